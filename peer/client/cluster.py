@@ -100,7 +100,7 @@ class Cluster:
     @property
     def contacts(self) -> Contacts:
         """The other clusters that it can call."""
-        return Contacts(self.ledger, self.config.tls, ZookeeperTls.of(self.config.zookeeper))
+        return Contacts(self.ledger, self.config.tls, ZookeeperTls.of(self.config.zookeeper), self._opened.links)
 
     def create_table(
         self,
@@ -339,7 +339,7 @@ class Cluster:
         ``position`` is what an append returned, here or on another cluster. ``cluster`` is this one when None, else a
         peer, or any cluster that peers lead to. Raises as :meth:`peer.client.waiting.Waiting.wait`.
         """
-        Waiting(self.ledger, self.contacts).wait(position, cluster, until, timeout_s)
+        Waiting(self.ledger, self.contacts, str(self.config.wal_dir)).wait(position, cluster, until, timeout_s)
 
     def read(
         self,

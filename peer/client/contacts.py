@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 
 from replication import __version__
 from replication.coordination.base import Public
@@ -18,6 +19,7 @@ from replication.errors import (
     PeerUnavailableError,
     ReplicationError,
     RequestError,
+    TransferError,
     UnknownPeerError,
 )
 from replication.ledger.base import Ledger, Peer, Rule
@@ -25,6 +27,7 @@ from replication.link.base import PROTOCOL, Description, PeerLink
 from replication.settings import TlsSection
 
 ANSWER_TIMEOUT_S = 10.0
+_KEPT_S = 30.0
 _CLUSTERS_MAX = 64
 
 
@@ -37,16 +40,58 @@ class ContactedPeer:
     described: Description
 
 
+class KeptLinks:
+    """Connections to peers that later calls use again, for ``_KEPT_S`` each. Safe for threads; ``close`` ends all."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._links: dict[Peer, tuple[PeerLink, float, ExitStack]] = {}
+
+    def find(self, peer: Peer) -> PeerLink | None:
+        """The connection to a peer; None when there is none, or it is old."""
+        with self._lock:
+            link, until_s, _ = self._links.get(peer, (None, 0.0, None))
+        if link is None or until_s > time.monotonic():
+            return link
+        self.drop(peer, link)
+        return None
+
+    def keep(self, peer: Peer, link: PeerLink, closing: ExitStack) -> None:
+        """Keep a connection in place of an earlier one; ``closing`` closes it."""
+        with self._lock:
+            earlier = self._links.get(peer)
+            self._links[peer] = (link, time.monotonic() + _KEPT_S, closing)
+        if earlier is not None:
+            earlier[2].close()
+
+    def drop(self, peer: Peer, link: PeerLink) -> None:
+        """Close a connection; another thread may use it, and then connects again."""
+        with self._lock:
+            found = self._links.get(peer)
+            if found is None or found[0] is not link:
+                return
+            del self._links[peer]
+        found[2].close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            links, self._links = self._links, {}
+        for _, _, closing in links.values():
+            closing.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Contacts:
     """The clusters that this one can call: its peers, their peers, and so on.
 
-    ``link_tls`` is for calls to receivers, ``zookeeper_tls`` for reading from ZooKeeper.
+    ``link_tls`` is for calls to receivers, ``zookeeper_tls`` for reading from ZooKeeper, ``kept`` for ``kept_link``.
     """
 
     ledger: Ledger
     link_tls: TlsSection
     zookeeper_tls: ZookeeperTls | None = None
+    kept: KeptLinks = field(default_factory=KeptLinks)
 
     def locate(self, name: str) -> Peer:
         """Find a cluster by name: among the peers, then among their peers, and so on.
@@ -125,6 +170,20 @@ class Contacts:
             )
         with self.link_to(peer.name, public.receivers) as link:
             yield link
+
+    @contextmanager
+    def kept_link(self, peer: Peer) -> Iterator[PeerLink]:
+        """As ``link``, by the connection of an earlier call if that is still good. For calls without a stream."""
+        link = self.kept.find(peer)
+        if link is None:
+            with ExitStack() as opened:
+                link = opened.enter_context(self.link(peer))
+                self.kept.keep(peer, link, opened.pop_all())
+        try:
+            yield link
+        except TransferError:
+            self.kept.drop(peer, link)
+            raise
 
     @contextmanager
     def link_by(self, cluster: str) -> Iterator[PeerLink]:

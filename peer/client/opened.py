@@ -6,6 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from peer.client.contacts import KeptLinks
 from peer.client.known_tables import KnownTables
 from replication.config import Config
 from replication.coordination.host import check_cluster, check_place
@@ -35,6 +36,7 @@ class OpenedParts:
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._closed = False
+        self.links = KeptLinks()
 
     @property
     def ledger(self) -> Ledger:
@@ -116,6 +118,7 @@ class OpenedParts:
                 if part is not None:
                     part.close()
         finally:
+            self.links.close()
             self._ledger.close()
 
     def _check_process(self) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
 
 from peer.client.contacts import Contacts, rules_to
 from peer.status.replay_report import silence
 from replication.core.ids import StreamId
 from replication.core.phase import Phase
 from replication.core.position import Position
-from replication.core.routes.freshness import NO_ROUTE, Reach
+from replication.core.routes.freshness import NO_ROUTE, Reach, Until
 from replication.errors import (
     FormatError,
     PeerUnavailableError,
@@ -22,19 +20,12 @@ from replication.errors import (
     UnknownTableError,
     WaitTimeoutError,
 )
+from replication.files.notifier import Listening, Subscriber
 from replication.ledger.base import Ledger, Peer
 from replication.link.base import PeerLink
 
-_POLL_FIRST_S, _POLL_MAX_S = 0.005, 0.1
-_OWN_LEDGER_S = 2.0  # then the peer is asked: another route may have been faster
-
-
-class Until(StrEnum):
-    """What to wait for. ``applied`` counts quarantined frames; ``visible`` means in ``<table>__latest``."""
-
-    DURABLE = "durable"
-    APPLIED = "applied"
-    VISIBLE = "visible"
+_POLL_FIRST_S, _POLL_MAX_S = 0.005, 0.1  # where the answer does not wait
+_ANSWER_S = 1.0  # how long a peer's answer may wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +46,14 @@ class _Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Waits for positions of any cluster's appends. Rows count by whichever route they arrive."""
+    """Waits for positions of any cluster's appends. Rows count by whichever route they arrive.
+
+    ``wal_directory`` is this host's, whose processes notify of changes; without it the ledger is polled.
+    """
 
     ledger: Ledger
     contacts: Contacts
+    wal_directory: str = ""
 
     def wait(self, position: Position, peer_name: str | None, until: str, timeout_s: float) -> None:
         """Return once everything up to ``position`` is there.
@@ -92,7 +87,8 @@ class Waiting:
 
     def _wait_here(self, missing: Callable[[], str], goal: Until, deadline: _Deadline) -> None:
         try:
-            _poll(missing, f"{goal} here", deadline)
+            with Subscriber(self.wal_directory, *Listening) as changes:
+                _poll(missing, f"{goal} here", deadline, changes)
         except WaitTimeoutError as error:
             silent = silence(self.ledger.replay) if goal is not Until.DURABLE else ""
             hint = f"Replay here {silent}: see walship status" if silent else error.hint
@@ -100,16 +96,15 @@ class Waiting:
 
     def _wait_there(self, position: Position, peer_name: str, goal: Until, deadline: _Deadline) -> None:
         what = f"{goal} at {peer_name}"
-        ledger_until_s = min(deadline.at_s, time.monotonic() + _OWN_LEDGER_S)
         while True:
             try:
                 peer = self.contacts.locate(peer_name)
                 is_direct = position.cluster == self.ledger.cluster and peer in self.ledger.rules.peers()
-                if is_direct and goal is Until.DURABLE and self._is_durable_by_ledger(position, peer, ledger_until_s):
+                if is_direct and goal is Until.DURABLE and self._not_durable(position, peer) == 0:
                     return
-                with self.contacts.link(peer) as link:
+                with self.contacts.kept_link(peer) as link:
                     wanted = self._wanted(position, peer, link, is_direct=is_direct)
-                    _poll(partial(_missing_at, link, wanted, goal), what, deadline)
+                    _ask(link, wanted, goal, what, deadline)
                     return
             except WaitTimeoutError as error:
                 raise WaitTimeoutError(self._with_names(error.what), self._hint(peer, position, error.what)) from None
@@ -200,16 +195,6 @@ class Waiting:
                     f"Its copy is {frame.copy}; see walship status",
                 )
 
-    def _is_durable_by_ledger(self, position: Position, peer: Peer, until_s: float) -> bool:
-        """Whether this cluster's ledger says before ``until_s`` that the peer has it; False: the peer must be asked."""
-        pause = _POLL_FIRST_S
-        while missing := self._not_durable(position, peer):
-            if time.monotonic() > until_s:
-                return False
-            time.sleep(pause)
-            pause = min(pause * 1.5, _POLL_MAX_S)
-        return missing == 0
-
     def _not_durable(self, position: Position, peer: Peer) -> int | None:
         """Bytes of the position that the direct route has yet to bring.
 
@@ -234,10 +219,6 @@ class Waiting:
         return missing
 
 
-def _missing_at(link: PeerLink, wanted: Mapping[StreamId, int], goal: Until) -> str:
-    return _missing(link.reached(wanted), goal)
-
-
 def _missing(reached: Mapping[StreamId, Reach], goal: Until) -> str:
     """What is missing for the goal; "" when it is reached.
 
@@ -248,7 +229,7 @@ def _missing(reached: Mapping[StreamId, Reach], goal: Until) -> str:
     for found in reached.values():
         if found.dropped:
             raise UnknownTableError(found.held_by, "Rows written to it do not go there: see walship status")
-    missing = [found for found in reached.values() if not getattr(found, goal)]
+    missing = [found for found in reached.values() if not found.has(goal)]
     text = "; ".join(found.held_by for found in missing)
     if missing and goal is Until.VISIBLE and all(found.applied for found in missing):
         raise ReplayError(text, "See walship quarantine list there")
@@ -262,10 +243,28 @@ def _goal(until: str) -> Until:
         raise FormatError(f"until={until!r} is not known", f"One of {', '.join(Until)}") from None
 
 
-def _poll(missing: Callable[[], str], what: str, deadline: _Deadline) -> None:
+def _poll(missing: Callable[[], str], what: str, deadline: _Deadline, changes: Subscriber) -> None:
+    rest = ""
+
+    def look() -> bool:
+        nonlocal rest
+        rest = missing()
+        return not rest
+
+    if not changes.wait_for(look, deadline.at_s):
+        raise WaitTimeoutError(deadline.text(what, rest), "Replication goes on")
+
+
+def _ask(link: PeerLink, wanted: Mapping[StreamId, int], goal: Until, what: str, deadline: _Deadline) -> None:
+    """Ask the peer, whose answer waits until it has what is wanted."""
     pause = _POLL_FIRST_S
-    while rest := missing():
+    while True:
+        begun_s = time.monotonic()
+        wait_s = max(0.0, min(deadline.at_s - begun_s, _ANSWER_S))
+        if not (rest := _missing(link.reached(wanted, goal, wait_s), goal)):
+            return
         if deadline.has_passed:
             raise WaitTimeoutError(deadline.text(what, rest), "Replication goes on")
-        time.sleep(pause)
-        pause = min(pause * 1.5, _POLL_MAX_S)
+        if time.monotonic() - begun_s < wait_s / 2:  # too many wait there already
+            time.sleep(pause)
+            pause = min(pause * 1.5, _POLL_MAX_S)

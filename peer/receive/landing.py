@@ -124,14 +124,20 @@ class InboundStream:
 class Landing:
     """The thread that writes this host's landing files.
 
+    Args:
+        registered: called after frames were registered.
+
     Attributes:
         received: registered ranges, as far as they are remembered.
         room: free space on this host.
         refused: counts of refused messages, for ``status``.
     """
 
-    def __init__(self, ledger: Ledger, files: Files, limits: LandingLimits) -> None:
+    def __init__(
+        self, ledger: Ledger, files: Files, limits: LandingLimits, registered: Callable[[], None] = lambda: None
+    ) -> None:
         self._ledger = ledger
+        self._registered = registered
         self._files = files
         self._quarantine_directory = limits.quarantine_directory
         self.received = Received(ledger)
@@ -210,6 +216,8 @@ class Landing:
                 self._ack(item, divergences)
             except Exception as error:
                 self._fail(item, error)
+        if registered:
+            self._registered()
         closed_lengths: dict[FileId, int] = {}
         for item, _ in registered:
             data = item.arrival.data

@@ -22,6 +22,7 @@ from replication.errors import CoordinationError, StorageError
 from replication.files.base import AppendFile
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
+from replication.files.notifier import Listening, Notifier
 from replication.ledger.base import Ledger
 from replication.link import tls
 from replication.link.grpc_server import LinkServer
@@ -56,7 +57,9 @@ class Receiver:
             file_bytes_max=config.writer.wal_bytes_max,
             group_delay_s=config.receiver.group_delay_s,
         )
-        self._landing = Landing(ledger, self._files, landing)
+        directory = str(config.wal_dir)
+        self._notifiers = [Notifier(directory, process) for process in Listening]
+        self._landing = Landing(ledger, self._files, landing, self._notify)
         self._role = RoleState()
         self._keeps_tables = True  # until ZooKeeper has no host that replays
         self._conversations = Conversations(config)
@@ -69,6 +72,7 @@ class Receiver:
             self._conversations.begin,
             RangeReads(ledger, config.cluster.host),
             CallerRights(ledger, allow_plaintext=config.tls.allow_plaintext),
+            directory,
         )
         try:
             self._server = LinkServer(
@@ -113,6 +117,8 @@ class Receiver:
             self._conversations.close()
             self._server.stop()
             self._landing.stop()
+            for notifier in self._notifiers:
+                notifier.close()
             self._lock.close()
             _log.info("receiver_stopped", address=self.address)
 
@@ -140,6 +146,11 @@ class Receiver:
         if self._member is not None:
             with contextlib.suppress(CoordinationError):
                 self._member.leave()
+
+    def _notify(self) -> None:
+        """Wake replay and the worker, for what has landed."""
+        for notifier in self._notifiers:
+            notifier.notify()
 
     def _on_role(self, read: RoleRead) -> None:
         self._role = read.state

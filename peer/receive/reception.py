@@ -5,6 +5,8 @@ Every refusal has a reason and a remedy.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -24,9 +26,10 @@ from replication.core.grants import Caller
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import RoleState
 from replication.core.routes.carried import InboundRoute
-from replication.core.routes.freshness import Reach
+from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
 from replication.errors import PeerRefusedError, UnknownTableError
+from replication.files.notifier import Listening, Subscriber
 from replication.ledger.base import Ledger
 from replication.link.base import (
     PROTOCOL,
@@ -43,6 +46,8 @@ from replication.link.base import (
 )
 
 _SETTLE_S = 1.0
+_WAIT_MAX_S = 1.0
+_WAITS_MAX = 16  # each has a thread of the server
 _log = log.get(__name__)
 
 
@@ -59,6 +64,7 @@ class Reception:
         answer: Callable[[ClusterId], Conversation] | None = None,
         reads: RangeReads | None = None,
         rights: CallerRights | None = None,
+        wal_directory: str = "",
     ) -> None:
         self._ledger = ledger
         self._landing = landing
@@ -67,6 +73,8 @@ class Reception:
         self._answer = answer
         self._reads = reads or RangeReads(ledger, "")
         self._rights = rights or CallerRights(ledger)
+        self._wal_directory = wal_directory
+        self._waits = threading.BoundedSemaphore(_WAITS_MAX)
         self._definitions = Definitions(ledger)
         self._admission = Admission(ledger, self._definitions, message_bytes_max)
 
@@ -115,10 +123,31 @@ class Reception:
             found[file] = FileStatus(reported(there, end), losses)
         return found
 
-    def reached(self, sequences: Mapping[StreamId, int], caller: Caller) -> dict[StreamId, Reach]:
-        """Return whether this cluster has everything up to these sequences, and what holds up the rest."""
+    def reached(
+        self, sequences: Mapping[StreamId, int], caller: Caller, until: Until | None = None, wait_s: float = 0.0
+    ) -> dict[StreamId, Reach]:
+        """Return whether this cluster has everything up to these sequences, and what holds up the rest.
+
+        It waits until that is reached, for a second at most, unless many others wait already.
+        """
         if self._rights.find(caller) is None:
             check_own(caller, [stream.wal.cluster for stream in sequences])
+        if until is None or not self._waits.acquire(blocking=False):
+            return self._reached(sequences)
+        found: dict[StreamId, Reach] = {}
+
+        def look() -> bool:
+            found.update(self._reached(sequences))
+            return all(each.is_final(until) for each in found.values()) or any(each.dropped for each in found.values())
+
+        try:
+            with Subscriber(self._wal_directory, *Listening) as subscriber:
+                subscriber.wait_for(look, time.monotonic() + min(wait_s, _WAIT_MAX_S))
+        finally:
+            self._waits.release()
+        return found
+
+    def _reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         found = self._ledger.time.reached(sequences)
         if all(each.applied or not each.durable for each in found.values()):
             return found

@@ -7,8 +7,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from peer.bootstrap.keeper import BootstrapKeeper
@@ -29,11 +29,14 @@ from replication.errors import (
 )
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
+from replication.files.notifier import Listening, NotificationListener
 from replication.ledger.base import Ledger
 from replication.tables.base import Tables
 
 _log = log.get(__name__)
 _REPORT_S = 2.0
+_IDLE_S = 1.0  # a notification may be lost
+_STOP_S = 0.2
 
 
 def run_replay(
@@ -110,7 +113,10 @@ def replay_until(
         thread.start()
     try:
         ready()
-        _Rounds(replayer, housekeeping, bootstraps, context).run(stop, lost, config.replay.interval_s, host)
+        idle_s = config.replay.interval_s if config.shares_ledger else _IDLE_S  # other hosts do not notify this one
+        with closing(NotificationListener(directory, Listening.REPLAY)) as listener:
+            rounds = _Rounds(replayer, housekeeping, bootstraps, context, Pauses(listener, stop, idle_s))
+            rounds.run(stop, lost, config.replay.interval_s, host)
     finally:
         done.set()
         for thread in threads:
@@ -124,12 +130,18 @@ class _Rounds:
     """The loop of rounds, and its report for ``status``."""
 
     def __init__(
-        self, replayer: Replayer, housekeeping: Housekeeping, bootstraps: BootstrapKeeper, context: ReplayContext
+        self,
+        replayer: Replayer,
+        housekeeping: Housekeeping,
+        bootstraps: BootstrapKeeper,
+        context: ReplayContext,
+        pauses: Pauses,
     ) -> None:
         self._replayer = replayer
         self._housekeeping = housekeeping
         self._bootstraps = bootstraps
         self._context = context
+        self._pauses = pauses
         self._saved_s = 0.0
 
     def run(self, stop: threading.Event, lost: list[EngineLostError], interval_s: float, host: str) -> None:
@@ -150,7 +162,10 @@ class _Rounds:
             wait_s = 0.0 if result.more else stretched(interval_s, before_s, cost_s)
             before_s = cost_s
             self._report(report, result, wait_s)
-            stop.wait(wait_s)
+            if result.pending:
+                self._pauses.listener.publish()
+            if not result.more:
+                self._pauses.take(wait_s, is_idle=not result.held and not result.unchecked)
 
     def _report(self, report: ReplayReport, result: RoundResult, wait_s: float) -> None:
         """Save the report, at once when it has news. Raises SupersededError when a newer replayer runs."""
@@ -176,6 +191,32 @@ class _Rounds:
             report.save(ledger.replay)
         except CoordinationError as error:
             _log.warning("replay_report_postponed", reason=str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """The pauses between rounds. A round begins when frames are registered, or after ``idle_s``.
+
+    While a client waits for rows it begins at once. Else it begins after the pause that spares the processor.
+    """
+
+    listener: NotificationListener
+    stop: threading.Event
+    idle_s: float
+
+    def take(self, shortest_s: float, *, is_idle: bool) -> None:
+        """Wait until a round is due. Unless ``is_idle`` it is due after ``shortest_s``, also without notification."""
+        if not self.listener.is_listening:
+            self.stop.wait(shortest_s)
+            return
+        begun_s, is_woken = time.monotonic(), False
+        longest_s = max(shortest_s, self.idle_s) if is_idle else shortest_s
+        while not self.stop.is_set():
+            passed_s = time.monotonic() - begun_s
+            is_early = passed_s < shortest_s and not self.listener.has_subscribers
+            if passed_s >= longest_s or (is_woken and not is_early):
+                return
+            is_woken |= self.listener.wait(min(_STOP_S, longest_s - passed_s))
 
 
 def stretched(interval_s: float, before_s: float, cost_s: float) -> float:

@@ -42,6 +42,8 @@ class RoundResult:
     tables: int = 0
     seconds: float = 0.0
     more: bool = False
+    pending: bool = False  # something was to be applied
+    unchecked: bool = False  # some tables are not checked for lost commits yet
     held: dict[str, str] = field(default_factory=dict)  # reason by table name, or by file
 
 
@@ -126,6 +128,7 @@ class Replayer:
         self.hosts = self._others.hosts()
         with HostReader(self.hosts, self._others.failed) as reader:
             pending, bootstraps = split_by_kind(self._context.ledger.replay.pending())
+            result.pending = bool(pending or bootstraps)
             if bootstraps:
                 self._take_bootstraps(reader, bootstraps, result)
             if pending:
@@ -133,6 +136,7 @@ class Replayer:
             if pending or self.held:
                 self._own_passes(reader, result)
             self._check_some(_CHECKED if pending else _CHECKED_IDLE)
+        result.unchecked = bool(self._unchecked)
         result.seconds = time.monotonic() - started
         result.held |= {self._tables.name(table): reason for table, reason in self.held.reasons().items()}
         return result

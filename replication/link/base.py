@@ -21,7 +21,7 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
 from replication.core.routes.carried import Carried
 from replication.core.routes.forks import TermHistory
-from replication.core.routes.freshness import Reach
+from replication.core.routes.freshness import Reach, Until
 from replication.core.status import ReplicationStatus
 from replication.errors import PeerRefusedError
 
@@ -261,8 +261,13 @@ class PeerLink(Protocol):
     def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
         """How far each of the caller's files is applied there, and what was lost of it."""
 
-    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-        """Whether everything up to these sequences is there, by whatever route it came."""
+    def reached(
+        self, sequences: Mapping[StreamId, int], until: Until | None = None, wait_s: float = 0.0
+    ) -> dict[StreamId, Reach]:
+        """Whether everything up to these sequences is there, by whatever route it came.
+
+        With ``until`` the answer comes once all have reached that, or after ``wait_s``. It may also come earlier.
+        """
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
         """Make a table ready there. PeerRefusedError names the remedy."""
@@ -319,8 +324,10 @@ class ReceiverService(Protocol):
     def progress(self, files: Sequence[FileId], caller: Caller) -> dict[FileId, FileStatus]:
         """How far each of the caller's files is applied here, and what was lost of it."""
 
-    def reached(self, sequences: Mapping[StreamId, int], caller: Caller) -> dict[StreamId, Reach]:
-        """Whether everything up to these sequences is here, by whatever route it came."""
+    def reached(
+        self, sequences: Mapping[StreamId, int], caller: Caller, until: Until | None = None, wait_s: float = 0.0
+    ) -> dict[StreamId, Reach]:
+        """Whether everything up to these sequences is here, by whatever route it came; see ``PeerLink.reached``."""
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:
         """Make a table ready. PeerRefusedError otherwise."""

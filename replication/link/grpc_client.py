@@ -19,7 +19,7 @@ from replication import __version__
 from replication.core.coverage import Span
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.routes.freshness import Reach
+from replication.core.routes.freshness import Reach, Until
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, TransferError
 from replication.link import channel, ranges, wire
 from replication.link._pb import walship_pb2 as pb
@@ -100,9 +100,11 @@ class GrpcLink:
         asked = pb.ProgressRequest(files=[str(file) for file in files]).SerializeToString()
         return decode_progress(self._call(channel.PROGRESS, asked))
 
-    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+    def reached(
+        self, sequences: Mapping[StreamId, int], until: Until | None = None, wait_s: float = 0.0
+    ) -> dict[StreamId, Reach]:
         """Whether everything up to these sequences is there, by whatever route it came."""
-        return wire.decode_reached(self._call(channel.REACHED, wire.encode_sequences(sequences)))
+        return wire.decode_reached(self._call(channel.REACHED, wire.encode_sequences(sequences, until, wait_s)))
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
         """Make a table ready there."""

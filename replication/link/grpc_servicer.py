@@ -76,8 +76,9 @@ class LinkServicer:
 
     def Reached(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """Whether sequences of streams are here."""
-        sequences = wire.decode_sequences(raw)
-        return wire.encode_reached(self._answer(context, partial(self._service.reached, sequences)))
+        sequences, until, wait_s = wire.decode_sequences(raw)
+        ask = partial(self._service.reached, sequences, until=until, wait_s=wait_s)
+        return wire.encode_reached(self._answer(context, ask))
 
     def OpenRoute(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """Make a table ready; what goes wrong is a refusal."""

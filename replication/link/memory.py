@@ -16,7 +16,7 @@ from replication.core.coverage import Span
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.grants import Caller
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
-from replication.core.routes.freshness import Reach
+from replication.core.routes.freshness import Reach, Until
 from replication.errors import PeerUnavailableError
 from replication.link import ranges, wire
 from replication.link.base import (
@@ -88,11 +88,13 @@ class MemoryLink:
         caller = self._admitted("Progress", next((file.cluster for file in files), _NOBODY))
         return decode_progress(encode_progress(self._service.progress(files, caller)))
 
-    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+    def reached(
+        self, sequences: Mapping[StreamId, int], until: Until | None = None, wait_s: float = 0.0
+    ) -> dict[StreamId, Reach]:
         """Whether everything up to these sequences is there."""
         caller = self._admitted("Reached")
-        asked = wire.decode_sequences(wire.encode_sequences(sequences))
-        return wire.decode_reached(wire.encode_reached(self._service.reached(asked, caller)))
+        asked, until, wait_s = wire.decode_sequences(wire.encode_sequences(sequences, until, wait_s))
+        return wire.decode_reached(wire.encode_reached(self._service.reached(asked, caller, until, wait_s)))
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
         """Make a table ready there."""

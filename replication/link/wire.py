@@ -18,7 +18,7 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
 from replication.core.routes.carried import Carried
 from replication.core.routes.forks import TermHistory
-from replication.core.routes.freshness import Reach
+from replication.core.routes.freshness import Reach, Until
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Ack, Data, Description, Hello, Known, OpenReply, Reason, Refusal, Reply, Route
@@ -269,15 +269,17 @@ def decode_description(raw: bytes) -> Description:
     )
 
 
-def encode_sequences(sequences: Mapping[StreamId, int]) -> bytes:
+def encode_sequences(sequences: Mapping[StreamId, int], until: Until | None, wait_s: float) -> bytes:
     """A ReachedRequest."""
     asked = [pb.Sequences(stream=str(stream), last=last) for stream, last in sequences.items()]
-    return bytes(pb.ReachedRequest(streams=asked).SerializeToString())
+    return bytes(pb.ReachedRequest(streams=asked, until=until or "", wait_ms=int(wait_s * 1e3)).SerializeToString())
 
 
-def decode_sequences(raw: bytes) -> dict[StreamId, int]:
-    """Read a ReachedRequest."""
-    return {StreamId.parse(each.stream): each.last for each in pb.ReachedRequest.FromString(raw).streams}
+def decode_sequences(raw: bytes) -> tuple[dict[StreamId, int], Until | None, float]:
+    """Read a ReachedRequest: sequences, what to wait for, and how many seconds."""
+    asked = pb.ReachedRequest.FromString(raw)
+    until = Until(asked.until) if asked.until in tuple(Until) else None
+    return {StreamId.parse(each.stream): each.last for each in asked.streams}, until, asked.wait_ms / 1e3
 
 
 def encode_reached(reached: Mapping[StreamId, Reach]) -> bytes:

@@ -19,6 +19,7 @@ from replication.coordination.session import Coordination
 from replication.core.roles import RoleState
 from replication.core.shipping.chunk import Assignment
 from replication.errors import FormatError, ReplicationError
+from replication.files.notifier import Listening, NotificationListener, Notifier
 from replication.ledger.base import Ledger
 from replication.link import tls
 from replication.link.base import PeerLink
@@ -27,15 +28,15 @@ from replication.worker.enrolment import Enrolment
 from replication.worker.host import HostWork
 from replication.worker.peers.loop import Uplink
 from replication.worker.peers.peers import Peers, PeersContext
-from replication.worker.periodic import every
+from replication.worker.periodic import Pace, when_asked
 from replication.worker.report.attempts import AttemptLog
 from replication.worker.report.progress import ProgressLog
 from replication.worker.rules import RulesCache
 from replication.worker.ship.limits import ShippingLimits
-from replication.writer.wal.notifier import NotificationListener, Notifier
 
 _CALL_TIMEOUT_S = 5.0
-_LISTEN_S = 0.2
+_LISTEN_S = 1.0
+_IDLE_S = 1.0  # a notification may be lost
 _log = log.get(__name__)
 
 
@@ -54,10 +55,15 @@ class Worker:
         self._enrolment = Enrolment(config, coordination)
         self._cluster = ledger.cluster
         self._rules = RulesCache(ledger, coordination)
-        self._progress = ProgressLog(ledger)
-        self._attempts = AttemptLog(ledger, config.cluster.host)
+        section = config.worker
+        self._reporting = Pace(section.progress_interval_s, _IDLE_S)
+        self._progress = ProgressLog(ledger, self._reporting.ask)
+        self._attempts = AttemptLog(ledger, config.cluster.host, ask=self._reporting.ask)
         self._host = HostWork(config, ledger, self._attempts, self._role_epoch)
         self._listener = NotificationListener(str(config.wal_dir))
+        self._replay = Notifier(str(config.wal_dir), Listening.REPLAY)
+        idle_s = _IDLE_S if self._listener.is_listening else section.register_interval_s
+        self._registering = Pace(section.register_interval_s, idle_s)
         self.peers = Peers(self._shared(ledger))
 
     def run(self) -> None:
@@ -96,11 +102,9 @@ class Worker:
             self._enrolment.show(announced)
 
     def _threads(self) -> list[threading.Thread]:
-        section = self._config.worker
         threads = [
-            every(section.register_interval_s, "register", self._register, self._stop),
-            every(section.progress_interval_s, "progress", self._progress.flush, self._stop),
-            every(section.progress_interval_s, "attempts", self._attempts.flush, self._stop),
+            when_asked(self._registering, "register", self._register, self._stop),
+            when_asked(self._reporting, "reports", self._report, self._stop),
             *self._host.threads(self._stop),
             threading.Thread(target=self._wake_to_stop, name="stop", daemon=True),
         ]
@@ -135,18 +139,28 @@ class Worker:
     def _wake_to_stop(self) -> None:
         self._stop.wait()
         self._changed.set()
+        self._registering.ask(hurry=True)
+        self._reporting.ask(hurry=True)
         with contextlib.closing(Notifier(str(self._config.wal_dir))) as notifier:
             notifier.notify()
 
     def _listen(self) -> None:
-        """Nudge the tails when a writer notifies."""
+        """Nudge the tails, and register, when a writer or receiver notifies."""
         while not self._stop.is_set():
             if self._listener.wait(_LISTEN_S):
                 self.peers.nudge()
+                self._registering.ask(hurry=self._listener.has_subscribers)
+                self._listener.publish()  # a receiver has registered what landed
 
     def _register(self) -> None:
         self._host.registrar.run_once()
+        self._replay.notify()
+        self._listener.publish()
         self.peers.nudge()  # tails see what landed since the last pass
+
+    def _report(self) -> None:
+        self._progress.flush()
+        self._attempts.flush()
 
     def _finish(self) -> None:
         self._enrolment.leave()
@@ -158,6 +172,7 @@ class Worker:
             _log.warning("worker_stopped_early", error=str(error))
         self._host.files.close()
         self._listener.close()
+        self._replay.close()
 
     def _connect(self, address: str, peer: str) -> PeerLink:
         return connect(

@@ -1,23 +1,30 @@
-"""What a person pays before any work is done: the time of commands that only answer.
+"""What a person pays before any work is done: commands that only answer, waits, reads of one key, and idling.
 
 Each row is a function of a running pair that returns figures; ``ROWS`` names them all. Commands are measured in
 turns, so that a change of the machine's speed meets all of them, and medians are reported. Beside them stands a probe:
-how long the bare interpreter takes.
+how long the bare interpreter takes, and what fdatasync costs.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
-from tests.bench.clusters import ROOT, Pair, pair
-from tests.bench.measure import QUICK, Figure, at_most
+from tests.bench.clusters import ROOT, TABLE, Pair, pair
+from tests.bench.measure import QUICK, Figure, at_most, percentile
 
 TURNS = 5 if QUICK else 15
 TABLES = 100 if QUICK else 1000
+WAITS = 50 if QUICK else 300
+IDLE_S = 15 if QUICK else 60
+SETTLE_S = 5  # after the last row, before the idle time begins
 VERBS = {"status": (0.3, 0.5), "listtables": (0.3, 0.3), "listclusters": (0.3, 0.3)}  # bars in s: a pair, many tables
 
 
@@ -56,6 +63,95 @@ def _verbs(both: Pair, where: str, bar: int) -> list[Figure]:
     return [at_most(f"walship {verb} {where}", found[verb], "s", bars[bar]) for verb, bars in VERBS.items()]
 
 
+def waits(both: Pair) -> list[Figure]:
+    """One client that writes a row, waits for it at the peer, and writes the next."""
+    figures = [Figure("probe: fdatasync of 4 KiB, p50", _fdatasync_ms(), "ms")]
+    both.east.wait(both.east.upsert(TABLE, {"k": b"0", "v": b"first"}), "west", "visible")
+    for until, bars in (("durable", (4.0, 15.0)), ("visible", (80.0, 300.0))):
+        taken = []
+        for number in range(WAITS):
+            position = both.east.upsert(TABLE, {"k": b"%d" % number, "v": b"value"})
+            began = time.perf_counter()
+            both.east.wait(position, "west", until)
+            taken.append((time.perf_counter() - began) * 1e3)
+        for quantile, bar in zip((0.5, 0.99), bars, strict=True):
+            name = f'wait(until="{until}") after one append, p{quantile * 100:.0f}'
+            figures.append(at_most(name, percentile(taken, quantile), "ms", bar))
+    return figures
+
+
+def keyed_read(both: Pair) -> list[Figure]:
+    """Read one key at the peer through the library."""
+    taken = []
+    for number in range(WAITS):
+        began = time.perf_counter()
+        rows = both.west.read(TABLE, where=f"k = '{number % 10}'::blob").read_all()
+        taken.append((time.perf_counter() - began) * 1e3)
+        assert rows.num_rows == 1
+    return [at_most("library read of one key, p50", percentile(taken[1:], 0.5), "ms", 15.0)]
+
+
+def idle(both: Pair) -> list[Figure]:
+    """The processor time and memory of all processes of both clusters while nobody uses them."""
+    time.sleep(SETTLE_S)
+    pids = [pid for site in both.sites for pid in _processes(site.home)]
+    before, began = sum(map(_cpu_s, pids)), time.monotonic()
+    time.sleep(IDLE_S)
+    used = (sum(map(_cpu_s, pids)) - before) / (time.monotonic() - began)
+    memory = sum(map(_pss_mib, pids))
+    return [
+        at_most("CPU of an idle pair, of one core", used * 100, "%", 1.5),
+        at_most(f"memory of an idle pair ({len(pids)} processes)", memory, "MiB", 900),
+    ]
+
+
+def _processes(home: Path) -> Iterator[int]:
+    """The processes that name a cluster's directory in their command line, and their children."""
+    parents, found = {}, set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command, status = (entry / "cmdline").read_bytes(), (entry / "status").read_text()
+        except OSError:
+            continue
+        pid, parent = int(entry.name), re.search(r"(?m)^PPid:\s+(\d+)", status)
+        parents[pid] = int(parent[1]) if parent else 0
+        if os.fsencode(home) in command:
+            found.add(pid)
+    for pid in parents:
+        above = pid
+        while above and above not in found:
+            above = parents.get(above, 0)
+        if above and pid != os.getpid():
+            yield pid
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _pss_mib(pid: int) -> float:
+    try:
+        found = re.search(r"(?m)^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text())
+    except OSError:  # it has ended
+        return 0.0
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def _fdatasync_ms() -> float:
+    taken = []
+    with tempfile.TemporaryFile(dir=os.environ.get("WALSHIP_BENCH_DIR")) as file:
+        for _ in range(WAITS):
+            file.write(bytes(4096))
+            file.flush()
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            taken.append((time.perf_counter() - began) * 1e3)
+    return percentile(taken, 0.5)
+
+
 def medians(commands: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """Median seconds of each command, in turns after one that warms the caches."""
     taken: dict[str, list[float]] = {name: [] for name in commands}
@@ -68,4 +164,4 @@ def medians(commands: Mapping[str, Sequence[str]]) -> dict[str, float]:
     return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
-ROWS: tuple[Callable[[Pair], list[Figure]], ...] = (of_no_cluster, on_a_pair, with_many_tables)
+ROWS: tuple[Callable[[Pair], list[Figure]], ...] = (of_no_cluster, on_a_pair, waits, keyed_read, idle, with_many_tables)

@@ -17,7 +17,7 @@ from replication.core.definition.schema import SchemaVersion
 from replication.core.grants import Caller
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.carried import Carried
-from replication.core.routes.freshness import Reach
+from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
 from replication.errors import PeerUnavailableError
 from replication.link import ranges
@@ -90,7 +90,10 @@ class Service:
     def progress(self, files: Sequence[FileId], caller: Caller) -> dict[FileId, FileStatus]:
         return dict.fromkeys(files, THERE)
 
-    def reached(self, sequences: Mapping[StreamId, int], caller: Caller) -> dict[StreamId, Reach]:
+    def reached(
+        self, sequences: Mapping[StreamId, int], caller: Caller, until: Until | None = None, wait_s: float = 0.0
+    ) -> dict[StreamId, Reach]:
+        self.asked_until = until, wait_s
         return {stream: REACH if last == 1 << 40 else Reach(False, False, False) for stream, last in sequences.items()}
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:

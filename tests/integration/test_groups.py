@@ -26,6 +26,7 @@ from replication.core.definition.define import cell_table, typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import StreamId
 from replication.core.position import Position
+from replication.core.routes.freshness import Reach, Until
 from replication.errors import UnknownPeerError, WaitTimeoutError
 from replication.ledger.base import Peer
 from replication.tables.memory import MemoryTables
@@ -192,7 +193,12 @@ class _Link:
     """What the peer answers, without a socket."""
 
     def __init__(self, world: World) -> None:
-        self.reached = world.west.ledger.time.reached
+        self._time = world.west.ledger.time
+
+    def reached(
+        self, sequences: Mapping[StreamId, int], until: Until | None = None, wait_s: float = 0.0
+    ) -> dict[StreamId, Reach]:
+        return self._time.reached(sequences)
 
 
 class _Contacts:
@@ -205,7 +211,7 @@ class _Contacts:
         return next(peer for peer in self._world.east.ledger.rules.peers() if peer.name == name)
 
     @contextlib.contextmanager
-    def link(self, peer: Peer) -> Iterator[_Link]:
+    def kept_link(self, peer: Peer) -> Iterator[_Link]:
         yield _Link(self._world)
 
 

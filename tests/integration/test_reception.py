@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,8 @@ from peer.status.members import Host, Members
 from peer.status.replay_report import ReplayReport
 from replication.core.coverage import Ranges
 from replication.core.frame import read_frame
+from replication.core.ids import StreamId
+from replication.core.routes.freshness import Until
 from replication.core.status import reported
 from replication.errors import LockedFileError, NoSpaceError, PeerRefusedError
 from replication.files.base import AppendFile
@@ -366,3 +370,17 @@ def test_what_landed_and_waits_for_a_silent_replay_says_so(
         hosts = (Host("h0", "/data", ("replay (leads)",)),)
         show_status(Printer(as_json=False), collect(pair.west.config, pair.west.ledger, Members(hosts=hosts)))
         assert ("in a long round, or frozen" in capfd.readouterr().err) is ("silent" in said)
+
+
+def test_an_answer_waits_until_what_is_asked_for_has_landed(pair: Pair, receiver: Receiver) -> None:
+    session, link = pair.ship(receiver), pair.link(receiver)
+    stream = StreamId(pair.wal.file, pair.spec.uuid, "default")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(link.reached, {stream: 0}, Until.DURABLE, 60.0)
+        answer(session, pair.data(256, pair.ends[0]))
+        first = asked.result()[stream]
+    assert first.durable or link.reached({stream: 0}, Until.DURABLE, 60.0)[stream].durable, "a second at most"
+    assert not link.reached({stream: 0}, Until.VISIBLE, 0.01)[stream].visible, "nothing replays here"
+    receiver._reception._waits = threading.BoundedSemaphore(1)
+    with receiver._reception._waits:
+        assert not link.reached({stream: 9}, Until.DURABLE, 1.0)[stream].durable, "too many wait already"

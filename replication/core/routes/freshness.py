@@ -13,6 +13,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from types import MappingProxyType
 from uuid import UUID
 
@@ -174,6 +175,14 @@ class RouteCoverage:
         return due if acknowledged is None else due.subtract(acknowledged)
 
 
+class Until(StrEnum):
+    """What to wait for. ``applied`` counts quarantined frames; ``visible`` means in ``<table>__latest``."""
+
+    DURABLE = "durable"
+    APPLIED = "applied"
+    VISIBLE = "visible"
+
+
 @dataclass(frozen=True, slots=True)
 class Reach:
     """Whether a cluster has all required sequences of a stream up to one; ``held_by`` says what is missing.
@@ -188,6 +197,14 @@ class Reach:
     held_by: str = ""
     comes: bool = True
     dropped: bool = False
+
+    def has(self, until: Until) -> bool:
+        """Whether that is reached."""
+        return {Until.DURABLE: self.durable, Until.APPLIED: self.applied, Until.VISIBLE: self.visible}[until]
+
+    def is_final(self, until: Until) -> bool:
+        """Whether waiting for that is over: it is reached, or quarantined frames and dropped tables never come."""
+        return self.has(until) or self.dropped or self.applied
 
 
 EVERYTHING = RouteCoverage()

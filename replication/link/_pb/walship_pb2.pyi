@@ -367,10 +367,14 @@ class Sequences(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., last: _Optional[int] = ...) -> None: ...
 
 class ReachedRequest(_message.Message):
-    __slots__ = ("streams",)
+    __slots__ = ("streams", "until", "wait_ms")
     STREAMS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     streams: _containers.RepeatedCompositeFieldContainer[Sequences]
-    def __init__(self, streams: _Optional[_Iterable[_Union[Sequences, _Mapping]]] = ...) -> None: ...
+    until: str
+    wait_ms: int
+    def __init__(self, streams: _Optional[_Iterable[_Union[Sequences, _Mapping]]] = ..., until: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class Reach(_message.Message):
     __slots__ = ("stream", "durable", "applied", "visible", "held_by", "comes", "dropped")

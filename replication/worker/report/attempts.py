@@ -30,12 +30,20 @@ class AttemptLog:
     Args:
         host: this host's slot.
         clock: seconds since 1970.
+        ask: called after a change, to ask for a ``flush``.
     """
 
-    def __init__(self, ledger: Ledger, host: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        host: str,
+        clock: Callable[[], float] = time.time,
+        ask: Callable[[], None] = lambda: None,
+    ) -> None:
         self._ledger = ledger
         self._host = host
         self._clock = clock
+        self._ask = ask
         self._lock = threading.Lock()
         self._failing: set[tuple[str, str]] = {
             (attempt.peer, attempt.work)
@@ -52,6 +60,7 @@ class AttemptLog:
         with self._lock:
             self._failing.add((peer, work))
             self._waiting[peer, work] = _Attempt(failures, now + int(wait_s * 1e6), now, error)
+        self._ask()
 
     def is_failing(self, peer: str, work: str) -> bool:
         """Whether the last attempt failed."""
@@ -63,6 +72,7 @@ class AttemptLog:
             with self._lock:
                 self._failing.discard((peer, work))
                 self._waiting[peer, work] = _Attempt(0, 0, int(self._clock() * 1e6), "")
+            self._ask()
 
     def withholds(self, peer: str, work: str, held: Mapping[UUID, str]) -> None:
         """Replace the tables that ``work`` withholds from the peer; ``held`` maps a table to the reason."""
@@ -70,6 +80,7 @@ class AttemptLog:
             if self._held.get((peer, work)) != held:
                 self._held[peer, work] = dict(held)
                 self._held_changed.add(peer)
+        self._ask()
 
     def flush(self) -> None:
         """Write the changes to the ledger. When that fails, a warning is logged and the next call retries."""

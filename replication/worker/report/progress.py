@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from replication import log
 from replication.core.ids import FileId
@@ -15,10 +16,16 @@ _log = log.get(__name__)
 
 
 class ProgressLog:
-    """Collects progress; ``flush`` writes it. One joined report per file and peer waits. Safe for threads."""
+    """Collects progress; ``flush`` writes it. One joined report per file and peer waits. Safe for threads.
 
-    def __init__(self, ledger: Ledger) -> None:
+    Args:
+        ledger: the cluster's.
+        ask: called after each report, to ask for a ``flush``.
+    """
+
+    def __init__(self, ledger: Ledger, ask: Callable[[], None] = lambda: None) -> None:
         self._ledger = ledger
+        self._ask = ask
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self._waiting: dict[tuple[FileId, str], PeerProgress] = {}
@@ -33,6 +40,7 @@ class ProgressLog:
             elif len(self._waiting) >= _WAITING_MAX:
                 return  # the next stream reports it again, from the peer's resume ranges
             self._waiting[key] = progress
+        self._ask()
 
     def flush(self) -> bool:
         """Write all waiting reports; return whether they are in the ledger. After a failure they wait for a retry."""

@@ -18,7 +18,7 @@ from hashlib import sha256
 from replication.errors import MissingFileError, StorageError
 from replication.files.base import Files
 from replication.files.local import LocalFiles
-from replication.writer.wal.notifier import Notifier
+from replication.files.notifier import Notifier
 
 _WORDS = 4
 _TAG, _LENGTH, _WATERMARK, _STATE = range(_WORDS)

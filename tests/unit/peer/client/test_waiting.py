@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import cast
 
 import pytest
 
-from peer.client.contacts import ContactedPeer, Contacts
+from peer.client.contacts import ContactedPeer, Contacts, KeptLinks
 from peer.client.waiting import Waiting
 from peer.status.replay_report import ReplayReport
 from replication.coordination.base import Public
@@ -17,11 +17,11 @@ from replication.coordination.paths import Quorum
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
 from replication.core.position import Position
-from replication.core.routes.freshness import Reach
+from replication.core.routes.freshness import Reach, Until
 from replication.errors import PeerUnavailableError, UnknownPeerError, UnknownTableError, WaitTimeoutError
 from replication.ledger.base import FileKind, Peer, PeerProgress
 from replication.ledger.sql.memory import MemoryLedger
-from replication.link.base import Description
+from replication.link.base import Description, PeerLink
 from replication.settings import TlsSection
 from tests.contract.ledger_stores import (
     EAST,
@@ -49,10 +49,12 @@ class Asked:
         return self.there
 
     @contextmanager
-    def link(self, found: Peer) -> Iterator[Asked]:
+    def kept_link(self, found: Peer) -> Iterator[Asked]:
         yield self
 
-    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+    def reached(
+        self, sequences: Mapping[StreamId, int], until: Until | None = None, wait_s: float = 0.0
+    ) -> dict[StreamId, Reach]:
         self.times += 1
         here = not self.lacking
         dropped = "dropped" in self.lacking
@@ -232,3 +234,30 @@ def test_the_peer_answers_for_rows_that_the_direct_route_does_not_bring(case: st
         assert (remedy in raised.value.hint) == (case != "bootstrapping"), "which goes on by itself"
     assert asked.times
     ledger.close()
+
+
+def test_a_connection_is_used_again_until_it_fails_or_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, there, other = list[str](), peer(), peer("south", EAST)
+    kept = KeptLinks()
+    contacts = Contacts(MemoryLedger(WEST), TlsSection(), None, kept)
+
+    def made(name: str) -> PeerLink:
+        closing, link = ExitStack(), cast(PeerLink, object())
+        closing.callback(closed.append, name)
+        kept.keep(there if name != "other" else other, link, closing)
+        return link
+
+    first, apart = made("first"), made("other")
+    with contacts.kept_link(there) as link:
+        assert link is first
+    with pytest.raises(PeerUnavailableError), contacts.kept_link(there) as link:
+        raise PeerUnavailableError("gone")
+    assert closed == ["first"] and kept.find(there) is None and kept.find(other) is apart
+    made("second")
+    made("third")
+    kept.drop(there, first)
+    assert closed == ["first", "second"], "the earlier one of two, and only its own"
+    monkeypatch.setattr(time, "monotonic", lambda: 1e12)
+    assert kept.find(other) is None and closed[-1] == "other"
+    kept.close()
+    assert closed == ["first", "second", "other", "third"]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from replication.files import notifier as notifications
+from replication.files.notifier import Listening, NotificationListener, Notifier, Subscriber
 from replication.writer.wal.durable_length import DurableLength
-from replication.writer.wal.notifier import NotificationListener, Notifier
 
 pytestmark = [
     pytest.mark.linux,
@@ -70,3 +71,30 @@ def test_it_rings_when_more_is_durable(tmp_path: Path) -> None:
     assert listener.wait(1)
     counters.close()
     listener.close()
+
+
+def test_a_subscriber_looks_again_when_something_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "_POLL_MAX_S", 60.0)
+    listener, happened = NotificationListener(str(tmp_path), Listening.REPLAY), threading.Event()
+
+    def serve() -> None:
+        assert listener.wait(30) and listener.has_subscribers
+        happened.set()
+        listener.publish()
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    with Subscriber(str(tmp_path), Listening.REPLAY) as subscriber:
+        begin = time.monotonic()
+        assert subscriber.wait_for(happened.is_set, begin + 50) and time.monotonic() - begin < 40
+    serving.join()
+    listener.publish()  # nobody is there any more
+    listener.close()
+
+
+def test_a_subscriber_polls_where_nobody_publishes(tmp_path: Path) -> None:
+    for directory in (str(tmp_path), ""):
+        looks: list[int] = []
+        with Subscriber(directory, *Listening) as subscriber:
+            assert subscriber.wait_for(lambda: looks.append(1) or len(looks) == 3, time.monotonic() + 50)  # noqa: B023
+            assert not subscriber.wait_for(lambda: False, 0.0), "looked once"
