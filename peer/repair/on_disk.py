@@ -44,7 +44,7 @@ def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[lis
             if since is not None and numbers[-1] < since:
                 continue
             try:
-                each = _read(files, path)
+                each = read_file(files, path)
             except CorruptFrameError as error:
                 damaged[path] = error.what
                 continue
@@ -69,7 +69,7 @@ def of_known_tables(
     return known
 
 
-def _read(files: Files, path: str) -> RebuildInput | None:
+def read_file(files: Files, path: str) -> RebuildInput | None:
     """The frames of a file; None of bootstraps, which come again.
 
     Raises:

@@ -7,19 +7,17 @@ ledger takes them up: frames that it does not know are pending for replay, and g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from uuid import UUID
 
-from peer.repair.on_disk import of_known_tables, on_disk, save_whole
+from peer.repair.newer_files import take_up
 from replication import log
 from replication.config import Config
-from replication.core.ids import NIL_UUID, ClusterId
+from replication.core.ids import ClusterId
 from replication.errors import CorruptFrameError, MissingFileError
 from replication.files.base import Files
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, FileRow, Ledger, Readable
 from replication.ledger.sql.ledger import open_ledger
-from replication.ledger.sql.rebuild import adopt
 from replication.ledger.sql.reincarnate import reincarnate as change_id
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
@@ -46,6 +44,7 @@ def reincarnate(config: Config) -> Reincarnated:
 
     Raises:
         RequestError: a file of this or another host cannot be closed and registered; nothing else was changed.
+        StepFailedError: a newer file of this host could not be taken up; run it again.
         ConfigError: there is no ledger.
     """
     files, directory, host = LocalFiles(), str(config.wal_dir), config.cluster.host
@@ -57,7 +56,7 @@ def reincarnate(config: Config) -> Reincarnated:
         for row in ledger.files.all(host):
             if row.kind is FileKind.CONTROL:
                 _settle_control(ledger, files, row, boot)
-        taken_up, saved = _take_up(config, ledger, files)
+        taken_up, saved = take_up(config, ledger, files)
         host_files = HostFiles(ledger, files, host, directory)
         try:
             Registrar(ledger, host_files).run_once()
@@ -80,24 +79,3 @@ def _settle_control(ledger: Ledger, files: Files, row: FileRow, boot: str) -> No
         if row.is_stored or files.exists(row.path):
             return
     ledger.salvage.carry_out(row.file, ledger.terms.current(), Readable(row.needed))
-
-
-def _take_up(config: Config, ledger: Ledger, files: Files) -> tuple[int, tuple[str, ...]]:
-    """Register files of this host that are newer than the ledger: how many, and a line for each that is not whole.
-
-    Of those, the readable frames of known tables are copied.
-    """
-    found, problems, above = on_disk(config, files, ledger.files.upcoming(config.cluster.host))
-
-    def is_known(table: UUID) -> bool:
-        return table == NIL_UUID or ledger.tables.by_uuid(table) is not None
-
-    readable_frames = of_known_tables(found, is_known, "a table that is younger than the ledger", problems)
-    known = [each for each in readable_frames if each.claims]
-    adopt(config.ledger_url, config.cluster.host, known, above)
-    for each in known:
-        _log.warning("newer_file_taken_up", file=str(each.file), end=each.length)
-    kept = save_whole(config, config.ledger_url, files, problems, is_known)
-    for line in kept:
-        _log.error("newer_file_saved", reason=line)
-    return len(known), kept

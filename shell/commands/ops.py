@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from replication.ledger.commit_steps import StoredSequence
 
 #: The modules that define the steps of verbs' operations; their context is the cluster's handle.
-STEP_MODULES: tuple[str, ...] = ()
+STEP_MODULES: tuple[str, ...] = ("peer.repair.newer_files",)
+#: Operations that their own verb finishes, on a stopped cluster; by the first word of their name.
+_BY_ITS_VERB = {"reincarnate": "walship reincarnate --yes"}
 
 OperationArgument = Annotated[str, typer.Argument(metavar="OPERATION", help="As walship ops list shows it.")]
 StoreOption = Annotated[
@@ -75,6 +77,8 @@ def ops_resume(
     """Finish an operation of this cluster that was interrupted, from the first step that is not done."""
     with invocation.connect() as (cluster, printer):
         stored = _stored(cluster, operation, "")
+        if verb := _BY_ITS_VERB.get(operation.partition(" ")[0]):
+            raise RequestError(f"{operation} is finished by its own verb", f"Run it again on that host: {verb}")
         _run(cluster, printer, stored, wait_s)
 
 
@@ -83,11 +87,12 @@ def ops_retry(invocation: Invocation, operation: OperationArgument, store: Store
     with invocation.connect() as (cluster, printer):
         stored = _stored(cluster, operation, store)
         cluster.ledger.steps.retry(stored.id.store, stored.id.urn)
-        if stored.id.store == cluster.name:
+        if stored.id.store == cluster.name and operation.partition(" ")[0] not in _BY_ITS_VERB:
             _run(cluster, printer, stored, 0.0)
         else:
             printer.value(
-                {"operation": operation, "store": store, "state": "waiting"}, f"the next run of {store} goes on with it"
+                {"operation": operation, "store": store, "state": "waiting"},
+                f"the next run of {store or operation} goes on with it",
             )
 
 

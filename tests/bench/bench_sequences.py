@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from replication.commit.sequence import CommitSequence
 from replication.commit.step import CommitStep, step_type
 from replication.core.ids import NIL_UUID, ClusterId
 from replication.ledger.base import Ledger
+from replication.ledger.commit_steps import SequenceId
 from replication.ledger.sql.ledger import initialise, open_ledger
 from tests.bench.measure import QUICK, Figure, at_least
 
@@ -83,7 +84,7 @@ def _sequences(ledger: Ledger, count: int) -> list[CommitSequence[dict[str, int]
     ]
 
 
-def _all_done(outcomes: dict[object, SequenceOutcome]) -> None:
+def _all_done(outcomes: Mapping[SequenceId, SequenceOutcome]) -> None:
     assert set(outcomes.values()) == {SequenceOutcome.DONE}
 
 

@@ -7,10 +7,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from peer.repair import newer_files, on_disk
+from peer.repair import reincarnate as reincarnating
 from peer.repair.reincarnate import reincarnate
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import FrameKind
@@ -18,6 +21,8 @@ from replication.core.routes.freshness import ClosedNotice
 from replication.errors import ConfigError, RequestError
 from replication.ledger.base import FileKind, Phase
 from replication.ledger.sql.ledger import open_ledger
+from replication.ledger.sql.parts.commits import SqlCommitSteps
+from replication.ledger.sql.parts.registration import SqlRegistration
 from replication.tables.memory import MemoryTables
 from replication.worker.files.control_log import ControlLog
 from shell.processes.preflight import check_ledger_age
@@ -154,10 +159,40 @@ def test_what_was_written_must_be_registered_before_a_cluster_is_another(
     back.close()
 
 
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def kill_at(patched: pytest.MonkeyPatch, place: str, after: bool) -> None:
+    """End the process before or after the first call of a function that takes newer files up."""
+    owners = {
+        "adopt": newer_files,
+        "save_whole": newer_files,
+        "keep_remains": on_disk,
+        "register_own": SqlRegistration,
+        "finish": SqlCommitSteps,
+        "change_id": reincarnating,
+    }
+    real = getattr(owners[place], place)
+
+    def killed(*args: Any, **named: Any) -> None:
+        if after:
+            real(*args, **named)
+        raise Killed(place)
+
+    patched.setattr(owners[place], place, killed)
+
+
+@pytest.mark.parametrize("place", ["", "adopt", "save_whole", "keep_remains", "register_own", "finish", "change_id"])
+@pytest.mark.parametrize("after", [False, True])
 def test_a_ledger_restored_beside_newer_files_takes_them_up(
-    sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path
+    sites: tuple[TableSite, TableSite, TableSpec],
+    tmp_path: Path,
+    place: str,
+    after: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As PostgreSQL's backup is: the database is old, the hosts' disks are not."""
+    """As PostgreSQL's backup is: the database is old, the hosts' disks are not. Killed anywhere, it is run again."""
     east, _, spec = sites
     log, late = keyed("ops.log", SIMPLE, ()), table("ops.late")
     east.ledger.tables.create(log)
@@ -195,11 +230,21 @@ def test_a_ledger_restored_beside_newer_files_takes_them_up(
         pytest.raises(ConfigError, match="older than the files"),
     ):
         check_ledger_age(east.config, ledger)
+    if place:
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            kill_at(patched, place, after)
+            reincarnate(east.config)
+        with closing(open_ledger(east.config.ledger_url)) as ledger:
+            for stored in ledger.steps.sequences():  # the killed process is seen to be gone
+                ledger.steps.release(stored.owner, [stored.id])
     done = reincarnate(east.config)
-    assert done.taken_up == 2 and len(done.kept_beside) == 1
-    assert (
-        "table that is younger than the ledger" in done.kept_beside[0] and "1 of 2 frames saved" in done.kept_beside[0]
-    )
+    saved_before = after and place in ("save_whole", "keep_remains") or place in ("finish", "change_id")
+    if place not in ("finish", "change_id") or place == "finish" and not after:
+        assert done.taken_up == 2
+    assert len(done.kept_beside) == (0 if saved_before else 1)
+    for line in done.kept_beside:
+        assert "table that is younger than the ledger" in line and "1 of 2 frames saved" in line
+        assert str(east.config.data_dir / "quarantine") in line
     back = TableSite(tmp_path, "east", cluster=done.now, tables=east.tables)
     check_ledger_age(back.config, back.ledger)
     assert back.ledger.files.get(open_then.file) is None
@@ -207,7 +252,8 @@ def test_a_ledger_restored_beside_newer_files_takes_them_up(
     assert not back.ledger.replay.pending()
     assert sorted(row["id"] for row in back.shown(spec)) == [*range(15), *range(20, 25)]
     assert [row["k"] for row in back.shown(log)] == ["a", "a", "b"]
-    assert not Path(mixed.path).exists() and str(back.config.data_dir / "quarantine") in done.kept_beside[0]
+    assert not Path(mixed.path).exists() and len(list((back.config.data_dir / "quarantine").iterdir())) == 1
+    assert back.ledger.steps.sequences() == []
     assert {row.kind for row in back.ledger.files.all()} == {FileKind.LANDING}
     assert Wal(back, "w9").file.number > torn.file.number
     back.close()
