@@ -6,9 +6,12 @@ writes. Hashing takes most of the time, and releases the GIL.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
+from peer.grants.scope import StreamScope
 from peer.receive.clock_watch import ClockWatch
 from peer.receive.definitions import Definitions
 from peer.receive.received import AcceptedTerms
@@ -63,8 +66,14 @@ class Admission:
         self._terms = AcceptedTerms(ledger)
         self._clocks = ClockWatch(ledger)
 
-    def check_sender(self, data: Data, source_name: str) -> None:
-        """Raise RefusedData (WRONG_CLUSTER, STALE_TERM) unless the sender ships its own file under the newest term."""
+    def check_sender(self, data: Data, scope: StreamScope) -> None:
+        """Raise RefusedData unless the sender may still ship, and ships its own file under the newest term.
+
+        The reasons are NOT_GRANTED, WRONG_CLUSTER and STALE_TERM.
+        """
+        if scope.revoked is not None:
+            raise _refused(Reason.NOT_GRANTED, data, scope.revoked.what, scope.revoked.hint)
+        source_name = scope.caller.cluster.name
         if data.file.cluster.name != source_name:
             raise RefusedData(
                 data,
@@ -80,12 +89,12 @@ class Admission:
                 "This worker's assignment is old: the worker stops, and the newer one goes on",
             )
 
-    def check_frames(self, data: Data) -> Arrival:
+    def check_frames(self, data: Data, scope: StreamScope) -> Arrival:
         """Check the frames of a message. A commit time far ahead is logged as an alarm.
 
         Raises:
-            RefusedData: CORRUPT, VERSION, TOO_LARGE, LOOP, UNKNOWN_TABLE or UNKNOWN_SCHEMA; no frame of the message
-                may land.
+            RefusedData: CORRUPT, VERSION, TOO_LARGE, LOOP, NOT_GRANTED, UNKNOWN_TABLE or UNKNOWN_SCHEMA; no frame of
+                the message may land.
         """
         size = len(data.frames)
         if data.begin > data.end:
@@ -96,10 +105,11 @@ class Admission:
         try:
             for frame in scan(view):
                 check_payload(frame, view[frame.payload_begin : frame.end])
-                self._check_known(frame, data)
+                self._check_known(frame, data, scope)
                 if frame.header.kind is FrameKind.CLOSED:
                     notice = ClosedNotice.decode(view[frame.payload_begin : frame.end], FOREIGN_STREAMS_MAX)
-                    notices.append((frame.header.wal.cluster, notice))
+                    if scope.believes(frame.header.wal.cluster):
+                        notices.append((frame.header.wal.cluster, notice))
                 frames.append(frame)
         except VersionError as error:
             raise _refused(Reason.VERSION, data, error.what, "Upgrade walship on this cluster first") from None
@@ -120,7 +130,7 @@ class Admission:
         self._clocks.look(frames)
         return Arrival(data, tuple(frames), tuple(notices))
 
-    def _check_known(self, frame: FrameView, data: Data) -> None:
+    def _check_known(self, frame: FrameView, data: Data, scope: StreamScope) -> None:
         header, here = frame.header, self._cluster
         if here in frame.provenance:
             raise _refused(
@@ -136,7 +146,9 @@ class Admission:
                 f"a frame of {header.wal} has been through {len(frame.provenance)} clusters, the most that one may",
                 "Send the table to this cluster by a shorter path",
             )
-        if header.table == NIL_UUID:
+        table = None if header.table == NIL_UUID else header.table
+        _granted(data, table, partial(scope.check_origin, header.wal.cluster))
+        if table is None:
             return
         if not self.definitions.has_table(header.table):
             raise _refused(
@@ -146,6 +158,7 @@ class Admission:
                 "Open the route again (enablereplication), or stop sending it (disablereplication)",
                 header.table,
             )
+        _granted(data, table, partial(scope.check_frame, header))
         if header.kind in (FrameKind.DATA, FrameKind.BOOTSTRAP) and not self.definitions.has_schema(header.schema):
             raise _refused(
                 Reason.UNKNOWN_SCHEMA,
@@ -154,6 +167,13 @@ class Admission:
                 "The sender must send the schema version first",
                 header.table,
             )
+
+
+def _granted(data: Data, table: UUID | None, check: Callable[[], None]) -> None:
+    try:
+        check()
+    except PeerRefusedError as error:
+        raise _refused(Reason.NOT_GRANTED, data, error.what, error.hint, table) from None
 
 
 def _refused(reason: Reason, data: Data, what: str, remedy: str, table: UUID | None = None) -> RefusedData:

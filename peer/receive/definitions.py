@@ -12,7 +12,7 @@ from replication import log
 from replication.core.definition.evolution import join, missing_columns
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId
-from replication.errors import SchemaError, TableExistsError
+from replication.errors import PeerRefusedError, SchemaError, TableExistsError
 from replication.ledger.base import Ledger
 from replication.link.base import Reason, Refusal
 
@@ -44,11 +44,12 @@ class Definitions:
             self._schemas.add(name)
         return name in self._schemas
 
-    def create(self, source: ClusterId, spec: TableSpec) -> None:
+    def create(self, source: ClusterId, spec: TableSpec, *, may_define: bool = True) -> None:
         """Create a table with the sender's uuid, unless it exists.
 
         Raises:
-            PeerRefusedError: UNKNOWN_TABLE when it was dropped here; TABLE_CONFLICT when another table has its name.
+            PeerRefusedError: UNKNOWN_TABLE when it was dropped here; TABLE_CONFLICT when another table has its name;
+                NOT_GRANTED unless the sender ``may_define`` tables.
         """
         if spec.uuid in self._tables:
             return
@@ -62,6 +63,8 @@ class Definitions:
                 f" name. Stop sending this one (disablereplication), or drop it on {source.name}, too, with"
                 " dropped_tables = skip",
             ).error()
+        if not may_define:
+            raise not_defining(source.name, self._ledger.cluster.name, spec.name)
         try:
             self._ledger.tables.create(spec)
         except TableExistsError:
@@ -74,31 +77,44 @@ class Definitions:
         _log.info("table_created", table=spec.name, uuid=str(spec.uuid), source=str(source))
         self._tables |= {spec.uuid}
 
-    def learn(self, known: Sequence[SchemaVersion | TableSpec]) -> None:
+    def learn(self, known: Sequence[SchemaVersion | TableSpec], *, may_define: bool = True, source: str = "") -> None:
         """Join definitions into those here. Store a schema version once the table's definition has its columns.
 
         So every landed frame can be replayed into the table.
 
         Raises:
-            PeerRefusedError: TABLE_CONFLICT when a definition conflicts with the one here.
+            PeerRefusedError: TABLE_CONFLICT when a definition conflicts with the one here; NOT_GRANTED when it
+                would change it, unless the sender ``may_define`` tables.
         """
         for each in known:
             if isinstance(each, TableSpec):
-                self._join(each)
+                self._join(each, may_define, source)
             elif not self.has_schema(each.hash):
                 spec = self._ledger.tables.by_uuid(each.table)
                 if spec is None or not missing_columns(spec, each):
                     self._ledger.tables.put_schema(each)
                     self._schemas.add(each.hash)
 
-    def _join(self, spec: TableSpec) -> None:
+    def _join(self, spec: TableSpec, may_define: bool, source: str) -> None:
         if self._joined.get(spec.uuid) == spec or not self.has_table(spec.uuid):
             return
         own = self._ledger.tables.by_uuid(spec.uuid)
         try:
             if own is not None and join(own, spec) != own:
+                if not may_define:
+                    raise not_defining(source, self._ledger.cluster.name, own.name, spec.uuid)
                 self._ledger.tables.alter(spec.uuid, lambda now: join(now, spec))
                 _log.info("table_altered", table=own.name, uuid=str(spec.uuid))
         except SchemaError as error:
             raise Refusal(Reason.TABLE_CONFLICT, error.what, error.hint, table=spec.uuid).error() from None
         self._joined[spec.uuid] = spec
+
+
+def not_defining(source: str, own: str, table: str, uuid: UUID | None = None) -> PeerRefusedError:
+    """The refusal of a definition."""
+    return Refusal(
+        Reason.NOT_GRANTED,
+        f"{own} lets {source} define no tables, and {table} is missing or different there",
+        f"On {own}: createtable or altertable it as it is on {source}, or walship grants add {source} --define",
+        table=uuid,
+    ).error()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from peer.grants.scope import StreamScope
 from peer.receive.admission import Admission, RefusedData
 from peer.receive.divergence import quarantine_diverged
 from peer.receive.landing_queue import Item, LandingQueue
@@ -52,13 +53,13 @@ class InboundStream:
         admission: Admission,
         landing: Landing,
         reply: Callable[[Reply], None],
-        source_name: str,
+        scope: StreamScope,
         generation: int,
     ) -> None:
         self._admission = admission
         self._landing = landing
         self._reply: Callable[[Reply], None] | None = reply
-        self._source_name = source_name
+        self._scope = scope
         self._generation = generation
         self.unanswered: dict[FileId, Ranges] = {}
         self._lock = threading.Lock()
@@ -66,9 +67,9 @@ class InboundStream:
     def data(self, message: Data) -> None:
         """Check a message and queue it for landing, which acks or refuses it later. Send a refusal at once."""
         try:
-            self._admission.check_sender(message, self._source_name)
+            self._admission.check_sender(message, self._scope)
             self._check_order(message)
-            arrival = self._admission.check_frames(message)
+            arrival = self._admission.check_frames(message, self._scope)
         except RefusedData as error:
             self._answer(error.refusal)
             return
@@ -81,7 +82,10 @@ class InboundStream:
     def schemas(self, known: Sequence[SchemaVersion | TableSpec]) -> None:
         """Join schema versions and table definitions into those here."""
         try:
-            self._admission.definitions.learn(known)
+            self._scope.check_known(known)
+            self._admission.definitions.learn(
+                known, may_define=self._scope.grant.defines, source=self._scope.caller.cluster.name
+            )
         except PeerRefusedError as error:
             self._answer(Refusal.of(error))
 
@@ -109,7 +113,7 @@ class InboundStream:
 
     def _answer(self, reply: Reply) -> None:
         if isinstance(reply, Refusal):
-            self._landing.refused.look(self._source_name, reply)
+            self._landing.refused.look(self._scope.caller.cluster.name, reply)
         if reply.file is not None:
             spans = ((reply.begin, reply.end),) if isinstance(reply, Refusal) else reply.spans
             with self._lock:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
+from weakref import WeakSet
 
-from peer.grants.rights import CallerRights, check_own
+from peer.grants.rights import CallerRights, check_own, check_table
+from peer.grants.scope import RouteKey, StreamScope
 from peer.receive.admission import Admission
 from peer.receive.definitions import Definitions
 from peer.receive.landing import InboundStream, Landing
@@ -22,10 +24,10 @@ from replication.core.coverage import Ranges
 from replication.core.definition.define import unusable_name
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.core.grants import Caller
+from replication.core.grants import Caller, Grant
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import RoleState
-from replication.core.routes.carried import InboundRoute
+from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
 from replication.errors import PeerRefusedError, UnknownTableError
@@ -61,7 +63,7 @@ class Reception:
         role: Callable[[], RoleState],
         message_bytes_max: int = 8 << 20,
         keeps_tables: Callable[[], bool] = lambda: True,
-        answer: Callable[[ClusterId], Conversation] | None = None,
+        answer: Callable[[Grant], Conversation] | None = None,
         reads: RangeReads | None = None,
         rights: CallerRights | None = None,
         wal_directory: str = "",
@@ -77,10 +79,16 @@ class Reception:
         self._waits = threading.BoundedSemaphore(_WAITS_MAX)
         self._definitions = Definitions(ledger)
         self._admission = Admission(ledger, self._definitions, message_bytes_max)
+        self._scopes: WeakSet[StreamScope] = WeakSet()
+        self._lock = threading.Lock()
 
     def refresh(self) -> None:
-        """Read the live tables again; called every few seconds."""
+        """Read the live tables and the grants of open streams again; called every few seconds."""
         self._definitions.refresh()
+        with self._lock:
+            scopes = list(self._scopes)
+        for scope in scopes:
+            scope.refresh(self._rights.find(scope.caller))
 
     def admit(self, call: str, caller: Caller) -> None:
         """Raise PeerRefusedError unless ``caller`` may make that call."""
@@ -171,23 +179,28 @@ class Reception:
                 " disablereplication if it is sent",
             ).error()
         self._definitions.refresh()
-        self._open_route(source, route, self._declared(source))
+        self._open_route(self._rights.of(caller), route, self._declared(source))
 
     def ship(self, hello: Hello, reply: Callable[[Reply], None], caller: Caller) -> tuple[OpenReply, InboundStream]:
         """Open a stream. The reply lists routes that could not be opened; the other routes go on."""
         self._check_caller(hello.source, hello.expected, caller)
+        grant = self._rights.of(caller)
+        check_own(caller, [file.cluster for file, _ in hello.files])
         self._check_hello(hello)
         self._definitions.refresh()  # a table dropped just now is refused, not landed
         declared = self._declared(hello.source)
         self._close_ended(hello, declared)
         self._forget_former(hello)
-        refused = self._open_routes(hello, declared)
+        refused = self._open_routes(hello, grant, declared)
         found = self._ledger.salvage.losses([file for file, _ in hello.files])
         lost = {file: FileStatus(reported(there), losses) for file, (losses, there) in found.items()}
         generation = max((route.generation for route in hello.routes), default=0)
         files = self._resume(hello, lost, generation)
         _log.info("stream_opened", source=str(hello.source), routes=len(hello.routes), files=len(files))
-        inbound = InboundStream(self._admission, self._landing, reply, hello.source.name, generation)
+        scope = StreamScope(caller, grant, self._ledger, self._open_keys(hello, refused))
+        with self._lock:
+            self._scopes.add(scope)
+        inbound = InboundStream(self._admission, self._landing, reply, scope, generation)
         term_history, newest = self._ledger.terms.term_history(), self._ledger.landing.newest(hello.source)
         return OpenReply(self._ledger.cluster, __version__, files, refused, lost, term_history, newest), inbound
 
@@ -200,7 +213,7 @@ class Reception:
                 f"{self._ledger.cluster.name} keeps no tables to compare with",
                 "Compare with a cluster that replays into tables",
             ).error()
-        return self._answer(source)
+        return self._answer(self._rights.of(caller))
 
     def read(self, ask: bytes, caller: Caller) -> Iterator[bytes]:
         """Yield registered bytes of this host's files to another host of the cluster."""
@@ -277,12 +290,12 @@ class Reception:
                 _log.info("former_forgotten", source=str(hello.source), former=str(gone))
 
     def _open_routes(
-        self, hello: Hello, declared: Mapping[tuple[UUID, str], InboundRoute]
+        self, hello: Hello, grant: Grant, declared: Mapping[tuple[UUID, str], InboundRoute]
     ) -> dict[tuple[UUID, str], Refusal]:
         refused: dict[tuple[UUID, str], Refusal] = {}
         for route in hello.routes:
             try:
-                self._open_route(hello.source, route, declared)
+                self._open_route(grant, route, declared)
             except PeerRefusedError as error:
                 refused[route.spec.uuid, route.group] = replace(Refusal.of(error), table=route.spec.uuid)
         return refused
@@ -296,17 +309,26 @@ class Reception:
             self._landing.settle(_SETTLE_S)  # messages of the stream before need not be sent again
         return {file: FileStatus(reported(received.complete(file, generation))) for file, _ in hello.files}
 
-    def _open_route(self, source: ClusterId, route: Route, declared: Mapping[tuple[UUID, str], InboundRoute]) -> None:
+    def _open_keys(self, hello: Hello, refused: Collection[RouteKey]) -> set[RouteKey]:
+        """Return the routes that are open to the sender of ``hello``, by that or by another stream or call."""
+        opened = {(route.spec.uuid, route.group) for route in hello.routes if not route.closed}
+        return {*opened.difference(refused), *self._declared(hello.source)}
+
+    def _open_route(self, grant: Grant, route: Route, declared: Mapping[tuple[UUID, str], InboundRoute]) -> None:
+        source, own = grant.cluster, self._ledger.cluster
         if route.closed:
             self._ledger.landing.close_route(source, route.spec.uuid, route.group, route.generation)
             _log.info("route_closed", source=str(source), table=str(route.spec.uuid), group=route.group)
             return
         self._check_names(source, route)
         spec = replace(route.spec, name=route.remote_table)
-        self._definitions.create(source, spec)
-        self._definitions.learn((spec, *route.schemas))
+        here = self._ledger.tables.by_uuid(spec.uuid)
+        check_table(grant, own, spec.name if here is None else here.name)
+        self._definitions.create(source, spec, may_define=grant.defines)
+        self._definitions.learn((spec, *route.schemas), may_define=grant.defines, source=source.name)
         known = declared.get((spec.uuid, route.group))
-        wanted = (route.generation, dict(route.required_from), dict(route.acknowledged), route.carried, route.phase)
+        carried = tuple(each for each in route.carried if self._may_carry(grant, each, route.carried))
+        wanted = (route.generation, dict(route.required_from), dict(route.acknowledged), carried, route.phase)
         if known is None or wanted != (
             known.generation,
             dict(known.required_from),
@@ -315,6 +337,11 @@ class Reception:
             known.phase,
         ):
             self._ledger.landing.declare_route(source, spec.uuid, route.group, *wanted)
+
+    def _may_carry(self, grant: Grant, one: Carried, declared: Sequence[Carried]) -> bool:
+        """Return whether a route may carry an origin: it is not this cluster, and the sender may forward it."""
+        is_own = one.origin.name == self._ledger.cluster.name and one.origin not in self._ledger.former
+        return not is_own and grant.forwards(one.origin, {each.origin for each in declared})
 
     def _check_names(self, source: ClusterId, route: Route) -> None:
         """Check table names again: they become folders and catalog names, and the sender is not trusted."""

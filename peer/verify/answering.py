@@ -15,7 +15,7 @@ import queue
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -28,6 +28,7 @@ from peer.verify.digest import Reading, encode_buckets, open_reading
 from replication import log
 from replication.config import Config
 from replication.core.definition.schema import TableSpec
+from replication.core.grants import is_covered
 from replication.errors import ReplicationError, UnknownTableError
 from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import open_ledger
@@ -48,12 +49,14 @@ class Answering:
         ledger: its ledger; the caller closes it.
         asker: name of the cluster that asks.
         spill: a folder for what does not fit into memory.
+        tables: names and patterns of tables that it may ask about, beside those that it is sent.
     """
 
-    def __init__(self, config: Config, ledger: Ledger, asker: str, spill: Path) -> None:
+    def __init__(self, config: Config, ledger: Ledger, asker: str, spill: Path, tables: Sequence[str] = ("*",)) -> None:
         self._ledger = ledger
         self._asker = asker
         self._spill = spill
+        self._patterns = tables
         self._reader = Reader(config, ledger)
         self._reading: Reading | None = None
 
@@ -72,10 +75,9 @@ class Answering:
 
     def about(self, table: UUID, name: str) -> q.About:
         """A table's definition, its replicated time, and the earliest time that it can be read as of."""
-        specs = self._ledger.tables.all()
-        spec = next((spec for spec in specs if spec.uuid == table), None)
+        spec = next((spec for spec in self._tables() if spec.uuid == table), None)
         if spec is None:
-            return q.About(None, is_taken=any(spec.name == name for spec in specs))
+            return q.About(None, is_taken=any(spec.name == name for spec in self._ledger.tables.all()))
         rules = [rule for rule in self._ledger.rules.all() if rule.table == table and rule.peer == self._asker]
         times = self._ledger.time.replicated(table).values()
         return q.About(
@@ -92,7 +94,7 @@ class Answering:
             RequestError: the table cannot be read as of that time.
             UnknownTableError: there is no such table.
         """
-        found = next((spec for spec in self._ledger.tables.all() if spec.uuid == ask.spec.uuid), None)
+        found = next((spec for spec in self._tables() if spec.uuid == ask.spec.uuid), None)
         if found is None:
             raise UnknownTableError(f"there is no table {ask.spec.uuid}")
         spec = replace(ask.spec, name=found.name)
@@ -114,7 +116,7 @@ class Answering:
     def _answers(self, question: q.Question) -> Iterator[q.Answer]:
         match question:
             case q.AskTables():
-                yield q.TablesAnswer(frozenset(spec.uuid for spec in self._ledger.tables.all()))
+                yield q.TablesAnswer(frozenset(spec.uuid for spec in self._tables()))
             case q.AskTable(table, name):
                 yield self.about(table, name)
             case q.AskRead():
@@ -127,6 +129,12 @@ class Answering:
                     for piece in q.pieces(batch):
                         yield q.RowsAnswer(piece)
                 yield q.End()
+
+    def _tables(self) -> list[TableSpec]:
+        """The tables that the asker may ask about."""
+        sent = {rule.table for rule in self._ledger.rules.all() if rule.peer == self._asker}
+        every = self._ledger.tables.all()
+        return [spec for spec in every if spec.uuid in sent or is_covered(spec.name, self._patterns)]
 
     def _open(self) -> Reading:
         if self._reading is None:
@@ -163,7 +171,7 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
 
     threading.Thread(target=take, name="questions", daemon=True).start()
     ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
-    answering = Answering(config, ledger, str(given["asker"]), Path(given["spill"]))
+    answering = Answering(config, ledger, str(given["asker"]), Path(given["spill"]), given["tables"])
     with contextlib.suppress(BrokenPipeError):
         while True:
             for answer in answering.answers(asked.get()):

@@ -11,11 +11,12 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from peer.verify.answering import read, write
 from replication import log
 from replication.config import Config
-from replication.core.ids import ClusterId
+from replication.core.grants import Grant
 from replication.errors import PeerUnavailableError
 from replication.link.base import Conversation, Reason, Refusal
 
@@ -43,8 +44,8 @@ class Conversations:
     def _folder(self) -> Path:
         return self._config.run_dir / "comparisons"
 
-    def begin(self, asker: ClusterId) -> Conversation:
-        """A conversation with a process of its own.
+    def begin(self, asker: Grant) -> Conversation:
+        """A conversation with a process of its own, about the tables that the asker is granted or sent.
 
         Raises:
             PeerRefusedError: too many are open.
@@ -58,7 +59,7 @@ class Conversations:
                 ).error()
             made = ProcessConversation(self._config, asker, self._folder, self._seconds_max, self._ended)
             self._open.add(made)
-        _log.info("comparison_started", asker=str(asker), pid=made.pid)
+        _log.info("comparison_started", asker=str(asker.cluster), pid=made.pid)
         return made
 
     def close(self) -> None:
@@ -77,7 +78,7 @@ class ProcessConversation:
     def __init__(
         self,
         config: Config,
-        asker: ClusterId,
+        asker: Grant,
         folder: Path,
         seconds_max: float,
         ended: Callable[[ProcessConversation], None],
@@ -96,7 +97,12 @@ class ProcessConversation:
         self._timer = threading.Timer(seconds_max, self.close)
         self._timer.daemon = True
         self._timer.start()
-        given = {"config": config.model_dump(mode="json"), "asker": asker.name, "spill": str(self._spill)}
+        given: dict[str, Any] = {
+            "config": config.model_dump(mode="json"),
+            "asker": asker.cluster.name,
+            "tables": asker.tables,
+            "spill": str(self._spill),
+        }
         with contextlib.suppress(PeerUnavailableError):  # if it has died, the first question fails
             self.ask(json.dumps(given).encode())
 

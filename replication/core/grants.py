@@ -6,7 +6,7 @@ same user on one machine is known, or whoever a network that is trusted lets thr
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -15,6 +15,7 @@ from replication.errors import PeerRefusedError
 
 NOT_GRANTED = "NOT_GRANTED"
 WRONG_CLUSTER = "WRONG_CLUSTER"
+CARRIED = "@carried"  # no cluster can have that name
 #: Calls that any caller may make: the answer tells strangers no more than ZooKeeper's public node does.
 PUBLIC_CALLS = frozenset({"Describe"})
 #: Calls between hosts of one cluster.
@@ -41,25 +42,30 @@ class Grant:
     """What a cluster may do here.
 
     ``tables`` are names and patterns of tables here that it may send, ask about and compare. ``origins`` are names and
-    patterns of clusters whose frames it may forward, beside its own and those that its routes carry. Without
-    ``defines`` it changes no definition. ``by`` says where the grant comes from.
+    patterns of clusters whose frames it may forward, beside its own; ``CARRIED`` among them stands for those that its
+    routes carry. Without ``defines`` it changes no definition. ``by`` says where the grant comes from.
     """
 
     cluster: ClusterId
     tables: tuple[str, ...] = ("*",)
-    origins: tuple[str, ...] = ()
+    origins: tuple[str, ...] = (CARRIED,)
     defines: bool = True
     by: str = ""
 
     def covers(self, table: str) -> bool:
         """Whether the grant is for the table of that name here."""
-        return any(fnmatchcase(table, pattern) for pattern in self.tables)
+        return is_covered(table, self.tables)
 
     def forwards(self, origin: ClusterId, carried: Container[ClusterId] = ()) -> bool:
         """Whether frames of ``origin`` may come from this cluster, whose routes carry those origins."""
-        if origin.name == self.cluster.name or origin in carried:
+        if origin.name == self.cluster.name or CARRIED in self.origins and origin in carried:
             return True
-        return any(fnmatchcase(origin.name, pattern) for pattern in self.origins)
+        return is_covered(origin.name, self.origins)
+
+
+def is_covered(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name is among names and patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def unknown_caller(caller: Caller, allow_plaintext: bool) -> PeerRefusedError | None:

@@ -62,6 +62,9 @@ class LandingRecords(Protocol):
     def routes(self) -> list[InboundRoute]:
         """The open routes into this cluster, by source, table and group."""
 
+    def carried_by(self, source: ClusterId) -> frozenset[ClusterId]:
+        """Every origin that routes of ``source`` carry, or carried once."""
+
     def repeats(self, stream: StreamId, sequence: int) -> list[tuple[FileRow, int, int]]:
         """Landing files with a duplicate of the frame, each with the ``[begin, end)`` that contains it."""
 

@@ -96,3 +96,9 @@ def test_frames_that_are_claimed_elsewhere_are_duplicates_until_their_sender_los
     later = Route(ledger)
     later.land(claims(S, 0, 3, 0))
     assert ledger.landing.duplicates(later.file, HEADER, end) == Ranges(), "a cluster after this one may lack them"
+
+
+def test_what_a_source_ever_carried_is_remembered(ledger: Ledger) -> None:
+    declare(ledger, 3, (THROUGH,))
+    declare(ledger, 3)
+    assert ledger.landing.carried_by(EAST) == {NORTH} and ledger.landing.carried_by(NORTH) == frozenset()

@@ -10,6 +10,7 @@ from replication.core.frame import scan
 from replication.core.ids import FileId
 from replication.link.base import Data, Hello, PeerLink, Refusal, Reply, Route, ShipSession
 from replication.link.grpc_client import connect
+from replication.link.tls import LinkTls
 from tests.sites import Site, rows, table
 
 
@@ -24,6 +25,7 @@ class Pair:
         self.ends = [self.wal.append(self.spec, rows(n * 10, 10)) for n in range(3)]
         self.content = Path(self.wal.path).read_bytes()
         self.links: list[PeerLink] = []
+        self.tls: LinkTls | None = None
 
     def close(self) -> None:
         for link in self.links:
@@ -46,7 +48,9 @@ class Pair:
         )
 
     def link(self, receiver: Receiver) -> PeerLink:
-        self.links.append(connect(f"127.0.0.1:{receiver.port}", "west", self.east.cluster, timeout_s=20.0))
+        self.links.append(
+            connect(f"127.0.0.1:{receiver.port}", "west", self.east.cluster, tls=self.tls, timeout_s=20.0)
+        )
         return self.links[-1]
 
     def ship(self, receiver: Receiver, hello: Hello | None = None) -> ShipSession:

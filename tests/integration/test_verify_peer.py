@@ -20,6 +20,7 @@ from peer.verify.conversation import Conversations
 from peer.verify.verdict import Verdict
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
+from replication.core.grants import Grant
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import PeerRefusedError, PeerUnavailableError, RequestError, TableExistsError, UnknownTableError
 from replication.ledger.base import Peer
@@ -202,7 +203,7 @@ def test_the_process_ends_with_the_conversation_and_leaves_nothing(pair: Pair) -
 
 def test_a_comparison_that_takes_too_long_is_ended(pair: Pair) -> None:
     short = Conversations(pair.west.config, seconds_max=0.5)
-    conversation = short.begin(pair.east.cluster)
+    conversation = short.begin(Grant(pair.east.cluster))
     began = time.monotonic()
     with pytest.raises(PeerUnavailableError, match="has ended"):
         while time.monotonic() - began < 20:

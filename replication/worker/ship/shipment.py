@@ -277,7 +277,9 @@ class Shipment:
             case Reason.DIVERGENCE:  # the peer has quarantined the range: it counts as landed
                 _log.error("peer_diverged", peer=self._peer, file=str(file), begin=reply.begin, error=reply.what)
                 self._landed(file, Ranges.of((reply.begin, reply.end)), error=str(reply.error()))
-            case Reason.UNKNOWN_TABLE | Reason.TABLE_CONFLICT | Reason.DISK_FULL if reply.table is not None:
+            case Reason.UNKNOWN_TABLE | Reason.TABLE_CONFLICT | Reason.DISK_FULL | Reason.NOT_GRANTED if (
+                reply.table is not None
+            ):
                 _log.warning("table_withheld", peer=self._peer, table=str(reply.table), error=reply.what)
                 self._withhold(reply.table, str(reply.error()))
                 self.window.returned(file, reply.begin, reply.end)

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from replication.core.grants import Caller, Grant, grant_of, unknown_caller
+from replication.core.grants import CARRIED, Caller, Grant, grant_of, unknown_caller
 from replication.core.ids import ClusterId
 from replication.errors import PeerRefusedError
 
@@ -41,9 +41,10 @@ def test_nothing_is_granted_but_to_peers_and_the_same_user() -> None:
 
 
 def test_a_grant_is_for_its_tables_and_origins() -> None:
-    grant = Grant(EAST, ("ops.*",), ("nor*",))
+    grant = Grant(EAST, ("ops.*",), (CARRIED, "nor*"))
     assert grant.covers("ops.flights") and not grant.covers("hr.wages")
     carried = ClusterId("south", uuid4())
     assert grant.forwards(EAST) and grant.forwards(ClusterId("east", uuid4())), "its own, of before a restore too"
     assert grant.forwards(ClusterId("north", uuid4()))
     assert not grant.forwards(carried) and grant.forwards(carried, {carried})
+    assert not Grant(EAST, origins=("north",)).forwards(carried, {carried}), "only those that are named"

@@ -155,12 +155,23 @@ class SqlLandingRecords:
                     where=(_route.generation < generation) | ((_route.generation == generation) & ~_route.closed),
                 )
             )
+            for each in carried:
+                of_origin = insert_into(connection, schema.carriers).values(source=str(source), origin=str(each.origin))
+                connection.execute(of_origin.on_conflict_do_nothing())
             self._last_seen.note(connection, source)
 
     def routes(self) -> list[InboundRoute]:
         """See ``LandingRecords``."""
         with self._store.read() as connection:
             return open_routes(connection, None)
+
+    def carried_by(self, source: ClusterId) -> frozenset[ClusterId]:
+        """See ``LandingRecords``."""
+        once = sa.select(schema.carriers.c.origin).where(schema.carriers.c.source == str(source))
+        with self._store.read() as connection:
+            known = map(ClusterId.parse, connection.scalars(once))
+            declared = (route.carried for route in open_routes(connection, None) if route.source == source)
+            return frozenset([*known, *(each.origin for some in declared for each in some)])
 
     def repeats(self, stream: StreamId, sequence: int) -> list[tuple[FileRow, int, int]]:
         """See ``LandingRecords``."""

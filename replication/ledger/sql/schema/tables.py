@@ -216,6 +216,14 @@ routes = Table(
     Column("carried", Text, nullable=False, server_default="[]"),  # [[origin, [cluster, …], silent since, awaits], …]
 )
 
+# origins that a source's routes ever carried: frames on the way may be older than its newest declaration
+carriers = Table(
+    "carriers",
+    metadata,
+    Column("source", Text, primary_key=True),
+    Column("origin", Text, primary_key=True),
+)
+
 # sequences lost with a salvaged own file; nothing waits for them, and they may land again
 acknowledged = Table(
     "acknowledged",

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from peer.grants.scope import StreamScope
 from peer.receive import received as module
 from peer.receive.admission import Admission
 from peer.receive.definitions import Definitions
@@ -15,6 +16,7 @@ from peer.receive.landing import InboundStream, Landing
 from peer.receive.landing_queue import Item
 from peer.receive.received import AcceptedTerms, Received
 from replication.core.coverage import Ranges
+from replication.core.grants import Caller, Grant
 from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import Ledger
 from replication.link.base import Ack, Data, Reply
@@ -103,8 +105,9 @@ class Stream:
         self.disk = Disk()
         self.replies: list[Reply] = []
         ledger = cast(Ledger, CountingLedger())
+        scope = StreamScope(Caller(SOURCES[0].cluster), Grant(SOURCES[0].cluster), ledger, ())
         admission = Admission(ledger, Definitions(ledger), 1 << 20)
-        self.inbound = InboundStream(admission, cast(Landing, self.disk), self.replies.append, "east", 1)
+        self.inbound = InboundStream(admission, cast(Landing, self.disk), self.replies.append, scope, 1)
 
     def take(self, begin: int, end: int, source: FileId = SOURCES[0]) -> None:
         self.inbound.data(Data(source, begin, end, 256, 1, b""))
