@@ -28,6 +28,11 @@
         MissingFileError  NoSpaceError  PoisonedFileError  LockedFileError
         ClosedFileError             something grew after it was CLOSED
       StepFailedError             a step of a commit sequence failed; carries the step's number and its error
+      CopyError                   files between stores; what is published stays, and the next run goes on from there
+        UnsafeNameError             a name that leaves its folder, or would break a store's protocol
+        ChangedFileError            a file that changed while it was copied
+        CopyIncompleteError         some files were not copied or published; the others are in place
+        CopyDifferenceError         a comparison found differences
       BackpressureError           a bounded queue stayed full past the timeout; part of a large append may be written
       WaitTimeoutError            the data is safe, but did not arrive in time
       ReplayError                 from landed frames to tables
@@ -282,6 +287,34 @@ class StepFailedError(ReplicationError):
         self.number = number
         self.cause = cause
         self.retryable = isinstance(cause, ReplicationError) and cause.retryable
+
+
+class CopyError(ReplicationError):
+    """A copy of files between stores failed; what is published stays, and the next run goes on from there."""
+
+    exit_code = 12
+
+
+class UnsafeNameError(CopyError):
+    """A name that leaves its folder, or would break a store's protocol."""
+
+
+class ChangedFileError(CopyError):
+    """A file changed while it was copied; no part of the copy was published."""
+
+    retryable = True
+
+
+class CopyIncompleteError(CopyError):
+    """Some files were not copied or published; the others are in place."""
+
+    retryable = True
+
+
+class CopyDifferenceError(CopyError):
+    """A comparison of two stores found differences."""
+
+    exit_code = 13
 
 
 class BackpressureError(ReplicationError):

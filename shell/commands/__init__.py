@@ -32,6 +32,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "verify": ("verify",),
         "trace": ("trace",),
     },
+    "Whole files": {"copy": ("copy",)},
     "Files and repair": {"wal": ("wal",), "restore": ("reincarnate", "rebuildledger")},
 }
 

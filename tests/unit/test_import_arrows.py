@@ -28,6 +28,7 @@ FLOORS = {
     "replication.writer": 4,
     "replication.master": 4,
     "replication.worker": 4,
+    "replication.datasets": 4,
     "replication.commit": 4,
     "peer": 5,
     "walship": 6,

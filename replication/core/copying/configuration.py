@@ -1,0 +1,103 @@
+"""CopyConfiguration: how a copy is to be made; one value for datasets, tasks and publication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from replication.core.copying.filters import Filters
+from replication.core.copying.names import RelativePath
+from replication.errors import RequestError
+
+PRESERVABLE = ("times", "permissions", "owner", "group")
+_LETTERS = {"t": "times", "p": "permissions", "u": "owner", "g": "group"}
+
+
+class Existing(Enum):
+    """Which files of the target are replaced."""
+
+    CHANGED = "changed"  # other size or time
+    UPDATE = "update"  # changed, and not newer than the source's
+    OVERWRITE = "overwrite"  # all
+    SKIP = "skip"  # none
+
+
+class Grouping(Enum):
+    """Which files make a file set, and so are published together."""
+
+    DATASET = "dataset"
+    DIRECTORY = "directory"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyConfiguration:
+    """How a copy is made.
+
+    Attributes:
+        existing: which files of the target are replaced.
+        compare_content: compare digests of both sides instead of size and time.
+        recursive: also the folders below.
+        follow_links: copy what a symbolic link to a file points at; else links are skipped.
+        filters: which files of the source are meant; the others are not there for the copy, also not for ``delete``.
+        preserve: which of :data:`PRESERVABLE` are kept.
+        permission: mode bits of new files if they are not preserved; None leaves the store's default.
+        grouping: which files are published together.
+        delete: remove files of the target that the source does not have.
+        delete_max: refuse to remove more than so many; None sets no limit.
+        backup_dir: move replaced and removed files there, below the target's root, instead of removing them.
+        verify: read every file back from the target, past the page cache, before it is published.
+        replication: copies of each block in the target, where the store has that.
+        block_size: in bytes, where the store has that.
+        range_bytes: larger files are copied in ranges of that size, each with a digest of its own.
+        files_per_split: so many small files at most are one task.
+        threads: that copy.
+        bytes_per_s: limit over all threads; None sets none.
+        attempts: for each file, with growing waits between them.
+    """
+
+    existing: Existing = Existing.CHANGED
+    compare_content: bool = False
+    recursive: bool = True
+    follow_links: bool = False
+    filters: Filters = Filters()
+    preserve: frozenset[str] = frozenset({"times", "permissions"})
+    permission: int | None = None
+    grouping: Grouping = Grouping.DIRECTORY
+    delete: bool = False
+    delete_max: int | None = None
+    backup_dir: RelativePath | None = None
+    verify: bool = False
+    replication: int | None = None
+    block_size: int | None = None
+    range_bytes: int = 64 << 20
+    files_per_split: int = 128
+    threads: int = 4
+    bytes_per_s: float | None = None
+    attempts: int = 3
+
+    def file_set_of(self, destination: RelativePath) -> str:
+        """The file set of a destination by :attr:`grouping`."""
+        if self.grouping is Grouping.DIRECTORY:
+            return destination.parent
+        return destination if self.grouping is Grouping.FILE else ""
+
+
+def parse_preserve(text: str) -> frozenset[str]:
+    """``all``, ``none``, names with commas, or letters (``tpug``), as a preserve set.
+
+    Raises:
+        RequestError: a word is none of :data:`PRESERVABLE`.
+    """
+    if text in ("all", "none"):
+        return frozenset(PRESERVABLE if text == "all" else ())
+    found: Iterable[str] = text.split(",")
+    if not set(text) - set(_LETTERS):
+        found = (_LETTERS[letter] for letter in text)
+    names = frozenset(name.strip() for name in found)
+    if unknown := names - set(PRESERVABLE):
+        raise RequestError(
+            f"{', '.join(sorted(unknown))} cannot be preserved", f"Choose of {', '.join(PRESERVABLE)}, or all or none"
+        )
+    return names

@@ -1,0 +1,98 @@
+"""CopyableFile: all that is needed to copy one file. It alone travels through a job; the writing task opens the source.
+
+Document 000 specifies the attributes and the guid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.names import RelativePath
+
+
+@dataclass(frozen=True, slots=True)
+class CopyableFile:
+    """A file to be copied.
+
+    Attributes:
+        source: the address of the source's root, without a password.
+        origin: the file as the source's listing has it.
+        destination: where it goes, below the target's root.
+        file_set: the files that are published together with it.
+        owner: the owner that it gets; empty leaves the store's default.
+        group: likewise.
+        permission: the mode bits that it gets; None leaves the store's default.
+        preserve: which of ``times``, ``permissions``, ``owner`` and ``group`` are kept; metadata of the copy, too.
+        replication: the number of copies in the target; None leaves the store's default.
+        block_size: of the target, in bytes; None leaves the store's default.
+        checksum: of the content, as the source has it.
+        metadata: anything that a dataset adds; it travels with the file into events and reports.
+    """
+
+    source: str
+    origin: FileAttributes
+    destination: RelativePath
+    file_set: str = ""
+    owner: str = ""
+    group: str = ""
+    permission: int | None = None
+    preserve: frozenset[str] = frozenset()
+    replication: int | None = None
+    block_size: int | None = None
+    checksum: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def build(cls, source: str, origin: FileAttributes, configuration: CopyConfiguration, **given: Any) -> CopyableFile:
+        """A copyable file with defaults out of the configuration; ``given`` overrides any attribute.
+
+        By default the destination is the path in the source, the file set that of the configuration's grouping, and
+        owner, group and permission are the origin's as far as they are preserved.
+        """
+        preserve = configuration.preserve
+        destination = given.pop("destination", origin.path)
+        defaults: dict[str, Any] = {
+            "file_set": configuration.file_set_of(destination),
+            "owner": origin.user if "owner" in preserve else "",
+            "group": origin.group if "group" in preserve else "",
+            "permission": origin.permission if "permissions" in preserve else configuration.permission,
+            "preserve": preserve,
+            "replication": configuration.replication,
+            "block_size": configuration.block_size,
+            "checksum": origin.checksum,
+        }
+        return cls(source, origin, destination, **(defaults | given))
+
+    @property
+    def guid(self) -> str:
+        """SHA-1 over origin path, length, timestamp and checksum if there is one: the same for the same origin file."""
+        origin = self.origin
+        parts = (self.source, origin.path, str(origin.size), str(origin.timestamp_ns), self.checksum)
+        return hashlib.sha1("\0".join(parts).encode(), usedforsecurity=False).hexdigest()
+
+    @property
+    def timestamp_ns(self) -> int | None:
+        """The modification time that the copy gets; None leaves the time of the copy."""
+        return self.origin.timestamp_ns if "times" in self.preserve else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; unset attributes are left out."""
+        shown = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) not in (None, "", {})}
+        return shown | {"origin": self.origin.to_json(), "preserve": sorted(self.preserve)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CopyableFile:
+        """The file that :meth:`to_json` wrote; its names are checked anew."""
+        return cls(
+            **{
+                **value,
+                "origin": FileAttributes.from_json(value["origin"]),
+                "destination": RelativePath(value["destination"]),
+                "preserve": frozenset(value["preserve"]),
+            }
+        )

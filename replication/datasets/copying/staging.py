@@ -1,0 +1,72 @@
+"""The staging folder of a job in the target: ``.walship/<job>/sets/<file set>/<destination>``.
+
+It is laid out like the final tree, below one folder a file set, so that a whole new folder is published by one move.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import STAGING, RelativePath
+from replication.datasets.stores.base import Store
+
+
+def job_id(source: str, target: str) -> str:
+    """The id of the copies from one address to another."""
+    return hashlib.sha256(f"{source}\0{target}".encode()).hexdigest()[:16]
+
+
+class Staging:
+    """Where a job's files wait to be published.
+
+    Args:
+        target: the store that they go to.
+        job: the job's id.
+    """
+
+    def __init__(self, target: Store, job: str) -> None:
+        self._target = target
+        self.root = RelativePath(f"{STAGING}/{job}")
+        self.sets = self.root.child("sets")
+        self._lock = threading.Lock()
+        self._made: set[RelativePath] = set()
+        self._clean: set[RelativePath] = set()
+
+    def folder_of(self, file_set: str) -> RelativePath:
+        """The folder of a file set."""
+        return self.sets.child(hashlib.sha256(file_set.encode()).hexdigest()[:16])
+
+    def path_of(self, file: CopyableFile) -> RelativePath:
+        """Where a file is staged."""
+        return file.destination.below(self.folder_of(file.file_set))
+
+    def make_folder_for(self, file: CopyableFile, staged: RelativePath) -> None:
+        """Make the folder of a staged file, if this run has not done so."""
+        folder, root = staged.parent, self.folder_of(file.file_set)
+        if folder in self._made:
+            return
+        with self._lock:
+            if root not in self._made:
+                if self._target.status(root) is None:
+                    self._clean.add(root)
+                self._made.add(root)
+            self._target.make_folder(folder)
+            self._made.add(folder)
+
+    def is_clean(self, root: RelativePath) -> bool:
+        """Whether the folder of a file set was made by this run, so that it holds nothing of an earlier one."""
+        with self._lock:
+            return root in self._clean
+
+    def forget_set(self, file_set: str) -> None:
+        """A file set is published, and its staged folders are gone."""
+        root = self.folder_of(file_set)
+        with self._lock:
+            self._clean.discard(root)
+            self._made = {made for made in self._made if made != root and not made.startswith(f"{root}/")}
+
+    def remove(self) -> None:
+        """Remove all that is staged, and the folder of staging if no other job has any."""
+        self._target.remove_folder(self.root)

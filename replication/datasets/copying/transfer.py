@@ -1,0 +1,170 @@
+"""Copies the bytes of one file, or of one range of it, and returns digests of what was read and written.
+
+Digest and write take the same buffer, so the digest is of what was written. A stream between two stores is read by one
+thread while another writes, with a bounded queue between; ranges overlap by being copied by several threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.core.copying.ranges import Range
+from replication.datasets.copying.throttle import CopyThrottle
+from replication.datasets.stores.base import FileReader, FileWriter, Store
+from replication.errors import ChangedFileError, CopyError
+
+PIECE = 1 << 20
+_STREAM_PIECE = 4 << 20
+_AHEAD = 2  # pieces that are read before the writer takes them
+
+#: Told of bytes that were copied.
+Moved = Callable[[int], None]
+
+
+def copy_small(source: Store, target: Store, file: CopyableFile, staged: RelativePath, throttle: CopyThrottle) -> bytes:
+    """Copy a file that fits in memory; the SHA-256 of its content.
+
+    Raises:
+        ChangedFileError: it is not what the listing had.
+    """
+    size = file.origin.size
+    throttle.take(size)
+    reader = source.open(file.origin)
+    try:
+        data = reader.read(0, size + 1)
+        if len(data) != size:
+            raise changed(file)
+        reader.check_unchanged()
+    finally:
+        reader.close()
+    target.write_small(staged, file, data)
+    return hashlib.sha256(data).digest()
+
+
+def copy_range(
+    reader: FileReader, writer: FileWriter, file: CopyableFile, part: Range, throttle: CopyThrottle, moved: Moved
+) -> bytes:
+    """Copy one range of a file to the same place of a writer; its SHA-256. Not durable on return."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(min(PIECE, max(part.size, 1))))
+    at = part.begin
+    while at < part.end:
+        wanted = min(len(buffer), part.end - at)
+        throttle.take(wanted)
+        count = reader.read_into(at, buffer[:wanted])
+        if count == 0:
+            raise changed(file)
+        piece = buffer[:count]
+        digest.update(piece)
+        writer.write(at, piece)
+        at += count
+        moved(count)
+    return digest.digest()
+
+
+def copy_stream(
+    source: Store, writer: FileWriter, file: CopyableFile, parts: list[Range], throttle: CopyThrottle, moved: Moved
+) -> list[bytes]:
+    """Copy a whole file front to back; the SHA-256 of each range. Reading and writing overlap."""
+    digests = []
+    with _ReadAhead(source, file, throttle) as pieces:
+        rest: memoryview = memoryview(b"")
+        for part in parts:
+            digest, at = hashlib.sha256(), part.begin
+            while at < part.end:
+                if not rest:
+                    read: bytes = next(pieces, b"")
+                    rest = memoryview(read)
+                if not rest:
+                    raise changed(file)
+                piece, rest = rest[: part.end - at], rest[part.end - at :]
+                digest.update(piece)
+                writer.write(at, piece)
+                at += len(piece)
+                moved(len(piece))
+            digests.append(digest.digest())
+        beyond: bytes = next(pieces, b"")
+        if rest or beyond:
+            raise changed(file)
+    return digests
+
+
+def changed(file: CopyableFile) -> ChangedFileError:
+    """The error for a file that is shorter or longer than its listing said."""
+    return ChangedFileError(f"{file.origin.path} changed while it was copied", "It is copied by the next run")
+
+
+class _ReadAhead:
+    """Reads a file in a thread of its own; an iterator of pieces. Ended with the block, whatever is left."""
+
+    def __init__(self, source: Store, file: CopyableFile, throttle: CopyThrottle) -> None:
+        self._source, self._file, self._throttle = source, file, throttle
+        self._pieces: queue.Queue[bytes | BaseException] = queue.Queue(_AHEAD)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="copy-read-ahead", daemon=True)
+
+    def __enter__(self) -> Iterator[bytes]:
+        self._thread.start()
+        return self._taken()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        while self._thread.is_alive():
+            try:
+                self._pieces.get(timeout=0.05)
+            except queue.Empty:
+                continue
+        self._thread.join()
+
+    def _taken(self) -> Iterator[bytes]:
+        while True:
+            piece = self._pieces.get()
+            if isinstance(piece, BaseException):
+                raise piece
+            if not piece:
+                return
+            yield piece
+
+    def _read(self) -> None:
+        try:
+            reader = self._source.open(self._file.origin)
+            try:
+                at = 0
+                while not self._ended.is_set():
+                    self._throttle.take(min(_STREAM_PIECE, max(self._file.origin.size - at, 0)))
+                    data = reader.read(at, _STREAM_PIECE)
+                    if not data:
+                        reader.check_unchanged()
+                        break
+                    at += len(data)
+                    self._pieces.put(data)
+            finally:
+                reader.close()
+        except BaseException as error:
+            self._pieces.put(error)
+        else:
+            self._pieces.put(b"")
+
+
+def check_digest(target: Store, staged: RelativePath, part: Range, expected: bytes) -> None:
+    """Read a range back, past the caches of this host.
+
+    Raises:
+        CopyError: the target has other bytes.
+    """
+    digest, at = hashlib.sha256(), part.begin
+    while at < part.end:
+        data = target.reread(staged, at, min(_STREAM_PIECE, part.end - at))
+        if not data:
+            break
+        digest.update(data)
+        at += len(data)
+    if digest.digest() != expected:
+        error = CopyError(f"{staged} has other bytes than were written, in {part.begin}–{part.end}", "Check the disk")
+        error.retryable = True
+        raise error

@@ -1,0 +1,103 @@
+"""The window between listing and copying: a bounded priority queue of files, largest first.
+
+Bounds: ``FILES_MAX`` files wait; the listing waits while it is full. So a copy of any number of files takes the same
+memory, and a large file that is found late still begins before small ones that wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Sequence
+from itertools import count
+from typing import Protocol
+
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.ranges import Range
+
+FILES_MAX = 20_000
+
+
+class RangedFile(Protocol):
+    """A large file whose ranges several threads copy."""
+
+    def next_range(self) -> Range | None:
+        """The next range that nobody copies yet; None when there is none left. Called under the window's lock."""
+
+
+class CopyWindow:
+    """Files that wait to be copied.
+
+    Args:
+        large_bytes: larger files come alone.
+        files_per_split: small files come together, so many at most.
+        split_bytes: and so many bytes.
+        files_max: that wait.
+    """
+
+    def __init__(self, large_bytes: int, files_per_split: int, split_bytes: int, files_max: int = FILES_MAX) -> None:
+        self._large_bytes, self._split_bytes = large_bytes, split_bytes
+        self._files_per_split, self._files_max = files_per_split, files_max
+        self._changed = threading.Condition()
+        self._heap: list[tuple[int, int, CopyableFile]] = []
+        self._numbers = count()
+        self._ranged: list[RangedFile] = []
+        self._ended = False
+        self.stopped = False
+
+    def put(self, files: Sequence[CopyableFile]) -> None:
+        """Add files; waits while the window is full. After :meth:`stop` it returns at once."""
+        with self._changed:
+            while len(self._heap) >= self._files_max and not self.stopped:
+                self._changed.wait()
+            if self.stopped:
+                return
+            for file in files:
+                heapq.heappush(self._heap, (-file.origin.size, next(self._numbers), file))
+            self._changed.notify_all()
+
+    def share(self, file: RangedFile) -> None:
+        """Let every thread copy ranges of a large file, before anything else."""
+        with self._changed:
+            self._ranged.append(file)
+            self._changed.notify_all()
+
+    def take(self) -> list[CopyableFile] | tuple[RangedFile, Range] | None:
+        """A range of a large file, a large file alone, or small files together; None when nothing will come."""
+        with self._changed:
+            while True:
+                if self.stopped:
+                    return None
+                while self._ranged:
+                    if (part := self._ranged[0].next_range()) is not None:
+                        return self._ranged[0], part
+                    self._ranged.pop(0)
+                if self._heap:
+                    return self._taken()
+                if self._ended:
+                    return None
+                self._changed.wait()
+
+    def _taken(self) -> list[CopyableFile]:
+        taken = [heapq.heappop(self._heap)[2]]
+        size = taken[0].origin.size
+        while self._heap and size <= self._large_bytes and len(taken) < self._files_per_split:
+            size += self._heap[0][2].origin.size
+            if size > self._split_bytes:
+                break
+            taken.append(heapq.heappop(self._heap)[2])
+        self._changed.notify_all()
+        return taken
+
+    def end(self) -> None:
+        """No more files will come."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Nobody copies any more."""
+        with self._changed:
+            self.stopped = True
+            self._heap.clear()
+            self._changed.notify_all()

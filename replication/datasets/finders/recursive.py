@@ -1,0 +1,120 @@
+"""A dataset that is a folder and all below it, one that is a single file, and a finder of a dataset that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import ROOT, RelativePath
+from replication.datasets.finders.base import CopyableDataset
+from replication.datasets.listing.compare import Comparison, decision_on
+from replication.datasets.listing.sink import ListingSink
+from replication.datasets.stores.base import EntryKind, Store
+from replication.errors import MissingFileError
+
+
+class RecursiveDataset:
+    """A folder and all below it; files keep their paths.
+
+    Args:
+        source: the store.
+        root: the folder.
+    """
+
+    def __init__(self, source: Store, root: RelativePath = ROOT) -> None:
+        self._source, self.root = source, root
+
+    def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterable[CopyableFile]:
+        """What needs copying, as a list; see ``CopyableDataset``."""
+        collected = Collected()
+        self.list_into(target, configuration, collected)
+        return collected.files
+
+    def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
+        """Compare the folder with the target's."""
+
+        def build(origin: FileAttributes) -> CopyableFile:
+            return CopyableFile.build(self._source.url, origin, configuration)
+
+        Comparison(self._source, target, configuration, build, sink).run(self.root)
+
+
+class SingleFileDataset:
+    """One file, which may get another name.
+
+    Args:
+        source: the store.
+        path: of the file.
+        destination: where it goes.
+    """
+
+    def __init__(self, source: Store, path: RelativePath, destination: RelativePath) -> None:
+        self._source, self._path, self._destination = source, path, destination
+        self.root = path.parent
+
+    def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterable[CopyableFile]:
+        """The file, if it needs copying; MissingFileError if there is none."""
+        collected = Collected()
+        self.list_into(target, configuration, collected)
+        return collected.files
+
+    def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
+        """Compare the file with the target's; MissingFileError if there is none."""
+        found = self._source.status(self._path)
+        if found is None or found.kind is not EntryKind.FILE or found.attributes is None:
+            raise MissingFileError(f"{self._source.url}/{self._path} is no file", "Check the address")
+        there = target.status(self._destination)
+        if there is not None and there.kind is EntryKind.FOLDER:
+            sink.failed(self._path, "the target has a folder of that name")
+            return
+        before = there.attributes if there is not None else None
+        decision = decision_on(self._source, target, found.attributes, before, configuration)
+        file = CopyableFile.build(self._source.url, found.attributes, configuration, destination=self._destination)
+        if decision.is_copied:
+            sink.copy([file])
+        else:
+            sink.skipped(decision.value, self._path, found.attributes.size)
+        sink.ended(file.file_set)
+
+
+@dataclass
+class OneDataset:
+    """A finder of a dataset that is known."""
+
+    dataset: CopyableDataset
+
+    def find_datasets(self) -> Iterator[CopyableDataset]:
+        """That dataset."""
+        yield self.dataset
+
+    @property
+    def common_root(self) -> RelativePath:
+        """Its root."""
+        return self.dataset.root
+
+
+@dataclass
+class Collected:
+    """A sink that keeps what needs copying, for callers that want a list."""
+
+    files: list[CopyableFile] = field(default_factory=list)
+    is_stopped: bool = False
+
+    def copy(self, files: Sequence[CopyableFile]) -> None:
+        """Keep them."""
+        self.files.extend(files)
+
+    def ended(self, file_set: str) -> None:
+        """Nothing to do."""
+
+    def skipped(self, reason: str, path: RelativePath, size: int) -> None:
+        """Nothing to do."""
+
+    def failed(self, path: str, reason: str) -> None:
+        """Nothing to do."""
+
+    def extra(self, file: FileAttributes) -> None:
+        """Nothing to do."""

@@ -1,0 +1,267 @@
+"""One run of a copy: redo what an earlier run left, list, stage, publish, remove extras, sum up.
+
+Threads: this one lists with up to three others, ``configuration.threads`` copy, one publishes. All are joined at the
+end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from replication.commit.file_store import FileCommitSteps
+from replication.commit.leases import Leases
+from replication.commit.redo import Redo
+from replication.commit.step import step_from_json
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import ROOT, STAGING, RelativePath
+from replication.datasets.copying.file_sets import FileSet, FileSets
+from replication.datasets.copying.journal import CopyJournal
+from replication.datasets.copying.progress import CopyCounts, CopyProgress
+from replication.datasets.copying.stager import SMALL_BYTES_MAX, Stager
+from replication.datasets.copying.staging import Staging, job_id
+from replication.datasets.copying.throttle import CopyThrottle
+from replication.datasets.copying.window import CopyWindow
+from replication.datasets.finders.base import CopyableDataset, DatasetFinder, ListsIntoSink
+from replication.datasets.listing.sink import ListingSink
+from replication.datasets.publication.publisher import Publisher
+from replication.datasets.publication.steps import CopySite, PublishFileSet
+from replication.datasets.stores.base import Store
+from replication.datasets.stores.local import LocalStore
+from replication.errors import LockedFileError, RequestError
+from replication.log import get
+
+SPLIT_BYTES = 16 << 20
+EXTRAS_MAX = 1_000_000
+_log = get(__name__)
+
+#: Told of each outcome: its word, the path, the size in bytes.
+Report = Callable[[str, str, int], None]
+
+
+@dataclass
+class CopyJob:
+    """A copy from one store to another.
+
+    Attributes:
+        source: where the files are.
+        target: where they go.
+        finder: finds the datasets that are copied.
+        configuration: how.
+        progress: counts, which others may look at meanwhile.
+        report: told of each file's outcome.
+        published: told of each file set that is in place.
+        stopped: ends the run early, when it is set; what is staged stays.
+    """
+
+    source: Store
+    target: Store
+    finder: DatasetFinder
+    configuration: CopyConfiguration
+    progress: CopyProgress = field(default_factory=CopyProgress)
+    report: Report = lambda outcome, path, size: None
+    published: Callable[[FileSet], None] = lambda file_set: None
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def id(self) -> str:
+        """The same for the same two addresses."""
+        return job_id(self.source.url, self.target.url)
+
+    @property
+    def state_dir(self) -> Path:
+        """Where the journal, the commit steps and the lock are: with what is staged if that is on this host."""
+        if isinstance(self.target, LocalStore):
+            return Path(self.target.root) / STAGING / self.id
+        home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        return Path(home) / "walship" / "copies" / self.id
+
+    def run(self) -> CopyCounts:
+        """Run it; everything that is published is durable on return.
+
+        Returns:
+            What was done; files that failed are in it, and are tried again by the next run.
+
+        Raises:
+            LockedFileError: the same copy runs already.
+            RequestError: more files would be removed than are allowed.
+        """
+        self.target.make_folder(ROOT)
+        self.state_dir.mkdir(parents=True, exist_ok=True)
+        with locked(self.state_dir / "lock", self.target.url), ExitStack() as stack:
+            steps = FileCommitSteps(f"file://{self.state_dir}/commits")
+            blocked = self._redo(steps)
+            journal = CopyJournal(self.state_dir / "journal.db")
+            stack.callback(journal.close)
+            run = _Run(self, steps, journal, blocked)
+            run.run()
+            counts = self.progress.counts
+            is_done = not counts.failed and not self.stopped.is_set() and not blocked
+            if is_done:
+                journal.close()
+                self._clean(run.staging)
+        _log.info("copy_ended", target=self.target.url, published=counts.files_published, failed=counts.failed)
+        return counts
+
+    def _redo(self, steps: FileCommitSteps) -> frozenset[str]:
+        """Finish publications of earlier runs; the file sets whose publication still fails."""
+        blocked: set[str] = set()
+        stored = steps.sequences(self.id) if (self.state_dir / "commits").exists() else []
+        if not stored:
+            return frozenset()
+        with Leases(steps) as leases:
+            redo: Redo[CopySite] = Redo(leases, CopySite(self.target, redoes=True))
+            for sequence in stored:
+                if redo.before_work(self.id, sequence.id.urn).allows_new_work:
+                    continue
+                for text in sequence.steps:
+                    step = step_from_json(text)
+                    if isinstance(step, PublishFileSet):
+                        blocked.add(step.file_set)
+                        self.progress.failed(step.file_set or "/", sequence.error or "its publication failed before")
+        return frozenset(blocked)
+
+    def _clean(self, staging: Staging) -> None:
+        staging.remove()
+        if isinstance(self.target, LocalStore):
+            self.target.remove_folder_if_empty(RelativePath(STAGING))
+
+
+class _Run:
+    """The parts of one run; a sink for the listing."""
+
+    def __init__(self, job: CopyJob, steps: FileCommitSteps, journal: CopyJournal, blocked: frozenset[str]) -> None:
+        configuration = job.configuration
+        self._job, self._blocked = job, blocked
+        self.staging = Staging(job.target, job.id)
+        self._window = CopyWindow(SMALL_BYTES_MAX, configuration.files_per_split, SPLIT_BYTES)
+        self._publisher = Publisher(
+            job.target, self.staging, configuration, journal, steps, job.id, job.progress, self._published
+        )
+        self._file_sets = FileSets(self._publisher.put)
+        self._stager = Stager(
+            (job.source, job.target),
+            configuration,
+            self.staging,
+            journal,
+            self._window,
+            self._file_sets,
+            job.progress,
+            CopyThrottle(configuration.bytes_per_s, job.stopped),
+        )
+        self._extras: list[RelativePath] = []
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """List, stage and publish."""
+        self._publisher.start()
+        self._stager.start()
+        try:
+            self._list()
+            self._stager.join()
+            self._publisher.finish()
+        except BaseException:
+            self._job.stopped.set()
+            self._stager.stop()
+            self._publisher.finish()
+            raise
+        if self._job.configuration.delete and not self._job.stopped.is_set():
+            self._remove_extras()
+
+    def _list(self) -> None:
+        job = self._job
+        for dataset in job.finder.find_datasets():
+            list_into(dataset, job.target, job.configuration, self)
+        job.progress.listing_ended()
+        self._window.end()
+
+    def _remove_extras(self) -> None:
+        most = self._job.configuration.delete_max
+        if self._job.progress.counts.failed:
+            _log.warning("extras_kept", reason="some files failed", extras=len(self._extras))
+        elif most is not None and len(self._extras) > most:
+            raise RequestError(
+                f"{len(self._extras)} files of the target are not in the source, more than --max-delete {most} allows",
+                "Nothing was removed. Look at walship copy --check, then allow more",
+            )
+        else:
+            self._publisher.remove(self._extras)
+            for path in self._extras:
+                self._job.report("deleted", path, 0)
+
+    def _published(self, file_set: FileSet) -> None:
+        for each in file_set.staged:
+            self._job.report("copied", each.file.destination, each.file.origin.size)
+        self._job.published(file_set)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._window.stopped or self._job.stopped.is_set()
+
+    def copy(self, files: Sequence[CopyableFile]) -> None:
+        files = [file for file in files if file.file_set not in self._blocked]
+        if files:
+            self._job.progress.listed(len(files), sum(file.origin.size for file in files))
+            self._file_sets.listed(files)
+            self._window.put(files)
+
+    def ended(self, file_set: str) -> None:
+        self._file_sets.ended(file_set)
+
+    def skipped(self, reason: str, path: RelativePath, size: int) -> None:
+        self._job.progress.skipped(reason)
+        self._job.report(reason, path, size)
+
+    def failed(self, path: str, reason: str) -> None:
+        self._job.progress.failed(path, reason)
+        self._job.report(f"failed: {reason}", path, 0)
+
+    def extra(self, file: FileAttributes) -> None:
+        with self._lock:
+            if len(self._extras) >= EXTRAS_MAX:
+                raise RequestError(f"more than {EXTRAS_MAX:,} files of the target are not in the source", "Check SRC")
+            self._extras.append(file.path)
+
+
+def list_into(dataset: CopyableDataset, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
+    """List any dataset into a sink; one that only has ``copyable_files`` ends its file sets at the end."""
+    if isinstance(dataset, ListsIntoSink):
+        dataset.list_into(target, configuration, sink)
+        return
+    names: dict[str, None] = {}
+    for file in dataset.copyable_files(target, configuration):
+        names[file.file_set] = None
+        sink.copy([file])
+    for name in names:
+        sink.ended(name)
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock file of this host; LockedFileError if another process does."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise LockedFileError(
+                f"another process runs this copy to {what}", "Wait until it is done, or stop it"
+            ) from None
+        try:
+            if os.fstat(fd).st_ino == os.stat(path).st_ino:
+                break
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)  # the run before has removed it
+        os.close(fd)
+    try:
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,195 @@
+"""Compares the folders of a source with those of a target, and tells a sink what needs copying."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.configuration import CopyConfiguration, Existing, Grouping
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.difference import Decision, decide
+from replication.core.copying.names import ROOT, STAGING, RelativePath
+from replication.datasets.listing.sink import ListingSink
+from replication.datasets.listing.walk import walk
+from replication.datasets.stores.base import Entry, EntryKind, Store
+from replication.errors import UnsafeNameError, one_line
+
+BATCH = 256
+_PIECE = 1 << 20
+
+
+class Comparison:
+    """Lists what of a folder tree needs copying.
+
+    Args:
+        source: where the files are.
+        target: where they go, at the same paths.
+        configuration: which are meant and which are replaced.
+        build: makes the copyable file of an origin file.
+        sink: what is found goes there.
+    """
+
+    def __init__(
+        self,
+        source: Store,
+        target: Store,
+        configuration: CopyConfiguration,
+        build: Callable[[FileAttributes], CopyableFile],
+        sink: ListingSink,
+    ) -> None:
+        self._source, self._target, self._sink = source, target, sink
+        self._configuration, self._build = configuration, build
+        self._lock = threading.Lock()
+        self._missing: set[RelativePath] = set()
+
+    def run(self, begin: RelativePath = ROOT) -> None:
+        """List a folder and, unless told otherwise, all below it; by several threads if the store is far away."""
+        threads = 2 if self._source.traits.is_local else min(4, self._source.traits.threads)
+        walk(begin, self._folder, threads)
+        if self._configuration.grouping is Grouping.DATASET:
+            self._sink.ended("")
+
+    def _folder(self, folder: RelativePath) -> Iterator[RelativePath]:
+        below: list[RelativePath] = []
+        try:
+            self._files(folder, below)
+        except Exception as error:  # each driver has its own errors
+            self._sink.failed(folder or "/", one_line(error))
+        if self._configuration.grouping is Grouping.DIRECTORY:
+            self._sink.ended(folder)
+        if not self._sink.is_stopped:
+            yield from below
+
+    def _files(self, folder: RelativePath, below: list[RelativePath]) -> None:
+        find = self._finder(folder)
+        batch: list[CopyableFile] = []
+        names: set[str] | None = None
+        if self._configuration.delete and not self._source.traits.has_cheap_status:
+            names = set()
+        for entry in self._source.scan(folder):
+            if self._sink.is_stopped:
+                return
+            file = entry.attributes
+            if entry.refused or file is None:
+                self._refused(folder, entry)
+                continue
+            if file.path == STAGING or file.path.name == STAGING:
+                continue
+            if names is not None:
+                names.add(file.path)
+            if entry.kind is EntryKind.FOLDER:
+                if self._configuration.recursive and self._configuration.filters.enters(file.path):
+                    below.append(file.path)
+            elif self._configuration.filters.takes(file):
+                self._one(file, find, batch)
+                if len(batch) >= BATCH:
+                    self._give(batch)
+                    batch = []
+        self._give(batch)
+        if self._configuration.delete and folder not in self._missing:
+            self._extras(folder, names)
+
+    def _refused(self, folder: RelativePath, entry: Entry) -> None:
+        if entry.refused:
+            self._sink.failed(folder or "/", entry.refused)
+        else:
+            self._sink.skipped(entry.kind.value, folder, 0)
+
+    def _give(self, batch: list[CopyableFile]) -> None:
+        if batch:
+            self._sink.copy(batch)
+            if self._configuration.grouping is Grouping.FILE:
+                for file in batch:
+                    self._sink.ended(file.file_set)
+
+    def _one(
+        self, file: FileAttributes, find: Callable[[RelativePath], Entry | None], batch: list[CopyableFile]
+    ) -> None:
+        copyable = self._build(file)
+        entry = find(copyable.destination)
+        if entry is not None and entry.kind is EntryKind.FOLDER:
+            self._sink.failed(file.path, "the target has a folder of that name")
+            return
+        there = entry.attributes if entry is not None else None
+        decision = decision_on(self._source, self._target, file, there, self._configuration)
+        if decision.is_copied:
+            batch.append(copyable)
+        else:
+            self._sink.skipped(decision.value, file.path, file.size)
+
+    def _finder(self, folder: RelativePath) -> Callable[[RelativePath], Entry | None]:
+        """Finds what the target has at a destination in this folder, at the least cost for this kind of store."""
+        with self._lock:
+            is_missing = bool(folder) and folder.parent in self._missing
+        there: dict[RelativePath, Entry] = {}
+        if not is_missing and self._target.traits.has_cheap_status:
+            found = self._target.status(folder)
+            is_missing = found is None
+            if folder and found is not None and found.kind is not EntryKind.FOLDER:
+                raise UnsafeNameError(f"{folder} is a {found.kind.value} in the target", "Remove it, or exclude it")
+        elif not is_missing:
+            try:
+                there = {e.attributes.path: e for e in self._target.scan(folder) if e.attributes is not None}
+            except FileNotFoundError:
+                is_missing = True
+        if is_missing:
+            with self._lock:
+                self._missing.add(folder)
+            return lambda path: None
+        return self._target.status if self._target.traits.has_cheap_status else there.get
+
+    def _extras(self, folder: RelativePath, names: set[str] | None) -> None:
+        """Files of the target that the source does not have; what filters exclude stays."""
+        try:
+            entries = self._target.scan(folder)
+            for entry in entries:
+                there = entry.attributes
+                if there is None or there.path.name == STAGING or there.path == self._configuration.backup_dir:
+                    continue
+                is_known = there.path in names if names is not None else self._source.status(there.path) is not None
+                if is_known:
+                    continue
+                if entry.kind is EntryKind.FOLDER:
+                    if self._configuration.recursive and self._configuration.filters.enters(there.path):
+                        self._extras(there.path, set())
+                elif entry.kind is EntryKind.FILE and self._configuration.filters.takes(there):
+                    self._sink.extra(there)
+        except FileNotFoundError:
+            return
+
+
+def decision_on(
+    source: Store,
+    target: Store,
+    file: FileAttributes,
+    there: FileAttributes | None,
+    configuration: CopyConfiguration,
+) -> Decision:
+    """Whether a file needs copying; reads both sides if contents are to be compared."""
+    same: bool | None = None
+    if there is not None and configuration.compare_content and configuration.existing is not Existing.OVERWRITE:
+        same = file.size == there.size and content_digest(source, file) == content_digest(target, there)
+    return decide(
+        file,
+        there,
+        configuration.existing,
+        keeps_times=target.traits.keeps_times and "times" in configuration.preserve,
+        precision_ns=max(source.traits.precision_ns, target.traits.precision_ns),
+        same_content=same,
+    )
+
+
+def content_digest(store: Store, file: FileAttributes) -> bytes:
+    """The SHA-256 of a whole file; OSError or ChangedFileError if it cannot be read whole."""
+    digest = hashlib.sha256()
+    reader = store.open(file)
+    try:
+        at = 0
+        while data := reader.read(at, _PIECE):
+            digest.update(data)
+            at += len(data)
+    finally:
+        reader.close()
+    return digest.digest()

@@ -1,0 +1,33 @@
+"""What a listing tells, folder by folder, while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+
+
+class ListingSink(Protocol):
+    """Takes a listing from several threads; each call may wait until there is room."""
+
+    def copy(self, files: Sequence[CopyableFile]) -> None:
+        """Files that need copying."""
+
+    def ended(self, file_set: str) -> None:
+        """No more files of a file set will come."""
+
+    def skipped(self, reason: str, path: RelativePath, size: int) -> None:
+        """A file is not copied, and that is right."""
+
+    def failed(self, path: str, reason: str) -> None:
+        """A file or folder cannot be listed, or its name is refused."""
+
+    def extra(self, file: FileAttributes) -> None:
+        """A file of the target that the source does not have."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nobody wants more of it."""

@@ -1,0 +1,70 @@
+"""What a copy would do, and whether two stores have the same files; both change nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.datasets.job import CopyJob, list_into
+
+
+@dataclass
+class Preview:
+    """A sink that counts and reports, and copies nothing.
+
+    Attributes:
+        job: whose report is told of each file.
+        found: files by outcome.
+        bytes_listed: of those that would be copied.
+    """
+
+    job: CopyJob
+    found: Counter[str] = field(default_factory=Counter)
+    bytes_listed: int = 0
+    is_stopped: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self) -> Preview:
+        """List every dataset."""
+        for dataset in self.job.finder.find_datasets():
+            list_into(dataset, self.job.target, self.job.configuration, self)
+        return self
+
+    def copy(self, files: Sequence[CopyableFile]) -> None:
+        """Files that are missing or differ."""
+        for file in files:
+            is_new = self.job.target.status(file.destination) is None
+            with self._lock:
+                self.bytes_listed += file.origin.size
+            self._tell("missing" if is_new else "different", file.destination, file.origin.size)
+
+    def ended(self, file_set: str) -> None:
+        """Nothing to do."""
+
+    def skipped(self, reason: str, path: RelativePath, size: int) -> None:
+        """Files that are the same, or left out."""
+        self._tell(reason, path, size)
+
+    def failed(self, path: str, reason: str) -> None:
+        """Names that are refused, and what cannot be listed."""
+        self._tell("failed", path, 0)
+
+    def extra(self, file: FileAttributes) -> None:
+        """Files that only the target has."""
+        self._tell("extra", file.path, file.size)
+
+    def _tell(self, outcome: str, path: str, size: int) -> None:
+        with self._lock:
+            self.found[outcome] += 1
+            self.job.report(outcome, path, size)
+
+
+def compared(job: CopyJob, *, content: bool) -> Preview:
+    """Compare source and target, by content or by size and time; files only in the target count, too."""
+    configuration = replace(job.configuration, compare_content=content, delete=True)
+    return Preview(replace(job, configuration=configuration)).run()

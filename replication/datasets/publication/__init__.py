@@ -1,0 +1,1 @@
+"""Publication: moves staged file sets into place by commit sequences, and makes them durable."""

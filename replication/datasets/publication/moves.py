@@ -1,0 +1,162 @@
+"""Plans the moves of a file set, as few as possible, and makes them. A move that was made is found made.
+
+A file set whose folder the target does not have is one move of that folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from replication.core.copying.names import RelativePath
+from replication.core.copying.ranges import Range, file_digest, ranges_of
+from replication.datasets.copying.file_sets import StagedFile
+from replication.datasets.stores.base import EntryKind, Store
+from replication.errors import CopyError
+
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MovedFile:
+    """A file of a move: its path below the move's, its size in bytes, its digest and the range size of the digest."""
+
+    name: str
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """From a staged path to its destination; a file, or a folder with these files."""
+
+    origin: str
+    destination: str
+    is_folder: bool
+    files: tuple[MovedFile, ...]
+
+
+def plan_moves(
+    files: Sequence[StagedFile],
+    staged_root: RelativePath,
+    is_there: Callable[[RelativePath], bool],
+    *,
+    folders: bool,
+) -> list[Move]:
+    """The moves of one file set.
+
+    Args:
+        files: its staged files.
+        staged_root: the folder of the file set in the staging folder.
+        is_there: whether the target has a folder, or will have it when this is carried out.
+        folders: whether folders may be moved whole.
+    """
+    whole: dict[RelativePath, list[StagedFile]] = {}
+    moves: list[Move] = []
+    tops: dict[RelativePath, RelativePath | None] = {}
+    for each in files:
+        folder = each.file.destination.parent
+        if folder not in tops:
+            tops[folder] = _topmost_missing(folder, is_there) if folders else None
+        top = tops[folder]
+        if top is not None:
+            whole.setdefault(top, []).append(each)
+        else:
+            moves.append(_move(each.file.destination, staged_root, [each], is_folder=False))
+    return [_move(top, staged_root, found, is_folder=True) for top, found in whole.items()] + moves
+
+
+def _topmost_missing(folder: RelativePath, is_there: Callable[[RelativePath], bool]) -> RelativePath | None:
+    top: RelativePath | None = None
+    while folder and not is_there(folder):
+        top, folder = folder, folder.parent
+    return top
+
+
+def _move(destination: RelativePath, staged_root: RelativePath, files: list[StagedFile], *, is_folder: bool) -> Move:
+    moved = tuple(
+        MovedFile(each.file.destination.relative_to(destination), each.file.origin.size, each.digest) for each in files
+    )
+    return Move(destination.below(staged_root), destination, is_folder, moved)
+
+
+def make(target: Store, move: Move, backup: RelativePath | None) -> None:
+    """Make a move; it may have been made in part.
+
+    Args:
+        target: the store.
+        move: which.
+        backup: where replaced files go; None replaces them.
+    """
+    origin, destination = RelativePath(move.origin), RelativePath(move.destination)
+    if not move.is_folder:
+        _move_file(target, origin, destination, backup)
+        return
+    try:
+        target.move(origin, destination)
+    except FileNotFoundError:
+        if target.status(origin) is not None:
+            target.make_folder(destination.parent)
+            target.move(origin, destination)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, None):
+            raise
+        for file in move.files:  # the folder was made meanwhile
+            name = RelativePath(file.name)
+            _move_file(target, name.below(origin), name.below(destination), backup)
+        target.remove_folder(origin)
+
+
+def _move_file(target: Store, origin: RelativePath, destination: RelativePath, backup: RelativePath | None) -> None:
+    if target.status(origin) is None:
+        return  # moved by an earlier run; verify looks at what is there
+    if backup is not None and target.status(destination) is not None:
+        kept = destination.below(backup)
+        target.make_folder(kept.parent)
+        target.keep(destination, kept)
+    try:
+        target.move(origin, destination)
+    except FileNotFoundError:
+        target.make_folder(destination.parent)
+        target.move(origin, destination)
+
+
+def is_made(target: Store, move: Move, *, read: bool, range_bytes: int) -> bool:
+    """Whether a move is made: nothing is left at its origin, and its files are at the destination.
+
+    Args:
+        target: the store.
+        move: which.
+        read: compare digests, not only sizes.
+        range_bytes: that the digests were made with.
+    """
+    if target.status(RelativePath(move.origin)) is not None:
+        return False
+    destination = RelativePath(move.destination)
+    for file in move.files:
+        path = RelativePath(file.name).below(destination)
+        entry = target.status(path)
+        if entry is None or entry.kind is not EntryKind.FILE or entry.attributes is None:
+            return False
+        if entry.attributes.size != file.size:
+            return False
+        if read and digest_of(target, path, file.size, range_bytes) != file.digest:
+            raise CopyError(
+                f"{path} was published, but has other content than was copied",
+                "If it was changed since, give the publication up; else check the disk",
+            )
+    return True
+
+
+def digest_of(target: Store, path: RelativePath, size: int, range_bytes: int) -> str:
+    """The digest of what the target has at a path, past the caches of this host."""
+    return file_digest([_range_digest(target, path, part) for part in ranges_of(size, range_bytes)])
+
+
+def _range_digest(target: Store, path: RelativePath, part: Range) -> bytes:
+    digest = hashlib.sha256()
+    for at in range(part.begin, part.end, _PIECE):
+        digest.update(target.reread(path, at, min(_PIECE, part.end - at)))
+    return digest.digest()

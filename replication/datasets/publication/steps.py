@@ -1,0 +1,111 @@
+"""The commit steps of a copy: publish a file set, remove files, make it all durable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from replication.commit.step import CommitStep, step_type
+from replication.core.copying.names import RelativePath
+from replication.datasets.publication.moves import Move, is_made, make
+from replication.datasets.stores.base import Store
+
+_SYNCED_ONE_BY_ONE = 32
+
+
+@dataclass(slots=True)
+class CopySite:
+    """What the steps of a copy work on.
+
+    Attributes:
+        target: the store.
+        redoes: the steps are of an earlier run, so verifying them reads what is there.
+        synced: the sequences whose effects are durable.
+    """
+
+    target: Store
+    redoes: bool = False
+    synced: set[str] = field(default_factory=set)
+
+
+@step_type("copy.publish")
+@dataclass(frozen=True)
+class PublishFileSet(CommitStep[CopySite]):
+    """Move the files of a file set into place."""
+
+    file_set: str
+    moves: tuple[Move, ...]
+    range_bytes: int
+    backup: str = ""
+
+    def verify(self, context: CopySite) -> bool:
+        """Whether all files are in place, with their length; of an earlier run also with their digest."""
+        return all(
+            is_made(context.target, move, read=context.redoes, range_bytes=self.range_bytes) for move in self.moves
+        )
+
+    def execute(self, context: CopySite) -> None:
+        """Make the moves; :class:`SyncTarget`, which follows, makes them durable."""
+        backup = RelativePath(self.backup) if self.backup else None
+        for move in self.moves:
+            make(context.target, move, backup)
+
+    def describe(self) -> str:
+        """What the step does."""
+        files = sum(len(move.files) for move in self.moves)
+        return f"publish {files} files of {self.file_set or '/'} in {len(self.moves)} moves"
+
+
+@step_type("copy.remove")
+@dataclass(frozen=True)
+class RemoveExtras(CommitStep[CopySite]):
+    """Remove files that the source does not have, or move them to the backup folder."""
+
+    paths: tuple[str, ...]
+    backup: str = ""
+
+    def verify(self, context: CopySite) -> bool:
+        """Whether none of them is there."""
+        return all(context.target.status(RelativePath(path)) is None for path in self.paths)
+
+    def execute(self, context: CopySite) -> None:
+        """Remove them."""
+        for text in self.paths:
+            path = RelativePath(text)
+            if context.target.status(path) is None:
+                continue
+            if self.backup:
+                kept = path.below(RelativePath(self.backup))
+                context.target.make_folder(kept.parent)
+                context.target.move(path, kept)
+            else:
+                context.target.remove(path)
+
+    def describe(self) -> str:
+        """What the step does."""
+        return f"remove {len(self.paths)} files that the source does not have"
+
+
+@step_type("copy.sync")
+@dataclass(frozen=True)
+class SyncTarget(CommitStep[CopySite]):
+    """Make what the steps before it did durable."""
+
+    sequence: str
+    folders: tuple[str, ...]
+
+    def verify(self, context: CopySite) -> bool:
+        """Whether this process has done it."""
+        return self.sequence in context.synced
+
+    def execute(self, context: CopySite) -> None:
+        """Sync the folders, or the whole file system if they are many."""
+        if len(self.folders) > _SYNCED_ONE_BY_ONE:
+            context.target.sync_all()
+        else:
+            paths = [RelativePath(folder) for folder in self.folders]
+            context.target.sync([path for path in paths if context.target.status(path) is not None])
+        context.synced.add(self.sequence)
+
+    def describe(self) -> str:
+        """What the step does."""
+        return f"make {len(self.folders)} folders durable"

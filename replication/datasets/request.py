@@ -1,0 +1,94 @@
+"""From two addresses to a copy job: a folder into a folder, or one file to a folder or a name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.names import ROOT, RelativePath
+from replication.datasets.finders.base import CopyableDataset
+from replication.datasets.finders.recursive import OneDataset, RecursiveDataset, SingleFileDataset
+from replication.datasets.job import CopyJob
+from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.stores.open import is_local, local_path, open_store
+from replication.errors import MissingFileError, RequestError
+
+
+@contextmanager
+def copy_job(
+    source: str,
+    target: str,
+    configuration: CopyConfiguration,
+    source_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+) -> Iterator[CopyJob]:
+    """The job that copies one address to another; its stores are closed at the end.
+
+    A folder's content goes into the folder ``target``. A file goes into ``target`` if that is a folder or ends with
+    ``/``, else it gets that name.
+
+    Raises:
+        MissingFileError: nothing is at ``source``.
+        RequestError: one address is within the other.
+        StorageError: a store does not answer.
+    """
+    _refuse_nested(source, target)
+    with ExitStack() as stack:
+        origin = stack.enter_context(
+            open_store(source, dict(source_options or {}), follow_links=configuration.follow_links)
+        )
+        found = origin.status(ROOT)
+        if found is None and not _has_entries(origin):
+            raise MissingFileError(f"there is nothing at {origin.url}", "Check the address")
+        dataset: CopyableDataset
+        if found is None or found.kind is EntryKind.FOLDER:
+            there = stack.enter_context(open_store(target, dict(target_options or {})))
+            dataset = RecursiveDataset(origin)
+        elif found.kind is EntryKind.FILE:
+            above, name = _split(source)
+            origin = stack.enter_context(
+                open_store(above, dict(source_options or {}), follow_links=configuration.follow_links)
+            )
+            there, destination = _single_target(target, name, dict(target_options or {}))
+            stack.enter_context(there)
+            dataset = SingleFileDataset(origin, RelativePath(name), destination)
+        else:
+            raise RequestError(f"{origin.url} is a {found.kind.value}", "Name a file or a folder")
+        yield CopyJob(origin, there, OneDataset(dataset), configuration)
+
+
+def _single_target(target: str, name: str, options: dict[str, Any]) -> tuple[Store, RelativePath]:
+    there = open_store(target, options)
+    found = there.status(ROOT)
+    if target.endswith("/") or (found is not None and found.kind is EntryKind.FOLDER):
+        return there, RelativePath(name)
+    there.close()
+    above, given = _split(target)
+    return open_store(above, options), RelativePath(given)
+
+
+def _split(url: str) -> tuple[str, str]:
+    if is_local(url):
+        return os.path.split(os.path.abspath(local_path(url)))
+    above, _, name = url.rstrip("/").rpartition("/")
+    return above, name
+
+
+def _has_entries(store: Store) -> bool:
+    try:
+        return next(iter(store.scan(ROOT)), None) is not None
+    except OSError:
+        return False
+
+
+def _refuse_nested(source: str, target: str) -> None:
+    if not (is_local(source) and is_local(target)):
+        if source.rstrip("/") == target.rstrip("/"):
+            raise RequestError("the two addresses are the same", "Name another target")
+        return
+    origin, there = (os.path.realpath(local_path(url)) for url in (source, target))
+    if there == origin or there.startswith(f"{origin.rstrip('/')}/"):
+        raise RequestError(f"{there} is {origin} or within it", "Name a target outside of the source")

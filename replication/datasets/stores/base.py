@@ -1,0 +1,173 @@
+"""The protocol of a store: a tree of files below one root.
+
+All paths are :class:`RelativePath`, so none leaves the root. A store is safe for threads. Its methods raise OSError or
+the errors of its driver; :func:`is_temporary` tells which may go away by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Protocol
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.errors import CopyError
+
+
+class EntryKind(Enum):
+    """What a name in a folder stands for."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "symbolic link"
+    OTHER = "special file"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A name in a folder; ``attributes`` of a folder have size 0. A name that is refused has the reason instead."""
+
+    kind: EntryKind
+    attributes: FileAttributes | None
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTraits:
+    """What a store can do.
+
+    Attributes:
+        is_local: files of this host.
+        writes_ranges: ranges of a file may be written in any order and by several threads.
+        keeps_times: a file can be given a modification time.
+        keeps_permissions: likewise for mode bits, owner and group.
+        has_cheap_status: one file's attributes cost no more than its share of a listing.
+        moves_folders: a folder is moved in one step that others see whole.
+        is_secure: what goes there is encrypted on its way, or stays on this host.
+        precision_ns: of its times.
+        threads: that it serves well at once.
+    """
+
+    is_local: bool = False
+    writes_ranges: bool = False
+    keeps_times: bool = False
+    keeps_permissions: bool = False
+    has_cheap_status: bool = False
+    moves_folders: bool = False
+    is_secure: bool = True
+    precision_ns: int = 1_000_000_000
+    threads: int = 8
+
+
+class FileReader(Protocol):
+    """An open file of a store, for one thread."""
+
+    def read(self, begin: int, size: int) -> bytes:
+        """At most ``size`` bytes from ``begin`` on; fewer only at the end of the file."""
+
+    def read_into(self, begin: int, view: memoryview) -> int:
+        """Fill ``view`` from ``begin`` on; the number of bytes, fewer only at the end of the file."""
+
+    def check_unchanged(self) -> None:
+        """Raise ChangedFileError if the file is not what the listing had."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+class FileWriter(Protocol):
+    """A new file of a store. Closed without ``finish`` it may stay in part."""
+
+    def write(self, begin: int, data: bytes | memoryview) -> None:
+        """Write at ``begin``: anywhere if the store writes ranges, else where the last write ended."""
+
+    def finish(self) -> None:
+        """Make the file whole, with its attributes."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+class Store(Protocol):
+    """Files below one root."""
+
+    @property
+    def url(self) -> str:
+        """The address of the root, without a password."""
+
+    @property
+    def traits(self) -> StoreTraits:
+        """What it can do."""
+
+    def scan(self, folder: RelativePath) -> Iterator[Entry]:
+        """The entries of one folder, streamed. FileNotFoundError if it does not exist."""
+
+    def status(self, path: RelativePath) -> Entry | None:
+        """What is at a path; None if nothing is."""
+
+    def open(self, file: FileAttributes) -> FileReader:
+        """Open a file for reading."""
+
+    def create(self, path: RelativePath, file: CopyableFile, size: int) -> FileWriter:
+        """A new file at ``path`` in an existing folder, in place of one that may be there.
+
+        Args:
+            path: where.
+            file: for the attributes that it gets when it is finished.
+            size: in bytes; -1 when unknown. A store that writes ranges keeps what is there of a file of that size.
+        """
+
+    def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
+        """A whole new file in one call."""
+
+    def make_folder(self, path: RelativePath) -> None:
+        """Make a folder and those above it that are missing."""
+
+    def move(self, origin: RelativePath, destination: RelativePath) -> None:
+        """Move a file, replacing one at ``destination``; or a folder, if nothing or an empty one is there."""
+
+    def keep(self, path: RelativePath, kept: RelativePath) -> None:
+        """Give a file a second name, or, where the store has no links, move it there."""
+
+    def give_folder(self, path: RelativePath, like: FileAttributes, preserve: frozenset[str]) -> None:
+        """Give a new folder the attributes of the source's, as far as the store has them."""
+
+    def remove(self, path: RelativePath) -> None:
+        """Remove a file, if it exists."""
+
+    def remove_folder(self, path: RelativePath) -> None:
+        """Remove a folder and all in it, if it exists."""
+
+    def sync(self, paths: Iterable[RelativePath]) -> None:
+        """Make files and folders durable: content, attributes and, of a folder, its names."""
+
+    def sync_all(self) -> None:
+        """Make everything that was written durable."""
+
+    def reread(self, path: RelativePath, begin: int, size: int) -> bytes:
+        """What the store has at a place, past the caches of this host."""
+
+    def close(self) -> None:
+        """Close its connections."""
+
+    def __enter__(self) -> Store:
+        """The store itself."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+
+
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether a failed call may succeed when it is repeated."""
+    if isinstance(error, CopyError):
+        return error.retryable
+    return isinstance(error, Exception) and not isinstance(error, (*_FINAL, AssertionError, TypeError))

@@ -1,0 +1,248 @@
+"""What differs between fsspec's drivers: attributes, times, permissions, renames. ``remote.py`` uses one per store."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
+
+_SECOND = 1_000_000_000
+_FOLDERS = {"directory", "dir"}
+_BLOCK = 8 << 20
+
+
+class Driver:
+    """Any store, as fsspec's common calls have it.
+
+    Attributes:
+        traits: of its stores.
+        is_shared: one connection serves several threads.
+    """
+
+    traits = StoreTraits(is_secure=False)
+    is_shared = True
+    options: dict[str, Any] = {}
+
+    def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
+        """What fsspec tells of each name in a folder."""
+        fs.invalidate_cache(path)
+        yield from fs.ls(path, detail=True)
+
+    def info(self, fs: Any, path: str) -> dict[str, Any]:
+        """What fsspec tells of one path; FileNotFoundError if nothing is there."""
+        fs.invalidate_cache(fs._parent(path))
+        return dict(fs.info(path))
+
+    def entry(self, path: RelativePath, info: dict[str, Any]) -> Entry:
+        """The entry in walship's words."""
+        kind = str(info.get("type", "file"))
+        if kind == "link" or info.get("islink"):
+            return Entry(EntryKind.LINK, None)
+        if kind not in _FOLDERS | {"file"}:
+            return Entry(EntryKind.OTHER, None)
+        is_file = kind == "file"
+        attributes = FileAttributes(
+            path,
+            int(info.get("size") or 0) if is_file else 0,
+            self.timestamp_ns(info),
+            str(info.get("owner", "")),
+            str(info.get("group", "")),
+            self.permission(info),
+            self.checksum(info) if is_file else "",
+        )
+        return Entry(EntryKind.FILE if is_file else EntryKind.FOLDER, attributes)
+
+    def timestamp_ns(self, info: dict[str, Any]) -> int | None:
+        """When the content last changed."""
+        for name in ("mtime", "LastModified", "last_modified", "modified", "updated", "created"):
+            found = info.get(name)
+            if isinstance(found, datetime):
+                found = found if found.tzinfo else found.replace(tzinfo=UTC)
+                return int(found.timestamp()) * _SECOND + found.microsecond * 1000
+            if isinstance(found, int | float):
+                return int(found * _SECOND)
+        return None
+
+    def permission(self, info: dict[str, Any]) -> int | None:
+        """The mode bits."""
+        mode = info.get("mode")
+        return mode & 0o7777 if isinstance(mode, int) else None
+
+    def checksum(self, info: dict[str, Any]) -> str:
+        """What identifies the content."""
+        etag = info.get("ETag") or info.get("etag") or info.get("md5Hash")
+        return f"etag:{str(etag).strip(chr(34))}" if etag else ""
+
+    def open_reader(self, fs: Any, path: str, size: int) -> Any:
+        """A file object to read from."""
+        return fs.open(path, "rb", block_size=_BLOCK, cache_type="readahead")
+
+    def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
+        """A file object to write to, front to back."""
+        return fs.open(path, "wb", block_size=_BLOCK)
+
+    def write(self, fs: Any, path: str, data: bytes) -> None:
+        """A whole small file."""
+        fs.pipe_file(path, data)
+
+    def make_folder(self, fs: Any, path: str) -> None:
+        """Make a folder, and those above it."""
+        fs.makedirs(path, exist_ok=True)
+
+    def move(self, fs: Any, origin: str, destination: str) -> None:
+        """Move a file, replacing another."""
+        fs.mv(origin, destination)
+
+    def give(self, fs: Any, path: str, file: CopyableFile) -> None:
+        """Give a file its times, permissions and owners, as far as the store has them."""
+
+    def close(self, fs: Any) -> None:
+        """Close the connection."""
+
+
+class MemoryDriver(Driver):
+    """fsspec's store in memory, for tests and examples; its open files share a position, so it reads whole ranges."""
+
+    traits = StoreTraits(precision_ns=1000)
+
+    def open_reader(self, fs: Any, path: str, size: int) -> Any:
+        """A copy of the content."""
+        return io.BytesIO(fs.store[fs._strip_protocol(path)].getvalue())
+
+    def move(self, fs: Any, origin: str, destination: str) -> None:
+        """Move a file; the dictionary of files does it in one step."""
+        fs.store[fs._strip_protocol(destination)] = fs.store.pop(fs._strip_protocol(origin))
+
+
+class ObjectDriver(Driver):
+    """S3 and its like: there are no folders, a whole object appears at once, a move is a copy and a removal."""
+
+    traits = StoreTraits(precision_ns=_SECOND, threads=16)
+    options = {"use_listings_cache": False}
+
+    def make_folder(self, fs: Any, path: str) -> None:
+        """Nothing to make."""
+
+    def move(self, fs: Any, origin: str, destination: str) -> None:
+        """Copy in the store, then remove; a repeated call finds the copy done."""
+        fs.cp_file(origin, destination)
+        fs.rm_file(origin)
+
+
+class SftpDriver(Driver):
+    """SFTP by paramiko; a connection serves one thread."""
+
+    traits = StoreTraits(keeps_times=True, keeps_permissions=True, has_cheap_status=True, moves_folders=True, threads=4)
+    is_shared = False
+
+    def info(self, fs: Any, path: str) -> dict[str, Any]:
+        """What the server tells of a path, not following a link."""
+        return dict(fs._decode_stat(fs.ftp.lstat(path)))
+
+    def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
+        """Names of a folder with modes, which fsspec leaves out; streamed."""
+        for found in fs.ftp.listdir_iter(path):
+            yield {**fs._decode_stat(found, path), "mode": found.st_mode}
+
+    def timestamp_ns(self, info: dict[str, Any]) -> int | None:
+        """Whole seconds."""
+        return int(info["mtime"].timestamp()) * _SECOND if info.get("mtime") else None
+
+    def open_reader(self, fs: Any, path: str, size: int) -> Any:
+        """A file read ahead: without that each 32 KiB would wait for an answer."""
+        opened = fs.ftp.open(path, "rb")
+        opened.prefetch(size)
+        return opened
+
+    def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
+        """A file whose writes wait for no answer each."""
+        opened = fs.ftp.open(path, "wb")
+        opened.set_pipelined(True)
+        return opened
+
+    def write(self, fs: Any, path: str, data: bytes) -> None:
+        """A whole small file."""
+        with fs.ftp.open(path, "wb") as opened:
+            opened.write(data)
+
+    def move(self, fs: Any, origin: str, destination: str) -> None:
+        """By the extension that replaces; else the name is freed first, which only this step does, and it is redone."""
+        _renamed(
+            [
+                lambda: fs.ftp.posix_rename(origin, destination),
+                lambda: fs.ftp.rename(origin, destination),
+            ],
+            lambda: fs.ftp.remove(destination),
+        )
+
+    def give(self, fs: Any, path: str, file: CopyableFile) -> None:
+        """Times, permissions, and numeric owners."""
+        if file.permission is not None:
+            fs.ftp.chmod(path, file.permission)
+        if file.owner.isdigit() and file.group.isdigit():
+            fs.ftp.chown(path, int(file.owner), int(file.group))
+        if (time_ns := file.timestamp_ns) is not None:
+            fs.ftp.utime(path, (time_ns / _SECOND, time_ns // _SECOND))
+
+    def close(self, fs: Any) -> None:
+        """Close the session."""
+        fs.ftp.close()
+        fs.client.close()
+
+
+class WebHdfsDriver(Driver):
+    """HDFS by WebHDFS."""
+
+    traits = StoreTraits(keeps_times=True, keeps_permissions=True, moves_folders=True, precision_ns=1_000_000)
+
+    def timestamp_ns(self, info: dict[str, Any]) -> int | None:
+        """Milliseconds."""
+        found = info.get("modificationTime")
+        return int(found) * 1_000_000 if found is not None else None
+
+    def permission(self, info: dict[str, Any]) -> int | None:
+        """As octal text."""
+        return int(str(info["permission"]), 8) if info.get("permission") else None
+
+    def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
+        """A file with the replication that was asked for."""
+        return fs.open(path, "wb", block_size=_BLOCK, replication=file.replication)
+
+    def write(self, fs: Any, path: str, data: bytes) -> None:
+        """A whole small file."""
+        with fs.open(path, "wb") as opened:
+            opened.write(data)
+
+    def move(self, fs: Any, origin: str, destination: str) -> None:
+        """A rename does not replace, so the name is freed first; the step is redone until it is done."""
+        with suppress(FileNotFoundError):
+            if fs.info(destination)["type"] == "file":
+                fs.rm(destination)
+        answer = fs._call("RENAME", method="put", path=origin, destination=destination)
+        if not answer.json().get("boolean"):
+            raise OSError(f"HDFS did not rename {origin} to {destination}")
+
+    def give(self, fs: Any, path: str, file: CopyableFile) -> None:
+        """Times, permissions and owners."""
+        if file.permission is not None:
+            fs.chmod(path, format(file.permission, "o"))
+        if file.owner or file.group:
+            fs.chown(path, file.owner or None, file.group or None)
+        if (time_ns := file.timestamp_ns) is not None:
+            fs._call("SETTIMES", method="put", path=path, modificationtime=time_ns // 1_000_000)
+
+
+def _renamed(ways: list[Callable[[], None]], free: Callable[[], None]) -> None:
+    """Rename in the first way that works; if none does, free the name and try the last again."""
+    for way in ways:
+        with suppress(OSError):
+            return way()
+    free()
+    ways[-1]()

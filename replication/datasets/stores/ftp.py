@@ -1,0 +1,176 @@
+"""FTP as the standard library speaks it: one stream for a whole file, MLST for one file's attributes, MFMT for times.
+
+Names reach the server inside lines of commands; :class:`RelativePath` has no character that ends one.
+"""
+
+from __future__ import annotations
+
+import ftplib
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from replication.core.copying.copyable import CopyableFile
+from replication.datasets.stores.base import StoreTraits
+from replication.datasets.stores.drivers import Driver
+
+_SECOND = 1_000_000_000
+_KINDS = {"file": "file", "dir": "directory"}
+
+
+class FtpDriver(Driver):
+    """An FTP server, by fsspec's connection; one thread a connection."""
+
+    traits = StoreTraits(is_secure=False, keeps_times=True, has_cheap_status=True, moves_folders=True, threads=4)
+    is_shared = False
+    options = {"use_listings_cache": False}
+
+    def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
+        """What MLSD tells, or LIST where the server has no MLSD."""
+        fs.invalidate_cache()
+        try:
+            fs.ftp.cwd(path)
+        except ftplib.error_perm as error:
+            raise FileNotFoundError(path) from error
+        for info in fs.ls(path, detail=True):
+            yield {**info, "type": "link" if "link" in info["type"].lower() else info["type"]}
+
+    def info(self, fs: Any, path: str) -> dict[str, Any]:
+        """What MLST tells of one path."""
+        try:
+            answer = fs.ftp.sendcmd(f"MLST {path}")
+        except ftplib.error_perm as error:
+            if str(error)[:3] in ("500", "502"):
+                fs.invalidate_cache()
+                return dict(fs.info(path))
+            raise FileNotFoundError(path) from error
+        facts = dict(fact.split("=", 1) for fact in answer.split("\n")[1].strip().split(" ")[0].split(";") if fact)
+        facts = {name.lower(): value for name, value in facts.items()}
+        return {**facts, "type": _KINDS.get(facts.get("type", ""), "other")}
+
+    def timestamp_ns(self, info: dict[str, Any]) -> int | None:
+        """The ``modify`` fact, in UTC."""
+        try:
+            moment = datetime.strptime(str(info.get("modify", ""))[:14], "%Y%m%d%H%M%S")
+        except ValueError:
+            return None
+        return int(moment.replace(tzinfo=UTC).timestamp()) * _SECOND
+
+    def permission(self, info: dict[str, Any]) -> int | None:
+        """The ``UNIX.mode`` fact."""
+        mode = str(info.get("unix.mode", ""))
+        return int(mode, 8) if mode.isdigit() else None
+
+    def open_reader(self, fs: Any, path: str, size: int) -> Any:
+        """A stream that begins where the first read does."""
+        return _Download(fs.ftp, path)
+
+    def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
+        """One stream for the whole file."""
+        return _Upload(fs.ftp, path)
+
+    def write(self, fs: Any, path: str, data: bytes) -> None:
+        """A whole small file."""
+        upload = _Upload(fs.ftp, path)
+        upload.write(data)
+        upload.close()
+
+    def make_folder(self, fs: Any, path: str) -> None:
+        """Make a folder, and those above it."""
+        with suppress(FileNotFoundError):
+            if self.info(fs, path)["type"] == "directory":
+                return
+        parent = path.rpartition("/")[0]
+        if parent:
+            self.make_folder(fs, parent)
+        try:
+            fs.ftp.mkd(path)
+        except ftplib.error_perm:
+            if self.info(fs, path)["type"] != "directory":  # else another thread made it
+                raise
+
+    def move(self, fs: Any, origin: str, destination: str) -> None:
+        """Most servers replace; for others the name is freed first, and the step is redone until it is done."""
+        try:
+            fs.ftp.rename(origin, destination)
+        except ftplib.error_perm:
+            self.info(fs, origin)
+            with suppress(ftplib.error_perm):
+                fs.ftp.delete(destination)
+            fs.ftp.rename(origin, destination)
+
+    def give(self, fs: Any, path: str, file: CopyableFile) -> None:
+        """Times, where the server has MFMT, and permissions, where it has SITE CHMOD."""
+        if (time_ns := file.timestamp_ns) is not None:
+            moment = datetime.fromtimestamp(time_ns // _SECOND, UTC).strftime("%Y%m%d%H%M%S")
+            with suppress(ftplib.error_perm):
+                fs.ftp.sendcmd(f"MFMT {moment} {path}")
+        if file.permission is not None:
+            with suppress(ftplib.error_perm):
+                fs.ftp.sendcmd(f"SITE CHMOD {file.permission:o} {path}")
+
+    def close(self, fs: Any) -> None:
+        """Say goodbye, if the server still listens."""
+        with suppress(ftplib.Error, OSError, EOFError):
+            fs.ftp.quit()
+
+
+class _Download:
+    def __init__(self, ftp: ftplib.FTP, path: str) -> None:
+        self._ftp, self._path = ftp, path
+        self._data: socket.socket | None = None
+        self._at = 0
+
+    def seek(self, position: int) -> None:
+        if self._data is None or position != self._at:
+            self._stop()
+            self._ftp.voidcmd("TYPE I")
+            self._data = self._ftp.transfercmd(f"RETR {self._path}", position or None)
+            self._at = position
+
+    def read(self, size: int) -> bytes:
+        if self._data is None:
+            self.seek(0)
+        assert self._data is not None
+        data = bytearray()
+        while len(data) < size:
+            piece = self._data.recv(min(size - len(data), 1 << 20))
+            if not piece:
+                break
+            data += piece
+        self._at += len(data)
+        return bytes(data)
+
+    def _stop(self) -> None:
+        if self._data is None:
+            return
+        self._data.close()
+        self._data = None
+        with suppress(ftplib.Error):
+            self._ftp.voidresp()  # a transfer that ends early is answered with an error
+
+    def close(self) -> None:
+        self._stop()
+
+
+class _Upload:
+    def __init__(self, ftp: ftplib.FTP, path: str) -> None:
+        self._ftp = ftp
+        ftp.voidcmd("TYPE I")
+        self._data: socket.socket | None = ftp.transfercmd(f"STOR {path}")
+
+    def write(self, data: bytes | memoryview) -> None:
+        assert self._data is not None
+        self._data.sendall(data)
+
+    def close(self) -> None:
+        if self._data is None:
+            return
+        if isinstance(self._data, ssl.SSLSocket):
+            self._data.unwrap()
+        self._data.close()
+        self._data = None
+        self._ftp.voidresp()

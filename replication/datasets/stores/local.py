@@ -1,0 +1,332 @@
+"""A folder of this host as a store.
+
+New files are made with mode 0600 and get their own when they are whole. Symbolic links of the target are never written
+through.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import errno
+import grp
+import os
+import pwd
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from types import TracebackType
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
+from replication.errors import ChangedFileError, UnsafeNameError
+
+_TRAITS = StoreTraits(
+    is_local=True,
+    writes_ranges=True,
+    keeps_times=True,
+    keeps_permissions=True,
+    has_cheap_status=True,
+    moves_folders=True,
+    precision_ns=1,
+    threads=4,
+)
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLUSHED_EVERY = 16 << 20
+_MODES = 0o7777
+_LIBC = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+class LocalStore:
+    """A folder and all below it.
+
+    Args:
+        root: its path; it need not exist.
+        follow_links: a link to a file counts as that file.
+    """
+
+    traits = _TRAITS
+
+    def __init__(self, root: str, *, follow_links: bool = False) -> None:
+        self.root = os.path.abspath(root)
+        self.url = f"file://{self.root}"
+        self._follow = follow_links
+        self._prefix = self.root if self.root.endswith("/") else f"{self.root}/"
+
+    def local_path(self, path: RelativePath) -> str:
+        """The path on this host."""
+        return self._prefix + path if path else self.root
+
+    def scan(self, folder: RelativePath) -> Iterator[Entry]:
+        """The entries of one folder, streamed, in the file system's order."""
+        with os.scandir(self.local_path(folder)) as entries:
+            for entry in entries:
+                try:
+                    path = folder.child(entry.name)
+                except UnsafeNameError as error:
+                    yield Entry(EntryKind.OTHER, None, error.what)
+                    continue
+                try:
+                    yield self._entry(path, entry.stat(follow_symlinks=False))
+                except FileNotFoundError:
+                    continue  # it went since
+
+    def status(self, path: RelativePath) -> Entry | None:
+        """What is at a path; None if nothing is."""
+        try:
+            return self._entry(path, os.lstat(self.local_path(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _entry(self, path: RelativePath, found: os.stat_result) -> Entry:
+        if stat.S_ISLNK(found.st_mode):
+            if not self._follow:
+                return Entry(EntryKind.LINK, None)
+            try:
+                found = os.stat(self.local_path(path))
+            except OSError:
+                return Entry(EntryKind.LINK, None)
+            if not stat.S_ISREG(found.st_mode):
+                return Entry(EntryKind.LINK, None)
+        if stat.S_ISREG(found.st_mode):
+            return Entry(EntryKind.FILE, _attributes(path, found))
+        if stat.S_ISDIR(found.st_mode):
+            return Entry(EntryKind.FOLDER, _attributes(path, found))
+        return Entry(EntryKind.OTHER, None)
+
+    def open(self, file: FileAttributes) -> _LocalReader:
+        """Open a file for reading."""
+        return _LocalReader(self.local_path(file.path), file, self._follow)
+
+    def create(self, path: RelativePath, file: CopyableFile, size: int) -> _LocalWriter:
+        """A new file, or one of that size whose ranges are written anew."""
+        return _LocalWriter(os.open(self.local_path(path), _NEW | (os.O_TRUNC if size < 0 else 0), 0o600), file, size)
+
+    def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
+        """A whole new file in one call."""
+        fd = os.open(self.local_path(path), _NEW | os.O_TRUNC, 0o600)
+        try:
+            if data and os.write(fd, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            _give(fd, file)
+        finally:
+            os.close(fd)
+
+    def make_folder(self, path: RelativePath) -> None:
+        """Make a folder and those above it that are missing."""
+        there = self.local_path(path)
+        try:
+            os.mkdir(there)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(there).st_mode) and path:
+                raise UnsafeNameError(f"{there} is no folder, or a link to one", "Remove it, or exclude it") from None
+            return
+        except FileNotFoundError:
+            if path:
+                self.make_folder(path.parent)
+            else:
+                os.makedirs(os.path.dirname(self.root), exist_ok=True)
+            self.make_folder(path)
+
+    def give_folder(self, path: RelativePath, like: FileAttributes, preserve: frozenset[str]) -> None:
+        """Give a new folder the attributes of the source's, once all its files are there."""
+        there = self.local_path(path)
+        if "owner" in preserve or "group" in preserve:
+            os.chown(
+                there,
+                _user_id(like.user if "owner" in preserve else ""),
+                _group_id(like.group if "group" in preserve else ""),
+            )
+        if "permissions" in preserve and like.permission is not None:
+            os.chmod(there, like.permission)
+        if "times" in preserve and like.timestamp_ns is not None:
+            os.utime(there, ns=(like.timestamp_ns, like.timestamp_ns))
+
+    def move(self, origin: RelativePath, destination: RelativePath) -> None:
+        """Move a file or folder; it replaces a file, or an empty folder."""
+        os.rename(self.local_path(origin), self.local_path(destination))
+
+    def keep(self, path: RelativePath, kept: RelativePath) -> None:
+        """Give a file a second name."""
+        with suppress(FileExistsError):
+            os.link(self.local_path(path), self.local_path(kept), follow_symlinks=False)
+
+    def remove(self, path: RelativePath) -> None:
+        """Remove a file, if it exists."""
+        try:
+            os.unlink(self.local_path(path))
+        except FileNotFoundError:
+            return
+
+    def remove_folder(self, path: RelativePath) -> None:
+        """Remove a folder and all in it, if it exists."""
+        assert path, "the root is never removed"
+        shutil.rmtree(self.local_path(path), ignore_errors=True)
+
+    def remove_folder_if_empty(self, path: RelativePath) -> None:
+        """Remove a folder that has nothing in it."""
+        with suppress(OSError):
+            os.rmdir(self.local_path(path))
+
+    def sync(self, paths: Iterable[RelativePath]) -> None:
+        """Make files and folders durable."""
+        for path in paths:
+            fd = os.open(self.local_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def sync_all(self) -> None:
+        """Make all that was written to the root's file system durable; by the kernel's syncfs, which tells errors."""
+        fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if not hasattr(_LIBC, "syncfs"):
+                raise NotImplementedError
+            if _LIBC.syncfs(fd):
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), self.root)
+        finally:
+            os.close(fd)
+
+    def reread(self, path: RelativePath, begin: int, size: int) -> bytes:
+        """What the disk has: the kernel's copy is dropped first."""
+        fd = os.open(self.local_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(fd, begin, size, os.POSIX_FADV_DONTNEED)
+            return os.pread(fd, size, begin)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def __enter__(self) -> LocalStore:
+        """The store itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to close."""
+
+
+class _LocalReader:
+    def __init__(self, path: str, file: FileAttributes, follow: bool) -> None:
+        self._file = file
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
+
+    def read(self, begin: int, size: int) -> bytes:
+        return os.pread(self._fd, size, begin)
+
+    def read_into(self, begin: int, view: memoryview) -> int:
+        return os.preadv(self._fd, [view], begin)
+
+    def check_unchanged(self) -> None:
+        found = os.fstat(self._fd)
+        if found.st_size != self._file.size or found.st_mtime_ns != self._file.timestamp_ns:
+            raise ChangedFileError(f"{self._file.path} changed while it was copied", "It is copied by the next run")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class _LocalWriter:
+    def __init__(self, fd: int, file: CopyableFile, size: int) -> None:
+        self._fd, self._file, self._size = fd, file, size
+        self._unflushed = 0
+        if size >= 0:
+            os.ftruncate(fd, size)
+
+    def write(self, begin: int, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self._fd, rest, begin)
+            begin, rest = begin + written, rest[written:]
+        self._unflushed += len(data)
+        if self._unflushed >= _FLUSHED_EVERY:
+            self._start_writeback(begin)
+
+    def _start_writeback(self, end: int) -> None:
+        """Have the kernel write what is dirty while more is copied, so that little is left for the sync."""
+        if hasattr(_LIBC, "sync_file_range"):
+            begin = max(0, end - self._unflushed)
+            _LIBC.sync_file_range(
+                self._fd, ctypes.c_int64(begin), ctypes.c_int64(end - begin), ctypes.c_uint(_SYNC_FILE_RANGE_WRITE)
+            )
+        self._unflushed = 0
+
+    def sync(self) -> None:
+        """Make what is written durable."""
+        os.fdatasync(self._fd)
+
+    def finish(self) -> None:
+        _give(self._fd, self._file)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _attributes(path: RelativePath, found: os.stat_result) -> FileAttributes:
+    return FileAttributes(
+        path,
+        found.st_size if stat.S_ISREG(found.st_mode) else 0,
+        found.st_mtime_ns,
+        _user(found.st_uid),
+        _group(found.st_gid),
+        found.st_mode & _MODES,
+    )
+
+
+def _give(fd: int, file: CopyableFile) -> None:
+    """The attributes of a new file; owner first, since it clears bits of the mode."""
+    if file.owner or file.group:
+        os.fchown(fd, _user_id(file.owner), _group_id(file.group))
+    os.fchmod(fd, file.permission if file.permission is not None else _DEFAULT_MODE)
+    if (time_ns := file.timestamp_ns) is not None:
+        os.utime(fd, ns=(time_ns, time_ns))
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+_DEFAULT_MODE = 0o666 & ~_umask()
+
+
+@lru_cache(maxsize=4096)
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+@lru_cache(maxsize=4096)
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
+
+
+@lru_cache(maxsize=4096)
+def _user_id(name: str) -> int:
+    if not name:
+        return -1
+    return int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid
+
+
+@lru_cache(maxsize=4096)
+def _group_id(name: str) -> int:
+    if not name:
+        return -1
+    return int(name) if name.isdigit() else grp.getgrnam(name).gr_gid

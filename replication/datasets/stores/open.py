@@ -1,0 +1,43 @@
+"""Opens the store of an address: a path of this host, or any URL that fsspec understands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replication.datasets.stores.base import Store
+from replication.datasets.stores.local import LocalStore
+from replication.datasets.stores.remote import FsspecStore
+from replication.errors import RequestError
+
+_LOCAL = ("file://", "local://")
+
+
+def is_local(url: str) -> bool:
+    """Whether an address is a path of this host."""
+    return "://" not in url or url.startswith(_LOCAL)
+
+
+def local_path(url: str) -> str:
+    """The path of a local address."""
+    for scheme in _LOCAL:
+        url = url.removeprefix(scheme)
+    return url
+
+
+def open_store(url: str, options: dict[str, Any] | None = None, *, follow_links: bool = False) -> Store:
+    """The store at an address.
+
+    Args:
+        url: ``/a/path``, ``file:///a/path``, ``s3://bucket/prefix``, ``sftp://user@host/path`` and so on.
+        options: of fsspec's driver.
+        follow_links: of a local store.
+
+    Raises:
+        RequestError: the address is empty.
+        StorageError: the driver is missing, or the store does not answer.
+    """
+    if not url:
+        raise RequestError("an address is empty", "Name a folder, or a URL such as s3://bucket/prefix")
+    if is_local(url):
+        return LocalStore(local_path(url), follow_links=follow_links)
+    return FsspecStore(url, options)

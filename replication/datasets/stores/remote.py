@@ -1,0 +1,239 @@
+"""Any store that fsspec has a driver for, below one address."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
+from replication.datasets.stores.drivers import Driver, MemoryDriver, ObjectDriver, SftpDriver, WebHdfsDriver
+from replication.errors import ChangedFileError, StorageError, UnsafeNameError
+from replication.log import redact
+
+_OBJECTS = {"s3", "s3a", "gs", "gcs", "abfs", "az", "oss"}
+
+
+class FsspecStore:
+    """Files below one address.
+
+    Args:
+        url: of the root.
+        options: of fsspec's driver, such as a user and a password; they are never shown.
+
+    Raises:
+        StorageError: the driver is missing, or the store does not answer.
+    """
+
+    def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
+        import fsspec  # deferred: most commands use no store
+
+        self.url = redact(url.rstrip("/"))
+        try:
+            protocol = fsspec.utils.get_protocol(url)
+            self._driver = _driver(protocol)
+            self._first, self._root = fsspec.core.url_to_fs(url, **self._driver.options, **(options or {}))
+        except Exception as error:  # each driver has its own errors
+            raise StorageError(
+                f"the store at {self.url} cannot be opened: {type(error).__name__}: {redact(str(error))}"[:500],
+                "Check the address, the credentials, and that the driver is installed: see walship's extras",
+            ) from None
+        self._root = str(self._root).rstrip("/")
+        self._local = threading.local()
+        self._local.fs = self._first
+        self._lock = threading.Lock()
+        self._made = [self._first]
+
+    @property
+    def traits(self) -> StoreTraits:
+        """What it can do."""
+        return self._driver.traits
+
+    @property
+    def _fs(self) -> Any:
+        """The connection of this thread."""
+        if self._driver.is_shared:
+            return self._first
+        if not hasattr(self._local, "fs"):
+            first = self._first
+            made = type(first)(*first.storage_args, **{**first.storage_options, "skip_instance_cache": True})
+            with self._lock:
+                self._made.append(made)
+            self._local.fs = made
+        return self._local.fs
+
+    def address(self, path: RelativePath) -> str:
+        """A path as the driver takes it."""
+        return f"{self._root}/{path}" if path else self._root
+
+    def scan(self, folder: RelativePath) -> Iterator[Entry]:
+        """The entries of one folder."""
+        at = self.address(folder)
+        for info in self._driver.entries(self._fs, at):
+            name = str(info["name"]).rstrip("/").rpartition("/")[2]
+            if not name or str(info["name"]).rstrip("/") == at:
+                continue  # an object that stands for the folder
+            try:
+                path = folder.child(name)
+            except UnsafeNameError as error:
+                yield Entry(EntryKind.OTHER, None, error.what)
+                continue
+            yield self._driver.entry(path, info)
+
+    def status(self, path: RelativePath) -> Entry | None:
+        """What is at a path; None if nothing is."""
+        try:
+            return self._driver.entry(path, self._driver.info(self._fs, self.address(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def open(self, file: FileAttributes) -> _FsspecReader:
+        """Open a file for reading, by the thread that will read."""
+        return _FsspecReader(self, file, self._driver.open_reader(self._fs, self.address(file.path), file.size))
+
+    def create(self, path: RelativePath, file: CopyableFile, size: int) -> _FsspecWriter:
+        """A new file, written front to back by this thread."""
+        opened = self._driver.open_writer(self._fs, self.address(path), file)
+        return _FsspecWriter(opened, lambda: self._driver.give(self._fs, self.address(path), file))
+
+    def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
+        """A whole new file."""
+        self._driver.write(self._fs, self.address(path), data)
+        self._driver.give(self._fs, self.address(path), file)
+
+    def make_folder(self, path: RelativePath) -> None:
+        """Make a folder and those above it that are missing."""
+        self._driver.make_folder(self._fs, self.address(path))
+
+    def move(self, origin: RelativePath, destination: RelativePath) -> None:
+        """Move a file, replacing another."""
+        self._driver.move(self._fs, self.address(origin), self.address(destination))
+
+    def keep(self, path: RelativePath, kept: RelativePath) -> None:
+        """Move a file, since stores have no links."""
+        self.move(path, kept)
+
+    def give_folder(self, path: RelativePath, like: FileAttributes, preserve: frozenset[str]) -> None:
+        """Folders of stores keep what the store gave them."""
+
+    def remove(self, path: RelativePath) -> None:
+        """Remove a file, if it exists."""
+        if self.status(path) is not None:
+            self._fs.rm_file(self.address(path))
+
+    def remove_folder(self, path: RelativePath) -> None:
+        """Remove a folder and all in it, if it exists."""
+        assert path, "the root is never removed"
+        with suppress(FileNotFoundError):
+            for entry in list(self.scan(path)):
+                if entry.kind is EntryKind.FOLDER and entry.attributes is not None:
+                    self.remove_folder(entry.attributes.path)
+                elif entry.attributes is not None:
+                    self._fs.rm_file(self.address(entry.attributes.path))
+            with suppress(FileNotFoundError, NotImplementedError):
+                if not isinstance(self._driver, ObjectDriver):
+                    self._fs.rmdir(self.address(path))
+
+    def sync(self, paths: Iterable[RelativePath]) -> None:
+        """The store decides when what it has taken is durable."""
+
+    def sync_all(self) -> None:
+        """The store decides."""
+
+    def reread(self, path: RelativePath, begin: int, size: int) -> bytes:
+        """What the store sends of it."""
+        opened = self._driver.open_reader(self._fs, self.address(path), begin + size)
+        try:
+            opened.seek(begin)
+            return bytes(opened.read(size))
+        finally:
+            opened.close()
+
+    def close(self) -> None:
+        """Close every thread's connection."""
+        for fs in self._made:
+            with suppress(Exception):  # the connection may be broken
+                self._driver.close(fs)
+
+    def __enter__(self) -> FsspecStore:
+        """The store itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+class _FsspecReader:
+    def __init__(self, store: FsspecStore, file: FileAttributes, opened: Any) -> None:
+        self._store, self._file, self._opened = store, file, opened
+        self._at = 0
+
+    def read(self, begin: int, size: int) -> bytes:
+        if begin != self._at:
+            self._opened.seek(begin)
+        parts, have = [], 0
+        while have < size:  # some drivers return less than they have
+            part = self._opened.read(size - have)
+            if not part:
+                break
+            parts.append(part)
+            have += len(part)
+        self._at = begin + have
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, begin: int, view: memoryview) -> int:
+        data = self.read(begin, len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def check_unchanged(self) -> None:
+        self.close()  # a connection answers only after the transfer
+        found = self._store.status(self._file.path)
+        if found is None or found.attributes is None or not self._file.is_same_content_as(found.attributes):
+            raise ChangedFileError(f"{self._file.path} changed while it was copied", "It is copied by the next run")
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+
+class _FsspecWriter:
+    def __init__(self, opened: Any, give: Any) -> None:
+        self._opened, self._give = opened, give
+
+    def write(self, begin: int, data: bytes | memoryview) -> None:
+        self._opened.write(data)
+
+    def finish(self) -> None:
+        self.close()
+        self._give()
+
+    def close(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+
+def _driver(protocol: str) -> Driver:
+    if protocol == "ftp":
+        from replication.datasets.stores.ftp import FtpDriver  # deferred: rarely used
+
+        return FtpDriver()
+    if protocol in _OBJECTS:
+        return ObjectDriver()
+    known: dict[str, type[Driver]] = {
+        "memory": MemoryDriver,
+        "sftp": SftpDriver,
+        "ssh": SftpDriver,
+        "webhdfs": WebHdfsDriver,
+    }
+    return known.get(protocol, Driver)()

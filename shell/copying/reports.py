@@ -1,0 +1,37 @@
+"""The outcome of every file: into a report file as JSON lines, or on the screen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Lock
+
+from replication.datasets.job import CopyJob
+from shell.cli.render import Printer
+
+
+@contextmanager
+def reporting(job: CopyJob, path: Path | None, printer: Printer, *, show: bool) -> Iterator[None]:
+    """Have the job's outcomes written.
+
+    Args:
+        job: which.
+        path: of the report; None writes none.
+        printer: for ``show``.
+        show: print each outcome that is not "same", too.
+    """
+    with ExitStack() as stack:
+        file = stack.enter_context(path.open("w", encoding="utf-8")) if path is not None else None
+        lock = Lock()
+
+        def report(outcome: str, name: str, size: int) -> None:
+            with lock:
+                if file is not None:
+                    file.write(json.dumps({"outcome": outcome, "path": name, "bytes": size}) + "\n")
+                if show and outcome != "same":
+                    printer.line(f"{outcome:<10} {name}")
+
+        job.report = report
+        yield

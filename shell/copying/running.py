@@ -1,0 +1,91 @@
+"""Runs a copy with its progress shown: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import asdict
+
+from rich.progress import BarColumn, Progress, TextColumn
+
+from replication.datasets.copying.progress import CopyCounts, ProgressView
+from replication.datasets.job import CopyJob
+from replication.errors import CopyIncompleteError
+from shell.cli.render import Printer, bytes_text, seconds_text
+
+_BAR_EVERY_S, _LINE_EVERY_S = 0.2, 10.0
+
+
+def run_shown(job: CopyJob, printer: Printer) -> CopyCounts:
+    """Run the copy and print its summary.
+
+    Raises:
+        CopyIncompleteError: some files failed.
+    """
+    with _Shown(job, printer):
+        counts = job.run()
+    view = job.progress.view()
+    rate = counts.bytes_copied / view.seconds if view.seconds else 0.0
+    printer.value(asdict(counts) | {"seconds": round(view.seconds, 3)}, _summary(counts, view.seconds, rate))
+    if counts.failed:
+        path, reason = next(iter(counts.failures.items()))
+        raise CopyIncompleteError(
+            f"{counts.failed} files were not copied; the first: {path}: {reason}",
+            "Remove the cause and run it again: it goes on where it was",
+        )
+    return counts
+
+
+def _summary(counts: CopyCounts, seconds: float, rate: float) -> str:
+    parts = [
+        f"{counts.files_published} files copied, {bytes_text(counts.bytes_copied)}"
+        f" in {seconds_text(seconds)} ({bytes_text(rate)}/s)"
+    ]
+    if counts.files_reused:
+        parts.append(f"{bytes_text(counts.bytes_reused)} reused from an earlier run")
+    parts += [f"{count} {reason}" for reason, count in sorted(counts.skipped.items())]
+    if counts.deleted:
+        parts.append(f"{counts.deleted} deleted")
+    if counts.failed:
+        parts.append(f"{counts.failed} failed")
+    return "; ".join(parts)
+
+
+class _Shown:
+    """A thread that shows where a copy is, ended and joined with the block."""
+
+    def __init__(self, job: CopyJob, printer: Printer) -> None:
+        self._job, self._printer = job, printer
+        self._ended = threading.Event()
+        self._is_moving = not printer.as_json and sys.stderr.isatty()
+        self._thread = threading.Thread(target=self._show, name="copy-progress", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _show(self) -> None:
+        if not self._is_moving:
+            while not self._ended.wait(_LINE_EVERY_S):
+                if not self._printer.as_json:
+                    self._printer.err.print(_line(self._job.progress.view()), markup=False, highlight=False)
+            return
+        columns = (BarColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, console=self._printer.err, transient=True) as progress:
+            task = progress.add_task("", total=None)
+            while not self._ended.wait(_BAR_EVERY_S):
+                view = self._job.progress.view()
+                total = None if view.is_listing else max(view.bytes_listed, 1)
+                progress.update(task, completed=view.bytes_done, total=total, description=_line(view))
+
+
+def _line(view: ProgressView) -> str:
+    so_far = f"{view.files_done} of {view.files_listed}{'+' if view.is_listing else ''} files"
+    done = f"{bytes_text(view.bytes_done)} of {bytes_text(view.bytes_listed)}"
+    left = (
+        "still listing" if view.is_listing else f"{seconds_text(view.left_s)} left" if view.left_s is not None else ""
+    )
+    return ", ".join(part for part in (so_far, done, f"{bytes_text(view.bytes_per_s)}/s", left) if part)

@@ -1,0 +1,233 @@
+"""Copies between folders: what arrives, what is kept, what a run that was killed leaves for the next one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replication.core.copying.configuration import Existing, Grouping
+from replication.core.copying.names import STAGING, RelativePath
+from replication.datasets.job import locked
+from replication.datasets.stores.local import LocalStore
+from replication.errors import LockedFileError, RequestError
+from tests.copying import DyingStore, Killed, copied, job, read_tree, write_tree
+
+OLD = {"a/1": b"old one", "a/2": b"old two", "b/c/1": b"old three", "top": b"old top"}
+NEW = {"a/1": b"new 1", "a/2": b"new 2", "a/3": b"new 3", "b/c/1": b"new four", "d/e/f": b"new", "top": b"new top"}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    write_tree(tmp_path / "src", NEW)
+    return tmp_path / "src", tmp_path / "dst"
+
+
+def test_a_folder_is_copied_with_its_structure_times_and_permissions(folders: tuple[Path, Path]) -> None:
+    source, target = folders  # 000-4, 000-7, 001-8, 001-10, 001-11
+    (source / "a/1").chmod(0o640)
+    made = copied(source, target)
+    assert read_tree(target) == NEW
+    assert (target / "a/1").stat().st_mode & 0o777 == 0o640
+    assert (target / "a/1").stat().st_mtime_ns == (source / "a/1").stat().st_mtime_ns
+    assert made.progress.counts.files_published == len(NEW)
+    assert not (target / STAGING).exists()
+    assert not copied(source, target).progress.counts.files_listed, "nothing has changed"
+
+
+def test_what_changed_is_copied_and_the_rest_stays(folders: tuple[Path, Path]) -> None:
+    source, target = folders  # 000-22
+    write_tree(target, NEW | {"a/1": b"longer than the new one", "extra": b"mine"})
+    counts = copied(source, target).progress.counts
+    assert counts.files_published == 1
+    assert read_tree(target) == NEW | {"extra": b"mine"}
+
+
+@pytest.mark.parametrize("existing", [Existing.SKIP, Existing.OVERWRITE])
+def test_existing_files_are_skipped_or_replaced(folders: tuple[Path, Path], existing: Existing) -> None:
+    source, target = folders  # 001-17, 001-24
+    write_tree(target, OLD, time_s=1_600_000_000)
+    copied(source, target, existing=existing)
+    assert read_tree(target) == (NEW | OLD if existing is Existing.SKIP else NEW)
+
+
+def test_extra_files_are_deleted_within_a_limit_and_kept_in_a_backup(folders: tuple[Path, Path]) -> None:
+    source, target = folders
+    write_tree(target, OLD | {"x/y": b"extra", "z": b"extra, too"}, time_s=1_600_000_000)
+    with pytest.raises(RequestError, match="--max-delete 1"):
+        copied(source, target, delete=True, delete_max=1)
+    assert read_tree(target)["z"] == b"extra, too"
+    copied(source, target, delete=True, delete_max=2, backup_dir=RelativePath("kept"))
+    found = read_tree(target)
+    assert {name: found.pop(name) for name in list(found) if name.startswith("kept/")} == {
+        "kept/x/y": b"extra",
+        "kept/z": b"extra, too",
+    }
+    assert found == NEW
+    assert not copied(source, target, delete=True, backup_dir=RelativePath("kept")).progress.counts.deleted
+
+
+def test_a_replaced_file_is_kept_in_the_backup_folder(folders: tuple[Path, Path]) -> None:
+    source, target = folders
+    write_tree(target, {"top": b"before"})
+    copied(source, target, backup_dir=RelativePath("kept"))
+    assert read_tree(target) == NEW | {"kept/top": b"before"}
+
+
+@pytest.mark.parametrize("grouping", list(Grouping))
+def test_killed_after_any_change_a_second_run_completes_every_file_set(tmp_path: Path, grouping: Grouping) -> None:
+    # 000-36, 000-16, 001-4
+    write_tree(tmp_path / "src", NEW)
+    source = LocalStore(str(tmp_path / "src"))
+    for changes in range(200):
+        target = tmp_path / f"{changes}"
+        write_tree(target, OLD, time_s=1_600_000_000)
+        dying = DyingStore(str(target), changes)
+        killed = False
+        try:
+            job(source, dying, grouping=grouping, threads=2).run()
+        except Killed:
+            killed = True
+        found = read_tree(target)
+        for name, content in found.items():
+            assert content in (OLD.get(name), NEW.get(name)), "each file is the old or the new one"
+        assert OLD.keys() <= found.keys(), "no file is gone at any moment"
+        copied(tmp_path / "src", target, grouping=grouping, threads=2)
+        assert read_tree(target) == NEW
+        assert not (target / STAGING).exists()
+        if not killed:
+            return
+    raise AssertionError("the store never had enough")
+
+
+def test_staged_files_of_a_failed_run_are_reused(folders: tuple[Path, Path]) -> None:
+    source, target = folders  # 000-16, 000-34, 000-35
+    (source / "a/2").chmod(0)
+    blocker = target / "a"
+    blocker.mkdir(parents=True)
+    write_tree(target, {"a/2/x": b"a folder where a file should go"})
+    first = copied(source, target).progress.counts
+    assert first.failed == 1 and "a/2" in first.failures
+    (target / "a/2/x").unlink()
+    (target / "a/2").rmdir()
+    (source / "a/2").chmod(0o600)
+    second = copied(source, target).progress.counts
+    assert second.failed == 0
+    assert read_tree(target) == NEW
+
+
+def test_one_failed_file_set_blocks_no_other_and_what_it_staged_is_reused(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = folders  # 000-21, 000-34
+    write = LocalStore.write_small
+
+    def failing(self: LocalStore, path: RelativePath, file: object, data: bytes) -> None:
+        if path.endswith("a/2"):
+            raise PermissionError(13, "no")
+        write(self, path, file, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "write_small", failing)
+        first = copied(source, target).progress.counts
+    assert (first.failed, first.files_published) == (1, 3)
+    assert read_tree(target) == {name: content for name, content in NEW.items() if not name.startswith("a/")}
+    second = copied(source, target).progress.counts
+    assert (second.files_reused, second.files_published) == (2, 3)
+    assert read_tree(target) == NEW
+
+
+def test_a_large_file_goes_on_within_itself(tmp_path: Path) -> None:
+    content = os.urandom(6 << 20)  # 001-4
+    write_tree(tmp_path / "src", {"big": content})
+    source = LocalStore(str(tmp_path / "src"))
+    dying = DyingStore(str(tmp_path / "dst"), 8)
+    with pytest.raises(Killed):
+        job(source, dying, range_bytes=1 << 20, threads=1).run()
+    counts = copied(tmp_path / "src", tmp_path / "dst", range_bytes=1 << 20).progress.counts
+    assert counts.bytes_reused >= 2 << 20
+    assert counts.bytes_copied + counts.bytes_reused == len(content)
+    assert read_tree(tmp_path / "dst") == {"big": content}
+
+
+def test_after_a_restart_staged_bytes_that_differ_are_copied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(6 << 20)
+    write_tree(tmp_path / "src", {"big": content})
+    with pytest.raises(Killed):
+        dying = DyingStore(str(tmp_path / "dst"), 8)
+        job(LocalStore(str(tmp_path / "src")), dying, range_bytes=1 << 20, threads=1).run()
+    (staged,) = (tmp_path / "dst").rglob("big")
+    with staged.open("r+b") as file:
+        file.write(b"lost by the power cut")
+    monkeypatch.setattr("replication.datasets.copying.journal.boot_id", lambda: "another boot")
+    counts = copied(tmp_path / "src", tmp_path / "dst", range_bytes=1 << 20).progress.counts
+    assert counts.bytes_reused and not counts.failed
+    assert read_tree(tmp_path / "dst") == {"big": content}
+
+
+def test_a_file_that_changes_while_it_is_copied_is_not_published(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"a/big": bytes(6 << 20), "b/small": b"x"})
+
+    class Changing(LocalStore):
+        def open(self, file: Any) -> Any:
+            reader = super().open(file)
+            with (tmp_path / "src/a/big").open("ab") as other:
+                other.write(b"more")
+            return reader
+
+    counts_of = job(Changing(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")))
+    counts = counts_of.run()
+    assert "changed while it was copied" in counts.failures["a/big"]
+    assert read_tree(tmp_path / "dst") == {"b/small": b"x"}
+
+
+def test_names_with_control_characters_are_refused_and_the_others_arrive(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"good": b"1", "bad\nname": b"2"})
+    counts = copied(tmp_path / "src", tmp_path / "dst").progress.counts
+    assert counts.failed == 1
+    assert read_tree(tmp_path / "dst") == {"good": b"1"}
+
+
+def test_nothing_is_written_through_a_link_of_the_target(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"a/1": b"1", "b/1": b"2"})
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "dst").mkdir()
+    (tmp_path / "dst/a").symlink_to(tmp_path / "outside")
+    counts = copied(tmp_path / "src", tmp_path / "dst").progress.counts
+    assert counts.failed == 1
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert read_tree(tmp_path / "dst")["b/1"] == b"2"
+
+
+def test_a_second_run_of_the_same_copy_is_refused_while_the_first_goes_on(folders: tuple[Path, Path]) -> None:
+    source, target = folders
+    waiting = job(LocalStore(str(source)), LocalStore(str(target)))
+    waiting.state_dir.mkdir(parents=True)
+    with locked(waiting.state_dir / "lock", "it"), pytest.raises(LockedFileError, match="runs this copy"):
+        copied(source, target)
+    copied(source, target)
+    assert read_tree(target) == NEW
+
+
+def test_a_verified_copy_notices_bytes_that_the_target_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(tmp_path / "src", {"a": b"content"})  # 000-11
+    monkeypatch.setattr(LocalStore, "reread", lambda *_: b"CONTENT")
+    counts = copied(tmp_path / "src", tmp_path / "dst", verify=True, attempts=1).progress.counts
+    assert "other bytes" in counts.failures["a"]
+    monkeypatch.undo()
+    copied(tmp_path / "src", tmp_path / "dst", verify=True)
+    assert read_tree(tmp_path / "dst") == {"a": b"content"}
+
+
+def test_no_thread_is_left_after_a_run(folders: tuple[Path, Path]) -> None:
+    source, target = folders
+    before = threading.active_count()
+    copied(source, target)
+    with pytest.raises(Killed):
+        job(LocalStore(str(source)), DyingStore(str(target), 1), existing=Existing.OVERWRITE).run()
+    assert threading.active_count() == before

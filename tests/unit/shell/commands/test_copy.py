@@ -1,0 +1,82 @@
+"""walship copy: what it prints, writes and exits with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shell.main import run
+from tests.copying import read_tree, write_tree
+
+FILES = {"a/1.csv": b"one", "a/2.txt": b"two", "b/3.csv": b"three"}
+
+
+@pytest.fixture(autouse=True)
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_tree(tmp_path / "src", FILES)
+    return tmp_path / "src"
+
+
+def test_a_folder_is_copied_and_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["copy", "src", "dst"]) == 0  # 000-6, 000-12, 001-6
+    assert read_tree(Path("dst")) == FILES
+    assert "3 files copied, 11 B" in capsys.readouterr().out
+    assert run(["copy", "src", "dst", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["files_listed"], shown["skipped"]) == (0, {"same": 3})
+
+
+def test_a_dry_run_shows_what_would_be_copied_and_copies_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["copy", "src", "dst", "-n", "--include", "*.csv"]) == 0  # 001-9, 001-13
+    assert "2 files, 8 B, would be copied" in capsys.readouterr().out
+    assert not Path("dst").exists()
+
+
+def test_check_compares_contents_and_exits_with_13(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["copy", "src", "dst"]) == 0
+    assert run(["copy", "src", "dst", "--check"]) == 0
+    write_tree(Path("dst"), {"a/1.csv": b"ONE", "extra": b""})
+    (Path("dst") / "b/3.csv").unlink()
+    assert run(["copy", "src", "dst", "--check"]) == 13
+    shown = capsys.readouterr()
+    assert "1 missing, 1 different, 1 extra" in shown.err
+    assert {"missing    b/3.csv", "different  a/1.csv", "extra      extra"} <= {*shown.out.splitlines()}
+
+
+@pytest.mark.parametrize(("given", "name"), [("dst/", "dst/1.csv"), ("dst", "dst"), ("made/other", "made/other")])
+def test_a_file_is_copied_into_a_folder_or_gets_a_name(given: str, name: str) -> None:
+    assert run(["copy", "src/a/1.csv", given]) == 0
+    assert Path(name).read_bytes() == b"one"
+    assert sorted(path.name for path in Path(name).parent.iterdir() if path.name != "src") == [Path(name).name]
+
+
+def test_each_files_outcome_is_reported(source: Path) -> None:
+    (source / "bad\nname").write_bytes(b"")
+    assert run(["copy", "src", "dst", "--report", "report.json", "--exclude", "*.txt"]) == 12
+    lines = [json.loads(line) for line in Path("report.json").read_text().splitlines()]
+    assert {(line["outcome"].partition(":")[0], line["path"]) for line in lines} == {
+        ("copied", "a/1.csv"),
+        ("copied", "b/3.csv"),
+        ("failed", "/"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        (["nothing", "dst"], 7, "there is nothing at"),
+        (["src", "src/below"], 4, "within it"),
+        (["src", "dst", "--update", "--skip"], 4, "exclude each other"),
+        (["src", "dst", "--filter", "*.csv"], 4, "begins with neither"),
+        (["src", "dst", "--older-than", "soon"], 4, "is no age"),
+        (["src", "nosuchstore://x/y"], 7, "cannot be opened"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    line: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["copy", *line]) == code
+    assert said in capsys.readouterr().err
