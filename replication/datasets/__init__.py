@@ -8,5 +8,5 @@ It relies on the target's ``.walship`` folder, where files are staged, and on ``
 steps of a publication before the first is executed.
 
 A finder (``finders/``) finds datasets. A dataset lists its files that need copying. ``listing/`` walks and compares,
-``copying/`` stages, ``publication/`` publishes, over ``stores/``. Begin at ``run.py``.
+``copying/`` stages, ``publication/`` publishes, over ``stores/``. Begin at ``job.py``.
 """
