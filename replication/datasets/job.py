@@ -130,8 +130,7 @@ class CopyJob:
 
     def _clean(self, staging: Staging) -> None:
         staging.remove()
-        if isinstance(self.target, LocalStore):
-            self.target.remove_folder_if_empty(RelativePath(STAGING))
+        self.target.remove_folder_if_empty(RelativePath(STAGING))
 
 
 class _Run:

@@ -32,6 +32,7 @@ class Staging:
         self.sets = self.root.child("sets")
         self._lock = threading.Lock()
         self._made: set[RelativePath] = set()
+        self._roots: set[RelativePath] = set()
         self._clean: set[RelativePath] = set()
 
     def folder_of(self, file_set: str) -> RelativePath:
@@ -48,10 +49,10 @@ class Staging:
         if folder in self._made:
             return
         with self._lock:
-            if root not in self._made:
+            if root not in self._roots:
                 if self._target.status(root) is None:
                     self._clean.add(root)
-                self._made.add(root)
+                self._roots.add(root)
             self._target.make_folder(folder)
             self._made.add(folder)
 
@@ -65,6 +66,7 @@ class Staging:
         root = self.folder_of(file_set)
         with self._lock:
             self._clean.discard(root)
+            self._roots.discard(root)
             self._made = {made for made in self._made if made != root and not made.startswith(f"{root}/")}
 
     def remove(self) -> None:

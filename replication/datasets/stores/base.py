@@ -142,6 +142,9 @@ class Store(Protocol):
     def remove_folder(self, path: RelativePath) -> None:
         """Remove a folder and all in it, if it exists."""
 
+    def remove_folder_if_empty(self, path: RelativePath) -> None:
+        """Remove a folder that has nothing in it; nothing happens if it has, or does not exist."""
+
     def sync(self, paths: Iterable[RelativePath]) -> None:
         """Make files and folders durable: content, attributes and, of a folder, its names."""
 

@@ -121,11 +121,19 @@ class MemoryDriver(Driver):
         fs.store[fs._strip_protocol(destination)] = fs.store.pop(fs._strip_protocol(origin))
 
 
+class WholeObject(io.BytesIO):
+    """The content of an object as one answer of the store had it."""
+
+
 class ObjectDriver(Driver):
     """S3 and its like: there are no folders, a whole object appears at once, a move is a copy and a removal."""
 
     traits = StoreTraits(precision_ns=_SECOND, threads=16)
     options = {"use_listings_cache": False}
+
+    def open_reader(self, fs: Any, path: str, size: int) -> Any:
+        """A small object in one request, a larger one read ahead."""
+        return WholeObject(fs.cat_file(path)) if size <= _BLOCK else super().open_reader(fs, path, size)
 
     def make_folder(self, fs: Any, path: str) -> None:
         """Nothing to make."""

@@ -1,0 +1,190 @@
+"""What a copy expects of any store of files, against real servers: local, memory, FTP, SFTP and S3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import ROOT, RelativePath
+from replication.datasets.finders.recursive import OneDataset, RecursiveDataset
+from replication.datasets.job import CopyJob
+from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.stores.open import open_store
+from replication.errors import ChangedFileError
+from tests.file_servers import ftp_server, s3_server, sftp_server
+
+KINDS = ("local", "memory", "ftp", "sftp", "s3")
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+#: Opens a store of a kind with a root of its own.
+Opener = Callable[[str], Store]
+
+
+@pytest.fixture(scope="module")
+def opener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
+    with ExitStack() as stack:
+        addresses: dict[str, tuple[str, dict[str, Any]]] = {}
+
+        def address(kind: str) -> tuple[str, dict[str, Any]]:
+            if kind not in addresses:
+                root = tmp_path_factory.mktemp(kind)
+                if kind == "s3":
+                    addresses[kind] = stack.enter_context(s3_server())
+                else:
+                    server = {"ftp": ftp_server, "sftp": sftp_server}.get(kind)
+                    url = stack.enter_context(server(root)) if server else {"memory": "memory://"}.get(kind, str(root))
+                    addresses[kind] = (url, {})
+            return addresses[kind]
+
+        def opened(kind: str) -> Store:
+            url, options = address(kind)
+            return stack.enter_context(open_store(f"{url}/{uuid4().hex}", options))
+
+        yield opened
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, opener: Opener) -> Store:
+    return opener(request.param)
+
+
+def copyable(name: str, size: int = 0, **given: Any) -> CopyableFile:
+    origin = FileAttributes(RelativePath(name), size, 1_700_000_000_000_000_000, permission=0o640)
+    return CopyableFile.build("file:///src", origin, CopyConfiguration(), **given)
+
+
+def write(store: Store, name: str, content: bytes) -> None:
+    path = RelativePath(name)
+    store.make_folder(path.parent)
+    store.write_small(path, copyable(name), content)
+
+
+def read(store: Store, name: str) -> bytes:
+    entry = store.status(RelativePath(name))
+    assert entry is not None and entry.attributes is not None
+    reader = store.open(entry.attributes)
+    try:
+        return reader.read(0, 1 << 24)
+    finally:
+        reader.close()
+
+
+def test_what_is_written_is_listed_and_read(store: Store) -> None:
+    write(store, "a/b c/1 é.csv", b"content")  # 001-20, 001-21
+    write(store, "a/empty", b"")
+    kinds = {entry.attributes.path: entry.kind for entry in store.scan(RelativePath("a")) if entry.attributes}
+    assert kinds == {"a/b c": EntryKind.FOLDER, "a/empty": EntryKind.FILE}
+    (file,) = [entry.attributes for entry in store.scan(RelativePath("a/b c"))]
+    assert file is not None
+    assert (file.name, file.size, file.path) == ("1 é.csv", 7, "a/b c/1 é.csv")
+    assert file.timestamp_ns
+    assert read(store, "a/b c/1 é.csv") == b"content"
+    assert read(store, "a/empty") == b""
+    assert store.status(RelativePath("a/nothing")) is None
+
+
+def test_times_and_permissions_are_kept_where_the_store_says_so(store: Store) -> None:
+    write(store, "file", b"x")
+    entry = store.status(RelativePath("file"))
+    assert entry is not None and entry.attributes is not None
+    if store.traits.keeps_times:
+        assert entry.attributes.timestamp_ns == 1_700_000_000_000_000_000
+    if store.traits.keeps_permissions and entry.attributes.permission is not None:
+        assert entry.attributes.permission == 0o640
+
+
+def test_a_range_is_read_and_read_back(store: Store) -> None:
+    content = bytes(range(256)) * 4096
+    write(store, "file", content)
+    entry = store.status(RelativePath("file"))
+    assert entry is not None and entry.attributes is not None
+    reader = store.open(entry.attributes)
+    buffer = bytearray(1000)
+    assert reader.read_into(70_000, memoryview(buffer)) == 1000
+    assert bytes(buffer) == content[70_000:71_000]
+    assert reader.read(len(content) - 10, 100) == content[-10:]
+    reader.close()
+    assert store.reread(RelativePath("file"), 70_000, 1000) == content[70_000:71_000]
+
+
+def test_a_stream_is_whole_when_it_is_finished(store: Store) -> None:
+    store.make_folder(RelativePath("a"))
+    content = b"0123456789" * 900_000
+    writer = store.create(RelativePath("a/big"), copyable("a/big"), -1)
+    for at in range(0, len(content), 1 << 20):
+        writer.write(at, memoryview(content)[at : at + (1 << 20)])
+    writer.finish()
+    writer.close()
+    assert read(store, "a/big") == content
+
+
+def test_a_move_replaces_and_leaves_nothing_behind(store: Store) -> None:
+    write(store, "a/old", b"old")
+    write(store, "staging/new", b"new")
+    store.move(RelativePath("staging/new"), RelativePath("a/old"))
+    assert read(store, "a/old") == b"new"
+    assert store.status(RelativePath("staging/new")) is None
+
+
+def test_folders_and_files_are_removed_and_missing_ones_are_no_error(store: Store) -> None:
+    write(store, "a/b/c", b"1")
+    write(store, "a/d", b"2")
+    store.remove(RelativePath("a/d"))
+    store.remove(RelativePath("a/d"))
+    store.remove_folder(RelativePath("a"))
+    store.remove_folder(RelativePath("a"))
+    assert store.status(RelativePath("a/b/c")) is None
+
+
+def test_a_change_since_the_listing_is_noticed(store: Store) -> None:
+    write(store, "file", b"before")
+    entry = store.status(RelativePath("file"))
+    assert entry is not None and entry.attributes is not None
+    write(store, "file", b"after it")
+    reader = store.open(entry.attributes)
+    reader.read(0, 100)
+    with pytest.raises(ChangedFileError):
+        reader.check_unchanged()
+    reader.close()
+
+
+def test_the_address_shows_no_password(store: Store) -> None:
+    assert "secret" not in store.url  # 001-28
+
+
+@pytest.mark.parametrize("target_kind", KINDS)
+@pytest.mark.parametrize("source_kind", ["local", "ftp", "s3"])
+def test_a_tree_is_copied_between_any_two_stores(
+    opener: Opener, source_kind: str, target_kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # 000-4, 001-2, 001-3, 001-12, 001-14
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    source, target = opener(source_kind), opener(target_kind)
+    files = {"a/1": b"one", "a/b/2 x": b"two", "empty": b"", "big": bytes(range(256)) * 20_000}
+    for name, content in files.items():
+        write(source, name, content)
+    job = CopyJob(
+        source, target, OneDataset(RecursiveDataset(source)), CopyConfiguration(range_bytes=1 << 20, threads=2)
+    )
+    counts = job.run()
+    assert counts.failures == {}
+    assert {name: read(target, name) for name in files} == files
+    assert sorted(entry.attributes.name for entry in target.scan(ROOT) if entry.attributes) == ["a", "big", "empty"]
+    again = CopyJob(source, target, OneDataset(RecursiveDataset(source)), CopyConfiguration()).run()
+    assert (again.files_listed, again.failures) == (0, {})
+    write(source, "a/1", b"one, changed")
+    changed = CopyJob(source, target, OneDataset(RecursiveDataset(source)), CopyConfiguration()).run()
+    assert (changed.files_published, changed.failures) == (1, {})
+    assert read(target, "a/1") == b"one, changed"

@@ -1,0 +1,175 @@
+"""Real servers of files in this process: FTP by pyftpdlib, SFTP by paramiko, S3 by moto."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def ftp_server(root: Path) -> Iterator[str]:
+    """An FTP server of a folder; the address of its root."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it imports asyncore
+        from pyftpdlib.authorizers import DummyAuthorizer
+        from pyftpdlib.handlers import FTPHandler
+        from pyftpdlib.servers import ThreadedFTPServer
+
+    authorizer = DummyAuthorizer()
+    authorizer.add_user("ann", "secret", str(root), perm="elradfmwMT")
+    handler = type("Handler", (FTPHandler,), {"authorizer": authorizer, "use_sendfile": False})
+    server = ThreadedFTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"timeout": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield f"ftp://ann:secret@127.0.0.1:{server.address[1]}"
+    finally:
+        server.close_all()
+        thread.join(10)
+
+
+@contextmanager
+def sftp_server(root: Path) -> Iterator[str]:
+    """An SFTP server of a folder; the address of its root."""
+    import paramiko
+
+    key = paramiko.ECDSAKey.generate()
+    ended = threading.Event()
+    listening = socket.create_server(("127.0.0.1", 0))
+    transports: list[Any] = []
+
+    def serve() -> None:
+        while not ended.is_set():
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            transport = paramiko.Transport(connection)
+            transport.add_server_key(key)
+            transport.set_subsystem_handler("sftp", paramiko.SFTPServer, _sftp_files(root))
+            with suppress(Exception):
+                transport.start_server(server=_ssh_login())
+            transports.append(transport)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"sftp://ann:secret@127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        ended.set()
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        for transport in transports:
+            transport.close()
+        thread.join(10)
+
+
+def _ssh_login() -> Any:
+    import paramiko
+
+    class Login(paramiko.ServerInterface):
+        def check_auth_password(self, username: str, password: str) -> int:
+            return paramiko.AUTH_SUCCESSFUL if (username, password) == ("ann", "secret") else paramiko.AUTH_FAILED
+
+        def check_channel_request(self, kind: str, chanid: int) -> int:
+            return paramiko.OPEN_SUCCEEDED
+
+    return Login()
+
+
+def _sftp_files(root: Path) -> Any:
+    import paramiko
+
+    def code(error: OSError) -> int:
+        return int(paramiko.SFTPServer.convert_errno(error.errno or 0))
+
+    class Files(paramiko.SFTPServerInterface):
+        def _at(self, path: str) -> str:
+            return f"{root}{self.canonicalize(path)}"
+
+        def _done(self, call: Any, *given: Any) -> int:
+            try:
+                call(*given)
+            except OSError as error:
+                return code(error)
+            return int(paramiko.SFTP_OK)
+
+        def list_folder(self, path: str) -> Any:
+            try:
+                found = os.scandir(self._at(path))
+                return [paramiko.SFTPAttributes.from_stat(e.stat(follow_symlinks=False), e.name) for e in found]
+            except OSError as error:
+                return code(error)
+
+        def stat(self, path: str) -> Any:
+            try:
+                return paramiko.SFTPAttributes.from_stat(os.stat(self._at(path)))
+            except OSError as error:
+                return code(error)
+
+        def lstat(self, path: str) -> Any:
+            try:
+                return paramiko.SFTPAttributes.from_stat(os.lstat(self._at(path)))
+            except OSError as error:
+                return code(error)
+
+        def open(self, path: str, flags: int, attr: Any) -> Any:
+            try:
+                fd = os.open(self._at(path), flags, 0o644)
+            except OSError as error:
+                return code(error)
+            handle = paramiko.SFTPHandle(flags)
+            file = os.fdopen(fd, "r+b" if flags & os.O_RDWR else "wb" if flags & os.O_WRONLY else "rb")
+            handle.readfile = handle.writefile = file
+            return handle
+
+        def remove(self, path: str) -> int:
+            return self._done(os.remove, self._at(path))
+
+        def rename(self, oldpath: str, newpath: str) -> int:
+            return self._done(os.link, self._at(oldpath), self._at(newpath)) or self._done(os.remove, self._at(oldpath))
+
+        def posix_rename(self, oldpath: str, newpath: str) -> int:
+            return self._done(os.rename, self._at(oldpath), self._at(newpath))
+
+        def mkdir(self, path: str, attr: Any) -> int:
+            return self._done(os.mkdir, self._at(path))
+
+        def rmdir(self, path: str) -> int:
+            return self._done(os.rmdir, self._at(path))
+
+        def chattr(self, path: str, attr: Any) -> int:
+            return self._done(paramiko.SFTPServer.set_file_attr, self._at(path), attr)
+
+    return Files
+
+
+@contextmanager
+def s3_server() -> Iterator[tuple[str, dict[str, Any]]]:
+    """An S3 server with a bucket; the bucket's address, and the options to reach it."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        options = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
+        client = boto3.client(
+            "s3",
+            endpoint_url=options["endpoint_url"],
+            aws_access_key_id="k",
+            aws_secret_access_key="s",
+            region_name="us-east-1",
+        )
+        client.create_bucket(Bucket="files")
+        client.close()
+        yield "s3://files", options
+    finally:
+        server.stop()
