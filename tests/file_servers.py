@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ def ftp_server(root: Path) -> Iterator[str]:
     """An FTP server of a folder; the address of its root."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it imports asyncore
-        from pyftpdlib.authorizers import DummyAuthorizer
-        from pyftpdlib.handlers import FTPHandler
-        from pyftpdlib.servers import ThreadedFTPServer
+        DummyAuthorizer = import_module("pyftpdlib.authorizers").DummyAuthorizer
+        FTPHandler = import_module("pyftpdlib.handlers").FTPHandler
+        ThreadedFTPServer = import_module("pyftpdlib.servers").ThreadedFTPServer
 
     authorizer = DummyAuthorizer()
     authorizer.add_user("ann", "secret", str(root), perm="elradfmwMT")
@@ -37,7 +38,7 @@ def ftp_server(root: Path) -> Iterator[str]:
 @contextmanager
 def sftp_server(root: Path) -> Iterator[str]:
     """An SFTP server of a folder; the address of its root."""
-    import paramiko
+    paramiko: Any = import_module("paramiko")
 
     key = paramiko.ECDSAKey.generate()
     ended = threading.Event()
@@ -71,9 +72,9 @@ def sftp_server(root: Path) -> Iterator[str]:
 
 
 def _ssh_login() -> Any:
-    import paramiko
+    paramiko: Any = import_module("paramiko")
 
-    class Login(paramiko.ServerInterface):
+    class Login(paramiko.ServerInterface):  # type: ignore[misc]
         def check_auth_password(self, username: str, password: str) -> int:
             return paramiko.AUTH_SUCCESSFUL if (username, password) == ("ann", "secret") else paramiko.AUTH_FAILED
 
@@ -84,12 +85,12 @@ def _ssh_login() -> Any:
 
 
 def _sftp_files(root: Path) -> Any:
-    import paramiko
+    paramiko: Any = import_module("paramiko")
 
     def code(error: OSError) -> int:
         return int(paramiko.SFTPServer.convert_errno(error.errno or 0))
 
-    class Files(paramiko.SFTPServerInterface):
+    class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]
         def _at(self, path: str) -> str:
             return f"{root}{self.canonicalize(path)}"
 
@@ -153,8 +154,8 @@ def _sftp_files(root: Path) -> Any:
 @contextmanager
 def s3_server() -> Iterator[tuple[str, dict[str, Any]]]:
     """An S3 server with a bucket; the bucket's address, and the options to reach it."""
-    import boto3
-    from moto.server import ThreadedMotoServer
+    boto3: Any = import_module("boto3")
+    ThreadedMotoServer: Any = import_module("moto.server").ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
