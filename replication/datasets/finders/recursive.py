@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
@@ -22,10 +23,19 @@ class RecursiveDataset:
     Args:
         source: the store.
         root: the folder.
+        file_set: all its files are of this one; None leaves that to the configuration.
+        metadata: of every file, for events and reports.
     """
 
-    def __init__(self, source: Store, root: RelativePath = ROOT) -> None:
-        self._source, self.root = source, root
+    def __init__(
+        self,
+        source: Store,
+        root: RelativePath = ROOT,
+        file_set: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self._source, self.root, self._file_set = source, root, file_set
+        self._metadata = dict(metadata or {})
 
     def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterable[CopyableFile]:
         """What needs copying, as a list; see ``CopyableDataset``."""
@@ -37,9 +47,10 @@ class RecursiveDataset:
         """Compare the folder with the target's."""
 
         def build(origin: FileAttributes) -> CopyableFile:
-            return CopyableFile.build(self._source.url, origin, configuration)
+            given: dict[str, Any] = {} if self._file_set is None else {"file_set": self._file_set}
+            return CopyableFile.build(self._source.url, origin, configuration, metadata=self._metadata, **given)
 
-        Comparison(self._source, target, configuration, build, sink).run(self.root)
+        Comparison(self._source, target, configuration, build, sink, self._file_set).run(self.root)
 
 
 class SingleFileDataset:

@@ -29,6 +29,7 @@ class Comparison:
         configuration: which are meant and which are replaced.
         build: makes the copyable file of an origin file.
         sink: what is found goes there.
+        file_set: all files are of this one; None leaves it to the configuration.
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class Comparison:
         configuration: CopyConfiguration,
         build: Callable[[FileAttributes], CopyableFile],
         sink: ListingSink,
+        file_set: str | None = None,
     ) -> None:
+        self._file_set = "" if configuration.grouping is Grouping.DATASET and file_set is None else file_set
         self._source, self._target, self._sink = source, target, sink
         self._configuration, self._build = configuration, build
         self._lock = threading.Lock()
@@ -48,8 +51,8 @@ class Comparison:
         """List a folder and, unless told otherwise, all below it; by several threads if the store is far away."""
         threads = 2 if self._source.traits.is_local else min(4, self._source.traits.threads)
         walk(begin, self._folder, threads)
-        if self._configuration.grouping is Grouping.DATASET:
-            self._sink.ended("")
+        if self._file_set is not None:
+            self._sink.ended(self._file_set)
 
     def _folder(self, folder: RelativePath) -> Iterator[RelativePath]:
         below: list[RelativePath] = []
@@ -57,7 +60,7 @@ class Comparison:
             self._files(folder, below)
         except Exception as error:  # each driver has its own errors
             self._sink.failed(folder or "/", one_line(error))
-        if self._configuration.grouping is Grouping.DIRECTORY:
+        if self._file_set is None and self._configuration.grouping is Grouping.DIRECTORY:
             self._sink.ended(folder)
         if not self._sink.is_stopped:
             yield from below
@@ -100,7 +103,7 @@ class Comparison:
     def _give(self, batch: list[CopyableFile]) -> None:
         if batch:
             self._sink.copy(batch)
-            if self._configuration.grouping is Grouping.FILE:
+            if self._file_set is None and self._configuration.grouping is Grouping.FILE:
                 for file in batch:
                     self._sink.ended(file.file_set)
 

@@ -1,0 +1,103 @@
+"""A finder of the folders that match a glob, and one of table directories; a dataset each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+
+from replication.core.copying.names import ROOT, STAGING, RelativePath
+from replication.datasets.finders.recursive import RecursiveDataset
+from replication.datasets.stores.base import EntryKind, Store
+from replication.errors import RequestError
+
+#: A folder that holds one of these is a table's.
+TABLE_MARKS = frozenset({"metadata", "_delta_log", ".hoodie", "_SUCCESS"})
+_DEPTH_MAX = 16
+
+
+class GlobFinder:
+    """Each folder that matches ``pattern`` is a dataset.
+
+    Args:
+        store: where they are.
+        properties: ``pattern``, such as ``events/*/daily``; a ``*`` stays in one folder.
+
+    Raises:
+        RequestError: there is no pattern.
+    """
+
+    def __init__(self, store: Store, properties: Mapping[str, str]) -> None:
+        self._store = store
+        self._parts = checked(properties, "pattern")["pattern"].strip("/").split("/")
+
+    @property
+    def common_root(self) -> RelativePath:
+        """The folder above the first part with a wildcard."""
+        fixed = []
+        for part in self._parts:
+            if any(character in part for character in "*?["):
+                break
+            fixed.append(part)
+        return RelativePath("/".join(fixed))
+
+    def find_datasets(self) -> Iterator[RecursiveDataset]:
+        """All folders that match."""
+        for folder in self._matching(ROOT, self._parts):
+            yield RecursiveDataset(self._store, folder, metadata={"dataset": folder})
+
+    def _matching(self, folder: RelativePath, parts: list[str]) -> Iterator[RelativePath]:
+        if not parts:
+            yield folder
+            return
+        for below in folders_of(self._store, folder):
+            if fnmatchcase(below.name, parts[0]):
+                yield from self._matching(below, parts[1:])
+
+
+class TableFinder:
+    """Each table directory is a dataset and one file set, so that a reader sees a whole version of the table.
+
+    A folder with ``metadata``, ``_delta_log``, ``.hoodie`` or ``_SUCCESS`` in it is one.
+
+    Args:
+        store: where they are.
+        properties: ``below``, a folder to look in; all by default.
+    """
+
+    def __init__(self, store: Store, properties: Mapping[str, str]) -> None:
+        self._store = store
+        self.common_root = RelativePath(checked(properties, optional="below").get("below", "").strip("/"))
+
+    def find_datasets(self) -> Iterator[RecursiveDataset]:
+        """All table directories; tables within tables belong to the outer one."""
+        yield from self._below(self.common_root, 0)
+
+    def _below(self, folder: RelativePath, depth: int) -> Iterator[RecursiveDataset]:
+        entries = [entry for entry in self._store.scan(folder) if entry.attributes is not None]
+        names = {entry.attributes.path.name for entry in entries if entry.attributes is not None}
+        if names & TABLE_MARKS:
+            yield RecursiveDataset(self._store, folder, file_set=folder, metadata={"table": folder})
+        elif depth < _DEPTH_MAX:
+            for entry in entries:
+                if entry.kind is EntryKind.FOLDER and entry.attributes is not None and entry.attributes.name != STAGING:
+                    yield from self._below(entry.attributes.path, depth + 1)
+
+
+def folders_of(store: Store, folder: RelativePath) -> list[RelativePath]:
+    """The folders in a folder, by name."""
+    found = [
+        entry.attributes.path
+        for entry in store.scan(folder)
+        if entry.kind is EntryKind.FOLDER and entry.attributes is not None and entry.attributes.name != STAGING
+    ]
+    return sorted(found)
+
+
+def checked(properties: Mapping[str, str], *required: str, optional: str = "") -> Mapping[str, str]:
+    """The properties of a finder; RequestError when one is missing or unknown."""
+    known = {*required, *optional.split()}
+    missing, unknown = set(required) - properties.keys(), properties.keys() - known
+    if missing or unknown:
+        said = f"{', '.join(sorted(missing))} is missing" if missing else f"{', '.join(sorted(unknown))} is unknown"
+        raise RequestError(f"the finder's properties do not fit: {said}", f"It takes {', '.join(sorted(known))}")
+    return properties

@@ -1,0 +1,92 @@
+"""A finder of one dataset whose files a manifest names: a file with a path in each line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import ROOT, RelativePath
+from replication.datasets.finders.globbed import checked
+from replication.datasets.listing.compare import decision_on
+from replication.datasets.listing.sink import ListingSink
+from replication.datasets.stores.base import EntryKind, Store
+from replication.errors import MissingFileError, UnsafeNameError
+
+_BYTES_MAX = 256 << 20
+
+
+class ManifestFinder:
+    """The files that ``manifest`` names are one dataset, and one file set.
+
+    Args:
+        store: where they and the manifest are.
+        properties: ``manifest``, its path in the store; empty lines and lines with ``#`` in front do not count.
+    """
+
+    common_root = ROOT
+
+    def __init__(self, store: Store, properties: Mapping[str, str]) -> None:
+        self._store = store
+        self._manifest = RelativePath(checked(properties, "manifest")["manifest"].strip("/"))
+
+    def find_datasets(self) -> Iterator[ManifestDataset]:
+        """The dataset."""
+        yield ManifestDataset(self._store, self._manifest)
+
+
+class ManifestDataset:
+    """The files that a manifest names.
+
+    Args:
+        store: where they are.
+        manifest: its path.
+    """
+
+    root = ROOT
+
+    def __init__(self, store: Store, manifest: RelativePath) -> None:
+        self._store, self._manifest = store, manifest
+
+    def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterable[CopyableFile]:
+        """What needs copying.
+
+        Raises:
+            MissingFileError: there is no such manifest, or a file that it names is missing.
+            UnsafeNameError: it names a path that leaves the root.
+        """
+        for path in self._paths():
+            entry = self._store.status(path)
+            if entry is None or entry.kind is not EntryKind.FILE or entry.attributes is None:
+                raise MissingFileError(f"{path}, which {self._manifest} names, is no file", "Correct the manifest")
+            there = target.status(path)
+            before = there.attributes if there is not None else None
+            if decision_on(self._store, target, entry.attributes, before, configuration).is_copied:
+                given = {"file_set": self._manifest, "metadata": {"manifest": self._manifest}}
+                yield CopyableFile.build(self._store.url, entry.attributes, configuration, **given)
+
+    def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
+        """List the files; if one is missing nothing is copied, since they are published together."""
+        try:
+            files = list(self.copyable_files(target, configuration))
+        except (MissingFileError, UnsafeNameError) as error:
+            sink.failed(self._manifest, error.what)
+            return
+        sink.copy(files)
+        sink.ended(self._manifest)
+
+    def _paths(self) -> Iterator[RelativePath]:
+        entry = self._store.status(self._manifest)
+        if entry is None or entry.attributes is None:
+            raise MissingFileError(f"there is no manifest {self._manifest}", "Check its path")
+        reader = self._store.open(entry.attributes)
+        try:
+            text = reader.read(0, min(entry.attributes.size, _BYTES_MAX)).decode()
+        finally:
+            reader.close()
+        seen: set[str] = set()
+        for line in text.splitlines():
+            name = line.strip()
+            if name and not name.startswith("#") and name not in seen:
+                seen.add(name)
+                yield RelativePath(name)

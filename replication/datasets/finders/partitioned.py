@@ -1,0 +1,91 @@
+"""A finder of streams with folders by date: each stream is a dataset, each date a file set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.datasets.finders.globbed import checked, folders_of
+from replication.datasets.finders.recursive import Collected, RecursiveDataset
+from replication.datasets.listing.sink import ListingSink
+from replication.datasets.stores.base import Store
+from replication.errors import RequestError
+
+_DATE = re.compile(r"(?:^|/)(?:[a-z_]+=)?(\d{4})(?:[-/]|/month=)(\d{2})(?:[-/]|/day=)(\d{2})$")
+_DEPTH_MAX = 4
+
+
+class StreamFinder:
+    """Each folder of ``below`` is a stream.
+
+    Args:
+        store: where they are.
+        properties: ``below``, the folder of streams; ``days``, to leave out dates that are older. Both may be missing.
+
+    Raises:
+        RequestError: ``days`` is no number, or a property is unknown.
+    """
+
+    def __init__(self, store: Store, properties: Mapping[str, str]) -> None:
+        self._store = store
+        given = checked(properties, optional="below days")
+        self.common_root = RelativePath(given.get("below", "").strip("/"))
+        if not given.get("days", "1").isdigit():
+            raise RequestError(f"days is {given['days']!r}", "Give a number of days")
+        self._days = int(given["days"]) if "days" in given else None
+
+    def find_datasets(self) -> Iterator[StreamDataset]:
+        """All streams."""
+        for folder in folders_of(self._store, self.common_root):
+            yield StreamDataset(self._store, folder, self._days)
+
+
+class StreamDataset:
+    """The dates of one stream: ``…/2024/01/31``, ``…/2024-01-31`` or ``…/date=2024-01-31``, at most four levels down.
+
+    Args:
+        store: where it is.
+        root: its folder.
+        days: dates that are older are left out without being listed; None takes all.
+    """
+
+    def __init__(self, store: Store, root: RelativePath, days: int | None = None) -> None:
+        self._store, self.root = store, root
+        self._since = datetime.now(UTC).date() - timedelta(days) if days is not None else date.min
+
+    def partitions(self) -> Iterator[RelativePath]:
+        """The folders of dates that are meant, oldest first."""
+        yield from self._below(self.root, 0)
+
+    def _below(self, folder: RelativePath, depth: int) -> Iterator[RelativePath]:
+        if (day := date_of(folder)) is not None:
+            if day >= self._since:
+                yield folder
+        elif depth < _DEPTH_MAX:
+            for below in folders_of(self._store, folder):
+                yield from self._below(below, depth + 1)
+
+    def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterable[CopyableFile]:
+        """What needs copying, as a list; see ``CopyableDataset``."""
+        collected = Collected()
+        self.list_into(target, configuration, collected)
+        return collected.files
+
+    def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
+        """Compare each date's folder with the target's."""
+        for partition in self.partitions():
+            metadata = {"stream": self.root, "date": str(date_of(partition))}
+            RecursiveDataset(self._store, partition, partition, metadata).list_into(target, configuration, sink)
+
+
+def date_of(folder: RelativePath) -> date | None:
+    """The date that a folder's path ends with; None if it ends with none."""
+    found = _DATE.search(folder)
+    try:
+        return date(*(int(part) for part in found.groups())) if found else None
+    except ValueError:
+        return None

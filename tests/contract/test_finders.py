@@ -1,0 +1,149 @@
+"""What a copy expects of any finder, and what each one finds."""
+
+from __future__ import annotations
+
+import posixpath
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.names import RelativePath
+from replication.datasets.finders.base import DatasetFinder
+from replication.datasets.finders.plugins import finder_of
+from replication.datasets.job import CopyJob
+from replication.datasets.stores.local import LocalStore
+from replication.errors import RequestError, UnsafeNameError
+from tests.copying import read_tree, write_tree
+
+TODAY = datetime.now(UTC).date()
+DAYS = [str(TODAY - timedelta(days)) for days in (0, 1, 400)]
+FILES = {
+    "events/click/daily/x": b"1",
+    "events/view/daily/y": b"2",
+    "events/view/hourly/z": b"3",
+    "streams/s/" + DAYS[0] + "/a": b"4",
+    "streams/s/" + DAYS[1] + "/b": b"5",
+    "streams/s/" + DAYS[2].replace("-", "/") + "/c": b"6",
+    "tables/db/t/metadata/v1.json": b"7",
+    "tables/db/t/data/p=1/f": b"8",
+    "tables/db/u/_SUCCESS": b"",
+    "tables/db/u/f": b"9",
+    "lists/m": b"events/click/daily/x\n# not this\n\ntables/db/u/f\n",
+}
+FINDERS = {
+    "folder": ({}, {""}, set(FILES)),
+    "glob": ({"pattern": "events/*/daily"}, {"events/click/daily", "events/view/daily"}, "daily/"),
+    "stream": (
+        {"below": "streams", "days": "30"},
+        {"streams/s"},
+        {name for name in FILES if name[-2:] in ("/a", "/b")},
+    ),
+    "manifest": ({"manifest": "lists/m"}, {""}, {"events/click/daily/x", "tables/db/u/f"}),
+    "table": ({"below": "tables"}, {"tables/db/t", "tables/db/u"}, "tables/"),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    write_tree(tmp_path / "src", FILES)
+    return LocalStore(str(tmp_path / "src"))
+
+
+@pytest.fixture(params=FINDERS)
+def found(request: pytest.FixtureRequest, store: LocalStore) -> tuple[DatasetFinder, set[str], set[str]]:
+    properties, roots, files = FINDERS[request.param]
+    wanted = {name for name in FILES if files in name} if isinstance(files, str) else files
+    return finder_of(request.param)(store, properties), roots, wanted
+
+
+def test_datasets_are_found_below_their_common_root(found: tuple[DatasetFinder, set[str], set[str]]) -> None:
+    finder, roots, _ = found  # 000-23, 000-25, 000-26
+    datasets = list(finder.find_datasets())
+    assert {dataset.root for dataset in datasets} == roots
+    common = finder.common_root
+    assert all(not common or root == common or root.startswith(f"{common}/") for root in roots)
+    assert {dataset.root for dataset in finder.find_datasets()} == roots, "again the same"
+
+
+def test_each_file_that_is_missing_in_the_target_is_listed_exactly_once_and_no_folder(
+    found: tuple[DatasetFinder, set[str], set[str]], tmp_path: Path
+) -> None:
+    finder, _, wanted = found  # 000-22, 000-24
+    target, configuration = LocalStore(str(tmp_path / "dst")), CopyConfiguration()
+    listed = [f for dataset in finder.find_datasets() for f in dataset.copyable_files(target, configuration)]
+    assert sorted(file.destination for file in listed) == sorted(wanted)
+    for dataset in finder.find_datasets():
+        names = [file.origin.path for file in dataset.copyable_files(target, configuration)]
+        common = posixpath.commonpath([f"/{name}" for name in names])
+        assert common.startswith(f"/{dataset.root}".rstrip("/")), "all its files are below its root"
+
+
+def test_what_is_found_is_copied_and_then_nothing_is_left_to_copy(
+    found: tuple[DatasetFinder, set[str], set[str]], store: LocalStore, tmp_path: Path
+) -> None:
+    finder, _, wanted = found
+    target = LocalStore(str(tmp_path / "dst"))
+    counts = CopyJob(store, target, finder, CopyConfiguration()).run()
+    assert counts.failures == {}
+    assert read_tree(tmp_path / "dst") == {name: FILES[name] for name in wanted}
+    assert CopyJob(store, target, finder, CopyConfiguration()).run().files_listed == 0
+
+
+def test_a_table_and_a_date_are_one_file_set_each(store: LocalStore, tmp_path: Path) -> None:
+    target = LocalStore(str(tmp_path / "dst"))  # 000-22
+    for name, properties, sets in (
+        ("table", {}, {"tables/db/t", "tables/db/u"}),
+        ("stream", {"below": "streams"}, {name.rpartition("/")[0] for name in FILES if name.startswith("streams")}),
+    ):
+        finder = finder_of(name)(store, properties)
+        listed = [f for d in finder.find_datasets() for f in d.copyable_files(target, CopyConfiguration())]
+        assert {file.file_set for file in listed} == sets
+        assert all(file.metadata for file in listed)  # 000-14
+
+
+def test_a_manifest_that_names_a_missing_file_copies_none_of_them(store: LocalStore, tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"lists/m": b"events/click/daily/x\nnothing\n"})
+    counts = CopyJob(
+        store,
+        LocalStore(str(tmp_path / "dst")),
+        finder_of("manifest")(store, {"manifest": "lists/m"}),
+        CopyConfiguration(),
+    ).run()
+    assert "is no file" in counts.failures["lists/m"]
+    assert read_tree(tmp_path / "dst") == {}
+
+
+def test_a_manifest_leads_nowhere_outside(store: LocalStore, tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"lists/m": b"../outside\n"})
+    (dataset,) = finder_of("manifest")(store, {"manifest": "lists/m"}).find_datasets()
+    with pytest.raises(UnsafeNameError):
+        list(dataset.copyable_files(LocalStore(str(tmp_path / "dst")), CopyConfiguration()))
+
+
+@pytest.mark.parametrize(
+    ("name", "properties"), [("glob", {}), ("stream", {"days": "x"}), ("table", {"colour": "red"}), ("nobody", {})]
+)
+def test_properties_that_do_not_fit_are_refused(name: str, properties: dict[str, str], store: LocalStore) -> None:
+    with pytest.raises(RequestError):
+        finder_of(name)(store, properties)
+
+
+def test_a_plugin_with_only_a_list_of_files_is_copied(store: LocalStore, tmp_path: Path) -> None:
+    class Plain:  # 000-14
+        root = common_root = RelativePath("")
+
+        def find_datasets(self) -> list[Plain]:
+            return [self]
+
+        def copyable_files(self, target: object, configuration: CopyConfiguration) -> list[object]:
+            from replication.core.copying.copyable import CopyableFile
+
+            entry = store.status(RelativePath("tables/db/u/f"))
+            given = {"destination": RelativePath("renamed"), "permission": 0o600}
+            return [CopyableFile.build(store.url, entry.attributes, configuration, **given)]
+
+    CopyJob(store, LocalStore(str(tmp_path / "dst")), Plain(), CopyConfiguration()).run()
+    assert read_tree(tmp_path / "dst") == {"renamed": b"9"}
+    assert (tmp_path / "dst/renamed").stat().st_mode & 0o777 == 0o600
