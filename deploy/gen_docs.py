@@ -19,6 +19,7 @@ from shell.entry import OVERVIEW, OVERVIEW_COLUMNS
 from shell.main import make_app
 
 ROOT = Path(__file__).resolve().parents[1]
+_ROWS_MAX = 6  # a noun with more verbs is one row
 _BETWEEN = re.compile(r"(<!-- verbs -->\n).*?(<!-- /verbs -->)", re.DOTALL)
 
 
@@ -27,6 +28,9 @@ def verbs() -> Iterator[tuple[str, str]]:
     group: Any = typer.main.get_command(make_app())
     for name, command in group.commands.items():
         below = getattr(command, "commands", None)
+        if below and len(below) > _ROWS_MAX:
+            yield f"{name} {'/'.join(below)}", command.help
+            continue
         for words, verb in [(f"{name} {each}", verb) for each, verb in below.items()] if below else [(name, command)]:
             if not verb.hidden:
                 yield " ".join([words, *_required(verb), *verb.arguments()]), verb.get_short_help_str(limit=500)

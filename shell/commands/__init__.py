@@ -32,7 +32,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "verify": ("verify",),
         "trace": ("trace",),
     },
-    "Whole files": {"copy": ("copy",)},
+    "Whole files": {"copy": ("copy",), "dataset": ("dataset",)},
     "Files and repair": {"wal": ("wal",), "restore": ("reincarnate", "rebuildledger")},
 }
 

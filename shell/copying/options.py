@@ -96,3 +96,44 @@ def age_ns(text: str) -> int:
     if found is None:
         raise RequestError(f"{text!r} is no age", "Write for example 90s, 30m, 12h, 7d or 2w")
     return int(float(found[1]) * _SECONDS[found[2]] * 1e9)
+
+
+def declared(options: Mapping[str, Any]) -> CopyConfiguration:
+    """The configuration out of a dataset's options, which have the names of ``walship copy``'s.
+
+    Raises:
+        RequestError: one is unknown, or cannot be read.
+    """
+    left = dict(options)
+
+    def taken(name: str, default: Any) -> Any:
+        found = left.pop(name, default)
+        if not isinstance(found, type(default)) or isinstance(found, bool) is not isinstance(default, bool):
+            raise RequestError(f"the option {name} cannot be {found!r}", "See walship copy --help")
+        return found
+
+    def texts(name: str) -> list[str]:
+        found = left.pop(name, [])
+        return [found] if isinstance(found, str) else [str(text) for text in found]
+
+    flags = ("recursive", "follow-links", "delete", "verify")
+    numbers = {"max-delete": "delete_max", "threads": "threads", "attempts": "attempts"}
+    numbers |= {"files-per-split": "files_per_split", "replication": "replication"}
+    given: dict[str, Any] = {"compare_content": taken("checksum", False)}
+    given |= {name.replace("-", "_"): taken(name, name == "recursive") for name in flags}
+    given |= {field: taken(name, 0) for name, field in numbers.items() if name in left}
+    sizes = {"limit": "bytes_per_s", "range-size": "range_bytes", "block-size": "block_size"}
+    made = configuration_of(
+        existing=modes(update=taken("update", False), overwrite=taken("overwrite", False), skip=taken("skip", False)),
+        rules=(texts("filter"), texts("exclude"), texts("include")),
+        sizes=(str(left.pop("min-size", "")), str(left.pop("max-size", ""))),
+        ages=(taken("newer-than", ""), taken("older-than", "")),
+        preserve=taken("preserve", "times,permissions"),
+        backup_dir=taken("backup-dir", ""),
+        grouping=taken("file-set", "directory"),
+        given=given,
+        numbers={field: str(left.pop(name)) for name, field in sizes.items() if name in left},
+    )
+    if left:
+        raise RequestError(f"the options {', '.join(sorted(left))} are unknown", "See walship copy --help")
+    return made

@@ -1,0 +1,139 @@
+"""Definitions of datasets in a TOML file: a section ``[dataset.NAME]`` each, which people may edit, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from replication.core.ids import check_name
+from replication.datasets.finders.plugins import finder_of
+from replication.errors import ConfigError, RequestError
+from replication.log import redact
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetDefinition:
+    """What is copied where.
+
+    Attributes:
+        name: of the dataset.
+        source: the address of the store where it is.
+        target: the address of the store where it goes.
+        finder: the name of the finder that finds its datasets in the source.
+        properties: of the finder.
+        options: of the copy, as ``walship copy`` has them without ``--``: ``{"delete": true, "limit": "50MiB"}``.
+        source_options: of fsspec's driver. ``$NAME`` stands for a variable of the environment, so that no password
+            is in the file.
+        target_options: likewise.
+    """
+
+    name: str
+    source: str
+    target: str
+    finder: str = "folder"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    source_options: Mapping[str, Any] = field(default_factory=dict)
+    target_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> DatasetDefinition:
+        """The definition, if its parts fit.
+
+        Raises:
+            RequestError: the finder is unknown, or an address holds a password.
+            FormatError: the name cannot be one.
+        """
+        check_name(self.name, "dataset")
+        finder_of(self.finder)
+        for url in (self.source, self.target):
+            if redact(url) != url:
+                raise RequestError(
+                    f"the address {redact(url)} holds a password, which would be kept in a file",
+                    "Give it as an option with a variable of the environment: --source-option password=$NAME",
+                )
+        return self
+
+
+class DatasetFile:
+    """The TOML file of definitions.
+
+    Args:
+        path: of the file; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def all(self) -> list[DatasetDefinition]:
+        """Every definition, by name.
+
+        Raises:
+            ConfigError: the file cannot be read as definitions.
+        """
+        if not self.path.exists():
+            return []
+        try:
+            sections = tomllib.loads(self.path.read_text(encoding="utf-8")).get("dataset", {})
+            found = [DatasetDefinition(name=name, **section) for name, section in sections.items()]
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{self.path} cannot be read: {error}", "Correct it; see walship dataset add") from None
+        return sorted(found, key=lambda each: each.name)
+
+    def get(self, name: str) -> DatasetDefinition:
+        """One definition; RequestError if there is none of that name."""
+        for each in self.all():
+            if each.name == name:
+                return each
+        raise RequestError(f"there is no dataset {name} in {self.path}", "See walship dataset list")
+
+    def add(self, definition: DatasetDefinition) -> None:
+        """Add a definition, durably; RequestError if there is one of that name, or it does not fit."""
+        before = self.all()
+        if any(each.name == definition.name for each in before):
+            raise RequestError(f"there is a dataset {definition.name} already", "Remove it first, or edit the file")
+        self._write([*before, definition.check()])
+
+    def remove(self, name: str) -> None:
+        """Remove a definition, durably; what was copied stays. RequestError if there is none of that name."""
+        self.get(name)
+        self._write([each for each in self.all() if each.name != name])
+
+    def _write(self, definitions: list[DatasetDefinition]) -> None:
+        text = "\n".join(_section(each) for each in sorted(definitions, key=lambda each: each.name))
+        part = self.path.with_name(f"{self.path.name}.part")
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self.path)
+
+
+def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Driver options with the variables of the environment put in; ConfigError for one that is not set."""
+    found = {}
+    for name, value in options.items():
+        if isinstance(value, str) and value.startswith("$"):
+            if value[1:] not in os.environ:
+                raise ConfigError(f"the variable {value[1:]} is not set", f"Set it; option {name} is in it")
+            value = os.environ[value[1:]]
+        found[name] = value
+    return found
+
+
+def _section(definition: DatasetDefinition) -> str:
+    fields = {name: value for name, value in asdict(definition).items() if name != "name" and value not in ("", {})}
+    lines = [f"{name} = {_toml(value)}" for name, value in fields.items()]
+    return "\n".join([f"[dataset.{json.dumps(definition.name)}]", *lines, ""])
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,62 @@
+"""Runs a declared dataset: its finder over its stores, with the run noted in the history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from replication.core.copying.configuration import CopyConfiguration
+from replication.datasets.copying.progress import CopyCounts
+from replication.datasets.declared.definitions import DatasetDefinition, resolved
+from replication.datasets.declared.history import DatasetHistory
+from replication.datasets.finders.plugins import finder_of
+from replication.datasets.job import CopyJob
+from replication.datasets.stores.open import open_store
+from replication.errors import LockedFileError, RequestError, one_line
+
+
+def run_dataset(
+    definition: DatasetDefinition,
+    configuration: CopyConfiguration,
+    history: DatasetHistory,
+    run: Callable[[CopyJob], CopyCounts] = CopyJob.run,
+) -> CopyCounts:
+    """Run a dataset once.
+
+    Args:
+        definition: which.
+        configuration: of the copy.
+        history: the run is noted there, and every file that was published.
+        run: runs the job; the command line shows its progress.
+
+    Raises:
+        RequestError: it is paused, or it failed too often and was suspended.
+        LockedFileError: another run of it goes on; that is no failure.
+    """
+    state = history.state(definition.name)
+    if state.paused or state.suspended:
+        why = "is paused" if state.paused else f"failed {state.failures} times and is suspended: {state.error}"
+        raise RequestError(f"dataset {definition.name} {why}", f"walship dataset resume {definition.name}")
+    with (
+        open_store(
+            definition.source, resolved(definition.source_options), follow_links=configuration.follow_links
+        ) as source,
+        open_store(definition.target, resolved(definition.target_options)) as target,
+    ):
+        job = CopyJob(source, target, finder_of(definition.finder)(source, definition.properties), configuration)
+        number = history.begin(definition.name, source.url, target.url)
+        job.published = lambda file_set: history.copied(number, file_set)
+        error = ""
+        try:
+            run(job)
+        except LockedFileError:
+            raise
+        except BaseException as failure:
+            error = one_line(failure)
+            raise
+        finally:
+            counts = job.progress.counts
+            if not error and counts.failures:
+                path, reason = next(iter(counts.failures.items()))
+                error = f"{counts.failed} files failed; the first: {path}: {reason}"
+            history.end(number, definition.name, counts, error)
+    return counts

@@ -1,0 +1,207 @@
+"""dataset: copies that are declared in a file, and run again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from replication.errors import CopyIncompleteError, ReplicationError, RequestError
+from shell.cli.help import Sections
+from shell.cli.invocation import Invocation, add_verb
+from shell.cli.render import moment_text
+
+if TYPE_CHECKING:
+    from replication.datasets.declared.definitions import DatasetFile
+    from replication.datasets.declared.history import DatasetHistory
+
+FileOption = Annotated[
+    Path, typer.Option("--file", "-f", envvar="WALSHIP_DATASETS", help="Where datasets are declared.")
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see walship dataset list.")]
+_FILE = Path("datasets.toml")
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to ``app``."""
+    noun = typer.Typer(
+        cls=Sections, no_args_is_help=True, help="Copies that are declared in a file.", rich_markup_mode=None
+    )
+    for name, verb in (
+        ("add", add),
+        ("list", list_),
+        ("show", show),
+        ("run", run),
+        ("pause", pause),
+        ("resume", resume),
+        ("remove", remove),
+        ("history", history),
+    ):
+        add_verb(noun, name, verb, any_cluster=True)
+    app.add_typer(noun, name="dataset")
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[tuple[DatasetFile, DatasetHistory]]:
+    from replication.datasets.declared.definitions import DatasetFile
+    from replication.datasets.declared.history import DatasetHistory
+
+    history = DatasetHistory(file.with_suffix(".db"))
+    try:
+        yield DatasetFile(file), history
+    finally:
+        history.close()
+
+
+def add(
+    invocation: Invocation,
+    name: NameArgument,
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A folder: a path, or a URL of any store.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="Where it goes: likewise.")],
+    finder: Annotated[
+        str, typer.Option("--finder", help="folder, glob, stream, manifest, table or a plugin.")
+    ] = "folder",
+    properties: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Of the finder.")] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="Of walship copy: delete=true.")
+    ] = None,
+    source_options: Annotated[
+        list[str] | None, typer.Option("--source-option", metavar="NAME=VALUE", help="Of the store: password=$NAME.")
+    ] = None,
+    target_options: Annotated[
+        list[str] | None, typer.Option("--target-option", metavar="NAME=VALUE", help="Likewise.")
+    ] = None,
+    file: FileOption = _FILE,
+) -> None:
+    """Declare a dataset; both stores are asked whether they answer."""
+    from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile, resolved
+    from replication.datasets.finders.plugins import finder_of
+    from replication.datasets.stores.open import open_store
+
+    given = (_pairs(properties), _typed(options), _pairs(source_options), _pairs(target_options))
+    definition = DatasetDefinition(name, source, target, finder, *given).check()
+    _configuration(definition.options)
+    with (
+        open_store(source, resolved(definition.source_options)) as origin,
+        open_store(target, resolved(definition.target_options)) as there,
+    ):
+        finder_of(finder)(origin, definition.properties)
+        if origin.traits.is_secure and not there.traits.is_secure:
+            invocation.printer.note(f"{there.url} is not encrypted on its way, and {origin.url} is")
+    DatasetFile(file).add(definition)
+    invocation.printer.value({"dataset": name, "file": str(file)}, f"dataset {name} is in {file}")
+
+
+def list_(invocation: Invocation, file: FileOption = _FILE) -> None:
+    """List the datasets and how they stand."""
+    with _opened(file) as (definitions, history):
+        rows = []
+        for each in definitions.all():
+            runs = history.runs(each.name, 1)
+            state = history.state(each.name)
+            rows.append(
+                {
+                    "dataset": each.name,
+                    "source": each.source,
+                    "target": each.target,
+                    "finder": each.finder,
+                    "state": state.word,
+                    "last_run": moment_text(runs[0].begun_us) if runs else "",
+                    "files": runs[0].files if runs else None,
+                    "error": state.error,
+                }
+            )
+        invocation.printer.rows(rows, tuple(rows[0]) if rows else (), "no datasets; see walship dataset add")
+
+
+def show(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
+    """Show a dataset."""
+    with _opened(file) as (definitions, history):
+        state = history.state(name)
+        invocation.printer.value(asdict(definitions.get(name)) | {"state": state.word, "error": state.error})
+
+
+def run(
+    invocation: Invocation,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Default: all that are active.")] = None,
+    file: FileOption = _FILE,
+) -> None:
+    """Run datasets, one after the other; one that fails stops no other. Exits with 12 if one failed."""
+    from replication.datasets.declared.running import run_dataset
+    from shell.copying.running import run_shown
+
+    failed: list[ReplicationError] = []
+    with _opened(file) as (definitions, history):
+        every = [each for each in definitions.all() if history.state(each.name).word in ("active", "failing")]
+        for definition in [definitions.get(name) for name in names] if names else every:
+            try:
+                configuration = _configuration(definition.options)
+                run_dataset(definition, configuration, history, lambda job: run_shown(job, invocation.printer))
+            except ReplicationError as error:
+                if names is not None and len(names) == 1:
+                    raise
+                invocation.printer.note(f"{definition.name}: {error}")
+                failed.append(error)
+    if failed:
+        raise CopyIncompleteError(f"{len(failed)} datasets failed; the first: {failed[0].what}", failed[0].hint)
+
+
+def pause(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
+    """Refuse runs of a dataset until resume."""
+    with _opened(file) as (definitions, history):
+        history.pause(definitions.get(name).name)
+        invocation.printer.value({"dataset": name, "state": "paused"}, f"dataset {name} is paused")
+
+
+def resume(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
+    """Allow runs of a dataset that is paused, or was suspended since it failed too often."""
+    with _opened(file) as (definitions, history):
+        history.resume(definitions.get(name).name)
+        invocation.printer.value({"dataset": name, "state": "active"}, f"dataset {name} is active")
+
+
+def remove(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
+    """Remove a dataset's declaration; what was copied and the history stay."""
+    with _opened(file) as (definitions, _):
+        definitions.remove(name)
+        invocation.printer.value({"dataset": name, "removed": True}, f"dataset {name} is removed from {file}")
+
+
+def history(
+    invocation: Invocation,
+    name: NameArgument,
+    path: Annotated[str, typer.Option("--path", help="When this file was copied, from where and by whom.")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, help="So many rows at most.")] = 20,
+    file: FileOption = _FILE,
+) -> None:
+    """Show a dataset's runs, or the copies of one file."""
+    with _opened(file) as (_, known):
+        if path:
+            rows = [row | {"at": moment_text(int(str(row["at_us"])))} for row in known.copies(name, path, limit)]
+            columns = ("at", "path", "source", "bytes", "digest", "user", "host", "run")
+            invocation.printer.rows(rows, columns, "it was not copied")
+            return
+        runs = [asdict(each) | {"begun": moment_text(each.begun_us)} for each in known.runs(name, limit)]
+        invocation.printer.rows(runs, ("run", "begun", "user", "files", "bytes", "failed", "error"), "no runs")
+
+
+def _configuration(options: Any) -> Any:
+    from shell.copying.options import declared
+
+    return declared(options)
+
+
+def _pairs(given: list[str] | None) -> dict[str, Any]:
+    pairs = [text.partition("=") for text in given or []]
+    if wrong := [name for name, equals, _ in pairs if not name or not equals]:
+        raise RequestError(f"{wrong[0]!r} is not NAME=VALUE", "See walship dataset add --help")
+    return {name: value for name, _, value in pairs}
+
+
+def _typed(given: list[str] | None) -> dict[str, Any]:
+    words: dict[str, Any] = {"true": True, "false": False}
+    return {name: int(v) if v.isdigit() else words.get(v, v) for name, v in _pairs(given).items()}

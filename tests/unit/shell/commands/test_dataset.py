@@ -1,0 +1,106 @@
+"""walship dataset: declared, run, paused, suspended after failures and resumed, and its history."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replication.datasets.declared.history import FAILURES_MAX
+from shell.main import run
+from tests.copying import read_tree, write_tree
+from tests.file_servers import ftp_server
+
+FILES = {"a/1.csv": b"one", "b/2.csv": b"two"}
+
+
+@pytest.fixture(autouse=True)
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_tree(tmp_path / "src", FILES)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *line: str) -> Any:
+    capsys.readouterr()
+    assert run(["dataset", *line, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_declared_dataset_is_run_and_its_copies_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run(["dataset", "add", "d", "src", "dst", "--finder", "glob", "--set", "pattern=a", "-o", "delete=true"]) == 0
+    )
+    assert shown(capsys, "show", "d")["options"] == {"delete": True}
+    assert run(["dataset", "run"]) == 0
+    assert read_tree(Path("dst")) == {"a/1.csv": b"one"}
+    (row,) = shown(capsys, "list")
+    assert (row["state"], row["files"]) == ("active", 1)
+    (copied,) = shown(capsys, "history", "d", "--path", "a/1.csv")  # 000-3, audited
+    assert copied["source"].endswith("src/a/1.csv") and copied["user"] and copied["bytes"] == 3
+    assert len(shown(capsys, "history", "d")) == 1
+    assert run(["dataset", "remove", "d"]) == 0
+    assert run(["dataset", "show", "d"]) == 4
+
+
+def test_a_dataset_that_fails_is_suspended_alone_and_resumed(capsys: pytest.CaptureFixture[str]) -> None:
+    # 002-8
+    assert run(["dataset", "add", "bad", "nothing", "dst1"]) == 0
+    assert run(["dataset", "add", "good", "src", "dst2"]) == 0
+    for _ in range(FAILURES_MAX):
+        assert run(["dataset", "run"]) == 12
+    assert read_tree(Path("dst2")) == FILES, "one that fails stops no other"
+    assert {row["dataset"]: row["state"] for row in shown(capsys, "list")} == {"bad": "suspended", "good": "active"}
+    assert run(["dataset", "run"]) == 0, "it is left out"
+    assert run(["dataset", "run", "bad"]) == 4
+    assert "walship dataset resume bad" in capsys.readouterr().err
+    write_tree(Path("nothing"), {"x": b"1"})
+    assert run(["dataset", "resume", "bad"]) == 0
+    assert run(["dataset", "run", "bad"]) == 0
+    assert read_tree(Path("dst1")) == {"x": b"1"}
+
+
+def test_a_paused_dataset_is_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["dataset", "add", "d", "src", "dst"]) == 0
+    assert run(["dataset", "pause", "d"]) == 0
+    assert run(["dataset", "run", "d"]) == 4
+    assert not Path("dst").exists()
+    assert run(["dataset", "resume", "d"]) == 0
+    assert run(["dataset", "run", "d"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["d", "src", "dst", "--finder", "nobody"], "finders are called"),
+        (["d", "src", "dst", "--finder", "glob"], "pattern is missing"),
+        (["d", "src", "dst", "-o", "colour=red"], "colour are unknown"),
+        (["d", "src", "dst", "-o", "delete=7"], "cannot be 7"),
+        (["d", "ftp://ann:secret@host/x", "dst"], "holds a password"),
+        (["d", "src", "dst", "--source-option", "password=$NOT_SET_HERE"], "is not set"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_it_is_declared(
+    line: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["dataset", "add", *line]) in (2, 4)  # 001-19, 001-28
+    shown = capsys.readouterr().err
+    assert said in shown and "secret" not in shown
+    assert not Path("datasets.toml").exists()
+
+
+def test_a_warning_is_given_when_files_leave_for_a_store_without_encryption(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FTP_PASSWORD_OF_ANN", "secret")  # 001-28, 000-17
+    (tmp_path / "served").mkdir()
+    with ftp_server(tmp_path / "served") as url:
+        open_url = url.replace("ann:secret@", "")
+        login = ["--target-option", "username=ann", "--target-option", "password=$FTP_PASSWORD_OF_ANN"]
+        assert run(["dataset", "add", "d", "src", f"{open_url}/x", *login]) == 0
+        assert "is not encrypted on its way" in capsys.readouterr().err
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        assert run(["dataset", "run", "d"]) == 0
+    assert read_tree(tmp_path / "served/x") == FILES
+    assert "secret" not in Path("datasets.toml").read_text()
