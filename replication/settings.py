@@ -23,6 +23,7 @@ from pydantic import (
     ValidationInfo,
 )
 
+from replication.core.grants import Accept
 from replication.core.ids import check_name
 from replication.errors import FormatError, RequestError
 
@@ -183,6 +184,9 @@ class ReceiverSection(_Section):
     advertise: OptionalAddress = Field("", description="host:port that peers connect to; empty means listen")
     message_bytes_max: Bytes = Field(8 * _MIB, description="refuses larger messages; not less than any sender's")
     streams_max: PositiveInt = Field(64, description="refuses more streams at once")
+    accept: Accept = Field(
+        "defined", description="callers without a grant: peers defined here; ask: kept for a person; any-certified"
+    )
     landing_bytes_max: Bytes = Field(64 << 30, description="refuses more while this much waits for replay")
     disk_free_min_bytes: Bytes = Field(512 * _MIB, description="refuses more while less is free")
     group_delay_s: float = Field(0.0, ge=0, le=WAIT_MAX_S, description="how long an fdatasync waits for more to sync")

@@ -130,8 +130,8 @@ class Contacts:
             raise PeerUnavailableError(f"{name} {state}: {why.what}", why.hint or "Try again later")
         return known[name] if name in known else known_peer(self.ledger, name)
 
-    def reach(self, name: str, zookeepers: str) -> ContactedPeer:
-        """Ask a cluster for its identity, in its ZooKeeper and at one of its receivers.
+    def reach(self, name: str, zookeepers: str, invitation: str = "") -> ContactedPeer:
+        """Ask a cluster for its identity, in its ZooKeeper and at one of its receivers, and show it an invitation.
 
         Raises:
             ConfigError: ``zookeepers`` is no address.
@@ -145,7 +145,7 @@ class Contacts:
             time.sleep(0.25)
             quorum, public = read_public(str(quorum), self.zookeeper_tls)
         with self.link_to(name, public.receivers) as link:
-            described = link.describe()
+            described = link.describe(invitation)
         if described.cluster != public.cluster:
             raise RequestError(
                 f"ZooKeeper at {zookeepers} is of {public.cluster}, but the receiver is of {described.cluster}",

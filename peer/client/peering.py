@@ -45,23 +45,28 @@ class Peering:
     announcer: Announcer
     contacts: Contacts
 
-    def define(self, name: str, zookeepers: str) -> Peer:
+    def define(self, name: str, zookeepers: str, invitation: str = "") -> tuple[Peer, bool]:
         """Add a peer, which must answer, or change the address of a defined one. Idempotent.
 
         Args:
             name: the cluster's own name.
             zookeepers: ``host:port[,host:port…][/root]``; the root is ``/walship/NAME`` by default.
+            invitation: an invitation of this cluster, made there.
+
+        Returns:
+            The peer, and whether it grants anything to this cluster.
 
         Raises:
             ConfigError: ``zookeepers`` is no such address.
             RequestError: it is this cluster, or has another name.
             PeerExistsError: the name is defined already, as another cluster.
             PeerUnavailableError: its ZooKeeper or receivers do not answer.
-            PeerRefusedError: its version cannot be used with this one.
+            PeerRefusedError: its version cannot be used with this one, or the invitation cannot be used.
         """
         zookeepers = with_root(zookeepers, name)
         known = next((peer for peer in self.ledger.rules.peers() if peer.name == name), None)
-        reached = self.contacts.reach(name, zookeepers)
+        reached = self.contacts.reach(name, zookeepers, invitation)
+        granted = bool(reached.described.granted)
         there, own = reached.public.cluster, self.ledger.cluster
         if there == own:
             raise RequestError(f"{zookeepers} is this cluster itself", "A cluster cannot be its own peer")
@@ -83,11 +88,11 @@ class Peering:
                 self.ledger.rules.set_address(name, made.zookeepers, self.ledger.terms.current())
                 self.announcer.announce()
             self._forget_former(there)  # an earlier call may have been killed before it did this
-            return replace(known, zookeepers=made.zookeepers)
+            return replace(known, zookeepers=made.zookeepers), granted
         self.ledger.rules.define(made, self.ledger.terms.current())
         self._forget_former(there)
         self.announcer.announce()
-        return made
+        return made, granted
 
     def _forget_former(self, there: ClusterId) -> None:
         """Expect nothing more from the earlier incarnations of a cluster that was restored."""

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable
+from hashlib import sha256
 
+from replication import log
 from replication.core.definition.schema import TableSpec
 from replication.core.grants import (
+    CHECKED_LATER,
     HOST_CALLS,
     NOT_GRANTED,
     ORIGIN_CALLS,
     PUBLIC_CALLS,
     WRONG_CLUSTER,
+    Accept,
     Caller,
     Grant,
     grant_of,
     unknown_caller,
 )
 from replication.core.ids import ClusterId
+from replication.core.routes.forks import TermHistory
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Ledger
+
+_log = log.get(__name__)
 
 
 class CallerRights:
@@ -27,17 +35,21 @@ class CallerRights:
     Args:
         ledger: the cluster's.
         allow_plaintext: whether callers without TLS are believed, because the network is trusted.
+        accept: which callers without a grant get one.
     """
 
-    def __init__(self, ledger: Ledger, *, allow_plaintext: bool = False) -> None:
+    def __init__(self, ledger: Ledger, *, allow_plaintext: bool = False, accept: Accept = "defined") -> None:
         self._ledger = ledger
         self._allow_plaintext = allow_plaintext
+        self._accept: Accept = accept
 
     def admit(self, call: str, caller: Caller) -> None:
         """Raise PeerRefusedError unless ``caller`` may make a call of that name at all."""
         stranger = unknown_caller(caller, self._allow_plaintext)
         if stranger is not None:
             raise stranger
+        if caller.invitation:
+            self._redeem(caller)
         if call in PUBLIC_CALLS:
             return
         own = self._ledger.cluster
@@ -49,7 +61,7 @@ class CallerRights:
                     reason=WRONG_CLUSTER,
                 )
             raise _namesake(caller.cluster, own)
-        if call not in HOST_CALLS:
+        if call not in HOST_CALLS | CHECKED_LATER:
             grant = self._grant_of(caller)
             if isinstance(grant, PeerRefusedError) and not (call in ORIGIN_CALLS and self._is_origin(caller.cluster)):
                 raise grant
@@ -66,6 +78,41 @@ class CallerRights:
             raise grant
         return grant
 
+    def of_sender(self, caller: Caller, former: Collection[ClusterId], history: TermHistory) -> Grant:
+        """As ``of``, for a caller that opens routes: its incarnation is pinned, or asks for a grant by policy.
+
+        A cluster that was restored keeps its grant when it names the one that was pinned among its ``former`` ids,
+        and its terms are those that were seen of it.
+        """
+        made = self._ledger.grants.of(caller.cluster.name)
+        pinned = None if made is None or made.asked else made.grant.cluster
+        if pinned is not None and pinned in former and self._ledger.terms.knows(pinned, history):
+            self._pin(caller.cluster)
+        grant = self._grant_of(caller)
+        if isinstance(grant, PeerRefusedError):
+            if self._accept == "ask" and caller.certified is not None and (made is None or made.asked):
+                self._ledger.grants.put(Grant(caller.cluster, by="asked"), _now_us(), asked=True)
+            raise grant
+        if grant.by == "certificate":
+            self._ledger.grants.put(grant, _now_us())
+        elif pinned is not None and pinned != grant.cluster:
+            self._pin(grant.cluster)
+        return grant
+
+    def _pin(self, cluster: ClusterId) -> None:
+        self._ledger.grants.pin(cluster)
+        _log.info("grant_pinned", cluster=str(cluster))
+
+    def _redeem(self, caller: Caller) -> None:
+        if not self._ledger.grants.redeem(digest_of(caller.invitation), caller.cluster, _now_us()):
+            name, own = caller.cluster.name, self._ledger.cluster.name
+            raise PeerRefusedError(
+                f"{own} has no open invitation of {name} like that: it was used, has expired, or was copied wrong",
+                f"On {own}, for another one: walship invite {name}",
+                reason=NOT_GRANTED,
+            )
+        _log.info("invitation_used", cluster=str(caller.cluster))
+
     def check_sees(self, caller: Caller, spec: TableSpec) -> None:
         """Raise PeerRefusedError unless a caller may ask about a table here: it is granted, or sent to it."""
         grant = self.of(caller)
@@ -74,12 +121,23 @@ class CallerRights:
             check_table(grant, self._ledger.cluster, spec.name)
 
     def _grant_of(self, caller: Caller) -> Grant | PeerRefusedError:
-        peers = self._ledger.rules.peers()
-        peer = next((peer.cluster for peer in peers if peer.name == caller.cluster.name), None)
-        return grant_of(caller, self._ledger.cluster, peer)
+        name = caller.cluster.name
+        made = self._ledger.grants.of(name)
+        peer = next((peer.cluster for peer in self._ledger.rules.peers() if peer.name == name), None)
+        grant = None if made is None or made.asked else made.grant
+        return grant_of(caller, self._ledger.cluster, grant, peer, self._accept)
 
     def _is_origin(self, cluster: ClusterId) -> bool:
         return any(route.brings(cluster) for route in self._ledger.landing.routes())
+
+
+def digest_of(secret: str) -> str:
+    """What the ledger keeps of an invitation's secret."""
+    return sha256(secret.encode()).hexdigest()
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 def check_table(grant: Grant, own: ClusterId, table: str) -> None:

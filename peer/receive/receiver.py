@@ -71,7 +71,7 @@ class Receiver:
             lambda: self._keeps_tables,
             self._conversations.begin,
             RangeReads(ledger, config.cluster.host),
-            CallerRights(ledger, allow_plaintext=config.tls.allow_plaintext),
+            CallerRights(ledger, allow_plaintext=config.tls.allow_plaintext, accept=config.receiver.accept),
             directory,
         )
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from uuid import UUID
 from weakref import WeakSet
@@ -92,16 +93,20 @@ class Reception:
 
     def admit(self, call: str, caller: Caller) -> None:
         """Raise PeerRefusedError unless ``caller`` may make that call."""
-        self._rights.admit(call, caller)
+        with self._counted(caller):
+            self._rights.admit(call, caller)
 
     def describe(self, caller: Caller) -> Description:
         """Describe this cluster: id, version and role; also replicated times and peers, to callers with a grant."""
         role = self._role()
-        if caller.cluster != self._ledger.cluster and self._rights.find(caller) is None:
+        grant = self._rights.find(caller)
+        if caller.cluster != self._ledger.cluster and grant is None:
             return Description(self._ledger.cluster, __version__, role.role.value, role.epoch)
         replicated = {origin: found.t for origin, found in self._ledger.time.replicated().items()}
         peers = {peer.name: peer.zookeepers for peer in self._ledger.rules.peers()}
-        return Description(self._ledger.cluster, __version__, role.role.value, role.epoch, replicated, peers=peers)
+        granted = () if grant is None else grant.tables
+        told = (self._ledger.cluster, __version__, role.role.value, role.epoch, replicated)
+        return Description(*told, peers=peers, granted=granted)
 
     def get_schema(self, name: bytes, caller: Caller) -> SchemaVersion | None:
         """Return the schema version of this hash, or None. PeerRefusedError when its table is not the caller's."""
@@ -179,12 +184,15 @@ class Reception:
                 " disablereplication if it is sent",
             ).error()
         self._definitions.refresh()
-        self._open_route(self._rights.of(caller), route, self._declared(source))
+        with self._counted(caller):
+            grant = self._rights.of_sender(caller, (), ())
+            self._open_route(grant, route, self._declared(source))
 
     def ship(self, hello: Hello, reply: Callable[[Reply], None], caller: Caller) -> tuple[OpenReply, InboundStream]:
         """Open a stream. The reply lists routes that could not be opened; the other routes go on."""
         self._check_caller(hello.source, hello.expected, caller)
-        grant = self._rights.of(caller)
+        with self._counted(caller):
+            grant = self._rights.of_sender(caller, hello.former, hello.term_history)
         check_own(caller, [file.cluster for file, _ in hello.files])
         self._check_hello(hello)
         self._definitions.refresh()  # a table dropped just now is refused, not landed
@@ -218,6 +226,19 @@ class Reception:
     def read(self, ask: bytes, caller: Caller) -> Iterator[bytes]:
         """Yield registered bytes of this host's files to another host of the cluster."""
         return self._reads.read(ask)
+
+    @contextmanager
+    def _counted(self, caller: Caller) -> Iterator[None]:
+        """Count what is refused in the block, for ``status``."""
+        try:
+            yield
+        except PeerRefusedError as error:
+            self._count(caller.proved_name, error)
+            raise
+
+    def _count(self, name: str, error: PeerRefusedError) -> None:
+        if error.reason == Reason.NOT_GRANTED:
+            self._landing.refused.note(name, Reason.NOT_GRANTED, f"{error.what}. {error.hint}")
 
     def _check_caller(self, source: ClusterId, expected: ClusterId, caller: Caller) -> None:
         own = self._ledger.cluster
@@ -297,6 +318,7 @@ class Reception:
             try:
                 self._open_route(grant, route, declared)
             except PeerRefusedError as error:
+                self._count(hello.source.name, error)
                 refused[route.spec.uuid, route.group] = replace(Refusal.of(error), table=route.spec.uuid)
         return refused
 

@@ -7,17 +7,21 @@ same user on one machine is known, or whoever a network that is trusted lets thr
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import Literal
 
-from replication.core.ids import ClusterId
+from replication.core.ids import NIL_UUID, ClusterId
 from replication.errors import PeerRefusedError
 
+Accept = Literal["defined", "ask", "any-certified"]
 NOT_GRANTED = "NOT_GRANTED"
 WRONG_CLUSTER = "WRONG_CLUSTER"
 CARRIED = "@carried"  # no cluster can have that name
 #: Calls that any caller may make: the answer tells strangers no more than ZooKeeper's public node does.
 PUBLIC_CALLS = frozenset({"Describe"})
+#: Calls that check their grant themselves: a restored cluster proves there that it is the one that was pinned.
+CHECKED_LATER = frozenset({"OpenRoute", "Ship"})
 #: Calls between hosts of one cluster.
 HOST_CALLS = frozenset({"Read"})
 #: Calls that the origin of frames may make at every cluster that they reach, about its own streams.
@@ -29,12 +33,20 @@ class Caller:
     """The cluster that a caller says it is, and what proves it.
 
     ``certified`` are the cluster names in its certificate, None without TLS. ``is_same_user``: the connection belongs
-    to the user on this machine that the receiver runs as.
+    to the user on this machine that the receiver runs as. ``invitation`` is the secret of one that it shows.
     """
 
     cluster: ClusterId
     certified: frozenset[str] | None = None
     is_same_user: bool = False
+    invitation: str = field(default="", repr=False)
+
+    @property
+    def proved_name(self) -> str:
+        """The name that is proved, for counts of refused calls."""
+        if self.certified is None:
+            return self.cluster.name if self.is_same_user else "callers without TLS"
+        return self.cluster.name if self.cluster.name in self.certified else min(self.certified, default="nobody")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,8 @@ class Grant:
 
     ``tables`` are names and patterns of tables here that it may send, ask about and compare. ``origins`` are names and
     patterns of clusters whose frames it may forward, beside its own; ``CARRIED`` among them stands for those that its
-    routes carry. Without ``defines`` it changes no definition. ``by`` says where the grant comes from.
+    routes carry. Without ``defines`` it changes no definition. ``by`` says where the grant comes from. A grant of no
+    tables denies everything.
     """
 
     cluster: ClusterId
@@ -88,27 +101,49 @@ def unknown_caller(caller: Caller, allow_plaintext: bool) -> PeerRefusedError | 
     )
 
 
-def grant_of(caller: Caller, own: ClusterId, peer: ClusterId | None) -> Grant | PeerRefusedError:
-    """What a caller may do here, or why nothing.
+def grant_of(
+    caller: Caller, own: ClusterId, made: Grant | None, peer: ClusterId | None, accept: Accept = "defined"
+) -> Grant | PeerRefusedError:
+    """What a caller may do here, or why nothing. A grant that was made comes before what policy says.
 
     Args:
         caller: who it is, which is proved.
         own: this cluster.
+        made: the grant for the caller's name; its incarnation is zeros until it is pinned.
         peer: the cluster of the caller's name that is defined here as a peer.
+        accept: which callers without a grant get one.
     """
+    name = caller.cluster.name
+    if made is not None and not made.tables:
+        return _nothing(caller, own)
+    if made is not None:
+        is_pinned = made.cluster.incarnation != NIL_UUID
+        if made.cluster == caller.cluster or not is_pinned or caller.is_same_user:
+            return replace(made, cluster=caller.cluster)
+        return _another(caller, own, made.cluster, f"walship grants add {name} --id {caller.cluster}")
     if caller.is_same_user:
         return Grant(caller.cluster, origins=("*",), by="same user")
     if peer == caller.cluster:
         return Grant(caller.cluster, by="peer")
-    name = caller.cluster.name
     if peer is not None:
-        return PeerRefusedError(
-            f"{own.name} knows {name} as {peer}, not as {caller.cluster}",
-            f"If {name} was restored, define it again at {own.name}: walship deletecluster {name}, then definecluster",
-            reason=NOT_GRANTED,
-        )
+        return _another(caller, own, peer, f"walship deletecluster {name}, then definecluster")
+    if accept == "any-certified" and caller.certified is not None:
+        return Grant(caller.cluster, by="certificate")
+    return _nothing(caller, own)
+
+
+def _another(caller: Caller, own: ClusterId, known: ClusterId, verb: str) -> PeerRefusedError:
+    return PeerRefusedError(
+        f"{own.name} knows {known.name} as {known}, not as {caller.cluster}",
+        f"If {known.name} was restored, say so on {own.name}: {verb}",
+        reason=NOT_GRANTED,
+    )
+
+
+def _nothing(caller: Caller, own: ClusterId) -> PeerRefusedError:
     return PeerRefusedError(
         f"{own.name} grants nothing to {caller.cluster}",
-        f"Define it at {own.name}: walship definecluster {name} ZOOKEEPERS",
+        f"On {own.name}: walship grants add {caller.cluster.name} --id {caller.cluster}; or walship invite"
+        f" {caller.cluster.name}, and on {caller.cluster.name} definecluster with --invitation",
         reason=NOT_GRANTED,
     )

@@ -17,6 +17,7 @@ from replication.ledger.bootstraps import Bootstrap, Bootstraps, PassedOn
 from replication.ledger.commit_steps import CommitStepStore, NewSequence, SequenceId, StoredSequence
 from replication.ledger.derivations import Derivation, Derivations
 from replication.ledger.files import KEEP, Backlog, FileKind, FileRecords, FileRow, PeerProgress, Released
+from replication.ledger.grants import GrantRow, Grants, Invitation
 from replication.ledger.landing import LandingRecords
 from replication.ledger.registration import Claim, Divergence, Landed, Registration
 from replication.ledger.replay import Pending, Quarantined, Replay, ReplayCheckpoint
@@ -48,8 +49,11 @@ __all__ = [
     "Salvage",
     "SalvagePlan",
     "SenderKeeps",
+    "GrantRow",
+    "Grants",
     "Grown",
     "HeldTable",
+    "Invitation",
     "Landed",
     "LandingRecords",
     "Ledger",
@@ -109,6 +113,10 @@ class Ledger(Protocol):
     @property
     def landing(self) -> LandingRecords:
         """Coverage, received ranges and routes."""
+
+    @property
+    def grants(self) -> Grants:
+        """What other clusters may do here."""
 
     @property
     def salvage(self) -> Salvage:

@@ -37,6 +37,9 @@ class Terms(Protocol):
         Otherwise return why not: the other cluster is a copy of the known one, or its original.
         """
 
+    def knows(self, other: ClusterId, term_history: TermHistory) -> bool:
+        """Whether ``term_history`` has the newest term and nonce that were stored of another cluster."""
+
     def role(self) -> RoleState:
         """The newest stored role, ACTIVE with epoch 1 at first; the role in force is in ZooKeeper."""
 

@@ -181,7 +181,10 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Who a cluster is: its role, replicated time per origin (microseconds since 1970), and its peers' ZooKeepers."""
+    """Who a cluster is: its role, replicated time per origin (microseconds since 1970), and its peers' ZooKeepers.
+
+    ``granted`` are names and patterns of tables that it grants the caller.
+    """
 
     cluster: ClusterId
     version: str
@@ -190,6 +193,7 @@ class Description:
     replicated: Mapping[ClusterId, int] = field(default_factory=dict)
     protocol: int = PROTOCOL
     peers: Mapping[str, str] = field(default_factory=dict)
+    granted: tuple[str, ...] = ()
 
 
 Reply = Ack | Refusal
@@ -249,8 +253,8 @@ class Conversation(Protocol):
 class PeerLink(Protocol):
     """A sender's connection to one receiver. Every call has a deadline and raises PeerUnavailableError past it."""
 
-    def describe(self) -> Description:
-        """Who is there."""
+    def describe(self, invitation: str = "") -> Description:
+        """Who is there. PeerRefusedError when the caller shows an invitation that cannot be used."""
 
     def get_schema(self, name: bytes, table: UUID, group: str) -> SchemaVersion | None:
         """The schema version of that hash, when the peer knows it."""

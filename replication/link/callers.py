@@ -73,14 +73,14 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
         self._callers[context] = caller
 
     def _identify(self, context: grpc.ServicerContext) -> Caller:
-        said = next((value for key, value in context.invocation_metadata() if key == channel.CALLER_KEY), "")
+        said = {key: str(value) for key, value in context.invocation_metadata()}
         try:
-            cluster = ClusterId.parse(str(said))
+            cluster = ClusterId.parse(said.get(channel.CALLER_KEY, ""))
         except FormatError:
             what = "the caller does not say which cluster it is"
             raise PeerRefusedError(what, "Upgrade walship there", reason=Reason.VERSION.value) from None
         names = caller_names(context.auth_context()) if self._is_tls else None
-        return Caller(cluster, names, is_own(context.peer(), self.port))
+        return Caller(cluster, names, is_own(context.peer(), self.port), said.get(channel.INVITATION_KEY, ""))
 
 
 def refuse(context: grpc.ServicerContext, error: PeerRefusedError) -> NoReturn:

@@ -18,6 +18,7 @@ REACHED = f"/{SERVICE}/Reached"
 OPEN_ROUTE = f"/{SERVICE}/OpenRoute"
 COMPARE = f"/{SERVICE}/Compare"
 READ = f"/{SERVICE}/Read"
+INVITATION_KEY = "walship-invitation"
 CALLER_KEY = "walship-cluster"  # metadata of every call: the id of the calling cluster
 
 CONNECT_S = 5.0

@@ -83,9 +83,10 @@ class GrpcLink:
         self._metadata = ((channel.CALLER_KEY, str(caller)),)
         self._timeout_s = timeout_s
 
-    def describe(self) -> Description:
+    def describe(self, invitation: str = "") -> Description:
         """Who is there."""
-        return wire.decode_description(self._call(channel.DESCRIBE, b""))
+        shown = ((channel.INVITATION_KEY, invitation),) if invitation else ()
+        return wire.decode_description(self._call(channel.DESCRIBE, b"", shown))
 
     def get_schema(self, name: bytes, table: UUID, group: str) -> SchemaVersion | None:
         """The schema version of that hash, when the peer knows it."""
@@ -151,10 +152,10 @@ class GrpcLink:
         """Close the channel; open streams end."""
         self._channel.close()
 
-    def _call(self, method: str, request: bytes) -> bytes:
+    def _call(self, method: str, request: bytes, more: Metadata = ()) -> bytes:
         try:
             call = self._channel.unary_unary(method)
-            return cast(bytes, call(request, self._timeout_s, self._metadata))
+            return cast(bytes, call(request, self._timeout_s, self._metadata + more))
         except grpc.RpcError as error:
             raise _unavailable(self._address, error) from None
         except ValueError:

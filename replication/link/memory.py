@@ -68,7 +68,7 @@ class MemoryLink:
         self._random = random.Random(self.faults.seed)
         self._closed = False
 
-    def describe(self) -> Description:
+    def describe(self, invitation: str = "") -> Description:
         """Who is there."""
         caller = self._admitted("Describe")
         return wire.decode_description(wire.encode_description(self._service.describe(caller)))

@@ -250,6 +250,7 @@ def encode_description(there: Description) -> bytes:
             role_epoch=there.role_epoch,
             replicated={str(origin): time for origin, time in there.replicated.items()},
             peers=dict(there.peers),
+            granted=there.granted,
         ).SerializeToString()
     )
 
@@ -266,6 +267,7 @@ def decode_description(raw: bytes) -> Description:
         replicated,
         there.protocol,
         dict(there.peers),
+        tuple(there.granted),
     )
 
 

@@ -10,7 +10,10 @@ import typer
 #: Sections as help shows them; of each its modules here with their verbs.
 SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "To begin with": {"setup": ("init", "up", "down"), "demo": ("demo",)},
-    "Clusters": {"peers": ("definecluster", "deletecluster", "listclusters")},
+    "Clusters": {
+        "peers": ("definecluster", "deletecluster", "listclusters"),
+        "grants": ("grants", "invite"),
+    },
     "Tables": {
         "tables": (
             *("createtable", "droptable", "describetable", "listtables", "altertable", "settable", "derivetable"),

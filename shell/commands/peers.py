@@ -27,17 +27,29 @@ def register(app: typer.Typer) -> None:
     add_verb(app, "listclusters", listclusters)
 
 
-def definecluster(invocation: Invocation, name: Name, zookeepers: ZooKeepers) -> None:
+def definecluster(
+    invocation: Invocation,
+    name: Name,
+    zookeepers: ZooKeepers,
+    invitation: Annotated[
+        str, typer.Option(metavar="TEXT", help="What `walship invite` printed at the peer; it can be used once.")
+    ] = "",
+) -> None:
     """Define a peer, which must answer; or change the address of a defined one."""
     with invocation.connect() as (cluster, printer):
         before = cluster.ledger.rules.peers()
-        peer = cluster.peering.define(check_name(name, "cluster name"), zookeepers)
+        peer, granted = cluster.peering.define(check_name(name, "cluster name"), zookeepers, invitation)
         text = (
             f"{peer.name} is a peer ({peer.cluster}). To send it tables: walship enablereplication -t TABLE {peer.name}"
         )
         if peer in before:
             text = f"{peer.name} is defined already ({peer.cluster} at {peer.zookeepers}): nothing to do"
         printer.value(peer, text)
+        if not granted:
+            printer.note(
+                f"{peer.name} grants nothing to {cluster.name} yet. To send it tables, run there: walship invite"
+                f" {cluster.name}; and here: walship definecluster {peer.name} {peer.zookeepers} --invitation TEXT"
+            )
 
 
 def deletecluster(

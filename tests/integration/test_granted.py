@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
+from peer.grants.rights import digest_of
 from peer.receive.receiver import Receiver
+from peer.status.refused import refused_lately
+from replication.core.definition.alter import add_column
 from replication.core.frame import FrameKind
+from replication.core.grants import Grant
 from replication.core.ids import NIL_UUID, ClusterId, FileId
 from replication.core.routes.carried import Carried
 from replication.core.routes.freshness import ClosedNotice
-from replication.link.base import Ack, Reason
+from replication.errors import PeerRefusedError
+from replication.ledger.base import Invitation
+from replication.link.base import Ack, Reason, Refusal
 from tests.hostile import of_other_users
 from tests.integration.receiving import Pair, answer, refused
 from tests.integration.test_hostile_frames import forged, sent
@@ -106,3 +114,110 @@ def test_definitions_change_only_tables_that_have_a_route(pair: Pair, receiver: 
     reply = session.receive(20)
     assert reply is not None and reply.reason is Reason.NOT_GRANTED  # type: ignore[union-attr]
     assert pair.west.ledger.tables.by_uuid(wages.uuid) == wages
+
+
+def narrowed(pair: Pair, **changed: Any) -> None:
+    pair.west.ledger.grants.put(replace(Grant(pair.east.cluster, ("ops.*",)), **changed), 1)
+
+
+def test_a_grant_of_other_tables_opens_no_route_and_is_told_what_to_do(pair: Pair, receiver: Receiver) -> None:
+    wages = table("hr.wages")
+    pair.west.ledger.tables.create(wages)
+    narrowed(pair)
+    session = pair.ship(receiver, pair.hello(pair.route(), pair.route(spec=wages)))
+    (refusal,) = session.opened.refused.values()
+    assert refusal.reason is Reason.NOT_GRANTED and "walship grants add east --table hr.wages" in refusal.remedy
+    assert refused(session, sent(pair, forged(pair, table=wages.uuid))).reason is Reason.NOT_GRANTED
+    assert isinstance(answer(session, pair.data(256, pair.ends[2])), Ack), "its own table goes on"
+    link = pair.link(receiver)
+    renamed = replace(pair.route(spec=wages), remote_table="ops.wages")
+    for ask in (
+        lambda: link.open_route(pair.east.cluster, pair.west.cluster, renamed),
+        lambda: link.get_table("hr.wages"),
+        lambda: link.get_schema(next(iter(wages.versions.values())).hash, wages.uuid, "default"),
+    ):
+        with pytest.raises(PeerRefusedError, match=r"no table hr\.wages"):
+            ask()
+
+
+def test_a_grant_without_defining_makes_and_changes_no_table(pair: Pair, receiver: Receiver) -> None:
+    narrowed(pair, defines=False)
+    session = pair.ship(receiver)
+    (refusal,) = session.opened.refused.values()
+    assert refusal.reason is Reason.NOT_GRANTED and "--define" in refusal.remedy
+    assert not pair.west.ledger.tables.all()
+    pair.west.ledger.tables.create(pair.spec)
+    session = pair.ship(receiver)
+    assert isinstance(answer(session, pair.data(256, pair.ends[0])), Ack)
+    session.send((add_column(pair.spec, "seats", pa.int32(), "", uuid4(), 1),))
+    reply = session.receive(20)
+    assert isinstance(reply, Refusal) and reply.reason is Reason.NOT_GRANTED
+    assert pair.west.ledger.tables.by_uuid(pair.spec.uuid) == pair.spec
+
+
+def test_a_grant_may_name_the_origins_that_are_forwarded(pair: Pair, receiver: Receiver) -> None:
+    narrowed(pair, origins=("south",))
+    carried = replace(pair.route(), carried=(Carried(NORTH, (NORTH, pair.east.cluster)),))
+    message = sent(pair, forged(pair, wal=FileId(NORTH, "h0", 3), hops=(NORTH, pair.east.cluster)))
+    assert refused(pair.ship(receiver, pair.hello(carried)), message).reason is Reason.NOT_GRANTED
+    assert not any(route.carried for route in pair.west.ledger.landing.routes())
+
+
+def test_what_is_removed_ends_a_stream_and_is_counted(pair: Pair, receiver: Receiver) -> None:
+    session = pair.ship(receiver)
+    assert isinstance(answer(session, pair.data(256, pair.ends[0])), Ack)
+    narrowed(pair, tables=())
+    receiver._reception.refresh()
+    assert refused(session, pair.data(pair.ends[0], pair.ends[1])).reason is Reason.NOT_GRANTED
+    with pytest.raises(PeerRefusedError, match="grants nothing to east"):
+        pair.ship(receiver)
+    receiver._landing.refused.save()
+    (counted,) = refused_lately(pair.west.ledger, 0)
+    assert (counted.source, counted.reason) == ("east", "NOT_GRANTED") and "walship grants add east" in counted.what
+
+
+def test_an_invitation_gives_its_grant_once_and_pins_who_used_it(pair: Pair, receiver: Receiver) -> None:
+    west = pair.west.ledger
+    west.rules.delete("east", pair.west.term)
+    link = pair.link(receiver)
+    assert link.describe().granted == ()
+    offered = Grant(ClusterId("east", NIL_UUID), ("ops.*",), by="invitation")
+    west.grants.invite(Invitation(digest_of("secret"), offered, 1 << 60), 1)
+    with pytest.raises(PeerRefusedError, match="no open invitation") as caught:
+        link.describe("guess")
+    assert "walship invite east" in caught.value.hint
+    assert link.describe("secret").granted == ("ops.*",)
+    with pytest.raises(PeerRefusedError, match="no open invitation"):
+        link.describe("secret")
+    assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[2])), Ack)
+    found = west.grants.of("east")
+    assert found is not None and found.grant.cluster == pair.east.cluster
+
+
+def test_a_restored_cluster_keeps_its_grant_by_the_terms_that_were_seen_of_it(pair: Pair, receiver: Receiver) -> None:
+    narrowed(pair)
+    history = ((3, "nonce"),)
+    pair.ship(receiver, replace(pair.hello(), term_history=history)).close()
+    was, again = pair.east.cluster, ClusterId("east", uuid4())
+    pair.east.cluster = again
+    for former, proof in (((), history), ((was,), ((3, "another"),))):
+        with pytest.raises(PeerRefusedError, match="knows east as"):
+            pair.ship(receiver, replace(pair.hello(), former=former, term_history=proof))
+    pair.ship(receiver, replace(pair.hello(), former=(was,), term_history=(*history, (9, "new")))).close()
+    found = pair.west.ledger.grants.of("east")
+    assert found is not None and found.grant.cluster == again
+
+
+def test_who_asks_is_kept_for_a_person_when_policy_says_so(pair: Pair, receiver: Receiver) -> None:
+    pair.west.ledger.rules.delete("east", pair.west.term)
+    receiver._reception._rights._accept = "ask"
+    with pytest.raises(PeerRefusedError):
+        pair.link(receiver).open_route(pair.east.cluster, pair.west.cluster, pair.route())
+    (row,) = pair.west.ledger.grants.all()
+    assert row.asked and row.grant.cluster == pair.east.cluster
+    with pytest.raises(PeerRefusedError):
+        pair.ship(receiver)
+    receiver._reception._rights._accept = "any-certified"
+    pair.ship(receiver).close()
+    (row,) = pair.west.ledger.grants.all()
+    assert not row.asked and row.grant.by == "certificate"

@@ -109,8 +109,8 @@ def test_roles_handles_and_masters_of_other_clusters_speak_tls_and_nobody_else_g
         assert [member.name for member in cluster.coordination.members(MemberKind.WORKERS)] == ["h0"]
         _, shown = read_public(address(west), ZookeeperTls.of(east.zookeeper))
         in_time(lambda: cluster.contacts.reach("west", address(west)).public.receivers)
-        peer = cluster.peering.define("west", address(west))
-        assert peer.cluster == shown.cluster
+        peer, granted = cluster.peering.define("west", address(west))
+        assert peer.cluster == shown.cluster and granted, "by the same user"
         spec = table()
         cluster.ledger.tables.create(spec)
         cluster.peering.enable("ops.flights", [], "west", count_rows=lambda _: 0)

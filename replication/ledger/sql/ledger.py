@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from replication.ledger.sql.parts.commits import SqlCommitSteps
     from replication.ledger.sql.parts.derivations import SqlDerivations
     from replication.ledger.sql.parts.files import SqlFileRecords
+    from replication.ledger.sql.parts.grants import SqlGrants
     from replication.ledger.sql.parts.landing import SqlLandingRecords
     from replication.ledger.sql.parts.registration import SqlRegistration
     from replication.ledger.sql.parts.replay import SqlReplay
@@ -112,6 +113,13 @@ class SqlLedger:
         return SqlLandingRecords(self._store, self._names, self._last_seen)
 
     @_Once
+    def grants(self) -> SqlGrants:
+        """What other clusters may do here."""
+        from replication.ledger.sql.parts.grants import SqlGrants
+
+        return SqlGrants(self._store)
+
+    @_Once
     def salvage(self) -> SqlSalvage:
         """Lost and damaged files."""
         from replication.ledger.sql.parts.salvage import SqlSalvage
@@ -189,6 +197,7 @@ def initialise(url: str, cluster: ClusterId) -> None:
 def prepare(store: SqlStore, cluster: ClusterId) -> None:
     """Do what ``initialise`` does, on an open store."""
     import replication.ledger.sql.schema.commits  # noqa: F401  its tables are created, too
+    import replication.ledger.sql.schema.grants  # noqa: F401
     from replication.ledger.sql.schema.touched import install
 
     with store.write() as connection:

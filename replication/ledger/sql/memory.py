@@ -17,6 +17,7 @@ from replication.ledger.base import (
     CommitStepStore,
     Derivations,
     FileRecords,
+    Grants,
     LandingRecords,
     Ledger,
     Registration,
@@ -84,6 +85,11 @@ class MemoryLedger:
     def salvage(self) -> Salvage:
         """See ``Ledger``."""
         return cast(Salvage, _Part(self, "salvage", self._real.salvage))
+
+    @property
+    def grants(self) -> Grants:
+        """See ``Ledger``."""
+        return cast(Grants, _Part(self, "grants", self._real.grants))
 
     @property
     def landing(self) -> LandingRecords:

@@ -297,7 +297,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("cluster", "version", "protocol", "role", "role_epoch", "replicated", "peers")
+    __slots__ = ("cluster", "version", "protocol", "role", "role_epoch", "replicated", "peers", "granted")
     class ReplicatedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -319,6 +319,7 @@ class DescribeReply(_message.Message):
     ROLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     REPLICATED_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     version: str
     protocol: int
@@ -326,7 +327,8 @@ class DescribeReply(_message.Message):
     role_epoch: int
     replicated: _containers.ScalarMap[str, int]
     peers: _containers.ScalarMap[str, str]
-    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., role: _Optional[str] = ..., role_epoch: _Optional[int] = ..., replicated: _Optional[_Mapping[str, int]] = ..., peers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    granted: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., role: _Optional[str] = ..., role_epoch: _Optional[int] = ..., replicated: _Optional[_Mapping[str, int]] = ..., peers: _Optional[_Mapping[str, str]] = ..., granted: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetSchemaRequest(_message.Message):
     __slots__ = ("hash",)

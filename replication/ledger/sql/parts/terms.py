@@ -73,6 +73,14 @@ class SqlTerms:
                 connection.execute(schema.term_histories.insert().values(cluster=str(other), **newest))
             return why
 
+    def knows(self, other: ClusterId, term_history: TermHistory) -> bool:
+        """See ``Terms``."""
+        here = schema.term_histories.c.cluster == str(other)
+        wanted = sa.select(schema.term_histories.c.term, schema.term_histories.c.nonce).where(here)
+        with self._store.read() as connection:
+            kept = connection.execute(wanted).one_or_none()
+        return kept is not None and (kept.term, kept.nonce) in term_history
+
     def role(self) -> RoleState:
         """See ``Terms``."""
         with self._store.read() as connection:

@@ -168,7 +168,7 @@ def test_a_peer_of_another_version_or_root_is_not_defined(
     class Reaching(Contacts):
         @contextmanager
         def link_to(self, name: str, addresses: Sequence[str]) -> Iterator[Any]:
-            yield SimpleNamespace(describe=lambda: described)
+            yield SimpleNamespace(describe=lambda invitation: described)
 
     public = SimpleNamespace(cluster=WEST, receivers=("127.0.0.1:1",))
     monkeypatch.setattr("peer.client.contacts.read_public", lambda zookeepers, tls: (zookeepers, public))
@@ -181,9 +181,10 @@ class _There(Contacts):
 
     cluster = WEST
 
-    def reach(self, name: str, zookeepers: str) -> Any:
+    def reach(self, name: str, zookeepers: str, invitation: str = "") -> Any:
         (quorum,) = [found for found in meant_by(zookeepers) if found.root.startswith("/walship/")]
-        return SimpleNamespace(quorum=quorum, public=SimpleNamespace(cluster=type(self).cluster))
+        described = SimpleNamespace(granted=("*",))
+        return SimpleNamespace(quorum=quorum, public=SimpleNamespace(cluster=type(self).cluster), described=described)
 
 
 class _Shell:

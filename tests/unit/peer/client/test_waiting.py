@@ -149,7 +149,7 @@ def test_a_cluster_behind_an_unavailable_relay_is_waited_for(answers: bool) -> N
     ledger.rules.define(relay, 0)
 
     class Behind(Contacts):
-        def reach(self, name: str, zookeepers: str) -> ContactedPeer:
+        def reach(self, name: str, zookeepers: str, invitation: str = "") -> ContactedPeer:
             asked.append(name)
             if len(asked) < 3 or not answers:
                 raise PeerUnavailableError("no receiver of south answers", "Is it up?")

@@ -1,0 +1,96 @@
+"""Grants and invitations over SQL."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from replication.core.grants import Grant
+from replication.core.ids import ClusterId
+from replication.errors import RequestError
+from replication.ledger.grants import ASKED_MAX, INVITATIONS_MAX, GrantRow, Invitation
+from replication.ledger.sql.schema import grants as schema
+from replication.ledger.sql.store.store import SqlStore, insert_into
+
+_g, _i = schema.grants.c, schema.invitations.c
+
+
+class SqlGrants:
+    """``Grants`` over SQL."""
+
+    def __init__(self, store: SqlStore) -> None:
+        """For the ledger in ``store``."""
+        self._store = store
+
+    def all(self) -> list[GrantRow]:
+        """See ``Grants``."""
+        with self._store.read() as connection:
+            return [_row(row) for row in connection.execute(sa.select(schema.grants).order_by(_g.name))]
+
+    def of(self, name: str) -> GrantRow | None:
+        """See ``Grants``."""
+        with self._store.read() as connection:
+            row = connection.execute(sa.select(schema.grants).where(_g.name == name)).one_or_none()
+        return None if row is None else _row(row)
+
+    def put(self, grant: Grant, at: int, *, asked: bool = False) -> None:
+        """See ``Grants``."""
+        with self._store.write() as connection:
+            waiting = sa.select(sa.func.count()).where(_g.asked)
+            if asked and (connection.scalar(waiting) or 0) >= ASKED_MAX:
+                return
+            values = {**_values(grant), "at": at, "asked": asked}
+            insert = insert_into(connection, schema.grants).values(name=grant.cluster.name, **values)
+            if_asked = _g.asked if asked else None
+            connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=values, where=if_asked))
+
+    def pin(self, cluster: ClusterId) -> None:
+        """See ``Grants``."""
+        with self._store.write() as connection:
+            of_name = schema.grants.update().where(_g.name == cluster.name)
+            connection.execute(of_name.values(incarnation=str(cluster.incarnation)))
+
+    def invite(self, invitation: Invitation, now: int) -> None:
+        """See ``Grants``."""
+        with self._store.write() as connection:
+            connection.execute(schema.invitations.delete().where(_i.expires <= now))
+            if (connection.scalar(sa.select(sa.func.count()).select_from(schema.invitations)) or 0) >= INVITATIONS_MAX:
+                raise RequestError(f"{INVITATIONS_MAX} invitations are open", "Let some be used, or expire")
+            values = {**_values(invitation.grant), "expires": invitation.expires}
+            row = {"digest": invitation.digest, "name": invitation.grant.cluster.name, **values}
+            connection.execute(schema.invitations.insert().values(row))
+
+    def redeem(self, digest: str, cluster: ClusterId, now: int) -> bool:
+        """See ``Grants``."""
+        shown = (_i.digest == digest) & (_i.name == cluster.name) & (_i.expires > now)
+        with self._store.write() as connection:
+            row = connection.execute(sa.select(schema.invitations).where(shown)).one_or_none()
+            if row is None:
+                return False
+            connection.execute(schema.invitations.delete().where(shown))
+            connection.execute(schema.grants.delete().where(_g.name == cluster.name))
+            values = {**_values(_grant(row)), "incarnation": str(cluster.incarnation), "at": now, "asked": False}
+            connection.execute(schema.grants.insert().values(name=cluster.name, **values))
+            return True
+
+
+def _values(grant: Grant) -> dict[str, Any]:
+    return {
+        "incarnation": str(grant.cluster.incarnation),
+        "patterns": json.dumps(grant.tables),
+        "origins": json.dumps(grant.origins),
+        "defines": grant.defines,
+        "made_by": grant.by,
+    }
+
+
+def _grant(row: Any) -> Grant:
+    cluster = ClusterId(row.name, UUID(row.incarnation))
+    return Grant(cluster, tuple(json.loads(row.patterns)), tuple(json.loads(row.origins)), row.defines, row.made_by)
+
+
+def _row(row: Any) -> GrantRow:
+    return GrantRow(_grant(row), row.at, row.asked)
