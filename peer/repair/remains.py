@@ -44,17 +44,32 @@ def keep_remains(config: Config, files: Files, row: FileRow, path: str) -> str:
         row: the file; its object goes, where it is in a store.
         path: where it is available.
     """
-    kept = ""
-    if row.is_redundant:
+    kept = link_remains(config, files, row, path)
+    remove_original(files, row, path)
+    return kept
+
+
+def link_remains(config: Config, files: Files, row: FileRow, path: str) -> str:
+    """Give what is left of a file a second name, durably, where quarantined frames are; that name, "" for nothing.
+
+    It is then safe when the ledger forgets the file, since files that are not in the ledger are removed.
+    """
+    if row.is_redundant or not files.exists(path):
+        return ""
+    directory = str(config.data_dir / "quarantine")
+    files.make_directory(directory)
+    kept = f"{directory}/{row.file.slot}-{row.file.number:012d}.wal"
+    files.remove(kept)  # of an attempt that was killed
+    files.link(path, kept)
+    files.sync_directory(directory)
+    return kept
+
+
+def remove_original(files: Files, row: FileRow, path: str) -> None:
+    """Remove a file whose remains are kept, durably, with its object and its counters."""
+    if files.exists(path):
         files.remove(path)
-    elif files.exists(path):
-        directory = str(config.data_dir / "quarantine")
-        files.make_directory(directory)
-        kept = f"{directory}/{row.file.slot}-{row.file.number:012d}.wal"
-        files.rename(path, kept)
-        files.sync_directory(directory)
         files.sync_directory(str(Path(path).parent))
     if row.is_stored:
         store_of(row.path).remove(row.path)
     files.remove(len_path(path))
-    return kept

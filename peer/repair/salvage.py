@@ -16,7 +16,7 @@ from uuid import UUID
 
 from peer.repair.guards import check_growing, check_host, without_replay, without_writer
 from peer.repair.readable import ReadableFile, find_elsewhere, find_readable
-from peer.repair.remains import available, keep_remains
+from peer.repair.remains import available, link_remains, remove_original
 from peer.repair.saved_copy import copied
 from peer.repair.unrecorded import unrecorded
 from replication import log
@@ -84,7 +84,7 @@ def plan_salvage(site: SalvageSite, file: FileId) -> SalvagePlan:
 
 
 def salvage(site: SalvageSite, file: FileId) -> Salvaged:
-    """Salvage a file of this host, or of one that is gone; durable when it returns.
+    """Salvage a file of this host, or of one that is gone; durable when it returns. Killed, it is simply run again.
 
     Args:
         site: where.
@@ -107,11 +107,14 @@ def salvage(site: SalvageSite, file: FileId) -> Salvaged:
             ledger.files.close(file, row.length)
         content, keeps, term = _find(site, left), site.keeps_tables, ledger.terms.current()
         plan = ledger.salvage.plan(file, content.readable, keeps_tables=keeps)
+        own = row.host == config.cluster.host
+        remains = link_remains(config, site.files, row, left.path) if own else ""
         frames = [content.frames[claim] for claim in (*plan.wanted, *plan.elsewhere)]
         with copied(config, ledger, site.files, row.source, frames) if frames else nullcontext() as made:
             copies, claims = (made.row.file, made.claims) if made is not None else (None, ())
             plan = ledger.salvage.carry_out(file, term, content.readable, copies, claims, keeps_tables=keeps)
-        remains = keep_remains(config, site.files, row, left.path) if row.host == config.cluster.host else ""
+        if own:
+            remove_original(site.files, row, left.path)
     done = Salvaged(plan, copies, remains)
     _log_salvaged(ledger, done)
     return done

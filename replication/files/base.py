@@ -71,6 +71,9 @@ class Files(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Rename ``old`` to ``new``, atomically; replace ``new`` if it exists. Durable after ``sync_directory``."""
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file the name ``new``, too. Raises StorageError when that name exists. Durable as ``rename``."""
+
     def remove(self, path: str) -> None:
         """Delete a file, if it exists. Durable after ``sync_directory``."""
 

@@ -175,6 +175,11 @@ class LocalFiles:
         with _path_errors(old, "rename"):
             os.replace(old, new)
 
+    def link(self, old: str, new: str) -> None:
+        """Link(2)."""
+        with _path_errors(old, "link"):
+            os.link(old, new)
+
     def remove(self, path: str) -> None:
         """Unlink(2)."""
         with _path_errors(path, "remove"), contextlib.suppress(FileNotFoundError):

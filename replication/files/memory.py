@@ -228,6 +228,15 @@ class MemoryFiles:
                 raise MissingFileError(f"cannot rename {old}: it does not exist")
             self._names[new] = self._names.pop(old)
 
+    def link(self, old: str, new: str) -> None:
+        """Add a name."""
+        with self.lock:
+            if old not in self._names:
+                raise MissingFileError(f"cannot link {old}: it does not exist")
+            if new in self._names:
+                raise StorageError(f"cannot link {old}: {new} exists")
+            self._names[new] = self._names[old]
+
     def remove(self, path: str) -> None:
         """Drop a name."""
         with self.lock:

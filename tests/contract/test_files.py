@@ -87,6 +87,12 @@ def test_a_name_is_made_once_renamed_and_removed(place: Place) -> None:
     append(file, [b"x"])
     with pytest.raises(StorageError):
         files.create(f"{directory}/a")
+    files.link(f"{directory}/a", f"{directory}/c")
+    with pytest.raises(StorageError):
+        files.link(f"{directory}/a", f"{directory}/c")
+    files.remove(f"{directory}/a")
+    files.rename(f"{directory}/c", f"{directory}/a")
+    assert file.read(0, 1) == b"x" and files.names(directory) == ["a"]
     files.rename(f"{directory}/a", f"{directory}/b")
     files.sync_directory(directory)
     assert not files.exists(f"{directory}/a") and files.exists(f"{directory}/b")
@@ -103,6 +109,7 @@ def test_what_is_not_there_is_named(place: Place) -> None:
     for attempt in (
         lambda: files.open(f"{directory}/a"),
         lambda: files.rename(f"{directory}/a", f"{directory}/b"),
+        lambda: files.link(f"{directory}/a", f"{directory}/b"),
         lambda: files.create(f"{directory}/nowhere/a"),
         lambda: files.map_words(f"{directory}/a", 2, create=False),
     ):

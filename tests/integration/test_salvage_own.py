@@ -7,9 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from peer.repair import salvage as salvaging
 from peer.repair.salvage import plan_salvage, salvage
 from peer.replay.loop import alone
 from peer.status.collect import ClusterStatus, collect
@@ -22,6 +24,8 @@ from replication.core.ids import StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import LockedFileError, RequestError
 from replication.ledger.base import FileKind, Phase
+from replication.ledger.sql.parts.salvage import SqlSalvage
+from replication.master.orphans import OrphanRemover
 from replication.writer.wal.registration import lock_path
 from shell.cli.render import Printer
 from shell.main import run
@@ -152,6 +156,43 @@ def test_frames_before_and_after_the_damage_are_saved_for_both(
     wait_until(
         lambda: west.ledger.time.replicated(world.spec.uuid)[east.cluster].t >= 50, what="west's replicated time"
     )
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("place", ["link_remains", "copied", "carry_out", "remove_original"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_salvage_that_is_killed_anywhere_is_run_again_and_what_is_left_of_the_file_is_kept(
+    world: World, place: str, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    east, file = world.east, world.wal.file
+    world.wal.finish()
+    flip(world.wal, world.ends[2] - 20)
+    damaged = Path(world.wal.path).read_bytes()
+    owner = SqlSalvage if place == "carry_out" else salvaging
+    real = getattr(owner, place)
+
+    def killed(*args: Any, **named: Any) -> None:
+        if after:
+            real(*args, **named)
+        raise Killed(place)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(owner, place, killed)
+        world.salvage()
+    if east.ledger.files.get(file) is not None:
+        world.salvage()
+    config = east.config
+    cleaner = OrphanRemover(east.ledger, east.files, config.cluster.host, [str(config.wal_dir)], age_s=0)
+    east.wal("w1")  # a newer number, so that the file is an orphan
+    cleaner.run_once(0)
+    assert not Path(world.wal.path).exists() and east.ledger.files.get(file) is None
+    (kept,) = (config.data_dir / "quarantine").iterdir()
+    assert kept.read_bytes() == damaged
+    saved = [row for row in east.ledger.files.all() if row.kind is FileKind.LANDING and row.length > FILE_HEADER_BYTES]
+    assert len(saved) == 1, "what could be read is in one file"
 
 
 def test_rows_that_only_a_peer_has_are_named_and_come_back_by_its_bootstrap(world: World) -> None:
