@@ -137,7 +137,7 @@ def _live(spec: TableSpec, group: str, keys: str) -> str:
     """The query for the live versions of one group, with the column names of ``__changes``."""
     names = {field: DUCKDB.name(version_column(field, group)) for field in VERSION}
     fields = ", ".join(f"{name} as {field}" for field, name in names.items())
-    named = group_of_family(spec) if spec.kind == "cell" else DUCKDB.text(group)
+    named = group_of_family(spec, DUCKDB) if spec.kind == "cell" else DUCKDB.text(group)
     return f"select {keys}, {named} as _group, {fields} from here where {names['_commit']} is not null"
 
 

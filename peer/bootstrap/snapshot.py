@@ -159,4 +159,4 @@ def _reader(
 def _group_of(spec: TableSpec) -> str:
     if len(spec.groups) == 1:
         return DUCKDB.text(spec.groups[0].name)
-    return group_of_family(spec, "v.") if spec.kind == "cell" else "v._group"
+    return group_of_family(spec, DUCKDB, "v.") if spec.kind == "cell" else "v._group"

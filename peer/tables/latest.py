@@ -212,7 +212,7 @@ class MergeQuery:
 
     def brought_by(self) -> str:
         """The frames that the existing rows came with: origin, WAL, group, sequence, newest commit time."""
-        group = "_group" if self.spec.kind != "cell" else group_of_family(self.spec)
+        group = "_group" if self.spec.kind != "cell" else group_of_family(self.spec, self.dialect)
         place = f"_origin, _wal, {group}, _seq, max(_commit)"
         parts = [f"select {place} from {self.changes} where _op >= 0 group by all"]
         parts.append(f"select {place} from {self.tombstones} group by all")
@@ -385,16 +385,11 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def group_of_family(spec: TableSpec, prefix: str = "") -> str:
+def group_of_family(spec: TableSpec, dialect: Dialect, prefix: str = "") -> str:
     """Return SQL for the locality group of a cell's family; ``prefix`` precedes the column name, as ``v.`` does."""
     whens = [
-        f"when {prefix}family in ({', '.join(_literal(family) for family in group.members)}) then '{group.name}'"
+        f"when {prefix}family in ({', '.join(map(dialect.text, group.members))}) then {dialect.text(group.name)}"
         for group in spec.groups
         if group.members
     ]
-    return f"case {' '.join(whens)} else '{DEFAULT_GROUP}' end" if whens else f"'{spec.groups[0].name}'"
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("'", "''")
-    return f"'{escaped}'"
+    return f"case {' '.join(whens)} else '{DEFAULT_GROUP}' end" if whens else dialect.text(spec.groups[0].name)

@@ -34,22 +34,27 @@ def open_duckdb() -> duckdb.DuckDBPyConnection:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a SQL engine quotes names, and its 64-bit hash function if joins by hash are faster than by keys, else ""."""
+    """How a SQL engine quotes names, and its 64-bit hash function if joins by hash are faster than by keys, else "".
+
+    ``backslash``: whether a backslash in a string literal escapes the next character, a quote too.
+    """
 
     quote: str
     hash: str = ""
+    backslash: bool = False
 
     def name(self, name: str) -> str:
         """Return ``name`` as a quoted identifier."""
         return f"{self.quote}{name.replace(self.quote, self.quote * 2)}{self.quote}"
 
     def text(self, value: str) -> str:
-        """Return ``value`` as a string literal. Values are checked names, without quotes and backslashes."""
-        assert "'" not in value and "\\" not in value, value
-        return f"'{value}'"
+        """Return ``value`` as a string literal, whatever it holds."""
+        escaped = value.replace("\\", "\\\\") if self.backslash else value
+        quote = "\\'" if self.backslash else "''"
+        return "'" + escaped.replace("'", quote) + "'"
 
 
-SPARK = Dialect("`", "xxhash64")
+SPARK = Dialect("`", "xxhash64", backslash=True)
 DUCKDB = Dialect('"')
 
 

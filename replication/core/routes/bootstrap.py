@@ -17,7 +17,6 @@ from replication.core.coverage import Interval, Ranges
 from replication.core.definition.schema import TS, SchemaVersion
 from replication.core.frame import Buffer
 from replication.core.ids import COUNT_END, FileId, StreamId
-from replication.core.rows.batch import check_unpacked
 from replication.errors import FormatError, SchemaError
 
 #: The place of a version in the order: ``_at`` is the origin WAL as an index into ``Coverage.wals``.
@@ -37,6 +36,8 @@ def bootstrap_schema(version: SchemaVersion) -> pa.Schema:
 
 def decode_rows(payload: Buffer, version: SchemaVersion) -> pa.RecordBatch:
     """Decode the rows of a BOOTSTRAP frame. Raises SchemaError when the payload does not fit the schema version."""
+    from replication.core.rows.batch import check_unpacked  # deferred: the ledger needs no Arrow
+
     check_unpacked(payload)
     try:
         batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(payload)), bootstrap_schema(version))

@@ -101,7 +101,8 @@ def attach(
     connection: duckdb.DuckDBPyConnection, view: str, fields: Sequence[Shown], tasks: Sequence[FileScanTask]
 ) -> None:
     """Create ``view`` of the live rows of planned files; ``_file`` and ``_pos`` are a row's file and position."""
-    read = ", ".join(f"{f.id}: {{name: 'c{f.id}', type: '{f.type}', default_value: NULL}}" for f in fields if f.id)
+    stored = [(f.id, DUCKDB.text(f.type)) for f in fields if f.id]
+    read = ", ".join(f"{number}: {{name: 'c{number}', type: {kind}, default_value: NULL}}" for number, kind in stored)
     nothing = ", ".join(f"null::{field.type} as {DUCKDB.name(field.name)}" for field in fields)
     names = ", ".join(DUCKDB.name(field.name) for field in fields)
     columns = ", ".join(
@@ -115,7 +116,7 @@ def attach(
         alike[path[: len(path) - len(local_path(path))], bool(task.delete_files)].append(task)
     for (prefix, deletes), members in alike.items():
         data = _scan(connection, [task.file.file_path for task in members], read)
-        rows = f"(select {columns}, '{prefix}' || filename as _file, file_row_number as _pos from {data}) d"
+        rows = f"(select {columns}, {DUCKDB.text(prefix)} || filename as _file, file_row_number as _pos from {data}) d"
         if deletes:
             rows += f" anti join {_deletes(connection, members)} g on d._file = g.file_path and d._pos = g.pos"
         parts.append(f"select {names}, _file, _pos from {rows}")
@@ -147,8 +148,7 @@ def _files(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> str:
     for scheme in {path.partition("://")[0] for path in paths if "://" in path} - {"file"}:
         if not connection.filesystem_is_registered(scheme):
             connection.register_filesystem(fsspec.filesystem(scheme))
-    quoted = (local_path(path).replace("'", "''") for path in paths)
-    return "[" + ", ".join(f"'{path}'" for path in quoted) + "]"
+    return "[" + ", ".join(DUCKDB.text(local_path(path)) for path in paths) + "]"
 
 
 def _check_deletes(task: FileScanTask) -> None:
