@@ -65,7 +65,7 @@ def copy(
         Literal["directory", "dataset", "file"], typer.Option("--file-set", help="Which files appear together.")
     ] = "directory",
     limit: Annotated[str, typer.Option("--limit", metavar="RATE", help="Bytes per second at most: 50MiB.")] = "",
-    threads: Annotated[int, typer.Option("--threads", min=1, max=256, help="That copy at once.")] = 4,
+    threads: Annotated[int, typer.Option("--threads", min=0, max=256, help="That copy at once. 0 chooses.")] = 0,
     attempts: Annotated[int, typer.Option("--attempts", min=1, help="For each file.")] = 3,
     files_per_split: Annotated[int, typer.Option("--files-per-split", min=1, help="Small files in one task.")] = 128,
     range_size: Annotated[str, typer.Option("--range-size", metavar="SIZE", help="Parts of large files.")] = "64MiB",

@@ -52,7 +52,7 @@ class CopyConfiguration:
         block_size: in bytes, where the store has that.
         range_bytes: larger files are copied in ranges of that size, each with a digest of its own.
         files_per_split: so many small files at most are one task.
-        threads: that copy.
+        threads: that copy; 0 chooses: as many as there are cores between local folders, else 8.
         bytes_per_s: limit over all threads; None sets none.
         attempts: for each file, with growing waits between them.
     """
@@ -73,7 +73,7 @@ class CopyConfiguration:
     block_size: int | None = None
     range_bytes: int = 64 << 20
     files_per_split: int = 128
-    threads: int = 4
+    threads: int = 0
     bytes_per_s: float | None = None
     attempts: int = 3
 

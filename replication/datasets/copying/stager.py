@@ -6,6 +6,7 @@ Bounds: ``configuration.threads`` threads; each holds one small file or two piec
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -27,6 +28,7 @@ from replication.log import get
 from replication.retries import exponential
 
 SMALL_BYTES_MAX = 4 << 20
+_THREADS = 8
 _WAIT_MIN_S, _WAIT_MAX_S = 0.2, 30.0
 _R = TypeVar("_R")
 _log = get(__name__)
@@ -61,11 +63,19 @@ class Stager:
         self.configuration, self.staging, self.journal = configuration, staging, journal
         self.window, self.file_sets, self.progress, self.throttle = window, file_sets, progress, throttle
         self._stopped = threading.Event()
-        self._wait = exponential(_WAIT_MIN_S, _WAIT_MAX_S)
+        self._wait = exponential(_THREADS = 8
+_WAIT_MIN_S, _WAIT_MAX_S)
         self.error: BaseException | None = None
         self._threads = [
-            threading.Thread(target=self._work, name=f"copy-{n}", daemon=True) for n in range(configuration.threads)
+            threading.Thread(target=self._work, name=f"copy-{n}", daemon=True) for n in range(self._count())
         ]
+
+    def _count(self) -> int:
+        if self.configuration.threads:
+            return self.configuration.threads
+        if self._source.traits.is_local and self.target.traits.is_local:
+            return min(os.cpu_count() or 1, _THREADS)  # more write large files out of order, and are slower
+        return _THREADS
 
     def start(self) -> None:
         """Start the threads."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from replication.commit.leases import Leases
 from replication.commit.sequence import CommitSequence
+from replication.commit.step import step_to_json
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.copying.file_sets import FileSet
@@ -27,6 +29,7 @@ from replication.log import get
 
 WAITING_MAX = 256
 _SYNCED_ONE_BY_ONE = 16
+_GATHERED_S = 0.3  # file sets of that time are published together, by one sync
 _FILES_PER_REMOVAL = 1000
 _log = get(__name__)
 
@@ -86,6 +89,7 @@ class Publisher:
 
     def _work(self) -> None:
         try:
+            step_to_json(SyncTarget("", ()))  # loads pydantic while files are copied, which takes a tenth of a second
             with Leases(self._steps) as leases:
                 while (batch := self._taken()) is not None:
                     ready = [file_set for file_set in batch if self._is_ready(file_set)]
@@ -102,9 +106,10 @@ class Publisher:
         if first is None:
             return None
         batch = [first]
+        until_s = time.monotonic() + _GATHERED_S
         while len(batch) < WAITING_MAX:
             try:
-                following = self._waiting.get_nowait()
+                following = self._waiting.get(timeout=max(until_s - time.monotonic(), 0.001))
             except queue.Empty:
                 break
             if following is None:
