@@ -63,8 +63,7 @@ class Stager:
         self.configuration, self.staging, self.journal = configuration, staging, journal
         self.window, self.file_sets, self.progress, self.throttle = window, file_sets, progress, throttle
         self._stopped = threading.Event()
-        self._wait = exponential(_THREADS = 8
-_WAIT_MIN_S, _WAIT_MAX_S)
+        self._wait = exponential(_WAIT_MIN_S, _WAIT_MAX_S)
         self.error: BaseException | None = None
         self._threads = [
             threading.Thread(target=self._work, name=f"copy-{n}", daemon=True) for n in range(self._count())
