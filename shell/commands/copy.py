@@ -71,6 +71,9 @@ def copy(
     range_size: Annotated[str, typer.Option("--range-size", metavar="SIZE", help="Parts of large files.")] = "64MiB",
     block_size: Annotated[str, typer.Option("--block-size", metavar="SIZE", help="Of the target, on HDFS.")] = "",
     replication: Annotated[int | None, typer.Option("--replication", min=1, help="Of the target, on HDFS.")] = None,
+    convert: Annotated[
+        list[str] | None, typer.Option("--convert", help="gunzip, gzip, unzstd, zstd. May be repeated, in order.")
+    ] = None,
     report: Annotated[Path | None, typer.Option("--report", help="Write each file's outcome there, as JSON.")] = None,
 ) -> None:
     """Copy a folder or a file between stores; what is copied appears whole, and is durable when it returns.
@@ -78,6 +81,7 @@ def copy(
     Folders are published one by one, each with all its files. Run it again after a failure: it goes on where it was.
     Exits with 12 if some files failed.
     """
+    from replication.core.copying.conversions import check_conversions
     from replication.datasets.request import copy_job
     from shell.copying.options import configuration_of, modes
     from shell.copying.reports import reporting
@@ -102,6 +106,7 @@ def copy(
             "attempts": attempts,
             "files_per_split": files_per_split,
             "replication": replication,
+            "conversions": check_conversions(convert or []),
         },
         numbers={"bytes_per_s": limit, "range_bytes": range_size, "block_size": block_size},
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replication.core.copying.configuration import CopyConfiguration, Existing, Grouping, parse_preserve
+from replication.core.copying.conversions import check_conversions
 from replication.core.copying.filters import FilterRule, Filters
 from replication.core.copying.names import RelativePath
 from replication.errors import RequestError
@@ -120,6 +121,7 @@ def declared(options: Mapping[str, Any]) -> CopyConfiguration:
     numbers = {"max-delete": "delete_max", "threads": "threads", "attempts": "attempts"}
     numbers |= {"files-per-split": "files_per_split", "replication": "replication"}
     given: dict[str, Any] = {"compare_content": taken("checksum", False)}
+    given["conversions"] = check_conversions(texts("convert"))
     given |= {name.replace("-", "_"): taken(name, name == "recursive") for name in flags}
     given |= {field: taken(name, 0) for name, field in numbers.items() if name in left}
     sizes = {"limit": "bytes_per_s", "range-size": "range_bytes", "block-size": "block_size"}

@@ -47,7 +47,10 @@ def tools(source: Path, target: Path) -> dict[str, Callable[[], None]]:
         return run
 
     walship = [sys.executable, "-c", "from shell.main import main; main()", "copy", str(source), str(target)]
-    found = {"walship copy": call(*walship, sync=False), "cp -r + sync": call("cp", "-r", str(source), str(target), sync=True)}
+    found = {
+        "walship copy": call(*walship, sync=False),
+        "cp -r + sync": call("cp", "-r", str(source), str(target), sync=True),
+    }
     if shutil.which("rsync"):
         found["rsync --fsync"] = call("rsync", "-rt", "-W", "--fsync", f"{source}/", f"{target}/", sync=False)
     if shutil.which("rclone"):

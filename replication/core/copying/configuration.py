@@ -54,6 +54,7 @@ class CopyConfiguration:
         files_per_split: so many small files at most are one task.
         threads: that copy; 0 chooses: as many as there are cores between local folders, else 8.
         bytes_per_s: limit over all threads; None sets none.
+        conversions: names of :mod:`conversions`, in order; each applies to files with its extension.
         attempts: for each file, with growing waits between them.
     """
 
@@ -75,6 +76,7 @@ class CopyConfiguration:
     files_per_split: int = 128
     threads: int = 0
     bytes_per_s: float | None = None
+    conversions: tuple[str, ...] = ()
     attempts: int = 3
 
     def file_set_of(self, destination: RelativePath) -> str:

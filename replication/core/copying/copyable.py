@@ -12,6 +12,7 @@ from typing import Any
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.conversions import converted_path
 from replication.core.copying.names import RelativePath
 
 
@@ -55,7 +56,7 @@ class CopyableFile:
         owner, group and permission are the origin's as far as they are preserved.
         """
         preserve = configuration.preserve
-        destination = given.pop("destination", origin.path)
+        destination = given.pop("destination", converted_path(origin.path, configuration.conversions))
         defaults: dict[str, Any] = {
             "file_set": configuration.file_set_of(destination),
             "owner": origin.user if "owner" in preserve else "",

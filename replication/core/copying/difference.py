@@ -31,6 +31,7 @@ def decide(
     keeps_times: bool,
     precision_ns: int = 1,
     same_content: bool | None = None,
+    is_converted: bool = False,
 ) -> Decision:
     """Whether a file is copied over what the target has.
 
@@ -42,6 +43,7 @@ def decide(
             not older than its source counts as equal if its size is.
         precision_ns: times that differ by less are equal.
         same_content: the result of comparing digests, which then decides instead of the times.
+        is_converted: the copy has other bytes, so sizes and contents tell nothing.
     """
     if there is None:
         return Decision.NEW
@@ -52,12 +54,13 @@ def decide(
     ahead_ns = None
     if origin.timestamp_ns is not None and there.timestamp_ns is not None:
         ahead_ns = there.timestamp_ns - origin.timestamp_ns
-    if same_content is not None:
+    has_size = is_converted or origin.size == there.size
+    if same_content is not None and not is_converted:
         is_same = same_content
     elif ahead_ns is None:
-        is_same = origin.size == there.size
+        is_same = has_size
     else:
-        is_same = origin.size == there.size and (abs(ahead_ns) < precision_ns if keeps_times else ahead_ns >= 0)
+        is_same = has_size and (abs(ahead_ns) < precision_ns if keeps_times else ahead_ns >= 0)
     if is_same:
         return Decision.SAME
     if existing is Existing.UPDATE and ahead_ns is not None and ahead_ns >= precision_ns:

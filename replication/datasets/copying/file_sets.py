@@ -11,10 +11,11 @@ from replication.core.copying.copyable import CopyableFile
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file that waits to be published, and its digest in hexadecimal."""
+    """A file that waits to be published, its digest in hexadecimal, and its size there in bytes."""
 
     file: CopyableFile
     digest: str
+    size: int
 
 
 @dataclass(slots=True)

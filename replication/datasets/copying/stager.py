@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.conversions import applied
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range, file_digest, ranges_of
@@ -20,7 +21,7 @@ from replication.datasets.copying.journal import CopyJournal, JournalEntry
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
 from replication.datasets.copying.throttle import CopyThrottle
-from replication.datasets.copying.transfer import check_digest, copy_range, copy_small, copy_stream
+from replication.datasets.copying.transfer import check_digest, copy_converted, copy_range, copy_small, copy_stream
 from replication.datasets.copying.window import CopyWindow
 from replication.datasets.stores.base import Store, is_temporary
 from replication.errors import ChangedFileError, CopyError, one_line
@@ -122,12 +123,14 @@ class Stager:
                 found = self.tried(file, lambda file=file: self._copy_small(file))  # type: ignore[misc]
                 if found is None:
                     continue
-                entries.append(JournalEntry(file.guid, self.staging.path_of(file), file.origin.size, found))
-            staged.append(StagedFile(file, found))
+                entries.append(JournalEntry(file.guid, self.staging.path_of(file), found.size, found.digest))
+            staged.append(found)
         self.journal.add(entries)
         self.file_sets.staged(staged)
 
-    def _copy_small(self, file: CopyableFile) -> str:
+    def _copy_small(self, file: CopyableFile) -> StagedFile:
+        if self._conversions(file):
+            return self._copy_converted(file)
         path = self.staging.path_of(file)
         self.staging.make_folder_for(file, path)
         digest = copy_small(self._source, self.target, file, path, self.throttle)
@@ -135,21 +138,42 @@ class Stager:
             self.target.sync([path])
             check_digest(self.target, path, Range(0, 0, file.origin.size), digest)
         self.progress.moved(file.origin.size)
-        return digest.hex()
+        return StagedFile(file, digest.hex(), file.origin.size)
 
     def _large(self, file: CopyableFile) -> None:
         found = self.reused(file)
-        if found is None and self.target.traits.writes_ranges:
+        if found is None and self.target.traits.writes_ranges and not self._conversions(file):
             self.window.share(_RangedCopy(self, file, self._source))
             return
         if found is None:
-            found = self.tried(file, lambda: self._copy_stream(file))
+            copy = self._copy_converted if self._conversions(file) else self._copy_stream
+            found = self.tried(file, lambda: copy(file))
             if found is None:
                 return
-            self.journal.add([JournalEntry(file.guid, self.staging.path_of(file), file.origin.size, found)])
-        self.file_sets.staged([StagedFile(file, found)])
+            self.journal.add([JournalEntry(file.guid, self.staging.path_of(file), found.size, found.digest)])
+        self.file_sets.staged([found])
 
-    def _copy_stream(self, file: CopyableFile) -> str:
+    def _conversions(self, file: CopyableFile) -> tuple[str, ...]:
+        names = self.configuration.conversions
+        return applied(file.origin.path, names) if names else ()
+
+    def _copy_converted(self, file: CopyableFile) -> StagedFile:
+        path = self.staging.path_of(file)
+        self.staging.make_folder_for(file, path)
+        writer = self.target.create(path, file, -1)
+        try:
+            size, digest = copy_converted(
+                self._source, writer, file, self._conversions(file), self.configuration.range_bytes, self.throttle
+            )
+            writer.finish()
+        finally:
+            writer.close()
+        if self.configuration.verify and self._digest_of(path, size) != digest:
+            raise CopyError(f"{path} has other bytes than were written", "Check the disk")
+        self.progress.moved(file.origin.size)
+        return StagedFile(file, digest, size)
+
+    def _copy_stream(self, file: CopyableFile) -> StagedFile:
         path = self.staging.path_of(file)
         self.staging.make_folder_for(file, path)
         parts = ranges_of(file.origin.size, self.configuration.range_bytes)
@@ -162,10 +186,10 @@ class Stager:
         if self.configuration.verify:
             for part, digest in zip(parts, digests, strict=True):
                 check_digest(self.target, path, part, digest)
-        return file_digest(digests)
+        return StagedFile(file, file_digest(digests), file.origin.size)
 
-    def reused(self, file: CopyableFile) -> str | None:
-        """The digest of a file that an earlier run staged and did not publish; None if there is none that is good."""
+    def reused(self, file: CopyableFile) -> StagedFile | None:
+        """A file that an earlier run staged and did not publish; None if there is none that is good."""
         if self.journal.is_empty:
             return None
         guid = file.guid
@@ -181,7 +205,7 @@ class Stager:
             return None
         self.progress.reused(staged.size)
         _log.info("staged_file_reused", file=file.destination, guid=guid)
-        return staged.digest
+        return StagedFile(file, staged.digest, staged.size)
 
     def _digest_of(self, path: RelativePath, size: int) -> str:
         digests = []
@@ -296,4 +320,4 @@ class _RangedCopy:
             writer.close()
         digest = file_digest(self._digests)
         stager.journal.add([JournalEntry(self._guid, self._path, self._file.origin.size, digest)])
-        stager.file_sets.staged([StagedFile(self._file, digest)])
+        stager.file_sets.staged([StagedFile(self._file, digest, self._file.origin.size)])

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
-from replication.core.copying.ranges import Range
+from replication.core.copying.ranges import Range, file_digest
+from replication.datasets.converters.compression import CONVERTERS
 from replication.datasets.copying.throttle import CopyThrottle
 from replication.datasets.stores.base import FileReader, FileWriter, Store
 from replication.errors import ChangedFileError, CopyError
@@ -92,6 +93,39 @@ def copy_stream(
         if rest or beyond:
             raise changed(file)
     return digests
+
+
+def copy_converted(
+    source: Store,
+    writer: FileWriter,
+    file: CopyableFile,
+    names: Sequence[str],
+    range_bytes: int,
+    throttle: CopyThrottle,
+) -> tuple[int, str]:
+    """Copy a file through conversions, front to back; the size of what was written, and its digest.
+
+    Raises:
+        CopyError: it does not fit a conversion, or unpacks to far too much.
+    """
+    digests, digest, at = [], hashlib.sha256(), 0
+    with _ReadAhead(source, file, throttle) as read:
+        pieces: Iterator[bytes] = read
+        for name in names:
+            pieces = CONVERTERS[name](pieces, file.origin.size)
+        for whole in pieces:
+            rest = memoryview(whole)
+            while rest:
+                part = rest[: range_bytes - at % range_bytes]
+                digest.update(part)
+                writer.write(at, part)
+                at, rest = at + len(part), rest[len(part) :]
+                if at % range_bytes == 0:
+                    digests.append(digest.digest())
+                    digest = hashlib.sha256()
+    if at % range_bytes or not digests:
+        digests.append(digest.digest())
+    return at, file_digest(digests)
 
 
 def changed(file: CopyableFile) -> ChangedFileError:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration, Existing, Grouping
+from replication.core.copying.conversions import applied
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.difference import Decision, decide
 from replication.core.copying.names import ROOT, STAGING, RelativePath
@@ -172,7 +173,13 @@ def decision_on(
 ) -> Decision:
     """Whether a file needs copying; reads both sides if contents are to be compared."""
     same: bool | None = None
-    if there is not None and configuration.compare_content and configuration.existing is not Existing.OVERWRITE:
+    is_converted = bool(applied(file.path, configuration.conversions))
+    if (
+        there is not None
+        and not is_converted
+        and configuration.compare_content
+        and configuration.existing is not Existing.OVERWRITE
+    ):
         same = file.size == there.size and content_digest(source, file) == content_digest(target, there)
     return decide(
         file,
@@ -181,6 +188,7 @@ def decision_on(
         keeps_times=target.traits.keeps_times and "times" in configuration.preserve,
         precision_ns=max(source.traits.precision_ns, target.traits.precision_ns),
         same_content=same,
+        is_converted=is_converted,
     )
 
 

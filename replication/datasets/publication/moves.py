@@ -76,9 +76,7 @@ def _topmost_missing(folder: RelativePath, is_there: Callable[[RelativePath], bo
 
 
 def _move(destination: RelativePath, staged_root: RelativePath, files: list[StagedFile], *, is_folder: bool) -> Move:
-    moved = tuple(
-        MovedFile(each.file.destination.relative_to(destination), each.file.origin.size, each.digest) for each in files
-    )
+    moved = tuple(MovedFile(each.file.destination.relative_to(destination), each.size, each.digest) for each in files)
     return Move(destination.below(staged_root), destination, is_folder, moved)
 
 

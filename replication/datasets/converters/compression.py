@@ -1,0 +1,90 @@
+"""gzip and zstd, as streams of pieces: bounded memory, and a bound on what a small file may become."""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from replication.errors import CopyError, RequestError
+
+#: An unpacked file may have so many bytes, or so many times the packed ones if that is more.
+UNPACKED_BYTES_MAX, UNPACKED_RATIO_MAX = 1 << 30, 200
+_PIECE = 1 << 20
+_GZIP = zlib.MAX_WBITS | 16
+
+#: Turns the pieces of a file of so many bytes into others.
+Convert = Callable[[Iterable[bytes], int], Iterator[bytes]]
+
+
+def gzip(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Compress; the same bytes every time, since the header has no time."""
+    packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
+    for piece in pieces:
+        yield packer.compress(piece)
+    yield packer.flush()
+
+
+def gunzip(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Decompress; several members one after the other, too.
+
+    Raises:
+        CopyError: it is no gzip, it is cut short, or it unpacks to far more than it is.
+    """
+    unpacker, seen, is_open = zlib.decompressobj(_GZIP), 0, False
+    for piece in pieces:
+        data = piece
+        while data:
+            if unpacker.eof:
+                unpacker, is_open = zlib.decompressobj(_GZIP), False
+            is_open = True
+            try:
+                made = unpacker.decompress(data, _PIECE)
+            except zlib.error as error:
+                raise CopyError(f"a file is no gzip: {error}", "Exclude it, or copy it as it is") from None
+            seen = _checked(seen + len(made), size)
+            yield made
+            data = unpacker.unconsumed_tail or unpacker.unused_data
+    if is_open and not unpacker.eof:
+        raise CopyError("a gzip file is cut short", "Look at the source")
+
+
+def zstd(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Compress."""
+    packer = _zstandard().ZstdCompressor(level=3).compressobj()
+    for piece in pieces:
+        yield packer.compress(piece)
+    yield packer.flush()
+
+
+def unzstd(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Decompress. Raises CopyError as :func:`gunzip`."""
+    library, seen = _zstandard(), 0
+    unpacker = library.ZstdDecompressor(max_window_size=1 << 27).decompressobj(read_across_frames=True)
+    for piece in pieces:
+        for begin in range(0, len(piece), _PIECE >> 4):
+            try:
+                made = unpacker.decompress(piece[begin : begin + (_PIECE >> 4)])
+            except library.ZstdError as error:
+                raise CopyError(f"a file is no zstd: {error}", "Exclude it, or copy it as it is") from None
+            seen = _checked(seen + len(made), size)
+            yield made
+
+
+def _checked(unpacked: int, packed: int) -> int:
+    if unpacked > max(UNPACKED_BYTES_MAX, UNPACKED_RATIO_MAX * packed):
+        raise CopyError(
+            f"a file of {packed} bytes unpacks to more than {UNPACKED_RATIO_MAX} times as much", "Exclude it"
+        )
+    return unpacked
+
+
+def _zstandard() -> Any:
+    try:
+        return importlib.import_module("zstandard")
+    except ImportError:
+        raise RequestError("zstd needs the package zstandard", "Install it: pip install zstandard") from None
+
+
+CONVERTERS: dict[str, Convert] = {"gzip": gzip, "gunzip": gunzip, "zstd": zstd, "unzstd": unzstd}

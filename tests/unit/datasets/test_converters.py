@@ -1,0 +1,79 @@
+"""Converters: gzip and zstd on the way, back again, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replication.core.copying.conversions import converted_path
+from replication.core.copying.names import RelativePath
+from replication.datasets.converters import compression
+from replication.datasets.converters.compression import CONVERTERS
+from replication.errors import CopyError
+from tests.copying import copied, read_tree, write_tree
+
+CONTENT = os.urandom(3 << 20) + bytes(3 << 20)
+
+
+@pytest.mark.parametrize(("name", "back"), [("gzip", "gunzip"), ("zstd", "unzstd")])
+@given(pieces=st.lists(st.binary(max_size=50), max_size=6))
+def test_what_is_packed_is_unpacked_at_any_split(name: str, back: str, pieces: list[bytes]) -> None:
+    packed = b"".join(CONVERTERS[name](pieces, 0))
+    parts = [packed[at : at + 7] for at in range(0, len(packed), 7)]
+    assert b"".join(CONVERTERS[back](parts, len(packed))) == b"".join(pieces)
+
+
+def test_members_of_a_gzip_file_are_unpacked_one_after_the_other() -> None:
+    packed = gzip.compress(b"one") + gzip.compress(b"two")
+    assert b"".join(CONVERTERS["gunzip"]([packed], len(packed))) == b"onetwo"
+
+
+def test_extensions_follow() -> None:
+    path = RelativePath("a/b.csv.gz")  # 000-30
+    assert converted_path(path, ["gunzip"]) == "a/b.csv"
+    assert converted_path(path, ["gunzip", "zstd"]) == "a/b.csv.zst"
+    assert converted_path(RelativePath("a/b.csv"), ["gunzip"]) == "a/b.csv"
+    assert converted_path(RelativePath("a/.gz"), ["gunzip"]) == "a/.gz"
+
+
+def test_files_are_unpacked_while_they_are_copied_and_not_copied_again(tmp_path: Path) -> None:
+    # 000-9, 000-42
+    packed = {
+        "a/small.csv.gz": gzip.compress(b"x" * 1000),
+        "a/large.bin.zst": zstandard.compress(CONTENT),
+        "b": b"as it is",
+    }
+    write_tree(tmp_path / "src", packed)
+    made = copied(
+        tmp_path / "src", tmp_path / "dst", conversions=("gunzip", "unzstd"), range_bytes=1 << 20, verify=True
+    )
+    assert made.progress.counts.failures == {}
+    assert read_tree(tmp_path / "dst") == {"a/small.csv": b"x" * 1000, "a/large.bin": CONTENT, "b": b"as it is"}
+    again = copied(tmp_path / "src", tmp_path / "dst", conversions=("gunzip", "unzstd"))
+    assert again.progress.counts.files_listed == 0
+
+
+@pytest.mark.parametrize("name", ["gunzip", "unzstd"])
+def test_a_bomb_and_what_is_no_such_file_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compression, "UNPACKED_BYTES_MAX", 1 << 20)  # 000-10
+    bomb = {"gunzip": gzip.compress, "unzstd": zstandard.compress}[name](bytes(64 << 20))
+    with pytest.raises(CopyError, match="times as much"):
+        for _ in CONVERTERS[name]([bomb], len(bomb)):
+            pass
+    with pytest.raises(CopyError, match="is no"):
+        list(CONVERTERS[name]([b"something else"], 14))
+
+
+def test_a_gzip_file_that_is_cut_short_is_not_published(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"a.gz": gzip.compress(CONTENT)[:-9]})
+    counts = copied(tmp_path / "src", tmp_path / "dst", conversions=("gunzip",)).progress.counts
+    assert "cut short" in counts.failures["a"]
+    assert read_tree(tmp_path / "dst") == {}
