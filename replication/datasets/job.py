@@ -33,7 +33,7 @@ from replication.datasets.finders.base import CopyableDataset, DatasetFinder, Li
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.publication.publisher import Publisher
 from replication.datasets.publication.steps import CopySite, PublishFileSet
-from replication.datasets.stores.base import Store
+from replication.datasets.stores.base import EntryKind, Store
 from replication.datasets.stores.local import LocalStore
 from replication.errors import LockedFileError, RequestError
 from replication.log import get
@@ -142,7 +142,15 @@ class _Run:
         self.staging = Staging(job.target, job.id)
         self._window = CopyWindow(SMALL_BYTES_MAX, configuration.files_per_split, SPLIT_BYTES)
         self._publisher = Publisher(
-            job.target, self.staging, configuration, journal, steps, job.id, job.progress, self._published
+            job.target,
+            self.staging,
+            configuration,
+            journal,
+            steps,
+            job.id,
+            job.progress,
+            self._folder_like,
+            self._published,
         )
         self._file_sets = FileSets(self._publisher.put)
         self._stager = Stager(
@@ -199,6 +207,10 @@ class _Run:
         for each in file_set.staged:
             self._job.report("copied", each.file.destination, each.file.origin.size)
         self._job.published(file_set)
+
+    def _folder_like(self, path: RelativePath) -> FileAttributes | None:
+        found = self._job.source.status(path)
+        return found.attributes if found is not None and found.kind is EntryKind.FOLDER else None
 
     @property
     def is_stopped(self) -> bool:

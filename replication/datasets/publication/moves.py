@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range, file_digest, ranges_of
 from replication.datasets.copying.file_sets import StagedFile
@@ -29,13 +30,24 @@ class MovedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class MovedFolder:
+    """A new folder of a move: its path below the move's, and the mode bits, owner and group that it gets."""
+
+    name: str
+    permission: int | None
+    user: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
-    """From a staged path to its destination; a file, or a folder with these files."""
+    """From a staged path to its destination; a file, or a folder with these files and folders."""
 
     origin: str
     destination: str
     is_folder: bool
     files: tuple[MovedFile, ...]
+    folders: tuple[MovedFolder, ...] = ()
 
 
 def plan_moves(
@@ -92,6 +104,14 @@ def make(target: Store, move: Move, backup: RelativePath | None) -> None:
     if not move.is_folder:
         _move_file(target, origin, destination, backup)
         return
+    _move_folder(target, move, backup)
+    for folder in move.folders:
+        path = RelativePath(folder.name).below(destination)
+        target.give_folder(path, FileAttributes(path, 0, None, folder.user, folder.group, folder.permission))
+
+
+def _move_folder(target: Store, move: Move, backup: RelativePath | None) -> None:
+    origin, destination = RelativePath(move.origin), RelativePath(move.destination)
     try:
         target.move(origin, destination)
     except FileNotFoundError:
@@ -133,6 +153,12 @@ def is_made(target: Store, move: Move, *, read: bool, range_bytes: int) -> bool:
     if target.status(RelativePath(move.origin)) is not None:
         return False
     destination = RelativePath(move.destination)
+    for folder in move.folders:
+        entry = target.status(RelativePath(folder.name).below(destination))
+        if entry is None or entry.attributes is None:
+            return False
+        if folder.permission is not None and entry.attributes.permission != folder.permission:
+            return False
     for file in move.files:
         path = RelativePath(file.name).below(destination)
         entry = target.status(path)

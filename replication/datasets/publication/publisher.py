@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import queue
+import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from replication.commit.leases import Leases
 from replication.commit.sequence import CommitSequence
 from replication.commit.step import step_to_json
+from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
-from replication.datasets.publication.moves import Move, plan_moves
+from replication.datasets.publication.moves import Move, MovedFolder, plan_moves
 from replication.datasets.publication.steps import CopySite, PublishFileSet, RemoveExtras, SyncTarget
 from replication.datasets.stores.base import Store
 from replication.errors import ReplicationError, StepFailedError, one_line
@@ -45,6 +48,8 @@ class Publisher:
         steps: where the commit steps are stored.
         job: the job's id; the name under which they are.
         progress: told of what is published.
+        folder_like: the attributes in the source of a folder of the target; None if it has none.
+        published: told of each file set that is in place.
     """
 
     def __init__(
@@ -56,11 +61,14 @@ class Publisher:
         steps: CommitStepStore,
         job: str,
         progress: CopyProgress,
+        folder_like: Callable[[RelativePath], FileAttributes | None] = lambda path: None,
         published: Callable[[FileSet], None] = lambda file_set: None,
     ) -> None:
         self._target, self._staging, self._configuration = target, staging, configuration
         self._journal, self._steps, self._job, self._progress = journal, steps, job, progress
-        self._published = published
+        self._published, self._folder_like = published, folder_like
+        keeps = target.traits.keeps_permissions and target.traits.is_local
+        self._preserve = configuration.preserve - {"times"} if keeps else frozenset()
         self._site = CopySite(target)
         self._folders: dict[RelativePath, None] = {}
         self._waiting: queue.Queue[FileSet | None] = queue.Queue(WAITING_MAX)
@@ -164,8 +172,7 @@ class Publisher:
         root = self._staging.folder_of(file_set.name)
         folders = self._target.traits.moves_folders and self._staging.is_clean(root)
         moves = plan_moves(file_set.staged, root, self._is_there, folders=folders)
-        for move in moves:
-            self._note_folders(move)
+        moves = [replace(move, folders=self._new_folders(move)) for move in moves]
         backup = self._configuration.backup_dir or ""
         return PublishFileSet(file_set.name, tuple(moves), self._configuration.range_bytes, backup)
 
@@ -177,15 +184,33 @@ class Publisher:
         self._folders[folder] = None
         return True
 
-    def _note_folders(self, move: Move) -> None:
-        if move.is_folder:
-            destination = RelativePath(move.destination)
-            self._folders[destination] = None
-            for file in move.files:
-                folder = RelativePath(file.name).parent
-                while folder:
-                    self._folders[folder.below(destination)] = None
-                    folder = folder.parent
+    def _new_folders(self, move: Move) -> tuple[MovedFolder, ...]:
+        """The folders that a move makes, with what they get of the source's; they are noted as being there."""
+        if not move.is_folder:
+            return ()
+        destination = RelativePath(move.destination)
+        names = {ROOT}
+        for file in move.files:
+            folder = RelativePath(file.name).parent
+            while folder and folder not in names:
+                names.add(folder)
+                folder = folder.parent
+        found = []
+        for name in sorted(names):
+            path = name.below(destination)
+            self._folders[path] = None
+            if self._preserve and (like := self._folder_like(path)) is not None:
+                # its owner, who is this process, must be able to put more into it
+                mode = None if like.permission is None else like.permission | stat.S_IRWXU
+                found.append(
+                    MovedFolder(
+                        name,
+                        mode if "permissions" in self._preserve else None,
+                        like.user if "owner" in self._preserve else "",
+                        like.group if "group" in self._preserve else "",
+                    )
+                )
+        return tuple(found)
 
     def _sequence(self, planned: list[tuple[FileSet, PublishFileSet]]) -> CommitSequence[CopySite]:
         names = "\0".join(file_set.name for file_set, _ in planned)

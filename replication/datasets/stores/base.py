@@ -133,8 +133,8 @@ class Store(Protocol):
     def keep(self, path: RelativePath, kept: RelativePath) -> None:
         """Give a file a second name, or, where the store has no links, move it there."""
 
-    def give_folder(self, path: RelativePath, like: FileAttributes, preserve: frozenset[str]) -> None:
-        """Give a new folder the attributes of the source's, as far as the store has them."""
+    def give_folder(self, path: RelativePath, like: FileAttributes) -> None:
+        """Give a new folder the mode bits, owner and group of another, as far as the store has them."""
 
     def remove(self, path: RelativePath) -> None:
         """Remove a file, if it exists."""

@@ -133,19 +133,13 @@ class LocalStore:
                 os.makedirs(os.path.dirname(self.root), exist_ok=True)
             self.make_folder(path)
 
-    def give_folder(self, path: RelativePath, like: FileAttributes, preserve: frozenset[str]) -> None:
-        """Give a new folder the attributes of the source's, once all its files are there."""
+    def give_folder(self, path: RelativePath, like: FileAttributes) -> None:
+        """Give a new folder the mode bits, owner and group of another, as far as they are known."""
         there = self.local_path(path)
-        if "owner" in preserve or "group" in preserve:
-            os.chown(
-                there,
-                _user_id(like.user if "owner" in preserve else ""),
-                _group_id(like.group if "group" in preserve else ""),
-            )
-        if "permissions" in preserve and like.permission is not None:
+        if like.user or like.group:
+            os.chown(there, _user_id(like.user), _group_id(like.group), follow_symlinks=False)
+        if like.permission is not None:
             os.chmod(there, like.permission)
-        if "times" in preserve and like.timestamp_ns is not None:
-            os.utime(there, ns=(like.timestamp_ns, like.timestamp_ns))
 
     def move(self, origin: RelativePath, destination: RelativePath) -> None:
         """Move a file or folder; it replaces a file, or an empty folder."""

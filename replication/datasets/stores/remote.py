@@ -125,7 +125,7 @@ class FsspecStore:
         """Move a file, since stores have no links."""
         self.move(path, kept)
 
-    def give_folder(self, path: RelativePath, like: FileAttributes, preserve: frozenset[str]) -> None:
+    def give_folder(self, path: RelativePath, like: FileAttributes) -> None:
         """Folders of stores keep what the store gave them."""
 
     def remove(self, path: RelativePath) -> None:

@@ -29,9 +29,12 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_folder_is_copied_with_its_structure_times_and_permissions(folders: tuple[Path, Path]) -> None:
     source, target = folders  # 000-4, 000-7, 001-8, 001-10, 001-11
     (source / "a/1").chmod(0o640)
+    (source / "b").chmod(0o710)
+    (source / "b/c").chmod(0o2750)
     made = copied(source, target)
     assert read_tree(target) == NEW
     assert (target / "a/1").stat().st_mode & 0o777 == 0o640
+    assert [(target / name).stat().st_mode & 0o7777 for name in ("b", "b/c")] == [0o710, 0o2750]
     assert (target / "a/1").stat().st_mtime_ns == (source / "a/1").stat().st_mtime_ns
     assert made.progress.counts.files_published == len(NEW)
     assert not (target / STAGING).exists()
