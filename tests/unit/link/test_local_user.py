@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ def test_a_connection_of_this_process_is_its_users(family: socket.AddressFamily)
         client.connect(("127.0.0.1" if family is socket.AF_INET else "::ffff:127.0.0.1", port))
         far = client.getsockname()[1]
         assert is_own(f"ipv4:127.0.0.1:{far}", port)
+        if sys.platform == "linux":  # without the list of all sockets, which takes milliseconds
+            assert local_user._owner(ip_address("127.0.0.1"), far, port) == os.geteuid()
         assert not is_own(f"ipv4:127.0.0.1:{far}", port + 1) and not is_own(f"ipv4:127.0.0.2:{far}", port)
     assert not is_own(f"ipv4:127.0.0.1:{far}", port), "a connection that was closed has no owner"
 
