@@ -11,9 +11,14 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from peer.client.contacts import Contacts
+from peer.client.peering import Peering
 from peer.grants.rights import digest_of
 from peer.receive.receiver import Receiver
 from peer.status.refused import refused_lately
+from replication import __version__
+from replication.coordination.base import Public
+from replication.coordination.paths import Quorum
 from replication.core.definition.alter import add_column
 from replication.core.frame import FrameKind
 from replication.core.grants import Grant
@@ -23,6 +28,7 @@ from replication.core.routes.freshness import ClosedNotice
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Invitation
 from replication.link.base import Ack, Reason, Refusal
+from replication.settings import TlsSection
 from tests.hostile import of_other_users
 from tests.integration.receiving import Pair, answer, refused
 from tests.integration.test_hostile_frames import forged, sent
@@ -221,3 +227,25 @@ def test_who_asks_is_kept_for_a_person_when_policy_says_so(pair: Pair, receiver:
     pair.ship(receiver).close()
     (row,) = pair.west.ledger.grants.all()
     assert not row.asked and row.grant.by == "certificate"
+
+
+def test_definecluster_with_an_invitation_is_granted_what_it_offers(
+    pair: Pair, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.west.ledger.rules.delete("east", pair.west.term)
+    public = Public(pair.west.cluster, __version__, (f"127.0.0.1:{receiver.port}",))
+    monkeypatch.setattr("peer.client.contacts.read_public", lambda at, tls: (Quorum.parse(at), public))
+    (tmp_path / "own").mkdir()
+    own = TlsSection.model_validate(tls_section(tmp_path / "own", AUTHORITY.issue("east")))
+    peering = Peering(pair.east.ledger, pair.east.coordination, Contacts(pair.east.ledger, own))
+    _, granted = peering.define("west", "zk:2181/walship/west")
+    assert not granted
+    with pytest.raises(PeerRefusedError, match="grants nothing to east") as caught:
+        peering.enable("ops.flights", [], "west", from_now=True, count_rows=lambda _: 0)
+    assert "walship invite east" in caught.value.hint and not pair.east.ledger.rules.all()
+    offered = Grant(ClusterId("east", NIL_UUID), ("ops.*",), by="invitation")
+    pair.west.ledger.grants.invite(Invitation(digest_of("secret"), offered, 1 << 60), 1)
+    peer, granted = peering.define("west", "zk:2181/walship/west", "secret")
+    assert granted and peer.cluster == pair.west.cluster
+    (rule,) = peering.enable("ops.flights", [], "west", from_now=True, count_rows=lambda _: 0)
+    assert rule.remote_table == "ops.flights" and pair.west.ledger.tables.get("ops.flights") == pair.spec
