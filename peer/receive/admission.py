@@ -57,14 +57,17 @@ class Admission:
         ledger: the cluster's.
         definitions: the tables and schema versions of this cluster.
         message_bytes_max: the maximum size of a message with several frames.
+        commit_ahead_max_s: how far commit times may be ahead of the clock here.
     """
 
-    def __init__(self, ledger: Ledger, definitions: Definitions, message_bytes_max: int) -> None:
+    def __init__(
+        self, ledger: Ledger, definitions: Definitions, message_bytes_max: int, commit_ahead_max_s: float
+    ) -> None:
         self._cluster = ledger.cluster
         self.definitions = definitions
         self._message_bytes_max = message_bytes_max
         self._terms = AcceptedTerms(ledger)
-        self._clocks = ClockWatch(ledger)
+        self._clocks = ClockWatch(ledger, commit_ahead_max_s)
 
     def check_sender(self, data: Data, scope: StreamScope) -> None:
         """Raise RefusedData unless the sender may still ship, and ships its own file under the newest term.
@@ -93,8 +96,8 @@ class Admission:
         """Check the frames of a message. A commit time far ahead is logged as an alarm.
 
         Raises:
-            RefusedData: CORRUPT, VERSION, TOO_LARGE, LOOP, NOT_GRANTED, UNKNOWN_TABLE or UNKNOWN_SCHEMA; no frame of
-                the message may land.
+            RefusedData: CORRUPT, VERSION, TOO_LARGE, LOOP, NOT_GRANTED, UNKNOWN_TABLE, UNKNOWN_SCHEMA or CLOCK_AHEAD;
+                no frame of the message may land.
         """
         size = len(data.frames)
         if data.begin > data.end:
@@ -102,12 +105,15 @@ class Admission:
         view = memoryview(data.frames)
         frames: list[FrameView] = []
         notices: list[tuple[ClusterId, ClosedNotice]] = []
+        latest = self._clocks.latest()
         try:
             for frame in scan(view):
                 check_payload(frame, view[frame.payload_begin : frame.end])
                 self._check_known(frame, data, scope)
+                self._check_commit(frame, frame.header.commit_hi, latest, data)
                 if frame.header.kind is FrameKind.CLOSED:
                     notice = ClosedNotice.decode(view[frame.payload_begin : frame.end], FOREIGN_STREAMS_MAX)
+                    self._check_commit(frame, notice.t, latest, data)
                     if scope.believes(frame.header.wal.cluster):
                         notices.append((frame.header.wal.cluster, notice))
                 frames.append(frame)
@@ -129,6 +135,22 @@ class Admission:
             )
         self._clocks.look(frames)
         return Arrival(data, tuple(frames), tuple(notices))
+
+    @staticmethod
+    def _check_commit(frame: FrameView, commit: int, latest: int, data: Data) -> None:
+        header = frame.header
+        if commit > latest:
+            raise _refused(
+                Reason.CLOCK_AHEAD,
+                data,
+                f"a commit time of {header.wal.cluster.name} is {(commit - latest) / 1e6:,.0f} s further ahead of the"
+                " clock here than it may be",
+                "Correct the clocks. Such rows land once the clock here is near enough, or with a larger [receiver]"
+                " commit_ahead_max_s here",
+                None if header.table == NIL_UUID else header.table,
+            )
+        if header.commit_lo > header.commit_hi:
+            raise _refused(Reason.CORRUPT, data, f"a frame of {header.wal} has commit times that descend", _AGAIN)
 
     def _check_known(self, frame: FrameView, data: Data, scope: StreamScope) -> None:
         header, here = frame.header, self._cluster

@@ -1,7 +1,7 @@
-"""Raise an alarm for commit times far ahead of this host's clock: the clocks need correction.
+"""Raise an alarm for commit times far ahead of this host's clock, and refuse those that are further ahead.
 
-Such frames land like others, since all clusters must converge, and every cluster's writers follow their commit times.
-The log and ``walship status`` name the origin.
+Every cluster's writers follow the commit times that land. Frames far ahead land like others, since all clusters must
+converge; the log and ``walship status`` name the origin. Frames further ahead than ``ahead_max_s`` do not land.
 """
 
 from __future__ import annotations
@@ -30,14 +30,20 @@ class ClockWatch:
 
     Args:
         ledger: stores alarms for ``status``.
+        ahead_max_s: how far ahead a commit time may be.
         now: the wall clock in microseconds since 1970.
     """
 
-    def __init__(self, ledger: Ledger, now: Callable[[], int] = _now_us) -> None:
+    def __init__(self, ledger: Ledger, ahead_max_s: float, now: Callable[[], int] = _now_us) -> None:
         self._ledger = ledger
+        self._ahead_max_s = ahead_max_s
         self._now = now
         self._lock = threading.Lock()
         self._alarmed: dict[ClusterId, int] = {}  # time of the last alarm, by origin
+
+    def latest(self) -> int:
+        """Return the latest commit time that may land now."""
+        return self._now() + int(self._ahead_max_s * 1e6)
 
     def look(self, frames: Sequence[FrameView]) -> None:
         """Raise an alarm for each origin that is far ahead, at most once a minute per origin."""

@@ -68,6 +68,7 @@ class Receiver:
             self._landing,
             lambda: self._role,
             config.receiver.message_bytes_max,
+            config.receiver.commit_ahead_max_s,
             lambda: self._keeps_tables,
             self._conversations.begin,
             RangeReads(ledger, config.cluster.host),

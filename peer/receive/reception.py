@@ -63,6 +63,7 @@ class Reception:
         landing: Landing,
         role: Callable[[], RoleState],
         message_bytes_max: int = 8 << 20,
+        commit_ahead_max_s: float = 86_400.0,
         keeps_tables: Callable[[], bool] = lambda: True,
         answer: Callable[[Grant], Conversation] | None = None,
         reads: RangeReads | None = None,
@@ -79,7 +80,7 @@ class Reception:
         self._wal_directory = wal_directory
         self._waits = threading.BoundedSemaphore(_WAITS_MAX)
         self._definitions = Definitions(ledger)
-        self._admission = Admission(ledger, self._definitions, message_bytes_max)
+        self._admission = Admission(ledger, self._definitions, message_bytes_max, commit_ahead_max_s)
         self._scopes: WeakSet[StreamScope] = WeakSet()
         self._lock = threading.Lock()
 

@@ -12,7 +12,15 @@ from replication.ledger.base import Ledger
 from replication.link.base import Reason, Refusal
 
 #: Refusals that need a person. The others are usual, such as HOLE, or shown elsewhere, such as DISK_FULL.
-_COUNTED = (Reason.CORRUPT, Reason.LOOP, Reason.NOT_GRANTED, Reason.TOO_LARGE, Reason.VERSION, Reason.WRONG_CLUSTER)
+_COUNTED = (
+    Reason.CLOCK_AHEAD,
+    Reason.CORRUPT,
+    Reason.LOOP,
+    Reason.NOT_GRANTED,
+    Reason.TOO_LARGE,
+    Reason.VERSION,
+    Reason.WRONG_CLUSTER,
+)
 _log = log.get(__name__)
 
 

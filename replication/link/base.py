@@ -48,6 +48,7 @@ class Reason(StrEnum):
     TABLE_CONFLICT = "TABLE_CONFLICT"
     ID_CLASH = "ID_CLASH"
     NOT_GRANTED = "NOT_GRANTED"
+    CLOCK_AHEAD = "CLOCK_AHEAD"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from replication.link.base import (
     Route,
 )
 from replication.link.callers import refused
+from replication.link.messages import read_message
 from replication.link.statuses import decode_progress
 from replication.link.tls import LinkTls, check_plaintext
 
@@ -110,7 +111,7 @@ class GrpcLink:
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
         """Make a table ready there."""
         asked = pb.OpenRouteRequest(source=str(source), expected=str(expected), route=wire.encode_route(route))
-        answer = pb.RouteReply.FromString(self._call(channel.OPEN_ROUTE, asked.SerializeToString()))
+        answer = read_message(pb.RouteReply, self._call(channel.OPEN_ROUTE, asked.SerializeToString()))
         if answer.HasField("refusal"):
             raise wire.decode_refusal(answer.refusal).error()
 
@@ -297,7 +298,7 @@ class GrpcConversation:
 
     def _next(self) -> Any:
         try:
-            reply = pb.CompareReply.FromString(next(self._call))
+            reply = read_message(pb.CompareReply, next(self._call))
         except StopIteration:
             raise PeerUnavailableError(f"{self._address} ended the conversation") from None
         except grpc.RpcError as error:

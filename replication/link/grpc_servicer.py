@@ -9,7 +9,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import grpc
@@ -33,6 +32,7 @@ from replication.link.base import (
     Reply,
 )
 from replication.link.callers import refuse
+from replication.link.messages import read_message
 from replication.link.statuses import encode_progress
 
 _log = log.get(__name__)
@@ -57,33 +57,48 @@ class LinkServicer:
 
     def Describe(self, _: bytes, context: grpc.ServicerContext) -> bytes:
         """Who this cluster is."""
-        return wire.encode_description(self._answer(context, self._service.describe))
+        return self._answer(context, lambda caller: wire.encode_description(self._service.describe(caller)))
 
     def GetSchema(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """The schema version of a hash; empty when it is not known here."""
-        name = pb.GetSchemaRequest.FromString(raw).hash
-        return wire.encode_schema(self._answer(context, partial(self._service.get_schema, name)))
+        return self._answer(
+            context,
+            lambda caller: wire.encode_schema(
+                self._service.get_schema(read_message(pb.GetSchemaRequest, raw).hash, caller)
+            ),
+        )
 
     def GetTable(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """A table's definition by name; empty when there is none."""
-        name = pb.GetTableRequest.FromString(raw).name
-        return wire.encode_table(self._answer(context, partial(self._service.get_table, name)))
+        return self._answer(
+            context,
+            lambda caller: wire.encode_table(
+                self._service.get_table(read_message(pb.GetTableRequest, raw).name, caller)
+            ),
+        )
 
     def Progress(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """How far files of the caller are applied here, and what was lost of them."""
-        files = [FileId.parse(text) for text in pb.ProgressRequest.FromString(raw).files]
-        return encode_progress(self._answer(context, partial(self._service.progress, files)))
+
+        def progress(caller: Caller) -> bytes:
+            files = [FileId.parse(text) for text in read_message(pb.ProgressRequest, raw).files]
+            return encode_progress(self._service.progress(files, caller))
+
+        return self._answer(context, progress)
 
     def Reached(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """Whether sequences of streams are here."""
-        sequences, until, wait_s = wire.decode_sequences(raw)
-        ask = partial(self._service.reached, sequences, until=until, wait_s=wait_s)
-        return wire.encode_reached(self._answer(context, ask))
+
+        def reached(caller: Caller) -> bytes:
+            sequences, until, wait_s = wire.decode_sequences(raw)
+            return wire.encode_reached(self._service.reached(sequences, caller, until=until, wait_s=wait_s))
+
+        return self._answer(context, reached)
 
     def OpenRoute(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """Make a table ready; what goes wrong is a refusal."""
-        asked = pb.OpenRouteRequest.FromString(raw)
         try:
+            asked = read_message(pb.OpenRouteRequest, raw)
             self._service.open_route(
                 ClusterId.parse(asked.source),
                 ClusterId.parse(asked.expected),
@@ -92,15 +107,22 @@ class LinkServicer:
             )
         except ReplicationError as error:
             return bytes(pb.RouteReply(refusal=wire.encode_refusal(_refusal(error))).SerializeToString())
+        except Exception as error:
+            return bytes(pb.RouteReply(refusal=wire.encode_refusal(_unforeseen(error))).SerializeToString())
         return bytes(pb.RouteReply().SerializeToString())
 
-    def _answer(self, context: grpc.ServicerContext, ask: Callable[[Caller], Any]) -> Any:
+    def _answer(self, context: grpc.ServicerContext, ask: Callable[[Caller], bytes]) -> bytes:
         try:
             return ask(self._caller(context))
         except PeerRefusedError as error:
             refuse(context, error)
         except ReplicationError as error:
-            context.abort(grpc.StatusCode.ABORTED, f"{_there(error)}\n{error.hint}")
+            end = f"{_there(error)}\n{error.hint}"
+        except Exception as error:
+            unforeseen = _unforeseen(error)
+            end = f"{unforeseen.what}\n{unforeseen.remedy}"
+        context.abort(grpc.StatusCode.ABORTED, end)
+        raise AssertionError("abort raises")
 
     def Compare(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answer questions about tables, until either end closes."""
@@ -108,9 +130,12 @@ class LinkServicer:
         if first is None:
             return
         try:
-            conversation = self._conversation(pb.CompareRequest.FromString(first).open, context)
+            conversation = self._conversation(read_message(pb.CompareRequest, first).open, context)
         except ReplicationError as error:
             yield _refused(error)
+            return
+        except Exception as error:
+            yield bytes(pb.CompareReply(refusal=wire.encode_refusal(_unforeseen(error))).SerializeToString())
             return
         if not context.add_callback(conversation.close):
             conversation.close()
@@ -163,12 +188,15 @@ class LinkServicer:
 
     def _stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         replies: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
-        try:
-            opened, inbound = self._open(next(requests), replies.put, context)
-        except StopIteration:
+        if (first := next(requests, None)) is None:
             return
+        try:
+            opened, inbound = self._open(first, replies.put, context)
         except ReplicationError as error:
             yield wire.encode_reply(_refusal(error))
+            return
+        except Exception as error:
+            yield wire.encode_reply(_unforeseen(error))
             return
         context.add_callback(lambda: replies.put(None))
         reader = threading.Thread(
@@ -209,6 +237,12 @@ def _refusal(error: ReplicationError) -> Refusal:
     return Refusal(Reason.NOT_READY, _there(error), error.hint)
 
 
+def _unforeseen(error: Exception) -> Refusal:
+    """An error that no check foresaw, as the caller hears of it."""
+    _log.error("call_broken", error=repr(error), exc_info=error)
+    return Refusal(Reason.NOT_READY, f"{type(error).__name__} in the receiver", "Its log has the error")
+
+
 def _there(error: ReplicationError) -> str:
     return f"the receiver answers: {error.what}"
 
@@ -216,7 +250,7 @@ def _there(error: ReplicationError) -> str:
 def _ask(requests: Iterator[bytes], conversation: Conversation) -> None:
     try:
         for raw in requests:
-            conversation.ask(pb.CompareRequest.FromString(raw).question)
+            conversation.ask(read_message(pb.CompareRequest, raw).question)
     except Exception as error:  # a call that was cancelled ends with a bare Exception
         _log.debug("conversation_ended", error=repr(error))
     finally:
@@ -252,5 +286,4 @@ def _taken(raw: bytes, inbound: Inbound) -> Refusal | None:
         _log.warning("stream_failed", error=str(error))
         return Refusal(Reason.NOT_READY, error.what, error.hint)
     except Exception as error:
-        _log.error("stream_broken", error=repr(error), exc_info=error)
-        return Refusal(Reason.NOT_READY, f"{type(error).__name__} in the receiver", "Its log has the error")
+        return _unforeseen(error)

@@ -18,6 +18,7 @@ from replication.errors import FormatError, PeerRefusedError
 from replication.link import wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Refusal
+from replication.link.messages import read_message
 
 NOW = -1
 ROWS_BYTES_MAX = 1 << 20
@@ -135,7 +136,7 @@ def encode_question(question: Question) -> bytes:
 def decode_question(raw: bytes) -> Question:
     """Read one; FormatError when it is none, or one of a newer version."""
     try:
-        message = pb.Question.FromString(raw)
+        message = read_message(pb.Question, raw)
         kind = message.WhichOneof("question")
         if kind == "tables":
             return AskTables()
@@ -192,7 +193,7 @@ def decode_answer(raw: bytes) -> Answer:
         FormatError: it is none, or one of a newer version.
     """
     try:
-        message = pb.Answer.FromString(raw)
+        message = read_message(pb.Answer, raw)
         kind = message.WhichOneof("answer")
         if kind == "refusal":
             raise wire.decode_refusal(message.refusal).error()

@@ -18,6 +18,7 @@ from replication.errors import CorruptFrameError, FormatError, PeerRefusedError,
 from replication.link import wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import PROTOCOL, Reason, Refusal
+from replication.link.messages import read_message
 
 PIECE_BYTES = 1 << 20
 SPANS_MAX = 4096
@@ -52,7 +53,7 @@ def decode_ask(raw: bytes) -> ReadAsk:
         PeerRefusedError: it is one of another version, or asks for more than one call brings.
     """
     try:
-        message = pb.ReadRequest.FromString(raw)
+        message = read_message(pb.ReadRequest, raw)
         if message.protocol != PROTOCOL:
             what = f"a host speaks protocol {message.protocol}, not {PROTOCOL}"
             raise Refusal(Reason.VERSION, what, "Upgrade walship on all hosts of the cluster").error()
@@ -105,7 +106,7 @@ def decode_pieces(replies: Iterable[bytes], address: str) -> Iterator[bytes]:
         PeerUnavailableError: the replies end too early.
     """
     for raw in replies:
-        reply = pb.ReadReply.FromString(raw)
+        reply = read_message(pb.ReadReply, raw)
         if reply.HasField("refusal"):
             raise wire.decode_refusal(reply.refusal).error()
         if reply.end:

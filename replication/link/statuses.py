@@ -12,6 +12,7 @@ from replication.core.status import FileState, ReplicationStatus
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import FileStatus
+from replication.link.messages import read_message
 
 
 def encode_status(status: ReplicationStatus) -> pb.ReplicationStatus:
@@ -56,7 +57,7 @@ def encode_progress(files: Mapping[FileId, FileStatus]) -> bytes:
 def decode_progress(raw: bytes) -> dict[FileId, FileStatus]:
     """Read a ProgressReply; FormatError when it is none."""
     try:
-        return decode_files(pb.ProgressReply.FromString(raw).files)
+        return decode_files(read_message(pb.ProgressReply, raw).files)
     except (DecodeError, ValueError) as error:
         raise FormatError(f"a peer's progress cannot be read: {error}") from None
 

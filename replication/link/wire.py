@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from replication.core.coverage import Ranges
 from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import SchemaVersion, TableSpec
-from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId
 from replication.core.phase import Phase
 from replication.core.routes.carried import Carried
 from replication.core.routes.forks import TermHistory
@@ -22,6 +22,7 @@ from replication.core.routes.freshness import Reach, Until
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Ack, Data, Description, Hello, Known, OpenReply, Reason, Refusal, Reply, Route
+from replication.link.messages import check_numbers, read_message
 from replication.link.statuses import decode_files, decode_spans, encode_files, encode_spans
 
 _FRAMES_TAG = (pb.ShipRequest.FRAMES_FIELD_NUMBER << 3) | 2
@@ -58,9 +59,12 @@ def decode_request(raw: bytes) -> Request:
         request = pb.ShipRequest.FromString(head)
         if request.HasField("data"):
             data = request.data
+            if max(data.begin, data.end, data.chunk_begin, data.term, data.closed_length) >= COUNT_END:
+                raise FormatError("a message of frames has an impossible offset or term")
             return Data(
                 FileId.parse(data.file), data.begin, data.end, data.chunk_begin, data.term, frames, data.closed_length
             )
+        check_numbers(request)
         if request.HasField("open"):
             return _read_hello(request.open)
         tables = [foreign_table(table) for table in request.schemas.tables]
@@ -136,7 +140,7 @@ def encode_reply(reply: Reply | OpenReply) -> bytes:
 def decode_reply(raw: bytes) -> Reply | OpenReply:
     """One ShipReply; FormatError when it is none."""
     try:
-        message = pb.ShipReply.FromString(raw)
+        message = read_message(pb.ShipReply, raw)
         kind = message.WhichOneof("reply")
         if kind == "ack":
             return Ack(FileId.parse(message.ack.file), decode_spans(message.ack.ranges))
@@ -257,7 +261,7 @@ def encode_description(there: Description) -> bytes:
 
 def decode_description(raw: bytes) -> Description:
     """Read a DescribeReply."""
-    there = pb.DescribeReply.FromString(raw)
+    there = read_message(pb.DescribeReply, raw)
     replicated = {ClusterId.parse(origin): time for origin, time in there.replicated.items()}
     return Description(
         ClusterId.parse(there.cluster),
@@ -279,7 +283,7 @@ def encode_sequences(sequences: Mapping[StreamId, int], until: Until | None, wai
 
 def decode_sequences(raw: bytes) -> tuple[dict[StreamId, int], Until | None, float]:
     """Read a ReachedRequest: sequences, what to wait for, and how many seconds."""
-    asked = pb.ReachedRequest.FromString(raw)
+    asked = read_message(pb.ReachedRequest, raw)
     until = Until(asked.until) if asked.until in tuple(Until) else None
     return {StreamId.parse(each.stream): each.last for each in asked.streams}, until, asked.wait_ms / 1e3
 
@@ -307,7 +311,7 @@ def decode_reached(raw: bytes) -> dict[StreamId, Reach]:
         StreamId.parse(each.stream): Reach(
             each.durable, each.applied, each.visible, each.held_by, each.comes, each.dropped
         )
-        for each in pb.ReachedReply.FromString(raw).streams
+        for each in read_message(pb.ReachedReply, raw).streams
     }
 
 
@@ -318,7 +322,7 @@ def encode_schema(version: SchemaVersion | None) -> bytes:
 
 def decode_schema(raw: bytes) -> SchemaVersion | None:
     """Read a Schema; None when it is empty."""
-    return _read_schema(pb.Schema.FromString(raw)) if raw else None
+    return _read_schema(read_message(pb.Schema, raw)) if raw else None
 
 
 def encode_table(spec: TableSpec | None) -> bytes:
@@ -329,7 +333,7 @@ def encode_table(spec: TableSpec | None) -> bytes:
 def decode_table(raw: bytes) -> TableSpec | None:
     """Read a TableReply; FormatError when it is none."""
     try:
-        text = pb.TableReply.FromString(raw).table
+        text = read_message(pb.TableReply, raw).table
         return foreign_table(text) if text else None
     except (DecodeError, ValueError, KeyError, TypeError, OSError) as error:
         raise FormatError(f"a table's definition cannot be read: {error}") from None

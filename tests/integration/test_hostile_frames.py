@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from replication.core.frame import (
     read_frame,
 )
 from replication.core.ids import NIL_UUID, ClusterId
+from replication.core.routes.freshness import ClosedNotice
 from replication.core.rows.batch import encode_payload
 from replication.ledger.base import Landed
 from replication.ledger.sql.parts.registration import SqlRegistration
@@ -188,3 +190,49 @@ def test_a_frame_that_unpacks_to_more_than_it_may_is_quarantined_and_others_are_
     assert "unpacks to 2 rows" in kept.reason and "at most" in kept.reason
     assert site.rows() == {"a": 1, "b": 2} and site.applied()
     site.ledger.close()
+
+
+DAY_US = 86_400_000_000
+
+
+@pytest.mark.parametrize("kind", ["data", "closed", "notice"])
+def test_a_commit_time_too_far_ahead_of_the_clock_here_is_refused_and_poisons_nothing(
+    pair: Pair, receiver: Receiver, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = pair.ship(receiver)
+    now = time.time_ns() // 1000
+    closed: Any = {"kind": FrameKind.CLOSED, "table": NIL_UUID, "group": "", "codec": Codec.NONE, "sequence": 8}
+    for ahead in (2 * DAY_US, 1 << 60):
+        late = {"commit_lo": now, "commit_hi": now + ahead}
+        if kind == "data":
+            frame = forged(pair, sequence=8, **late)
+        elif kind == "closed":
+            frame = forged(pair, ClosedNotice(now, ()).encode(), **closed, **late)
+        else:
+            frame = forged(pair, ClosedNotice(now + ahead, ()).encode(), **closed)
+        refusal = refused(session, sent(pair, frame))
+        assert refusal.reason is Reason.CLOCK_AHEAD and "commit_ahead_max_s" in refusal.remedy
+        assert refusal.table == (pair.spec.uuid if kind == "data" else None)
+    good(pair, receiver)
+    assert pair.west.ledger.time.seen() < now + DAY_US and pair.west.ledger.time.ahead() == []
+    wait_until(lambda: "refused 2 messages of east (CLOCK_AHEAD)" in shown(pair, capfd))
+
+
+def test_commit_times_that_descend_in_a_frame_are_corrupt(pair: Pair, receiver: Receiver) -> None:
+    now = time.time_ns() // 1000
+    frame = forged(pair, commit_lo=now, commit_hi=now - 1)
+    assert refused(pair.ship(receiver), sent(pair, frame)).reason is Reason.CORRUPT
+
+
+@pytest.mark.parametrize("field", ["begin", "end", "chunk_begin", "term", "closed_length"])
+def test_numbers_that_no_ledger_holds_end_the_stream_by_type_each_time(
+    pair: Pair, receiver: Receiver, field: str
+) -> None:
+    for number in (1 << 62, (1 << 64) - 1):
+        session = pair.ship(receiver)
+        changed: Any = {field: number}
+        session.send(replace(pair.data(256, pair.ends[0]), **changed))
+        reply = session.receive(20)
+        assert isinstance(reply, Refusal) and reply.reason is Reason.CORRUPT
+    good(pair, receiver)
+    assert set(pair.landed) == set(pair.sealed)

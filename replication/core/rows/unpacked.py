@@ -31,7 +31,7 @@ def unpacked(payload: bytes | bytearray | memoryview) -> tuple[int, int]:
         mark, metadata_bytes = _PREFIX.unpack_from(payload)
         body = _PREFIX.size + metadata_bytes
         if mark != _CONTINUATION or body > len(payload):
-            raise SchemaError("the payload is not an Arrow IPC message")
+            raise SchemaError("the payload is not an Arrow record batch message")
         metadata = memoryview(payload)[_PREFIX.size : body]
         message = _U32.unpack_from(metadata)[0]
         kind, header = _field(metadata, message, _HEADER_TYPE), _field(metadata, message, _HEADER)
@@ -44,7 +44,7 @@ def unpacked(payload: bytes | bytearray | memoryview) -> tuple[int, int]:
             return rows, len(payload) - body
         return rows, _buffers_size(payload, metadata, body, _field(metadata, batch, _BUFFERS))
     except (struct.error, IndexError):
-        raise SchemaError("the payload's Arrow metadata is cut short") from None
+        raise SchemaError("the payload is not a record batch: its Arrow metadata is cut short") from None
 
 
 def _buffers_size(payload: bytes | bytearray | memoryview, metadata: memoryview, body: int, at: int) -> int:

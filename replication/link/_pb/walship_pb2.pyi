@@ -26,6 +26,7 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TABLE_CONFLICT: _ClassVar[Reason]
     ID_CLASH: _ClassVar[Reason]
     NOT_GRANTED: _ClassVar[Reason]
+    CLOCK_AHEAD: _ClassVar[Reason]
 UNSPECIFIED: Reason
 CORRUPT: Reason
 WRONG_CLUSTER: Reason
@@ -43,6 +44,7 @@ UNKNOWN_SCHEMA: Reason
 TABLE_CONFLICT: Reason
 ID_CLASH: Reason
 NOT_GRANTED: Reason
+CLOCK_AHEAD: Reason
 
 class Range(_message.Message):
     __slots__ = ("begin", "end")

@@ -34,6 +34,14 @@ _HALVED_BYTES_MIN = 64 << 10
 _WITHHELD_BYTES = 64 << 10
 _NOTHING_WITHHELD: Mapping[UUID, Ranges] = MappingProxyType({})
 _NONE = Ranges()
+#: Refusals that concern one table; the others go on.
+_WITHHELD = (
+    Reason.UNKNOWN_TABLE,
+    Reason.TABLE_CONFLICT,
+    Reason.DISK_FULL,
+    Reason.NOT_GRANTED,
+    Reason.CLOCK_AHEAD,
+)
 _log = log.get(__name__)
 
 
@@ -277,9 +285,7 @@ class Shipment:
             case Reason.DIVERGENCE:  # the peer has quarantined the range: it counts as landed
                 _log.error("peer_diverged", peer=self._peer, file=str(file), begin=reply.begin, error=reply.what)
                 self._landed(file, Ranges.of((reply.begin, reply.end)), error=str(reply.error()))
-            case Reason.UNKNOWN_TABLE | Reason.TABLE_CONFLICT | Reason.DISK_FULL | Reason.NOT_GRANTED if (
-                reply.table is not None
-            ):
+            case _ if reply.table is not None and reply.reason in _WITHHELD:
                 _log.warning("table_withheld", peer=self._peer, table=str(reply.table), error=reply.what)
                 self._withhold(reply.table, str(reply.error()))
                 self.window.returned(file, reply.begin, reply.end)

@@ -1,0 +1,50 @@
+"""Reads messages of ``proto/walship.proto`` that another process sent: as declared, with numbers that fit a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from replication.core.ids import COUNT_END
+from replication.errors import FormatError
+
+_WIDE = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
+_M = TypeVar("_M", bound=Message)
+
+
+def read_message(kind: type[_M], raw: bytes) -> _M:
+    """Read one message.
+
+    Raises:
+        FormatError: it is no such message, or has a number of 2^62 or more, which no offset, sequence or time reaches.
+    """
+    try:
+        message: _M = kind.FromString(raw)
+    except DecodeError as error:
+        raise FormatError(f"a message of the link cannot be read: {error}") from None
+    check_numbers(message)
+    return message
+
+
+def check_numbers(message: Message) -> None:
+    """Raise FormatError when a number of the message, or of one in it, is 2^62 or more."""
+    for field, value in message.ListFields():
+        if field.cpp_type in _WIDE:
+            _check_each(field.name, value if isinstance(value, Iterable) else (value,))
+        elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+            if isinstance(value, Mapping):
+                _check_each(field.name, (each for each in value.values() if isinstance(each, int)))
+            elif isinstance(value, Message):
+                check_numbers(value)
+            else:
+                for each in value:
+                    check_numbers(each)
+
+
+def _check_each(name: str, values: Iterable[int]) -> None:
+    for value in values:
+        if abs(value) >= COUNT_END:
+            raise FormatError(f"a message of the link has an impossible number, {name} {value}")
