@@ -31,6 +31,7 @@ from replication.datasets.copying.throttle import CopyThrottle
 from replication.datasets.copying.window import CopyWindow
 from replication.datasets.finders.base import CopyableDataset, DatasetFinder, ListsIntoSink
 from replication.datasets.listing.sink import ListingSink
+from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.publisher import Publisher
 from replication.datasets.publication.steps import CopySite, PublishFileSet
 from replication.datasets.stores.base import EntryKind, Store
@@ -58,6 +59,7 @@ class CopyJob:
         progress: counts, which others may look at meanwhile.
         report: told of each file's outcome.
         published: told of each file set that is in place.
+        events: where an event for each file and file set goes.
         stopped: ends the run early, when it is set; what is staged stays.
     """
 
@@ -68,6 +70,7 @@ class CopyJob:
     progress: CopyProgress = field(default_factory=CopyProgress)
     report: Report = lambda outcome, path, size: None
     published: Callable[[FileSet], None] = lambda file_set: None
+    events: EventSink | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -117,7 +120,7 @@ class CopyJob:
         if not stored:
             return frozenset()
         with Leases(steps) as leases:
-            redo: Redo[CopySite] = Redo(leases, CopySite(self.target, redoes=True))
+            redo: Redo[CopySite] = Redo(leases, CopySite(self.target, redoes=True, events=self.events))
             for sequence in stored:
                 if redo.before_work(self.id, sequence.id.urn).allows_new_work:
                     continue
@@ -150,6 +153,7 @@ class _Run:
             job.id,
             job.progress,
             self._folder_like,
+            job.events,
             self._published,
         )
         self._file_sets = FileSets(self._publisher.put)

@@ -74,6 +74,9 @@ def copy(
     convert: Annotated[
         list[str] | None, typer.Option("--convert", help="gunzip, gzip, unzstd, zstd. May be repeated, in order.")
     ] = None,
+    events: Annotated[
+        str, typer.Option("--events", metavar="URL|FILE", help="Send an event for each file and file set.")
+    ] = "",
     report: Annotated[Path | None, typer.Option("--report", help="Write each file's outcome there, as JSON.")] = None,
 ) -> None:
     """Copy a folder or a file between stores; what is copied appears whole, and is durable when it returns.
@@ -82,6 +85,7 @@ def copy(
     Exits with 12 if some files failed.
     """
     from replication.core.copying.conversions import check_conversions
+    from replication.datasets.publication.events import open_events
     from replication.datasets.request import copy_job
     from shell.copying.options import configuration_of, modes
     from shell.copying.reports import reporting
@@ -111,6 +115,7 @@ def copy(
         numbers={"bytes_per_s": limit, "range_bytes": range_size, "block_size": block_size},
     )
     with copy_job(source, target, configuration) as job, reporting(job, report, printer, show=dry_run or check):
+        job.events = open_events(events) if events else None
         if check:
             _check(job, printer)
         elif dry_run:

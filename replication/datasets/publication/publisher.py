@@ -10,12 +10,12 @@ import queue
 import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from replication.commit.leases import Leases
 from replication.commit.sequence import CommitSequence
-from replication.commit.step import step_to_json
+from replication.commit.step import CommitStep, step_to_json
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import ROOT, RelativePath
@@ -23,8 +23,9 @@ from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
+from replication.datasets.publication.events import EventSink, failed_event, published_events
 from replication.datasets.publication.moves import Move, MovedFolder, plan_moves
-from replication.datasets.publication.steps import CopySite, PublishFileSet, RemoveExtras, SyncTarget
+from replication.datasets.publication.steps import CopySite, NotifyPublished, PublishFileSet, RemoveExtras, SyncTarget
 from replication.datasets.stores.base import Store
 from replication.errors import ReplicationError, StepFailedError, one_line
 from replication.ledger.commit_steps import CommitStepStore
@@ -49,6 +50,7 @@ class Publisher:
         job: the job's id; the name under which they are.
         progress: told of what is published.
         folder_like: the attributes in the source of a folder of the target; None if it has none.
+        events: where events go.
         published: told of each file set that is in place.
     """
 
@@ -62,6 +64,7 @@ class Publisher:
         job: str,
         progress: CopyProgress,
         folder_like: Callable[[RelativePath], FileAttributes | None] = lambda path: None,
+        events: EventSink | None = None,
         published: Callable[[FileSet], None] = lambda file_set: None,
     ) -> None:
         self._target, self._staging, self._configuration = target, staging, configuration
@@ -69,7 +72,7 @@ class Publisher:
         self._published, self._folder_like = published, folder_like
         keeps = target.traits.keeps_permissions and target.traits.is_local
         self._preserve = configuration.preserve - {"times"} if keeps else frozenset()
-        self._site = CopySite(target)
+        self._site = CopySite(target, events=events)
         self._folders: dict[RelativePath, None] = {}
         self._waiting: queue.Queue[FileSet | None] = queue.Queue(WAITING_MAX)
         self._thread = threading.Thread(target=self._work, name="copy-publisher", daemon=True)
@@ -129,6 +132,7 @@ class Publisher:
     def _is_ready(self, file_set: FileSet) -> bool:
         if file_set.failed:
             _log.warning("file_set_not_published", file_set=file_set.name, failed=len(file_set.failed))
+            self._tell_failed(file_set.name, file_set.failed)
         return bool(file_set.staged) and not file_set.failed
 
     def _publish(self, batch: Sequence[FileSet], leases: Leases) -> None:
@@ -217,11 +221,16 @@ class Publisher:
         urn = f"publish-{hashlib.sha256(names.encode()).hexdigest()[:16]}"
         steps = [step for _, step in planned]
         folders = {RelativePath(move.destination).parent for step in steps for move in step.moves}
-        return CommitSequence(self._steps, self._job, urn, [*steps, SyncTarget(urn, tuple(sorted(folders)))])
+        after: list[CommitStep[CopySite]] = [SyncTarget(urn, tuple(sorted(folders)))]
+        if self._site.events is not None:
+            events = [event for file_set, _ in planned for event in published_events(self._target.url, file_set)]
+            after.append(NotifyPublished(urn, tuple(events)))
+        return CommitSequence(self._steps, self._job, urn, [*steps, *after])
 
     def _commit(self, planned: list[tuple[FileSet, PublishFileSet]], leases: Leases) -> None:
         sequence = self._sequence(planned)
         self._site.synced.discard(sequence.id.urn)
+        self._site.notified.discard(sequence.id.urn)
         sequence.run(self._site, leases)
         self._done([file_set for file_set, _ in planned])
 
@@ -234,8 +243,16 @@ class Publisher:
 
     def _not_published(self, file_set: FileSet, error: ReplicationError) -> None:
         reason = one_line(error)
+        self._tell_failed(file_set.name, {"": reason})
         for each in file_set.staged:
             self._progress.failed(each.file.destination, reason)
+
+    def _tell_failed(self, file_set: str, reasons: Mapping[str, str]) -> None:
+        if self._site.events is not None:
+            try:
+                self._site.events.send([failed_event(self._target.url, file_set, reasons)])
+            except OSError as error:  # the failure is in the summary, too
+                _log.warning("event_not_sent", file_set=file_set, error=one_line(error))
 
     def remove(self, paths: Sequence[RelativePath]) -> None:
         """Remove files of the target that the source does not have; after :meth:`finish`.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from replication.commit.step import CommitStep, step_type
 from replication.core.copying.names import RelativePath
+from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.moves import Move, is_made, make
 from replication.datasets.stores.base import Store
 
@@ -19,12 +20,16 @@ class CopySite:
     Attributes:
         target: the store.
         redoes: the steps are of an earlier run, so verifying them reads what is there.
+        events: where events go; None sends none.
         synced: the sequences whose effects are durable.
+        notified: the sequences whose events were sent.
     """
 
     target: Store
     redoes: bool = False
+    events: EventSink | None = None
     synced: set[str] = field(default_factory=set)
+    notified: set[str] = field(default_factory=set)
 
 
 @step_type("copy.publish")
@@ -109,3 +114,26 @@ class SyncTarget(CommitStep[CopySite]):
     def describe(self) -> str:
         """What the step does."""
         return f"make {len(self.folders)} folders durable"
+
+
+@step_type("copy.notify")
+@dataclass(frozen=True)
+class NotifyPublished(CommitStep[CopySite]):
+    """Send the events of file sets that are in place."""
+
+    sequence: str
+    events: tuple[str, ...]
+
+    def verify(self, context: CopySite) -> bool:
+        """Whether this process has sent them, or nobody wants any."""
+        return context.events is None or self.sequence in context.notified
+
+    def execute(self, context: CopySite) -> None:
+        """Send them."""
+        if context.events is not None:
+            context.events.send(self.events)
+        context.notified.add(self.sequence)
+
+    def describe(self) -> str:
+        """What the step does."""
+        return f"send {len(self.events)} events"

@@ -1,0 +1,103 @@
+"""Events of a copy: an event for each file and file set that is in place, and for each that failed.
+
+They are sent as a step of the publication, so one that was not sent is sent by the next run. After a crash an event may
+come twice, with the same ``id``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from replication.datasets.copying.file_sets import FileSet
+from replication.errors import ConfigError
+
+_TIMEOUT_S = 30.0
+_EVENTS_PER_POST = 1000
+
+
+class EventSink(Protocol):
+    """Where events go."""
+
+    def send(self, events: Sequence[str]) -> None:
+        """Send events, each an object in JSON; OSError if the receiver did not take them."""
+
+
+class FileEvents:
+    """Appends events to a file, a line each, durably.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def send(self, events: Sequence[str]) -> None:
+        """Append them."""
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write("".join(f"{event}\n" for event in events))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class WebhookEvents:
+    """Posts events to a URL, as JSON arrays of at most 1,000.
+
+    Args:
+        url: ``http://`` or ``https://``.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def send(self, events: Sequence[str]) -> None:
+        """Post them; any answer but 2xx is an error."""
+        for begin in range(0, len(events), _EVENTS_PER_POST):
+            body = f"[{','.join(events[begin : begin + _EVENTS_PER_POST])}]".encode()
+            request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
+                pass
+
+
+def open_events(address: str) -> EventSink:
+    """The sink of an address: a URL or a path; ConfigError for a scheme that is not known."""
+    if address.startswith(("http://", "https://")):
+        return WebhookEvents(address)
+    if "://" in address:
+        raise ConfigError(f"events cannot be sent to {address}", "Give a path, or a URL that begins with http or https")
+    return FileEvents(address)
+
+
+def published_events(target: str, file_set: FileSet) -> list[str]:
+    """An event for each file of a file set that is in place, and one for the file set."""
+    files = [
+        _event(
+            "file_published",
+            target,
+            file_set.name,
+            path=each.file.destination,
+            bytes=each.size,
+            digest=each.digest,
+            guid=each.file.guid,
+            metadata=dict(each.file.metadata),
+        )
+        for each in file_set.staged
+    ]
+    digests = hashlib.sha256("".join(each.digest for each in file_set.staged).encode()).hexdigest()
+    return [*files, _event("file_set_published", target, file_set.name, files=len(files), digest=digests)]
+
+
+def failed_event(target: str, file_set: str, reasons: Mapping[str, str]) -> str:
+    """The event of a file set that is not published."""
+    return _event("file_set_failed", target, file_set, failures=dict(reasons))
+
+
+def _event(name: str, target: str, file_set: str, **fields: Any) -> str:
+    event = {"event": name, "target": target, "file_set": file_set, **fields}
+    text = json.dumps(event, sort_keys=True)
+    return json.dumps({"id": hashlib.sha256(text.encode()).hexdigest()[:32], **event}, sort_keys=True)

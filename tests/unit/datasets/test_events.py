@@ -1,0 +1,101 @@
+"""Events: one for each file and file set that is in place or failed, sent again until they are taken."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from replication.datasets.publication.events import WebhookEvents, open_events
+from replication.datasets.stores.local import LocalStore
+from replication.errors import ConfigError
+from tests.copying import job, read_tree, write_tree
+
+FILES = {"a/1": b"one", "a/2": b"two", "b/3": b"three"}
+
+
+class Listener:
+    """Refuses so many times, then takes events."""
+
+    def __init__(self, refused: int = 0) -> None:
+        self.refused, self.taken = refused, []
+
+    def send(self, events: Sequence[str]) -> None:
+        if self.refused:
+            self.refused -= 1
+            raise ConnectionRefusedError("nobody listens")
+        self.taken += [json.loads(event) for event in events]
+
+
+def run(folder: Path, events: object) -> None:
+    made = job(LocalStore(str(folder / "src")), LocalStore(str(folder / "dst")))
+    made.events = events
+    made.run()
+
+
+def test_each_file_and_each_file_set_has_one_event(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", FILES)  # 000-13, 000-33, 000-43
+    write_tree(tmp_path / "src", {"c/bad": b"x", "c/good": b"y"})
+    write_tree(tmp_path / "dst", {"c/bad/below": b""})
+    run(tmp_path, heard := Listener())
+    found = {(event["event"], event["file_set"], event.get("path", "")) for event in heard.taken}
+    assert found == {
+        *(("file_published", name[0], name) for name in (*FILES, "c/good")),
+        *(("file_set_published", name, "") for name in "abc"),
+    }
+    assert len({event["id"] for event in heard.taken}) == len(heard.taken) == len(found)
+
+
+def test_a_failed_file_set_has_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(tmp_path / "src", FILES)  # 000-43
+    write = LocalStore.write_small
+
+    def failing(self: LocalStore, path: str, *given: object) -> None:
+        if path.endswith("a/2"):
+            raise PermissionError(13, "no")
+        write(self, path, *given)
+
+    monkeypatch.setattr(LocalStore, "write_small", failing)
+    run(tmp_path, heard := Listener())
+    (failed,) = [event for event in heard.taken if event["event"] == "file_set_failed"]
+    assert (failed["file_set"], list(failed["failures"])) == ("a", ["a/2"])
+
+
+def test_events_that_nobody_took_are_sent_by_the_next_run(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", FILES)  # 000-36
+    run(tmp_path, Listener(refused=100))
+    assert read_tree(tmp_path / "dst") == FILES, "the files are in place already"
+    run(tmp_path, heard := Listener())
+    assert sorted(event["path"] for event in heard.taken if event["event"] == "file_published") == sorted(FILES)
+    assert not (tmp_path / "dst/.walship").exists()
+
+
+def test_events_are_appended_to_a_file_or_posted(tmp_path: Path) -> None:
+    file = open_events(str(tmp_path / "events"))
+    file.send(['{"a": 1}'])
+    file.send(['{"a": 2}'])
+    assert (tmp_path / "events").read_text() == '{"a": 1}\n{"a": 2}\n'
+    posted = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *given: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        WebhookEvents(f"http://127.0.0.1:{server.server_port}/").send(['{"a": 1}', '{"b": 2}'])
+        server.shutdown()
+        thread.join()
+    assert posted == [[{"a": 1}, {"b": 2}]]
+    with pytest.raises(ConfigError):
+        open_events("kafka://host")
