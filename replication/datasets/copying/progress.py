@@ -7,6 +7,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from replication.log import redact
+
 _FAILURES_KEPT = 1000
 _RATE_OVER_S = 10.0
 
@@ -115,7 +117,7 @@ class CopyProgress:
             if path not in self.counts.failures:
                 self.counts.failed += 1
                 if len(self.counts.failures) < _FAILURES_KEPT:
-                    self.counts.failures[path] = reason
+                    self.counts.failures[path] = redact(reason)  # drivers quote addresses
 
     def deleted(self) -> None:
         """A file of the target that was removed."""

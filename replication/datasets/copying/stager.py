@@ -5,6 +5,7 @@ Bounds: ``configuration.threads`` threads; each holds one small file or two piec
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import threading
@@ -24,7 +25,7 @@ from replication.datasets.copying.throttle import CopyThrottle
 from replication.datasets.copying.transfer import check_digest, copy_converted, copy_range, copy_small, copy_stream
 from replication.datasets.copying.window import CopyWindow
 from replication.datasets.stores.base import Store, is_temporary
-from replication.errors import ChangedFileError, CopyError, one_line
+from replication.errors import ChangedFileError, CopyError, NoSpaceError, one_line
 from replication.log import get
 from replication.retries import exponential
 
@@ -219,6 +220,8 @@ class Stager:
     def tried(self, file: CopyableFile, attempt: Callable[[], _R], once: Callable[[], bool] | None = None) -> _R | None:
         """The result of an attempt, repeated as the configuration says; None if it failed, which is told then.
 
+        A full target ends the run with NoSpaceError, since every other file would fail, too.
+
         Args:
             file: that it is about.
             attempt: what to do.
@@ -229,6 +232,10 @@ class Stager:
             try:
                 return attempt()
             except Exception as error:  # each driver has its own errors
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise NoSpaceError(
+                        f"no space is left in {self.target.url}", "Make room and run it again: it goes on where it was"
+                    ) from error
                 failures += 1
                 again = is_temporary(error) and not isinstance(error, ChangedFileError)
                 if not again or failures >= self.configuration.attempts or self._stopped.is_set():

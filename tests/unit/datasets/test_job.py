@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from replication.core.copying.configuration import Existing, Grouping
 from replication.core.copying.names import STAGING, RelativePath
+from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.job import locked
 from replication.datasets.stores.local import LocalStore
-from replication.errors import LockedFileError, RequestError
+from replication.errors import LockedFileError, NoSpaceError, RequestError
 from tests.copying import DyingStore, Killed, copied, job, read_tree, write_tree
 
 OLD = {"a/1": b"old one", "a/2": b"old two", "b/c/1": b"old three", "top": b"old top"}
@@ -225,6 +227,33 @@ def test_a_verified_copy_notices_bytes_that_the_target_changed(tmp_path: Path, m
     monkeypatch.undo()
     copied(tmp_path / "src", tmp_path / "dst", verify=True)
     assert read_tree(tmp_path / "dst") == {"a": b"content"}
+
+
+def test_a_full_target_ends_the_run_and_the_next_one_goes_on(folders: tuple[Path, Path]) -> None:
+    source, target = folders
+
+    class Full(LocalStore):
+        left = 3
+
+        def write_small(self, *given: Any) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().write_small(*given)
+
+    before = threading.active_count()
+    with pytest.raises(NoSpaceError, match="no space is left"):
+        job(LocalStore(str(source)), Full(str(target)), threads=1).run()
+    assert threading.active_count() == before
+    assert all(NEW[name] == content for name, content in read_tree(target).items())
+    assert copied(source, target).progress.counts.failed == 0
+    assert read_tree(target) == NEW
+
+
+def test_reasons_of_failures_show_no_password() -> None:
+    progress = CopyProgress()
+    progress.failed("a", "530 ftp://ann:secret@host/a: no")  # 001-28
+    assert progress.counts.failures == {"a": "530 ftp://ann:***@host/a: no"}
 
 
 def test_no_thread_is_left_after_a_run(folders: tuple[Path, Path]) -> None:
