@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from peer.status.operations import UnfinishedOperation
     from replication.ledger.commit_steps import StoredSequence
 
-#: The modules that define the steps of verbs' operations; their context is the cluster's handle.
-STEP_MODULES: tuple[str, ...] = ("peer.repair.newer_files",)
+#: The modules that define stored steps. Those of this cluster's operations have the cluster's handle as context.
+STEP_MODULES: tuple[str, ...] = ("peer.repair.newer_files", "replication.datasets.publication.steps")
 #: Operations that their own verb finishes, on a stopped cluster; by the first word of their name.
 _BY_ITS_VERB = {"reincarnate": "walship reincarnate --yes"}
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from sqlalchemy import select
+
 from replication.core.ids import ClusterId
 from replication.errors import ConfigError, VersionError
 from replication.ledger.base import Ledger
@@ -190,8 +192,19 @@ def initialise(url: str, cluster: ClusterId) -> None:
     store = SqlStore(url)
     try:
         prepare(store, cluster)
+        _forget_dropped(store)
     finally:
         store.close()
+
+
+def _forget_dropped(store: SqlStore) -> None:
+    """Remove definitions of dropped tables, which a ``drop`` that was killed left: a rebuilt ledger would have them."""
+    if store.path is not None:
+        from replication.ledger.sql.store.definition_files import DefinitionFiles  # deferred: it loads Arrow
+
+        with store.read() as connection:
+            dropped = connection.scalars(select(schema.tables.c.uuid).where(schema.tables.c.dropped)).all()
+        DefinitionFiles(store.path).forget_tables(dropped)
 
 
 def prepare(store: SqlStore, cluster: ClusterId) -> None:

@@ -6,6 +6,7 @@ is durable before the ledger has the definition, and so before any frame of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID
 
@@ -45,6 +46,12 @@ class DefinitionFiles:
     def forget_table(self, table: UUID) -> None:
         """Remove the definition of a dropped table."""
         LocalFiles().remove(str(self._table(table)))
+
+    def forget_tables(self, uuids: Iterable[str]) -> None:
+        """Remove the definitions of those of ``uuids`` that have one."""
+        kept = {path.stem for path in self._folder.glob(f"*{_TABLE}")}
+        for uuid in kept.intersection(uuids):
+            self.forget_table(UUID(uuid))
 
     def versions(self) -> list[SchemaVersion]:
         """Every intact version."""
