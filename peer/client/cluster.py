@@ -348,6 +348,7 @@ class Cluster:
         columns: Sequence[str] | None = None,
         limit: int | None = None,
         as_of: int | None = None,
+        at_least: Position | None = None,
     ) -> pa.RecordBatchReader:
         """Live rows as Arrow batches: the newest version of each key. Needs neither Spark nor Java.
 
@@ -357,15 +358,16 @@ class Cluster:
             columns: the columns to read, in that order; all when None.
             limit: the most rows to read.
             as_of: only versions with a commit time up to this, in microseconds since 1970.
+            at_least: what an append returned, here or on another cluster: waits for it first, as :meth:`wait`.
         """
+        if at_least is not None:
+            self.wait(at_least)
         return self._opened.reader.read(self.table(table), where, columns, limit, as_of)
 
-    def sql(self, query: str) -> pa.RecordBatchReader:
-        """Run a DuckDB query over this cluster's tables, with rows as :meth:`read` gives them.
-
-        Raises:
-            RequestError: the query failed; gives DuckDB's message.
-        """
+    def sql(self, query: str, at_least: Position | None = None) -> pa.RecordBatchReader:
+        """Run a DuckDB query, with rows as :meth:`read` gives them. RequestError has DuckDB's message if it fails."""
+        if at_least is not None:
+            self.wait(at_least)
         return self._opened.reader.sql(query, self.tables())
 
     def trace(self, table: str, key: Mapping[str, object]) -> Trace:

@@ -19,10 +19,19 @@ if TYPE_CHECKING:
 
     from pyarrow import RecordBatch
 
+    from peer.client.cluster import Cluster
     from shell.cli.render import Printer
 
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a CSV or Parquet file, by its suffix.")
+]
+AtLeastOption = Annotated[
+    str,
+    typer.Option(
+        "--at-least",
+        metavar="POSITION",
+        help="Wait first until this is visible here: the position that write --json printed, on any cluster.",
+    ),
 ]
 BatchIdOption = Annotated[
     str | None,
@@ -95,6 +104,8 @@ def read(
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", help="Print at most this many rows.")
     ] = None,
+    at_least: AtLeastOption = "",
+    timeout_s: Annotated[float, timeout_option("How long to wait for --at-least.")] = 60.0,
     output: OutputOption = None,
 ) -> None:
     r"""Print the rows of a table, without Spark.
@@ -102,6 +113,7 @@ def read(
     Bytes that are not printable ASCII are shown as \xNN, and a backslash as \\; write reads them so.
     """
     with invocation.connect() as (cluster, printer):
+        _reach(cluster, at_least, timeout_s)
         batches = iter(cluster.read(table, where=where, columns=listed(columns) or None, limit=limit))
         _give(printer, batches, output)
 
@@ -115,6 +127,8 @@ def sql(
     settings: Annotated[
         bool, typer.Option("--settings", help="Print the settings with which your own Spark session reads the tables.")
     ] = False,
+    at_least: AtLeastOption = "",
+    timeout_s: Annotated[float, timeout_option("How long to wait for --at-least.")] = 60.0,
     output: OutputOption = None,
 ) -> None:
     """Query the tables in SQL, by DuckDB or Spark.
@@ -130,6 +144,7 @@ def sql(
             shown = spark_settings(cluster.config)
             printer.value(shown, "\n".join(f"{key} {value}" for key, value in shown.items()))
             return
+        _reach(cluster, at_least, timeout_s)
         if not spark:
             _give(printer, iter(cluster.sql(query)), output)
             return
@@ -137,6 +152,14 @@ def sql(
 
         found = detached(lambda: spark_sql(cluster.config, cluster.tables(), query))
         _give(printer, iter(found.to_batches()), output)
+
+
+def _reach(cluster: Cluster, at_least: str, timeout_s: float) -> None:
+    """Wait until a position is visible here, if one is given."""
+    if at_least:
+        from replication.core.position import Position  # deferred: few reads wait
+
+        cluster.wait(Position.from_json(at_least), timeout_s=timeout_s)
 
 
 def _give(printer: Printer, batches: Iterator[RecordBatch], output: Path | None) -> None:

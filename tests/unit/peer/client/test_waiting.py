@@ -9,20 +9,22 @@ from typing import cast
 
 import pytest
 
+from peer.client.cluster import Cluster
 from peer.client.contacts import ContactedPeer, Contacts, KeptLinks
 from peer.client.waiting import Waiting
 from peer.status.replay_report import ReplayReport
 from replication.coordination.base import Public
 from replication.coordination.paths import Quorum
 from replication.core.coverage import Ranges
-from replication.core.ids import StreamId
+from replication.core.ids import FileId, StreamId
 from replication.core.position import Position
 from replication.core.routes.freshness import Reach, Until
-from replication.errors import PeerUnavailableError, UnknownPeerError, UnknownTableError, WaitTimeoutError
+from replication.errors import FormatError, PeerUnavailableError, UnknownPeerError, UnknownTableError, WaitTimeoutError
 from replication.ledger.base import FileKind, Peer, PeerProgress
 from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import Description, PeerLink
 from replication.settings import TlsSection
+from shell.commands.data import _reach
 from tests.contract.ledger_stores import (
     EAST,
     FLIGHTS,
@@ -261,3 +263,29 @@ def test_a_connection_is_used_again_until_it_fails_or_is_old(monkeypatch: pytest
     assert kept.find(other) is None and closed[-1] == "other"
     kept.close()
     assert closed == ["first", "second", "other", "third"]
+
+
+def test_a_read_of_at_least_a_position_waits_for_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, waited = MemoryLedger(WEST), list[Position]()
+    ledger.tables.create(FLIGHTS)
+    file = FileId(EAST, "h0", 1)
+    missing = Position(EAST, {file: HEADER + FRAME}, {stream(FLIGHTS, file): 0})
+
+    class Here:
+        def wait(self, position: Position, cluster: str | None = None, **how: float) -> None:
+            waited.append(position)
+            Waiting(ledger, cast(Contacts, None)).wait(position, cluster, "visible", how.get("timeout_s", 0.0))
+
+    here = cast(Cluster, Here())
+    with pytest.raises(WaitTimeoutError, match="Not visible here within 0 s"):
+        Cluster.read(here, FLIGHTS.name, at_least=missing)
+    with pytest.raises(WaitTimeoutError, match="Not visible here within 0 s"):
+        Cluster.sql(here, "select 1", at_least=missing)
+    with pytest.raises(WaitTimeoutError, match="Not visible here within 0.01 s"):
+        _reach(here, missing.to_json(), 0.01)
+    _reach(here, "", 0.0)
+    assert waited == [missing] * 3
+    for garbled in ("abc", "{}", missing.to_json()[:-9]):
+        with pytest.raises(FormatError, match="is not a position"):
+            _reach(here, garbled, 0.0)
+    ledger.close()
