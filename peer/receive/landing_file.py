@@ -23,7 +23,8 @@ from replication.files.base import AppendFile, Files, append, reserve
 from replication.files.frames import refuse_occupied
 from replication.ledger.base import Claim, FileRow, Landed, Ledger
 
-_RESERVE_BYTES = 32 << 20
+_RESERVE_BYTES = 32 << 20  # ahead at most; a file reserves as much as it has, so that many small ones take little
+_RESERVE_BYTES_MIN = 64 << 10
 _INDEX_BYTES = 1 << 20
 
 
@@ -88,7 +89,8 @@ class LandingFile:
     def _append(self, parts: list[Buffer], end: int) -> None:
         try:
             if end > self._reserved:
-                self._reserved = reserve(self._handle, self.written, end, _RESERVE_BYTES)
+                ahead = min(_RESERVE_BYTES, max(_RESERVE_BYTES_MIN, end))
+                self._reserved = reserve(self._handle, self.written, end, ahead)
             append(self._handle, parts)
         except NoSpaceError:
             self._handle.truncate(self.written)

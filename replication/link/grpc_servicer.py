@@ -35,6 +35,7 @@ from replication.link.callers import refuse
 from replication.link.messages import read_message
 from replication.link.statuses import encode_progress
 
+FIRST_S = 10.0  # how long a stream may be open before its first message
 _log = log.get(__name__)
 
 
@@ -126,8 +127,7 @@ class LinkServicer:
 
     def Compare(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answer questions about tables, until either end closes."""
-        first = next(requests, None)
-        if first is None:
+        if (first := self._first(requests, context)) is None:
             return
         try:
             conversation = self._conversation(read_message(pb.CompareRequest, first).open, context)
@@ -188,7 +188,7 @@ class LinkServicer:
 
     def _stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         replies: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
-        if (first := next(requests, None)) is None:
+        if (first := self._first(requests, context)) is None:
             return
         try:
             opened, inbound = self._open(first, replies.put, context)
@@ -212,6 +212,16 @@ class LinkServicer:
             inbound.close()
             if reader.ident is not None:
                 reader.join()
+
+    def _first(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes | None:
+        """Return the first message. A call on which none comes in time is ended, so that silent ones hold no place."""
+        timer = threading.Timer(FIRST_S, context.cancel)
+        timer.daemon = True
+        timer.start()
+        try:
+            return next(requests, None)
+        finally:
+            timer.cancel()
 
     def _open(
         self, raw: bytes, reply: Callable[[Reply], None], context: grpc.ServicerContext

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
 import zlib
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import grpc
 import pyarrow as pa
 import pytest
 
@@ -34,6 +36,7 @@ from replication.core.routes.freshness import ClosedNotice
 from replication.core.rows.batch import encode_payload
 from replication.ledger.base import Landed
 from replication.ledger.sql.parts.registration import SqlRegistration
+from replication.link import channel, grpc_servicer
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
 from replication.tables.memory import MemoryTables
 from shell.cli.render import Printer
@@ -236,3 +239,30 @@ def test_numbers_that_no_ledger_holds_end_the_stream_by_type_each_time(
         assert isinstance(reply, Refusal) and reply.reason is Reason.CORRUPT
     good(pair, receiver)
     assert set(pair.landed) == set(pair.sealed)
+
+
+def test_streams_that_say_nothing_are_ended_and_leave_their_places(  # hostile row 53
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_servicer, "FIRST_S", 0.5)
+    pair = Pair(tmp_path, receiver={"streams_max": 2})
+    with pair.west.receiver() as receiver, grpc.insecure_channel(f"127.0.0.1:{receiver.port}") as made:
+        quiet = threading.Event()
+        who = ((channel.CALLER_KEY, str(pair.east.cluster)),)
+        for method in (channel.SHIP, channel.COMPARE):
+            silent = [made.stream_stream(method)(iter(quiet.wait, True), None, who) for _ in range(2)]
+            for call in silent:
+                with pytest.raises(grpc.RpcError):
+                    next(call)
+                assert call.code() is grpc.StatusCode.CANCELLED
+        assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[0])), Ack)
+        quiet.set()
+    pair.close()
+
+
+def test_many_small_landing_files_reserve_little(pair: Pair, receiver: Receiver) -> None:
+    session = pair.ship(receiver)
+    for number in range(90, 100):
+        assert isinstance(answer(session, sent(pair, forged(pair, sequence=2 * number), number)), Ack)
+    sizes = [Path(row.path).stat().st_blocks * 512 for row in pair.west.ledger.files.all()]
+    assert len(sizes) == 10 and sum(sizes) < 10 * (256 << 10)
