@@ -60,6 +60,7 @@ class CopyJob:
         report: told of each file's outcome.
         published: told of each file set that is in place.
         events: where an event for each file and file set goes.
+        retry_suspended: try publications again that failed too often.
         stopped: ends the run early, when it is set; what is staged stays.
     """
 
@@ -71,6 +72,7 @@ class CopyJob:
     report: Report = lambda outcome, path, size: None
     published: Callable[[FileSet], None] = lambda file_set: None
     events: EventSink | None = None
+    retry_suspended: bool = False
     stopped: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -122,13 +124,17 @@ class CopyJob:
         with Leases(steps) as leases:
             redo: Redo[CopySite] = Redo(leases, CopySite(self.target, redoes=True, events=self.events))
             for sequence in stored:
+                if sequence.suspended and self.retry_suspended:
+                    steps.retry(self.id, sequence.id.urn)
                 if redo.before_work(self.id, sequence.id.urn).allows_new_work:
                     continue
                 for text in sequence.steps:
                     step = step_from_json(text)
                     if isinstance(step, PublishFileSet):
                         blocked.add(step.file_set)
-                        self.progress.failed(step.file_set or "/", sequence.error or "its publication failed before")
+                        reason = sequence.error or "its publication failed before"
+                        hint = "; remove the cause, then say --retry-suspended" if sequence.suspended else ""
+                        self.progress.failed(step.file_set or "/", f"{reason}{hint}")
         return frozenset(blocked)
 
     def _clean(self, staging: Staging) -> None:

@@ -77,6 +77,9 @@ def copy(
     events: Annotated[
         str, typer.Option("--events", metavar="URL|FILE", help="Send an event for each file and file set.")
     ] = "",
+    retry_suspended: Annotated[
+        bool, typer.Option("--retry-suspended", help="Publish again what failed too often.")
+    ] = False,
     report: Annotated[Path | None, typer.Option("--report", help="Write each file's outcome there, as JSON.")] = None,
 ) -> None:
     """Copy a folder or a file between stores; what is copied appears whole, and is durable when it returns.
@@ -115,6 +118,7 @@ def copy(
         numbers={"bytes_per_s": limit, "range_bytes": range_size, "block_size": block_size},
     )
     with copy_job(source, target, configuration) as job, reporting(job, report, printer, show=dry_run or check):
+        job.retry_suspended = retry_suspended
         job.events = open_events(events) if events else None
         if check:
             _check(job, printer)

@@ -45,6 +45,7 @@ def run_dataset(
         job = CopyJob(source, target, finder_of(definition.finder)(source, definition.properties), configuration)
         number = history.begin(definition.name, source.url, target.url)
         job.published = lambda file_set: history.copied(number, file_set)
+        job.retry_suspended = state.failures == 0  # as after walship dataset resume
         error = ""
         try:
             run(job)

@@ -1,0 +1,67 @@
+"""Publication that fails: one file set blocks no other, is redone by later runs, and is suspended alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replication.commit.sequence import FAILURES_MAX
+from replication.core.copying.names import RelativePath
+from replication.datasets.stores.local import LocalStore
+from tests.copying import copied, job, read_tree, write_tree
+
+FILES = {"a/1": b"one", "a/2": b"two", "b/1": b"three", "c/d/1": b"four"}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    write_tree(tmp_path / "src", FILES)
+    return tmp_path / "src", tmp_path / "dst"
+
+
+def refuse_moves_to(folder: str, patch: pytest.MonkeyPatch) -> None:
+    move = LocalStore.move
+
+    def refusing(self: LocalStore, origin: RelativePath, destination: RelativePath) -> None:
+        if destination == folder:
+            raise PermissionError(13, "the folder belongs to somebody else")
+        move(self, origin, destination)
+
+    patch.setattr(LocalStore, "move", refusing)
+
+
+def test_a_file_set_that_cannot_be_moved_blocks_no_other_and_is_published_by_the_next_run(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = folders  # 000-21, 000-36, 002-4
+    with monkeypatch.context() as patch:
+        refuse_moves_to("a", patch)
+        first = copied(source, target).progress.counts
+    assert read_tree(target) == {name: content for name, content in FILES.items() if not name.startswith("a/")}
+    assert sorted(first.failures) == ["a/1", "a/2"]
+    second = copied(source, target).progress.counts
+    assert (second.failed, second.bytes_copied) == (0, 0), "the stored steps are finished; nothing is copied again"
+    assert read_tree(target) == FILES
+    assert not (target / ".walship").exists()
+
+
+def test_a_file_set_that_always_fails_is_suspended_and_the_others_are_copied(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = folders  # 002-8
+    with monkeypatch.context() as patch:
+        refuse_moves_to("a", patch)
+        for _ in range(FAILURES_MAX + 1):
+            copied(source, target)
+        write_tree(source, {"b/2": b"later"})
+        counts = copied(source, target).progress.counts
+    assert read_tree(target)["b/2"] == b"later"
+    assert "a" in counts.failures
+    assert "a/1" not in read_tree(target)
+    copied(source, target)
+    assert "a/1" not in read_tree(target), "a person is needed"
+    again = job(LocalStore(str(source)), LocalStore(str(target)))
+    again.retry_suspended = True
+    assert again.run().failed == 0
+    assert read_tree(target) == FILES | {"b/2": b"later"}
