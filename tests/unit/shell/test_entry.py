@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,3 +86,11 @@ def test_an_output_that_takes_nothing_is_told_by_the_whole_program() -> None:
     with open("/dev/full", "w") as full:
         done = entered("--help", stdout=full)
     assert done.returncode not in (0, 120) and "No space left" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_the_command_makes_is_its_users_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from shell.entry import main; main()", "init", str(tmp_path / "east")]
+    subprocess.run(command, check=True, capture_output=True, umask=0o022)
+    made = [tmp_path / "east", *(tmp_path / "east").rglob("*")]
+    assert any(path.name == "walship.toml" for path in made)
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
