@@ -22,6 +22,7 @@ from replication.retries import Backoff, exponential
 from replication.tables.base import Tables
 
 _RETRY_WAIT = exponential(1.0, 30.0)
+_BUSY_S, _IDLE_S = 0.1, 0.5
 _Key = tuple[str, UUID, int]
 _log = log.get(__name__)
 
@@ -93,6 +94,10 @@ class BootstrapKeeper:
             # The wait matters: each attempt reads the table and takes a new file.
             self._failed[_key(wanted)] = failed.failed(self.monotonic(), _RETRY_WAIT)
         self.state = found
+
+    def pause_s(self) -> float:
+        """The pause before the next turn: shorter while a bootstrap is under way."""
+        return _BUSY_S if self.state else _IDLE_S
 
     def _step(self, wanted: Bootstrap) -> str:
         """Do one step; what the bootstrap waits for after it."""

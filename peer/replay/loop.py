@@ -92,9 +92,9 @@ def replay_until(
     done = threading.Event()
     lost: list[EngineLostError] = []
 
-    def again(turn: Callable[[Callable[[], bool]], None], name: str, every_s: float) -> threading.Thread:
+    def again(turn: Callable[[Callable[[], bool]], None], name: str, pause_s: Callable[[], float]) -> threading.Thread:
         def run() -> None:
-            while not done.wait(every_s):
+            while not done.wait(pause_s()):
                 try:
                     turn(done.is_set)
                 except EngineLostError as error:
@@ -108,7 +108,10 @@ def replay_until(
     epoch = ledger.replay.raise_epoch()
     context = ReplayContext(ledger, tables, quarantine, epoch, scratch=config.run_dir / "bootstraps")
     replayer = Replayer(context, watch)
-    threads = [again(housekeeping.turn, "housekeeping", 1.0), again(bootstraps.turn, "bootstraps", 0.1)]
+    threads = [
+        again(housekeeping.turn, "housekeeping", lambda: 1.0),
+        again(bootstraps.turn, "bootstraps", bootstraps.pause_s),
+    ]
     for thread in threads:
         thread.start()
     try:

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from peer.bootstrap.keeper import BootstrapKeeper
 from peer.bootstrap.room import BootstrapRoom, DiskRoom, room
 from peer.status.disk_use import folder_bytes
 from replication import config as configuration
@@ -14,6 +15,7 @@ from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError, RequestError
+from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, PeerProgress
 from replication.ledger.sql.memory import MemoryLedger
 from replication.tables.base import Catalog, History, Snapshot
@@ -143,3 +145,13 @@ def test_a_folder_that_cannot_be_read_counts_as_empty(tmp_path: Path) -> None:
     (tmp_path / "broken").symlink_to("nowhere")
     assert folder_bytes(tmp_path) - (tmp_path / "broken").lstat().st_size == 5
     assert folder_bytes(tmp_path / "gone") == folder_bytes(tmp_path / ("x" * 300)) == 0
+
+
+def test_bootstraps_are_looked_for_more_often_while_one_is_under_way(tmp_path: Path) -> None:
+    ledger = MemoryLedger(WEST)
+    keeper = BootstrapKeeper(MemoryTables(), ledger, LocalFiles(), "h0", str(tmp_path), "boot")
+    keeper.turn()
+    idle_s = keeper.pause_s()
+    keeper.state = {"north ops.flights": "it is on its way"}
+    assert keeper.pause_s() < idle_s
+    ledger.close()
