@@ -19,6 +19,7 @@
       CoordinationError           ZooKeeper or the ledger could not be reached or refused
         NotLeaderError  StaleTermError  StaleEpochError  ReadOnlyClusterError  LeaseLostError  NoWorkerError
         SequenceHeldError           another process runs this operation
+        SuccessionError             two clusters claim to have taken over, or one cannot take over now
         LedgerBusyError             the ledger stayed locked past the timeout
       TransferError               between clusters
         PeerUnavailableError        could not be reached; retried with backoff
@@ -195,6 +196,12 @@ class ReadOnlyClusterError(CoordinationError):
 
 class LeaseLostError(CoordinationError):
     """The writer could not prove its role lease after fdatasync; the outcome of the append is unknown."""
+
+    retryable = False
+
+
+class SuccessionError(CoordinationError):
+    """Two clusters claim to be ACTIVE in place of one, or a cluster cannot take over now."""
 
     retryable = False
 

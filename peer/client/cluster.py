@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from peer.status.collect import ClusterStatus
     from peer.tables.read import Reader
     from peer.tables.trace import Trace
+    from replication.core.rows.batch import LogBatch
     from replication.writer.importing.importer import Imported
 
 
@@ -276,6 +277,13 @@ class Cluster:
     def upsert_async(self, table: str, rows: object, batch_id: str | None = None) -> Future[Position]:
         """As :meth:`upsert`, returning a future at once. Its callbacks must not block: they would delay all appends."""
         return self._opened.writer.upsert_async(self._opened.tables.get(table), rows, batch_id)
+
+    def restate(self, logs: Iterable[LogBatch], commit: int) -> Position:
+        """Write rows under an earlier commit time, all or none; for lost writes that are discarded.
+
+        Raises as ``Writer.restate``.
+        """
+        return self._opened.writer.restate(logs, commit)
 
     def delete(self, table: str, keys: object) -> Position:
         """Delete rows by key; ``keys`` as ``rows`` of :meth:`upsert`, with exactly the key columns."""

@@ -141,7 +141,7 @@ def drain(
     started_s = time.monotonic()
     tables = _tables(ledger, peer_name, table_name)
     if host:
-        _await_registered(ledger, host, timeout_s)
+        await_registered(ledger, host, timeout_s)
     pending = left = PendingAtPeer.of(ledger.files.statuses(peer_name), durable(), tables)
     lost: dict[RequiredByPeer, Ranges] = {}
     while left.missing:
@@ -168,7 +168,7 @@ def _bootstrapping(ledger: Ledger, peer_name: str, tables: Collection[UUID] | No
     return tuple(sorted({_name(ledger, rule.table) for rule in rules if rule.phase is Phase.BOOTSTRAPPING}))
 
 
-def _await_registered(ledger: Ledger, host: str, timeout_s: float) -> None:
+def await_registered(ledger: Ledger, host: str, timeout_s: float) -> None:
     """Return once everything that writers on other hosts had acked at the call is registered."""
     deadline_s = time.monotonic() + timeout_s
     elsewhere = {row.host for row in ledger.files.all(open_only=True) if row.kind is FileKind.WAL and row.host != host}

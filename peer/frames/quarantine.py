@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 from peer.frames.decode import FrameRef
@@ -32,8 +33,11 @@ class Quarantine:
         """Return whether the frame of ``file`` at offset ``begin`` is quarantined."""
         return (file, begin) in self._held
 
-    def add(self, frame: FrameRef, reason: str, reader: HostReader) -> None:
-        """Copy a frame durably, then record it in the ledger. It counts as applied, and replay skips it."""
+    def add(self, frame: FrameRef, reason: str, reader: HostReader, succession: str = "") -> None:
+        """Copy a frame durably, then record it in the ledger. It counts as applied, and replay skips it.
+
+        ``succession`` is the one that makes the frame a lost write; "" for a frame that cannot be applied.
+        """
         copy = self._directory / f"{frame.file.slot}-{frame.file.number:012d}-{frame.begin}.frame"
         self._directory.mkdir(parents=True, exist_ok=True)
         (content,) = reader.read(frame.path, [(frame.begin, frame.end)])
@@ -47,10 +51,11 @@ class Quarantine:
         finally:
             os.close(directory)
         at = time.time_ns() // 1000
-        self._ledger.quarantine(Quarantined(frame.file, frame.begin, frame.end, frame.table, reason, str(copy), at))
+        place = (frame.file, frame.begin, frame.end, frame.table)
+        self._ledger.quarantine(Quarantined(*place, reason, str(copy), at, succession=succession))
         self._held.add((frame.file, frame.begin))
-        _log.error(
-            "frame_quarantined",
+        report = partial(_log.warning, "lost_write_kept") if succession else partial(_log.error, "frame_quarantined")
+        report(
             file=str(frame.file),
             begin=frame.begin,
             end=frame.end,

@@ -14,6 +14,7 @@ from peer.frames.decode import FrameRef
 from peer.frames.hosts import HostReader
 from replication.core.frame import FILE_HEADER_BYTES, FrameKind
 from replication.core.ids import FileId
+from replication.core.succession import Succession, Successions
 from replication.errors import GapError, ReplicationError
 from replication.ledger.base import FileKind, Pending
 
@@ -24,12 +25,13 @@ Span = tuple[int, int]
 class ReplaySelection:
     """Frames to apply, by table, and the range of each file that they were selected from.
 
-    ``broken`` has the error of each file that cannot be read; other files go on. ``more`` is True when the limit ended
-    the pass.
+    ``lost`` has lost writes, with their successions; they are kept and not applied. ``broken`` has the error of each
+    file that cannot be read; other files go on. ``more`` is True when the limit ended the pass.
     """
 
     frames: dict[UUID, list[FrameRef]] = field(default_factory=dict)
     ranges: dict[FileId, Span] = field(default_factory=dict)
+    lost: list[tuple[FrameRef, Succession]] = field(default_factory=list)
     broken: dict[FileId, ReplicationError] = field(default_factory=dict)
     more: bool = False
 
@@ -53,6 +55,7 @@ class Selector:
         limit_bytes: a pass ends after about this many bytes of frames.
         passed: the offset that shared passes of this process have reached, by file.
         skip: returns whether a frame (file, begin) is quarantined.
+        successions: by which frames are lost writes; read after ``pending``, so that none that is beyond a cut counts.
     """
 
     reader: HostReader
@@ -60,6 +63,7 @@ class Selector:
     limit_bytes: int
     passed: Mapping[FileId, int] = field(default_factory=dict)
     skip: Callable[[FileId, int], bool] = _never
+    successions: Successions = Successions()
 
     def shared(self, held: frozenset[UUID] = frozenset()) -> ReplaySelection:
         """The shared pass: frames of all tables except ``held``, from where the last pass ended."""
@@ -124,6 +128,9 @@ class Selector:
                 or part.duplicates.contains(frame.begin)
                 or self.skip(file, frame.begin)
             ):
+                continue
+            if succession := self.successions.leaving_out(frame.header):
+                selection.lost.append((FrameRef.of(place, file, frame), succession))
                 continue
             selection.frames.setdefault(table, []).append(FrameRef.of(place, file, frame))
             size += frame.end - frame.begin

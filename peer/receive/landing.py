@@ -25,6 +25,7 @@ from replication import log
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import FileId
+from replication.core.succession import Successions
 from replication.errors import (
     CoordinationError,
     FormatError,
@@ -54,18 +55,27 @@ class InboundStream:
         landing: Landing,
         reply: Callable[[Reply], None],
         scope: StreamScope,
+        role_epoch: int,
         generation: int,
     ) -> None:
         self._admission = admission
         self._landing = landing
         self._reply: Callable[[Reply], None] | None = reply
         self._scope = scope
+        self._role_epoch = role_epoch
+        self._ended = ""
         self._generation = generation
         self.unanswered: dict[FileId, Ranges] = {}
         self._lock = threading.Lock()
 
     def data(self, message: Data) -> None:
-        """Check a message and queue it for landing, which acks or refuses it later. Send a refusal at once."""
+        """Check a message and queue it for landing, which acks or refuses it later. Send a refusal at once.
+
+        Raises:
+            PeerRefusedError: a succession ended the sender's role epoch.
+        """
+        if self._ended:
+            raise Refusal(Reason.STALE_EPOCH, self._ended, "The sender opens a stream under its new epoch").error()
         try:
             self._admission.check_sender(message, self._scope)
             self._check_order(message)
@@ -88,6 +98,12 @@ class InboundStream:
             )
         except PeerRefusedError as error:
             self._answer(Refusal.of(error))
+
+    def end_if_older(self, successions: Successions) -> None:
+        """Refuse messages from now on if one of ``successions`` ended the epoch under which the stream was opened."""
+        newest = successions.of(self._scope.caller.cluster)
+        if newest is not None and newest.epoch > self._role_epoch:
+            self._ended = f"{newest.successor.name} took over from {newest.origin.name} ({newest})"
 
     def close(self) -> None:
         """Drop later acks and refusals."""

@@ -26,6 +26,7 @@ from replication.files.notifier import Listening, Notifier
 from replication.ledger.base import Ledger
 from replication.link import tls
 from replication.link.grpc_server import LinkServer
+from replication.roles.takeover import Takeover
 from replication.settings import split_address
 
 _ANNOUNCE_S = 2.0
@@ -74,6 +75,7 @@ class Receiver:
             RangeReads(ledger, config.cluster.host),
             CallerRights(ledger, allow_plaintext=config.tls.allow_plaintext, accept=config.receiver.accept),
             directory,
+            Takeover(ledger, coordination),
         )
         try:
             self._server = LinkServer(

@@ -31,7 +31,8 @@ from replication.core.roles import RoleState
 from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
-from replication.errors import PeerRefusedError, UnknownTableError
+from replication.core.succession import Succession
+from replication.errors import PeerRefusedError, SuccessionError, UnknownTableError
 from replication.files.notifier import Listening, Subscriber
 from replication.ledger.base import Ledger
 from replication.link.base import (
@@ -45,8 +46,10 @@ from replication.link.base import (
     Refusal,
     Reply,
     Route,
+    TakeOver,
     id_clash,
 )
+from replication.roles.takeover import Takeover
 
 _SETTLE_S = 1.0
 _WAIT_MAX_S = 1.0
@@ -69,6 +72,7 @@ class Reception:
         reads: RangeReads | None = None,
         rights: CallerRights | None = None,
         wal_directory: str = "",
+        takeover: Takeover | None = None,
     ) -> None:
         self._ledger = ledger
         self._landing = landing
@@ -79,18 +83,23 @@ class Reception:
         self._rights = rights or CallerRights(ledger)
         self._wal_directory = wal_directory
         self._waits = threading.BoundedSemaphore(_WAITS_MAX)
+        self._takeover = takeover
+        self._streams: WeakSet[InboundStream] = WeakSet()
         self._definitions = Definitions(ledger)
         self._admission = Admission(ledger, self._definitions, message_bytes_max, commit_ahead_max_s)
         self._scopes: WeakSet[StreamScope] = WeakSet()
         self._lock = threading.Lock()
 
     def refresh(self) -> None:
-        """Read the live tables and the grants of open streams again; called every few seconds."""
+        """Read the live tables, the grants of open streams and ended epochs again; called every few seconds."""
         self._definitions.refresh()
         with self._lock:
             scopes = list(self._scopes)
         for scope in scopes:
             scope.refresh(self._rights.find(scope.caller))
+        if self._streams and (ended := self._ledger.successions.known()).all:
+            for stream in list(self._streams):
+                stream.end_if_older(ended)
 
     def admit(self, call: str, caller: Caller) -> None:
         """Raise PeerRefusedError unless ``caller`` may make that call."""
@@ -189,12 +198,37 @@ class Reception:
             grant = self._rights.of_sender(caller, (), ())
             self._open_route(grant, route, self._declared(source))
 
+    def take_over(self, asked: TakeOver, caller: Caller) -> None:
+        """Get ready to originate in place of the caller; with a succession, do it; or refuse one from now on."""
+        self._check_caller(asked.source, asked.expected, caller)
+        takeover, succession = self._takeover, asked.succession
+        assert takeover is not None, "a receiver that serves can take over"
+        if asked.cancelled:
+            takeover.cancel(asked.source, asked.cancelled)
+            return
+        takeover.prepare(asked.source, asked.zookeepers)
+        if succession is None:
+            return
+        if (succession.origin, succession.successor) != (asked.source, self._ledger.cluster) or succession.cut:
+            raise Refusal(
+                Reason.WRONG_CLUSTER,
+                f"{asked.source.name} cannot order this succession: {succession}",
+                "A cluster names its own successor only",
+            ).error()
+        takeover.promote(succession)
+
+    def successions(self, source: ClusterId, expected: ClusterId, caller: Caller) -> tuple[Succession, ...]:
+        """Return the successions of the caller."""
+        self._check_caller(source, expected, caller)
+        return tuple(each for each in self._ledger.successions.known().all if each.origin == source)
+
     def ship(self, hello: Hello, reply: Callable[[Reply], None], caller: Caller) -> tuple[OpenReply, InboundStream]:
         """Open a stream. The reply lists routes that could not be opened; the other routes go on."""
         self._check_caller(hello.source, hello.expected, caller)
         with self._counted(caller):
             grant = self._rights.of_sender(caller, hello.former, hello.term_history)
         check_own(caller, [file.cluster for file, _ in hello.files])
+        self._hear(hello)
         self._check_hello(hello)
         self._definitions.refresh()  # a table dropped just now is refused, not landed
         declared = self._declared(hello.source)
@@ -209,7 +243,8 @@ class Reception:
         scope = StreamScope(caller, grant, self._ledger, self._open_keys(hello, refused))
         with self._lock:
             self._scopes.add(scope)
-        inbound = InboundStream(self._admission, self._landing, reply, scope, generation)
+        inbound = InboundStream(self._admission, self._landing, reply, scope, hello.role_epoch, generation)
+        self._streams.add(inbound)
         term_history, newest = self._ledger.terms.term_history(), self._ledger.landing.newest(hello.source)
         return OpenReply(self._ledger.cluster, __version__, files, refused, lost, term_history, newest), inbound
 
@@ -264,6 +299,17 @@ class Reception:
             raise Refusal(
                 Reason.WRONG_CLUSTER, f"{caller.cluster} calls in the name of {source}", "A cluster calls for itself"
             ).error()
+
+    def _hear(self, hello: Hello) -> None:
+        """Take in the successions that the sender knows, and its address."""
+        self._ledger.successions.keep_address(hello.source, hello.zookeepers)
+        if self._takeover is None:
+            return
+        for succession in hello.successions:
+            try:
+                self._takeover.hear(succession, hello.source)
+            except SuccessionError as error:
+                _log.error("succession_refused", source=str(hello.source), error=str(error))
 
     def _check_hello(self, hello: Hello) -> None:
         """Refuse another protocol version, a copy of the sender's cluster, and an old role epoch."""

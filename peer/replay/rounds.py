@@ -146,6 +146,7 @@ class Replayer:
         self._passed = {part.row.file: self._passed.get(part.row.file, 0) for part in pending}
         selection = self._selector(reader, pending).shared(frozenset(self.held))
         self._report_broken(selection, result)
+        self._keep_lost(reader, selection)
         self._apply(selection, result)
         for file, (_, end) in selection.ranges.items():
             self._passed[file] = max(end, self._passed.get(file, 0))
@@ -154,7 +155,8 @@ class Replayer:
 
     def _selector(self, reader: HostReader, pending: Sequence[Pending]) -> Selector:
         size = self._round_bytes or self._context.tables.round_bytes
-        return Selector(reader, pending, size, self._passed, self._context.quarantine.holds)
+        successions = self._context.ledger.successions.known()
+        return Selector(reader, pending, size, self._passed, self._context.quarantine.holds, successions)
 
     def _apply(self, selection: ReplaySelection, result: RoundResult) -> None:
         for table, outcome in self._applied(selection, list(selection.frames)):
@@ -175,6 +177,14 @@ class Replayer:
         staged = self._context.tables.stage(work, _title([name for name, _ in work])) if work else []
         commit = partial(self._commit, selection, plans, dict(zip(planned, staged, strict=True)))
         yield from zip(tables, self._map(commit, tables), strict=True)
+
+    def _keep_lost(self, reader: HostReader, selection: ReplaySelection) -> None:
+        """Keep lost writes; the ranges of tables without other frames then count as applied."""
+        for frame, succession in selection.lost:
+            reason = f"written at {succession.origin.name} beyond the cut of {succession}"
+            self._context.quarantine.add(frame, reason, reader, str(succession))
+        for table in {frame.table for frame, _ in selection.lost} - selection.frames.keys():
+            self._unless_held(table, partial(self._pass, table, selection.ranges))
 
     def _map(self, act: Callable[[UUID], _R], tables: list[UUID]) -> list[_R]:
         """Call ``act`` for all tables, some in parallel."""
@@ -247,6 +257,7 @@ class Replayer:
             fresh, _ = split_by_kind(self._context.ledger.replay.pending())  # opening the table may have rewound it
             selector = self._selector(reader, fresh)
             selection = selector.own(table)
+            self._keep_lost(reader, selection)
             if selection.frames.get(table):
                 outcome = self._apply_one(table, selection)
                 if isinstance(outcome, StorageError):
@@ -329,6 +340,14 @@ class Replayer:
         if replay is not None:
             pass_ended_bootstrap(replay, ranges, self.hosts)
         elif ranges:
+            self._tables.pass_dropped(table, ranges)
+        return True
+
+    def _pass(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> bool:
+        replay = self._tables.open(table)
+        if replay is not None:
+            replay.apply([], ranges, self.hosts)
+        else:
             self._tables.pass_dropped(table, ranges)
         return True
 

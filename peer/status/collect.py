@@ -108,6 +108,7 @@ class ClusterStatus:
     peer_forecasts: tuple[PeerForecast, ...]
     disk: DiskForecast
     quarantined: tuple[Quarantined, ...]
+    lost_writes: tuple[Quarantined, ...]
     unreadable: tuple[Unreadable, ...]
     lost: tuple[LostHere, ...]
     far_ahead: tuple[FarAhead, ...]
@@ -134,7 +135,8 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
     rows = {row.file: row for row in ledger.files.all()}
     fresh = _unregistered(rows.values(), config.cluster.host)
     specs = {spec.uuid: spec for spec in ledger.tables.all()}
-    quarantined = tuple(ledger.replay.quarantined())
+    kept = ledger.replay.quarantined()
+    quarantined = tuple(frame for frame in kept if not frame.succession)
     report = ReplayReport.load(ledger.replay)
     pending = ledger.replay.pending()
     policy = RetentionPolicy(members.keeps_tables, config.master.peer_bytes_max)
@@ -158,6 +160,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         peer_forecasts=peer_forecasts(ledger, config, now),
         disk=disk_forecast(ledger, config, now),
         quarantined=quarantined,
+        lost_writes=tuple(frame for frame in kept if frame.succession and not frame.discarded),
         unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, config.data_dir, report)),
         lost=tuple(
             lost_here(ledger.salvage.acknowledged_losses(), {table: spec.name for table, spec in specs.items()})

@@ -24,6 +24,7 @@ from replication.ledger.replay import Pending, Quarantined, Replay, ReplayCheckp
 from replication.ledger.rules import Gap, PatternRule, Peer, Rule, Rules
 from replication.ledger.salvage import AcknowledgedLoss, Readable, Salvage, SalvagePlan, SenderKeeps
 from replication.ledger.sending import Attempt, HeldTable, Sending
+from replication.ledger.successions import SuccessionRecords
 from replication.ledger.tables import TableRecords
 from replication.ledger.terms import Terms
 from replication.ledger.time import AheadClock, Grown, Time, WriterEntry, WriterRow
@@ -75,6 +76,7 @@ __all__ = [
     "Rule",
     "Rules",
     "Sending",
+    "SuccessionRecords",
     "PatternRule",
     "TableRecords",
     "Terms",
@@ -145,6 +147,10 @@ class Ledger(Protocol):
     @property
     def time(self) -> Time:
         """Writers, closed and replicated time."""
+
+    @property
+    def successions(self) -> SuccessionRecords:
+        """Which cluster originates in place of which."""
 
     @property
     def sending(self) -> Sending:

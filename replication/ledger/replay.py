@@ -26,9 +26,10 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A frame that could not be applied, with the reason.
+    """A frame that was not applied, with the reason.
 
-    It holds back its table's replicated time until a retry succeeds or it is ``discarded``.
+    It holds back its table's replicated time until a retry succeeds or it is ``discarded``. A lost write does not;
+    ``succession`` is what made it one, "" for a frame that could not be applied.
     """
 
     file: FileId
@@ -39,6 +40,7 @@ class Quarantined:
     copy: str  # path of the saved copy
     at: int  # microseconds since 1970
     discarded: int = 0  # when a person discarded it, 0 if not discarded
+    succession: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,12 @@ class Time(Protocol):
     def note_closed(self, origin: ClusterId, notice: ClosedNotice) -> None:
         """Store a closed frame's notice until it is satisfied."""
 
+    def announced(self, origin: ClusterId) -> ClosedNotice:
+        """What an origin last announced: its newest closed time, and the last sequence of streams not reached by then.
+
+        Its ``t`` is 0 when nothing ever came from it.
+        """
+
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         """Whether all required frames of each stream up to a sequence are here, from any route."""
 

@@ -23,6 +23,7 @@ from replication.core.routes.carried import Carried
 from replication.core.routes.forks import TermHistory
 from replication.core.routes.freshness import Reach, Until
 from replication.core.status import ReplicationStatus
+from replication.core.succession import Succession
 from replication.errors import PeerRefusedError
 
 PROTOCOL = 2
@@ -112,7 +113,8 @@ class Hello:
     """How a sender opens a stream. ``files``: whose resume ranges it wants, and the term it ships them under.
 
     ``term_history`` distinguishes it from a copy of it. Routes up to ``generation`` that are not among ``routes`` have
-    ended, and so have those of ``former``, the sender's ids before it was restored.
+    ended, and so have those of ``former``, the sender's ids before it was restored. ``zookeepers`` is the sender's own
+    address, ``successions`` are those that it knows.
     """
 
     source: ClusterId
@@ -125,6 +127,23 @@ class Hello:
     term_history: TermHistory = ()
     generation: int = 0
     former: tuple[ClusterId, ...] = ()
+    zookeepers: str = ""
+    successions: tuple[Succession, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """What a cluster asks of its successor; without a ``succession``, only to get ready to send it its tables.
+
+    ``zookeepers`` is the address of the source, which asks. ``cancelled`` is the epoch of a succession that is not to
+    happen; 0 for none.
+    """
+
+    source: ClusterId
+    expected: ClusterId
+    zookeepers: str = ""
+    succession: Succession | None = None
+    cancelled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +296,15 @@ class PeerLink(Protocol):
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
         """Make a table ready there. PeerRefusedError names the remedy."""
 
+    def take_over(self, asked: TakeOver) -> None:
+        """Have the peer originate in place of the caller, or get ready for it.
+
+        PeerRefusedError when it does not; after any other error it may have done so.
+        """
+
+    def successions(self, source: ClusterId, expected: ClusterId) -> tuple[Succession, ...]:
+        """The successions of the caller that the peer knows."""
+
     def ship(self, hello: Hello) -> ShipSession:
         """Open a stream. PeerRefusedError when the peer wants none from this sender."""
 
@@ -336,6 +364,12 @@ class ReceiverService(Protocol):
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:
         """Make a table ready. PeerRefusedError otherwise."""
+
+    def take_over(self, asked: TakeOver, caller: Caller) -> None:
+        """Originate in place of the caller, or get ready for it. PeerRefusedError otherwise."""
+
+    def successions(self, source: ClusterId, expected: ClusterId, caller: Caller) -> tuple[Succession, ...]:
+        """The successions of the caller that are known here."""
 
     def ship(self, hello: Hello, reply: Callable[[Reply], None], caller: Caller) -> tuple[OpenReply, Inbound]:
         """Open a stream. PeerRefusedError otherwise."""

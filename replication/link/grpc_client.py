@@ -20,8 +20,9 @@ from replication.core.coverage import Span
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import Reach, Until
+from replication.core.succession import Succession
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, TransferError
-from replication.link import channel, ranges, wire
+from replication.link import channel, ranges, takeovers, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import (
     PROTOCOL,
@@ -34,6 +35,7 @@ from replication.link.base import (
     Refusal,
     Reply,
     Route,
+    TakeOver,
 )
 from replication.link.callers import refused
 from replication.link.messages import read_message
@@ -114,6 +116,17 @@ class GrpcLink:
         answer = read_message(pb.RouteReply, self._call(channel.OPEN_ROUTE, asked.SerializeToString()))
         if answer.HasField("refusal"):
             raise wire.decode_refusal(answer.refusal).error()
+
+    def take_over(self, asked: TakeOver) -> None:
+        """Have the peer originate in place of the caller, or get ready for it."""
+        answer = pb.RouteReply.FromString(self._call(channel.TAKE_OVER, takeovers.encode_take_over(asked)))
+        if answer.HasField("refusal"):
+            raise wire.decode_refusal(answer.refusal).error()
+
+    def successions(self, source: ClusterId, expected: ClusterId) -> tuple[Succession, ...]:
+        """The successions of the caller that the peer knows."""
+        asked = takeovers.encode_successions_request(source, expected)
+        return takeovers.decode_successions(self._call(channel.GET_SUCCESSIONS, asked))
 
     def ship(self, hello: Hello) -> GrpcShipSession:
         """Open a stream."""

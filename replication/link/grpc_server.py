@@ -58,6 +58,8 @@ class LinkServer:
             "Progress": unary(servicer.Progress),
             "Reached": unary(servicer.Reached),
             "OpenRoute": unary(servicer.OpenRoute),
+            "TakeOver": unary(servicer.TakeOver),
+            "GetSuccessions": unary(servicer.GetSuccessions),
             "Compare": both(servicer.Compare),
             "Read": grpc.unary_stream_rpc_method_handler(servicer.Read),
         }

@@ -17,7 +17,7 @@ from replication import log
 from replication.core.grants import Caller
 from replication.core.ids import ClusterId, FileId
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, ReplicationError
-from replication.link import wire
+from replication.link import takeovers, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import (
     PROTOCOL,
@@ -111,6 +111,22 @@ class LinkServicer:
         except Exception as error:
             return bytes(pb.RouteReply(refusal=wire.encode_refusal(_unforeseen(error))).SerializeToString())
         return bytes(pb.RouteReply().SerializeToString())
+
+    def TakeOver(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        """Originate in place of the caller, or get ready for it; what goes wrong is a refusal."""
+        try:
+            self._service.take_over(takeovers.decode_take_over(raw), self._caller(context))
+        except ReplicationError as error:
+            return bytes(pb.RouteReply(refusal=wire.encode_refusal(_refusal(error))).SerializeToString())
+        return bytes(pb.RouteReply().SerializeToString())
+
+    def GetSuccessions(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        """The successions of the caller that are known here."""
+        try:
+            asked = takeovers.decode_successions_request(raw)
+            return takeovers.encode_successions(self._service.successions(*asked, self._caller(context)))
+        except ReplicationError as error:
+            return takeovers.encode_successions(_refusal(error))
 
     def _answer(self, context: grpc.ServicerContext, ask: Callable[[Caller], bytes]) -> bytes:
         try:

@@ -17,8 +17,9 @@ from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.grants import Caller
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import Reach, Until
+from replication.core.succession import Succession
 from replication.errors import PeerUnavailableError
-from replication.link import ranges, wire
+from replication.link import ranges, takeovers, wire
 from replication.link.base import (
     Conversation,
     Data,
@@ -29,6 +30,7 @@ from replication.link.base import (
     ReceiverService,
     Reply,
     Route,
+    TakeOver,
 )
 from replication.link.statuses import decode_progress, encode_progress
 
@@ -100,6 +102,16 @@ class MemoryLink:
         """Make a table ready there."""
         caller = self._admitted("OpenRoute", source)
         self._service.open_route(source, expected, wire.decode_route(wire.encode_route(route)), caller)
+
+    def take_over(self, asked: TakeOver) -> None:
+        """Have the peer originate in place of the caller, or get ready for it."""
+        caller = self._admitted("TakeOver", asked.source)
+        self._service.take_over(takeovers.decode_take_over(takeovers.encode_take_over(asked)), caller)
+
+    def successions(self, source: ClusterId, expected: ClusterId) -> tuple[Succession, ...]:
+        """The successions of the caller that the peer knows."""
+        found = self._service.successions(source, expected, self._admitted("GetSuccessions", source))
+        return takeovers.decode_successions(takeovers.encode_successions(found))
 
     def ship(self, hello: Hello) -> MemoryShipSession:
         """Open a stream."""

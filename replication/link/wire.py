@@ -19,6 +19,7 @@ from replication.core.phase import Phase
 from replication.core.routes.carried import Carried
 from replication.core.routes.forks import TermHistory
 from replication.core.routes.freshness import Reach, Until
+from replication.core.succession import Succession
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Ack, Data, Description, Hello, Known, OpenReply, Reason, Refusal, Reply, Route
@@ -367,6 +368,8 @@ def _hello(hello: Hello) -> pb.Open:
         term_history=_term_history(hello.term_history),
         generation=hello.generation,
         former=map(str, hello.former),
+        zookeepers=hello.zookeepers,
+        successions=[each.encode() for each in hello.successions],
     )
 
 
@@ -382,4 +385,6 @@ def _read_hello(message: pb.Open) -> Hello:
         _read_term_history(message.term_history),
         message.generation,
         tuple(map(ClusterId.parse, message.former)),
+        message.zookeepers,
+        tuple(map(Succession.decode, message.successions)),
     )

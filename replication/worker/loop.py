@@ -16,14 +16,18 @@ from replication.config import Config
 from replication.coordination.base import AssignmentRead, RoleRead
 from replication.coordination.keeper import Subscription
 from replication.coordination.session import Coordination
+from replication.core.ids import ClusterId
 from replication.core.roles import RoleState
 from replication.core.shipping.chunk import Assignment
-from replication.errors import FormatError, ReplicationError
+from replication.core.succession import Succession
+from replication.errors import FormatError, ReplicationError, SuccessionError
 from replication.files.notifier import Listening, NotificationListener, Notifier
 from replication.ledger.base import Ledger
 from replication.link import tls
 from replication.link.base import PeerLink
 from replication.link.grpc_client import connect
+from replication.roles.takeover import Takeover
+from replication.worker.ask_peers import ask_who_took_over
 from replication.worker.enrolment import Enrolment
 from replication.worker.host import HostWork
 from replication.worker.peers.loop import Uplink
@@ -59,6 +63,7 @@ class Worker:
         self._reporting = Pace(section.progress_interval_s, _IDLE_S)
         self._progress = ProgressLog(ledger, self._reporting.ask)
         self._attempts = AttemptLog(ledger, config.cluster.host, ask=self._reporting.ask)
+        self._takeover = Takeover(ledger, coordination)
         self._host = HostWork(config, ledger, self._attempts, self._role_epoch)
         self._listener = NotificationListener(str(config.wal_dir))
         self._replay = Notifier(str(config.wal_dir), Listening.REPLAY)
@@ -67,7 +72,11 @@ class Worker:
         self.peers = Peers(self._shared(ledger))
 
     def run(self) -> None:
-        """Work until ``stop``; then end the streams, flush reports to the ledger, and close the control log."""
+        """Work until ``stop``; then end the streams, flush reports to the ledger, and close the control log.
+
+        A cluster that another one took over from becomes STANDBY before writers find this worker.
+        """
+        ask_who_took_over(self._takeover, self._connect, self._hear)
         self._host.recover()
         threads = self._threads()
         watches = self._watches()
@@ -124,7 +133,8 @@ class Worker:
         limits = tail_limits = ShippingLimits.of(section)
         if self._listener.is_listening:  # writers notify, and registering nudges: polling can be slow
             tail_limits = replace(limits, poll_busy_s=limits.poll_idle_s, poll_idle_s=section.register_interval_s)
-        uplink = Uplink(self._connect, self._role_epoch, self._attempts, limits.retry_min_s, limits.retry_max_s)
+        retries = (limits.retry_min_s, limits.retry_max_s)
+        uplink = Uplink(self._connect, self._role_epoch, self._attempts, *retries, self._hear)
         return PeersContext(
             self._config.cluster.host,
             ledger,
@@ -184,6 +194,12 @@ class Worker:
             message_bytes_max=self._config.worker.message_bytes_max,
             timeout_s=_CALL_TIMEOUT_S,
         )
+
+    def _hear(self, succession: Succession, source: ClusterId) -> None:
+        try:
+            self._takeover.hear(succession, source)
+        except SuccessionError as error:
+            _log.error("succession_refused", source=str(source), error=str(error))
 
     def _role_epoch(self) -> int:
         return self._role.epoch

@@ -214,6 +214,17 @@ class Writer:
         """
         return self._batch_ids.take(spec.uuid, batch_id, self._timeout_s)
 
+    def restate(self, logs: Iterable[LogBatch], commit: int) -> Position:
+        """Write rows under an earlier commit time, all or none, so that they win over versions up to that time only.
+
+        What was read as of a time between ``commit`` and now changes by it. Only for rows that every cluster should
+        have had then: those that stand in place of lost writes.
+
+        Raises: as ``derive``.
+        """
+        pieces = (piece for log in logs for piece in split(log))
+        return self._bulk.publish_all((EncodedBatch.encode(piece, self._codec) for piece in pieces), "", commit)
+
     def import_file(
         self, spec: TableSpec, path: str | Path, form: str, report: Report, *, again: bool = False
     ) -> Imported:

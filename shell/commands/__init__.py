@@ -23,6 +23,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "replication": ("enablereplication", "disablereplication"),
         "status": ("status",),
         "role": ("readonly",),
+        "failover": ("switchover", "failover", "lostwrites"),
         "bootstrap": ("bootstrap",),
         "operate": ("pause", "resume", "throttle", "drain", "removehost"),
         "ops": ("ops",),

@@ -166,6 +166,7 @@ def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
     ):
         coordination.establish(ledger.cluster, __version__, ledger.former, ledger.terms.role())
         ledger.terms.keep_role(coordination.role().state)
+        ledger.successions.keep_address(ledger.cluster, str(quorum))
         coordination.put_host(host_record(config))
         ledger.replay.note_replayer(config.cluster.host, config.replay.enabled)
         yield ledger, coordination

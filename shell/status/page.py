@@ -191,6 +191,8 @@ def _show_alarms(printer: Printer, found: ClusterStatus) -> None:
     for frame in found.quarantined:
         state = f"discarded {moment_text(frame.discarded)}" if frame.discarded else "quarantined"
         printer.note(f"{state}: frame {frame.file.local}:{frame.begin}: {frame.reason}; copy {frame.copy}")
+    if found.lost_writes:
+        printer.note(f"lost writes: {len(found.lost_writes)} frames wait for a decision: walship lostwrites list")
     for clock in found.far_ahead:
         origin, ahead = clock.origin.partition(":")[0], seconds_text(clock.ahead_s)
         printer.note(

@@ -25,6 +25,7 @@ FLOORS = {
     "replication.link": 3,
     "replication.tables": 3,
     "replication.timeline": 3,
+    "replication.roles": 4,
     "replication.writer": 4,
     "replication.master": 4,
     "replication.worker": 4,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from replication.ledger.sql.parts.rules import SqlRules
     from replication.ledger.sql.parts.salvage import SqlSalvage
     from replication.ledger.sql.parts.sending import SqlSending
+    from replication.ledger.sql.parts.successions import SqlSuccessions
     from replication.ledger.sql.parts.tables import SqlTableRecords
     from replication.ledger.sql.parts.terms import SqlTerms
     from replication.ledger.sql.parts.time import SqlTime
@@ -169,6 +170,13 @@ class SqlLedger:
         from replication.ledger.sql.parts.time import SqlTime
 
         return SqlTime(self._store, self.cluster)
+
+    @_Once
+    def successions(self) -> SqlSuccessions:
+        """Which cluster originates in place of which."""
+        from replication.ledger.sql.parts.successions import SqlSuccessions
+
+        return SqlSuccessions(self._store)
 
     @_Once
     def sending(self) -> SqlSending:

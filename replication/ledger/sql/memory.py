@@ -25,6 +25,7 @@ from replication.ledger.base import (
     Rules,
     Salvage,
     Sending,
+    SuccessionRecords,
     TableRecords,
     Terms,
     Time,
@@ -125,6 +126,11 @@ class MemoryLedger:
     def time(self) -> Time:
         """See ``Ledger``."""
         return cast(Time, _Part(self, "time", self._real.time))
+
+    @property
+    def successions(self) -> SuccessionRecords:
+        """See ``Ledger``."""
+        return cast(SuccessionRecords, _Part(self, "successions", self._real.successions))
 
     @property
     def sending(self) -> Sending:

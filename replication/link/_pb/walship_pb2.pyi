@@ -99,7 +99,7 @@ class ShipRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., data: _Optional[_Union[Data, _Mapping]] = ..., schemas: _Optional[_Union[Schemas, _Mapping]] = ..., frames: _Optional[bytes] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("protocol", "source", "expected", "version", "role_epoch", "routes", "files", "term_history", "generation", "former")
+    __slots__ = ("protocol", "source", "expected", "version", "role_epoch", "routes", "files", "term_history", "generation", "former", "zookeepers", "successions")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,8 @@ class Open(_message.Message):
     TERM_HISTORY_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     FORMER_FIELD_NUMBER: _ClassVar[int]
+    ZOOKEEPERS_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSIONS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     source: str
     expected: str
@@ -120,7 +122,9 @@ class Open(_message.Message):
     term_history: _containers.RepeatedCompositeFieldContainer[TermNonce]
     generation: int
     former: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol: _Optional[int] = ..., source: _Optional[str] = ..., expected: _Optional[str] = ..., version: _Optional[str] = ..., role_epoch: _Optional[int] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[FileTerm, _Mapping]]] = ..., term_history: _Optional[_Iterable[_Union[TermNonce, _Mapping]]] = ..., generation: _Optional[int] = ..., former: _Optional[_Iterable[str]] = ...) -> None: ...
+    zookeepers: str
+    successions: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, protocol: _Optional[int] = ..., source: _Optional[str] = ..., expected: _Optional[str] = ..., version: _Optional[str] = ..., role_epoch: _Optional[int] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[FileTerm, _Mapping]]] = ..., term_history: _Optional[_Iterable[_Union[TermNonce, _Mapping]]] = ..., generation: _Optional[int] = ..., former: _Optional[_Iterable[str]] = ..., zookeepers: _Optional[str] = ..., successions: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class TermNonce(_message.Message):
     __slots__ = ("term", "nonce")
@@ -419,6 +423,36 @@ class RouteReply(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     refusal: Refusal
     def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class TakeOverRequest(_message.Message):
+    __slots__ = ("source", "expected", "succession", "zookeepers", "cancelled")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSION_FIELD_NUMBER: _ClassVar[int]
+    ZOOKEEPERS_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    expected: str
+    succession: bytes
+    zookeepers: str
+    cancelled: int
+    def __init__(self, source: _Optional[str] = ..., expected: _Optional[str] = ..., succession: _Optional[bytes] = ..., zookeepers: _Optional[str] = ..., cancelled: _Optional[int] = ...) -> None: ...
+
+class SuccessionsRequest(_message.Message):
+    __slots__ = ("source", "expected")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    expected: str
+    def __init__(self, source: _Optional[str] = ..., expected: _Optional[str] = ...) -> None: ...
+
+class SuccessionsReply(_message.Message):
+    __slots__ = ("refusal", "successions")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSIONS_FIELD_NUMBER: _ClassVar[int]
+    refusal: Refusal
+    successions: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., successions: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class CompareRequest(_message.Message):
     __slots__ = ("open", "question")

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from replication.core.ids import ClusterId
 from replication.core.shipping.chunk import Tail
+from replication.core.succession import Succession
 from replication.errors import ReplicationError
 from replication.link.base import PeerLink
 from replication.retries import Retries
@@ -43,13 +45,17 @@ class PeerStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Uplink:
-    """How loops reach peers: ``connect`` takes a receiver's address and the peer cluster's name."""
+    """How loops reach peers: ``connect`` takes a receiver's address and the peer cluster's name.
+
+    ``hear`` takes in a succession that a peer tells.
+    """
 
     connect: Connect
     role_epoch: Callable[[], int]
     attempts: AttemptLog
     retry_min_s: float
     retry_max_s: float
+    hear: Callable[[Succession, ClusterId], None] = lambda succession, source: None
 
 
 class PeerLoop:

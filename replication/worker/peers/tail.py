@@ -14,9 +14,9 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.shipping.chunk import Tail
-from replication.errors import FormatError, ReplicationError, StorageError
+from replication.errors import FormatError, PeerRefusedError, ReplicationError, StorageError
 from replication.ledger.base import PeerProgress
-from replication.link.base import PeerLink
+from replication.link.base import PeerLink, Reason
 from replication.worker.files.host_files import HostFiles, Source
 from replication.worker.peers.loop import PeerLoop, Uplink
 from replication.worker.ship.limits import WITHHELD_S
@@ -85,7 +85,12 @@ class TailStep:
         begins = _begins(self.sender, tail.peer)
         wanted = [source.file for source in self.host_files.poll() if _is_wanted(source, tail, begins)]
         self._following.update(wanted)
-        shipment, resume = open_shipment(link, self.sender, to, wanted)
+        try:
+            shipment, resume = open_shipment(link, self.sender, to, wanted)
+        except PeerRefusedError as error:
+            if error.reason == Reason.STALE_EPOCH.value:
+                self._ask_who_took_over(link, tail)
+            raise
         try:
             self._succeeded(tail, "tail")
             self._shipment = shipment
@@ -100,6 +105,10 @@ class TailStep:
             _log.warning("tail_interrupted", peer=tail.peer, failures=failures, error=str(error))
         for file in sorted(self._following, reverse=True)[:_ERRORS_MAX]:
             self.sender.progress.report(PeerProgress(file, tail.peer, error=str(error)))
+
+    def _ask_who_took_over(self, link: PeerLink, tail: Tail) -> None:
+        for succession in link.successions(self.sender.ledger.cluster, tail.peer_cluster):
+            self.uplink.hear(succession, tail.peer_cluster)
 
     def _succeeded(self, tail: Tail, *work: str) -> None:
         """Clear recorded failures: a stream is open, or there is nothing to send."""

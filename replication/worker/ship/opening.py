@@ -137,6 +137,8 @@ def _open_once(
         term_history=term_history,
         generation=to.generation,
         former=ledger.former,
+        zookeepers=ledger.successions.address(ledger.cluster),
+        successions=ledger.successions.known().all,
     )
     session = link.ship(hello)
     error = _identity_error(ledger, to, session.opened, acked)

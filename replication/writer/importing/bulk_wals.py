@@ -79,15 +79,17 @@ class BulkWals:
         _log.info("import_opened", file=str(row.file), path=row.path)
         return BulkFile(row, handle, counters, self._clock, self._heartbeat_s)
 
-    def publish(self, bulk: BulkFile, batch_id: str, path: str, rows: int) -> Position:
+    def publish(self, bulk: BulkFile, batch_id: str, path: str, rows: int, commit: int = 0) -> Position:
         """As ``BulkFile.publish``, then close the file in the ledger; ``path`` and ``rows`` are for the log."""
-        position = bulk.publish(batch_id, self._registration)
+        position = bulk.publish(batch_id, self._registration, commit)
         _log.info("file_imported", file=str(bulk.file), path=path, rows=rows, end=bulk.published)
         self._end(bulk)
         return position
 
-    def publish_all(self, batches: Iterable[EncodedBatch], batch_id: str) -> Position:
+    def publish_all(self, batches: Iterable[EncodedBatch], batch_id: str, commit: int = 0) -> Position:
         """Write batches, in order, as one file under one commit time, all or none. The caller holds the batch id.
+
+        ``commit`` is that time; 0 for a new one.
 
         Raises:
             ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: nothing is visible. The same holds
@@ -100,7 +102,7 @@ class BulkWals:
             for batch in batches:
                 bulk.add(batch)
                 rows += batch.row_count
-            return self.publish(bulk, batch_id, "", rows)
+            return self.publish(bulk, batch_id, "", rows, commit)
         except BaseException as error:
             self.refuse(bulk, error)
             raise

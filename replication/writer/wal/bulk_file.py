@@ -114,12 +114,13 @@ class BulkFile:
         if before is not None:
             self._put(before)
 
-    def publish(self, batch_id: str, lease: WriterLease) -> Position:
+    def publish(self, batch_id: str, lease: WriterLease, commit: int = 0) -> Position:
         """Seal the added batches as frames of one commit time, make them durable, and publish the length.
 
         Args:
             batch_id: stored in each group's last frame; "" for none.
             lease: must hold.
+            commit: the commit time, in microseconds since 1970; 0 for a new one, above every other.
 
         Raises:
             ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: nothing was published.
@@ -128,7 +129,8 @@ class BulkFile:
             self._put(replace(batch, batch_id=batch_id, part=part, parts=len(self._last)) if batch_id else batch)
         epoch = lease.epoch()
         self._heartbeat.stop()
-        commit = self._clock.tick()  # above every watermark raised
+        ticked = self._clock.tick()  # above every watermark raised
+        commit = commit or ticked
         heads, ends = self._sealed(commit, epoch)
         self._handle.truncate(self._written)
         append(self._handle, [encode_end_record(EndRecord(ends, tuple(self._index())))])
@@ -138,7 +140,7 @@ class BulkFile:
         self._write_at(self._frames[0].at, heads[0])
         self._sync()
         self._is_doubtful = True
-        lease.publish(lambda: self._counters.publish(self._written, commit))
+        lease.publish(lambda: self._counters.publish(self._written, ticked))
         self._published = self._written
         self.ended = True
         sequences = {stream: sequence for stream, (sequence, _) in ends.items()}

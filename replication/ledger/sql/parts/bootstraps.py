@@ -215,8 +215,8 @@ def _file_of(connection: Connection, wanted: Bootstrap) -> FileRow | None:
 def _lacks(connection: Connection, wanted: Bootstrap) -> str:
     """Why the table does not have everything from before the rules' begin yet; "" when it does."""
     table = str(wanted.table)
-    quarantined = sa.select(sa.func.count()).where(_q.table_uuid == table, _q.discarded == 0, _q.held != "[]")
-    count = connection.scalar(quarantined)
+    held = sa.and_(_q.table_uuid == table, _q.discarded == 0, _q.succession == "", _q.held != "[]")
+    count = connection.scalar(sa.select(sa.func.count()).select_from(schema.quarantined).where(held))
     if count:
         return f"{count} frames of the table are quarantined here: retry or discard them (walship quarantine list)"
     of_rules = (_rule.peer == wanted.peer) & (_rule.table_uuid == table) & (_rule.phase == Phase.BOOTSTRAPPING.value)

@@ -230,6 +230,7 @@ class SqlReplay:
                 reason=frame.reason,
                 copy=frame.copy,
                 at=frame.at,
+                succession=frame.succession,
                 held=json.dumps(held),
             )
             connection.execute(insert.on_conflict_do_nothing())
@@ -241,7 +242,9 @@ class SqlReplay:
                 sa.select(schema.quarantined).order_by(_q.file, _q.begin)
             ).all()
         return [
-            Quarantined(file_id(r.file), r.begin, r.end, UUID(r.table_uuid), r.reason, r.copy, r.at, r.discarded)
+            Quarantined(
+                file_id(r.file), r.begin, r.end, UUID(r.table_uuid), r.reason, r.copy, r.at, r.discarded, r.succession
+            )
             for r in rows
         ]
 

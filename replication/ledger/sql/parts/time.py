@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
-from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
+from replication.core.routes.freshness import ClosedNotice, Reach, Replicated, accumulate
 from replication.ledger.base import AheadClock, FileKind, Grown, WriterEntry, WriterRow
 from replication.ledger.sql.queries.freshness import (
     RouteSnapshot,
+    decode_notice,
     forget,
     origins,
     origins_of_tables,
@@ -147,6 +149,14 @@ class SqlTime:
         """See ``Time``."""
         with self._store.read() as connection:
             return reached(connection, self._cluster, sequences)
+
+    def announced(self, origin: ClusterId) -> ClosedNotice:
+        """See ``Time``."""
+        notices = schema.notices.c
+        wanted = sa.select(notices.payload).where(notices.origin == str(origin)).order_by(notices.closed)
+        with self._store.read() as connection:
+            payloads = connection.scalars(wanted).all()
+        return reduce(accumulate, map(decode_notice, payloads), ClosedNotice(0, ()))
 
     def forget(self, origin: ClusterId) -> None:
         """See ``Time``."""

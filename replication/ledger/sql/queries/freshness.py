@@ -33,6 +33,7 @@ _Sequences = dict[StreamId, Ranges]
 
 _n, _s, _c, _f, _p = (t.c for t in (schema.notices, schema.streams, schema.claims, schema.files, schema.positions))
 _r, _t, _q, _h = schema.routes.c, schema.tables.c, schema.quarantined.c, schema.last_seen.c
+_succession = schema.successions.c
 _v = schema.acknowledged.c
 
 
@@ -173,7 +174,7 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
     """The origins that feed a table; with ``every``, or without a table, also all others with a closed frame.
 
     An origin feeds a table when an open route brings it, even before its first row, or when its rows wait to be
-    applied.
+    applied. A cluster that another one took over from feeds none, until it takes over itself.
     """
     seen = set(connection.scalars(sa.select(_n.origin).distinct()))
     if table is None:
@@ -181,6 +182,7 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
     feeding = {str(own), *(seen if every else ())}
     for route in open_routes(connection, table):
         feeding |= {str(route.source), *(str(each.origin) for each in route.carried)}
+    feeding -= _ended(connection) - {str(own)}
     held = list(_quarantined(connection))
     for origin in seen - feeding:
         of_origin = (_s.table_uuid == str(table)) & _s.wal.startswith(f"{origin}/", autoescape=True)
@@ -197,6 +199,8 @@ def origins_of_tables(connection: Connection, own: ClusterId) -> dict[UUID, set[
     for route in open_routes(connection, None):
         if route.table in feeding:
             feeding[route.table] |= {route.source, *(each.origin for each in route.carried)}
+    ended = {ClusterId.parse(text) for text in _ended(connection)} - {own}
+    feeding = {table: origins - ended for table, origins in feeding.items()}
     rest = {origin for origins in feeding.values() for origin in seen - origins}
     held = list(_quarantined(connection))
     for origin in rest:
@@ -208,6 +212,16 @@ def origins_of_tables(connection: Connection, own: ClusterId) -> dict[UUID, set[
                 if table in feeding:
                     feeding[table].add(origin)
     return feeding
+
+
+def _ended(connection: Connection) -> set[str]:
+    """The clusters that another one took over from, and that have not taken over since."""
+    newest: dict[str, tuple[int, bool]] = {}
+    rows = connection.execute(sa.select(_succession.origin, _succession.successor, _succession.epoch))
+    for origin, successor, epoch in rows:
+        newest[origin] = max((epoch, True), newest.get(origin, (0, False)))
+        newest[successor] = max((epoch, False), newest.get(successor, (0, False)))
+    return {cluster for cluster, (_, has_ended) in newest.items() if has_ended}
 
 
 def _waiting(routes: Iterable[Sequence[InboundRoute]], tables: Container[UUID]) -> str:
@@ -357,9 +371,9 @@ def _coverage(connection: Connection, wanted: Iterable[StreamId]) -> tuple[_Sequ
 
 
 def _quarantined(connection: Connection) -> dict[int, Ranges]:
-    """Sequences per stream key that hold back replicated time: those of quarantined frames that are not discarded."""
+    """Sequences per stream key that hold back replicated time: of quarantined frames, but no lost or discarded ones."""
     spans: dict[int, list[tuple[int, int]]] = {}
-    for held in connection.scalars(sa.select(_q.held).where(_q.discarded == 0)):
+    for held in connection.scalars(sa.select(_q.held).where(_q.discarded == 0, _q.succession == "")):
         for key, begin, end in json.loads(held):
             spans.setdefault(key, []).append((begin, end))
     return {key: Ranges.union_of(of_key) for key, of_key in spans.items()}

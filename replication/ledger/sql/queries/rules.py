@@ -179,8 +179,12 @@ def note_end(connection: Connection, rule: Any, now: int) -> None:
 def gaps_of_new(
     connection: Connection, peer: str, table: UUID, group: str, required_from: Mapping[FileId, int], now: int
 ) -> tuple[Gap, ...]:
-    """The gaps of a rule that begins now at ``required_from``; deletes the record of an earlier rule's end."""
+    """The gaps of a rule that begins now at ``required_from``; deletes the record of an earlier rule's end.
+
+    The peer has its own frames already.
+    """
     to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == peer))
+    required_from = {wal: first for wal, first in required_from.items() if str(wal.cluster) != to}
     here = (_e.cluster == to) & (_e.table_uuid == str(table)) & (_e.table_group == group)
     row = connection.execute(sa.select(sending.ended_rules).where(here)).one_or_none()
     if row is None:

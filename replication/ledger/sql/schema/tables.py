@@ -152,6 +152,15 @@ epochs = Table(
     "epochs", metadata, Column("source", Text, primary_key=True), Column("epoch", BigInteger, nullable=False)
 )
 
+successions = Table(
+    "successions",
+    metadata,
+    Column("origin", Text, primary_key=True),
+    Column("epoch", BigInteger, primary_key=True),
+    Column("successor", Text, nullable=False),
+    Column("content", LargeBinary, nullable=False),  # a Succession, compressed
+)
+
 # [source_begin, source_end) of a peer's file, at [begin, end) of a landing file; joined once applied, as in claims
 received = Table(
     "received",
@@ -270,6 +279,7 @@ quarantined = Table(
     Column("copy", Text, nullable=False),
     Column("at", BigInteger, nullable=False),
     Column("discarded", BigInteger, nullable=False, server_default="0"),  # when a person discarded it, 0 if not
+    Column("succession", Text, nullable=False, server_default=""),  # that makes it a lost write
     Column("held", Text, nullable=False),  # [[stream id, sequence begin, end], …] that hold back replicated time
 )
 

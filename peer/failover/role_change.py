@@ -1,0 +1,108 @@
+"""What the steps of a role change work on: the cluster's handle, its peer, and a clock of the write outage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from peer.client.cluster import Cluster
+from peer.client.contacts import known_peer
+from replication.commit.leases import Leases
+from replication.commit.redo import Redo
+from replication.commit.sequence import CommitSequence
+from replication.commit.step import CommitStep, step_from_json
+from replication.core.ids import ClusterId
+from replication.errors import RequestError
+from replication.ledger.base import Peer, StoredSequence
+from replication.link.base import PeerLink
+from replication.roles.takeover import Takeover
+
+#: One role change of a cluster at a time.
+URN = "role"
+
+
+def _silent(text: str) -> None:
+    """Report nothing."""
+
+
+@dataclass
+class RoleChange:
+    """A cluster whose role changes.
+
+    Args:
+        cluster: its handle.
+        report: gets a line for each step as it begins.
+        timeout_s: how long writes may be stopped before the change is given up.
+
+    Attributes:
+        stopped_s, started_s: when writes stopped, and were taken again, on the monotonic clock; 0 when another process
+            did that.
+    """
+
+    cluster: Cluster
+    report: Callable[[str], None] = _silent
+    timeout_s: float = 60.0
+    stopped_s: float = field(default=0.0, init=False)
+    started_s: float = field(default=0.0, init=False)
+
+    @property
+    def takeover(self) -> Takeover:
+        """Changes the cluster's own role."""
+        return Takeover(self.cluster.ledger, self.cluster.coordination)
+
+    @property
+    def own(self) -> ClusterId:
+        """The cluster's id."""
+        return self.cluster.id
+
+    def peer(self, name: str) -> Peer:
+        """A defined peer. Raises UnknownPeerError."""
+        return known_peer(self.cluster.ledger, name)
+
+    @contextmanager
+    def link(self, name: str) -> Iterator[PeerLink]:
+        """A connection to a receiver of a peer. Raises UnknownPeerError, PeerUnavailableError."""
+        with self.cluster.contacts.link(self.peer(name)) as link:
+            yield link
+
+    def outage_s(self) -> float | None:
+        """For how long no cluster took writes; None when it is not known, after an interruption."""
+        return round(self.started_s - self.stopped_s, 3) if self.stopped_s and self.started_s else None
+
+    def note_stopped(self) -> None:
+        """Writes stop now."""
+        self.stopped_s = self.stopped_s or time.monotonic()
+
+    def note_started(self) -> None:
+        """Writes are taken again."""
+        self.started_s = time.monotonic()
+
+    def unfinished(self) -> StoredSequence | None:
+        """The role change that an earlier call left unfinished; None without one."""
+        return next(iter(self.cluster.ledger.steps.sequences(self.cluster.name, URN)), None)
+
+    def unfinished_steps(self) -> tuple[CommitStep[RoleChange], ...]:
+        """Its steps; none without one."""
+        found = self.unfinished()
+        return () if found is None else tuple(step_from_json(step) for step in found.steps)
+
+    def finish(self) -> None:
+        """Go on with it. Raises StepFailedError, SequenceHeldError, SuspendedSequenceError."""
+        with Leases(self.cluster.ledger.steps) as leases:
+            Redo(leases, self).run(self.cluster.name, URN)
+
+    def run(self, steps: tuple[CommitStep[RoleChange], ...]) -> None:
+        """Store the steps, and carry them out. Raises StepFailedError, UnfinishedSequenceError."""
+        CommitSequence(self.cluster.ledger.steps, self.cluster.name, URN, steps).run(self)
+
+    def forget(self) -> None:
+        """Drop the stored steps, after what they did was undone."""
+        self.cluster.ledger.steps.remove(self.cluster.name, URN)
+
+
+def refuse(refusals: list[str], what: str) -> None:
+    """Raise RequestError that lists all ``refusals``, if there are any."""
+    if refusals:
+        raise RequestError(what, "; ".join(refusals))

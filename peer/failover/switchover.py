@@ -1,0 +1,333 @@
+"""Switchover: a peer becomes ACTIVE in place of this cluster, and no acked row is lost.
+
+Steps: the peer gets ready to send everything back; this cluster takes no more writes; the peer gets the rest; the peer
+is ACTIVE. Before the last step a failure undoes the change. After it began, only the peer can tell whether it happened.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from peer.client.contacts import rules_to
+from peer.client.draining import PendingAtPeer, await_registered
+from peer.failover.role_change import RoleChange, refuse
+from peer.status.collect import durable_lengths
+from peer.status.members import await_writers
+from replication.commit.step import CommitStep, step_type
+from replication.core.ids import NIL_UUID
+from replication.core.roles import Role, RoleState
+from replication.core.succession import Succession, next_epoch
+from replication.errors import ReplicationError, RequestError, StepFailedError, SuccessionError, UnknownPeerError
+from replication.ledger.base import Phase
+from replication.link.base import Description, TakeOver
+from replication.roles.takeover import change_role
+
+#: What a stop of the writers, a drain of nothing and a call take together, in seconds.
+_LEAST_OUTAGE_S = 0.3
+_ASSUMED_BYTES_PER_S = 20e6
+_PROMOTION = 3  # the step from which on the peer decides
+
+
+@step_type("switchover.prepare")
+@dataclass(frozen=True)
+class PreparePeer(CommitStep[RoleChange]):
+    """Have the peer send its writes here, once it takes any."""
+
+    peer: str
+
+    def verify(self, context: RoleChange) -> bool:
+        """Whether the peer sends to this cluster."""
+        with context.link(self.peer) as link:
+            return context.own.name in link.describe().peers
+
+    def execute(self, context: RoleChange) -> None:
+        """Ask the peer to define this cluster, and to enable the tables that come from here."""
+        context.report(self.describe())
+        with context.link(self.peer) as link:
+            link.take_over(TakeOver(context.own, context.peer(self.peer).cluster, own_address(context)))
+
+    def describe(self) -> str:
+        """See ``CommitStep``."""
+        return f"{self.peer} gets ready to send its writes back"
+
+
+@step_type("switchover.stop")
+@dataclass(frozen=True)
+class StopWrites(CommitStep[RoleChange]):
+    """Make this cluster STANDBY under the new epoch."""
+
+    epoch: int
+
+    def verify(self, context: RoleChange) -> bool:
+        """Whether it is, and no writer acks any more; waits for writers, a lease long at most."""
+        if context.cluster.coordination.role().state != RoleState(Role.STANDBY, self.epoch):
+            return False
+        await_writers(context.cluster.coordination, self.epoch, context.cluster.config.writer.lease_s)
+        return True
+
+    def execute(self, context: RoleChange) -> None:
+        """Change the role."""
+        context.report(self.describe())
+        context.note_stopped()
+
+        def decide(state: RoleState) -> RoleState:
+            if state.epoch >= self.epoch and state != RoleState(Role.STANDBY, self.epoch):
+                raise SuccessionError(
+                    f"the role epoch is {state.epoch} already: the role was changed meanwhile",
+                    "Cancel this switchover, then begin again: walship switchover --cancel",
+                )
+            return RoleState(Role.STANDBY, self.epoch)
+
+        change_role(context.cluster.ledger, context.cluster.coordination, decide)
+
+    def describe(self) -> str:
+        """See ``CommitStep``."""
+        return f"this cluster takes no more writes (STANDBY, epoch {self.epoch})"
+
+
+@step_type("switchover.drain")
+@dataclass(frozen=True)
+class DrainToPeer(CommitStep[RoleChange]):
+    """Wait until the peer has everything that was acked here."""
+
+    peer: str
+
+    def verify(self, context: RoleChange) -> bool:
+        """Whether nothing of any table is missing there, of what writers of any host had acked."""
+        cluster = context.cluster
+        await_registered(cluster.ledger, cluster.config.cluster.host, context.timeout_s)
+        return not pending_bytes(context, self.peer)
+
+    def execute(self, context: RoleChange) -> None:
+        """Drain."""
+        context.report(f"{self.describe()} ({pending_bytes(context, self.peer):,} bytes are missing)")
+        context.cluster.drain(self.peer, timeout_s=context.timeout_s)
+
+    def describe(self) -> str:
+        """See ``CommitStep``."""
+        return f"{self.peer} gets everything that was acked here"
+
+
+@step_type("switchover.promote")
+@dataclass(frozen=True)
+class PromotePeer(CommitStep[RoleChange]):
+    """Make the peer ACTIVE under the new epoch."""
+
+    peer: str
+    epoch: int
+    at: int
+
+    def verify(self, context: RoleChange) -> bool:
+        """Whether it is."""
+        with context.link(self.peer) as link:
+            there = link.describe()
+        is_active = there.role == Role.ACTIVE.value and there.role_epoch >= self.epoch
+        if is_active:
+            context.note_started()
+        return is_active
+
+    def execute(self, context: RoleChange) -> None:
+        """Ask the peer to take over."""
+        context.report(self.describe())
+        peer = context.peer(self.peer).cluster
+        succession = Succession(context.own, peer, self.epoch, self.at, is_planned=True)
+        with context.link(self.peer) as link:
+            link.take_over(TakeOver(context.own, peer, own_address(context), succession))
+        context.cluster.ledger.successions.record(succession)
+
+    def describe(self) -> str:
+        """See ``CommitStep``."""
+        return f"{self.peer} takes writes (ACTIVE, epoch {self.epoch})"
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchoverPlan:
+    """What a switchover would do.
+
+    ``refusals`` are what stands against it, with remedies; none when it can begin. ``outage_s`` predicts for how long
+    no writes are taken. No row is lost, so the recovery point is always now.
+    """
+
+    origin: str
+    successor: str
+    epoch: int
+    steps: tuple[str, ...]
+    refusals: tuple[str, ...]
+    pending_bytes: int
+    lag_s: float
+    outage_s: float
+    lost_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedOver:
+    """A switchover that is done; ``outage_s`` is how long no writes were taken, None after an interruption."""
+
+    origin: str
+    successor: str
+    epoch: int
+    outage_s: float | None
+    seconds: float
+
+
+def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
+    """The steps of a switchover, and what stands against it. Changes nothing.
+
+    Raises:
+        UnknownPeerError: there is no such peer.
+        CoordinationError: this cluster's ZooKeeper does not answer.
+    """
+    context.peer(peer)
+    role = context.cluster.coordination.role().state
+    found, there = _refusals(context, peer, role)
+    epoch = next_epoch(role.epoch, there.role_epoch if there is not None else 0)
+    pending = pending_bytes(context, peer)
+    lag = max((each.lag_s for each in context.cluster.status().peers if each.peer == peer), default=0.0)
+    return SwitchoverPlan(
+        context.own.name,
+        peer,
+        epoch,
+        tuple(step.describe() for step in _steps(peer, epoch)),
+        tuple(found),
+        pending,
+        lag,
+        round(_LEAST_OUTAGE_S + pending / _ASSUMED_BYTES_PER_S, 1),
+    )
+
+
+def switchover(context: RoleChange, peer: str) -> SwitchedOver:
+    """Carry out a switchover, or finish one that was interrupted. On return the peer takes writes.
+
+    Raises:
+        RequestError: something stands against it, or another role change is unfinished. Nothing was changed.
+        StepFailedError: it was undone, or the peer has yet to be asked whether it happened; the hint says which.
+    """
+    began = time.monotonic()
+    steps = context.unfinished_steps()
+    try:
+        if steps:
+            epoch = _epoch_of(steps, peer)
+            context.finish()
+        elif (done := _already(context, peer)) is not None:
+            return done
+        else:
+            plan = plan_switchover(context, peer)
+            refuse(list(plan.refusals), f"{peer} cannot take over from {plan.origin} now")
+            epoch = plan.epoch
+            context.run(_steps(peer, epoch))
+    except StepFailedError as error:
+        raise _undone(context, error) from error
+    seconds = round(time.monotonic() - began, 3)
+    return SwitchedOver(context.own.name, peer, epoch, context.outage_s(), seconds)
+
+
+def cancel(context: RoleChange) -> RoleState:
+    """Undo a switchover that was interrupted: this cluster takes writes again, under a newer epoch.
+
+    Raises:
+        RequestError: none is unfinished.
+        PeerUnavailableError: the peer does not answer, and may be ACTIVE already. Nothing was changed.
+        PeerRefusedError: it is ACTIVE already.
+    """
+    steps = context.unfinished_steps()
+    promotion = next((step for step in steps if isinstance(step, PromotePeer)), None)
+    if promotion is None:
+        raise RequestError("no switchover of this cluster is unfinished", "See walship ops list")
+    with context.link(promotion.peer) as link:
+        asked = TakeOver(context.own, context.peer(promotion.peer).cluster, cancelled=promotion.epoch)
+        link.take_over(asked)
+    return _take_writes(context, promotion.epoch + 1)
+
+
+def pending_bytes(context: RoleChange, peer: str) -> int:
+    """How many bytes of tables a peer has yet to get of what is durable here."""
+    ledger = context.cluster.ledger
+    tables = {rule.table for rule in rules_to(ledger, peer)} - {NIL_UUID}
+    durable = durable_lengths(ledger, context.cluster.config.cluster.host)
+    return PendingAtPeer.of(ledger.files.statuses(peer), durable, tables).bytes
+
+
+def own_address(context: RoleChange) -> str:
+    """The address at which peers find this cluster's ZooKeeper."""
+    return context.cluster.ledger.successions.address(context.own)
+
+
+def _steps(peer: str, epoch: int) -> tuple[CommitStep[RoleChange], ...]:
+    at = time.time_ns() // 1000
+    return PreparePeer(peer), StopWrites(epoch), DrainToPeer(peer), PromotePeer(peer, epoch, at)
+
+
+def _epoch_of(steps: tuple[CommitStep[RoleChange], ...], peer: str) -> int:
+    promotion = next((step for step in steps if isinstance(step, PromotePeer)), None)
+    if promotion is None or promotion.peer != peer:
+        what = f"a switchover to {promotion.peer}" if promotion is not None else "another role change"
+        raise RequestError(f"{what} of this cluster is unfinished", "Finish it first, or undo it: walship ops list")
+    return promotion.epoch
+
+
+def _already(context: RoleChange, peer: str) -> SwitchedOver | None:
+    """The switchover to this peer that was the last one, when it is still in force."""
+    newest = context.cluster.ledger.successions.known().of(context.own)
+    role = context.cluster.coordination.role().state
+    if newest is None or newest.successor.name != peer or role != RoleState(Role.STANDBY, newest.epoch):
+        return None
+    return SwitchedOver(context.own.name, peer, newest.epoch, None, 0.0)
+
+
+def _undone(context: RoleChange, error: StepFailedError) -> ReplicationError:
+    """Undo a switchover that failed before its last step. Returns the error to raise."""
+    if error.number >= _PROMOTION:
+        error.hint = (
+            "The peer may be ACTIVE already, so this cluster takes no writes. Run it again, or undo it: walship"
+            " switchover --cancel"
+        )
+        return error
+    steps = context.unfinished_steps()
+    stop = next(step for step in steps if isinstance(step, StopWrites))
+    _take_writes(context, stop.epoch + 1)
+    error.hint = f"It was undone: {context.own.name} takes writes. {error.hint}"
+    return error
+
+
+def _take_writes(context: RoleChange, epoch: int) -> RoleState:
+    def decide(state: RoleState) -> RoleState:
+        return state if state.role is Role.ACTIVE else RoleState(Role.ACTIVE, max(epoch, state.epoch + 1))
+
+    state = change_role(context.cluster.ledger, context.cluster.coordination, decide)
+    context.forget()
+    return state
+
+
+def _refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list[str], Description | None]:
+    """What stands against a switchover, each with its remedy; and how the peer describes itself."""
+    cluster, found = context.cluster, []
+    if role.role is not Role.ACTIVE:
+        found.append(f"{cluster.name} is STANDBY: run it on the ACTIVE cluster")
+    there: Description | None = None
+    try:
+        there = cluster.contacts.reach(peer, context.peer(peer).zookeepers).described
+    except UnknownPeerError:
+        raise
+    except ReplicationError as error:
+        found.append(f"{peer} does not answer ({error.what}): if it is lost, nothing is to be done here")
+    known = next(each for each in cluster.ledger.rules.peers() if each.name == peer)
+    if known.paused:
+        found.append(f"{peer} is paused: walship resume {peer}")
+    rules = rules_to(cluster.ledger, peer)
+    sent = {rule.table for rule in rules}
+    missing = [spec.name for spec in cluster.tables() if spec.uuid not in sent and not spec.derived]
+    if missing:
+        names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        found.append(f"{names} would not be at {peer}: walship enablereplication -t TABLE --bootstrap {peer}")
+    named = {spec.uuid: spec.name for spec in cluster.tables()}
+    for rule in rules:
+        if rule.phase is not Phase.LIVE:
+            wait = f"walship bootstrap {peer} -t {named.get(rule.table, rule.remote_table)} --wait 600"
+            found.append(f"{named.get(rule.table, rule.remote_table)} is not whole at {peer}: {wait}")
+    for held in cluster.ledger.sending.held():
+        if held.peer == peer:
+            found.append(f"{peer} refuses {named.get(held.table, str(held.table))}: {held.reason}")
+    if not cluster.status().members.workers:
+        found.append(f"no worker of {cluster.name} runs, which would send the rest: walship up")
+    return found, there

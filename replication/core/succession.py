@@ -1,0 +1,183 @@
+"""Successions: the right to originate passes from one cluster to another; what of the first one's frames counts. Pure.
+
+A succession ends the role epochs of its origin below its own. Frames of those epochs count up to the cut, by any route.
+Frames beyond the cut are lost writes: they are kept, but not applied to tables. In a planned succession, a switchover,
+the successor has everything, so every frame counts.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from uuid import UUID
+
+from replication.core.coverage import Ranges
+from replication.core.frame import SealedHeader
+from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId, check_group, check_name
+from replication.core.roles import Role, RoleState
+from replication.errors import FormatError, SuccessionError
+
+#: As JSON; about 500,000 streams.
+JSON_BYTES_MAX = 64 << 20
+
+Cut = Mapping[StreamId, Ranges]
+
+
+@dataclass(frozen=True)
+class Succession:
+    """One change of the cluster that originates.
+
+    Attributes:
+        origin: the cluster that was ACTIVE.
+        successor: the cluster that is ACTIVE from then on.
+        epoch: the successor's role epoch. Under lower ones the origin originates nothing more.
+        at: when it was decided, in microseconds since 1970.
+        is_planned: whether the successor has everything, so that every frame counts.
+        cut: if not planned, the sequences of the origin's own streams that count.
+    """
+
+    origin: ClusterId
+    successor: ClusterId
+    epoch: int
+    at: int
+    is_planned: bool
+    cut: Cut = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """``east -> west, epoch 2``."""
+        return f"{self.origin.name} -> {self.successor.name}, epoch {self.epoch}"
+
+    def leaves_out(self, header: SealedHeader) -> bool:
+        """Whether a frame is a lost write: of an ended epoch of the origin, and beyond the cut."""
+        if self.is_planned or header.wal.cluster != self.origin or header.role_epoch >= self.epoch:
+            return False
+        counting = self.cut.get(header.stream)
+        return counting is None or not counting.contains(header.sequence)
+
+    def joined(self, other: Succession) -> Succession:
+        """The same succession with the cuts of both: a cut only grows, when lost writes are merged.
+
+        Raises:
+            SuccessionError: the two name different successors of the origin for one epoch.
+        """
+        if replace(self, cut={}, at=0) != replace(other, cut={}, at=0):
+            raise SuccessionError(
+                f"two clusters have taken over from {self.origin.name}: {self}, and {other}",
+                "Make one of them read-only: walship readonly on",
+            )
+        cut = dict(self.cut)
+        for stream, ranges in other.cut.items():
+            cut[stream] = ranges.union(cut.get(stream, Ranges()))
+        return replace(self, at=min(self.at, other.at), cut=cut)
+
+    def encode(self) -> bytes:
+        """The compressed JSON form. The cut is grouped by WAL and table."""
+        by_wal: dict[str, dict[str, dict[str, list[list[int]]]]] = {}
+        for stream, ranges in sorted(self.cut.items()):
+            by_table = by_wal.setdefault(stream.wal.local, {})
+            by_table.setdefault(stream.table.hex, {})[stream.group] = [list(span) for span in ranges]
+        fields = {
+            "origin": str(self.origin),
+            "successor": str(self.successor),
+            "epoch": self.epoch,
+            "at": self.at,
+            "planned": self.is_planned,
+            "cut": by_wal,
+        }
+        return zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 1)
+
+    @staticmethod
+    def decode(content: bytes) -> Succession:
+        """Read the compressed JSON form, which may come from another cluster.
+
+        Raises:
+            FormatError: it is none, or larger than ``JSON_BYTES_MAX``.
+        """
+        try:
+            unpacking = zlib.decompressobj()
+            text = unpacking.decompress(content, JSON_BYTES_MAX)
+            if not unpacking.eof:
+                raise FormatError(f"a succession is cut short, or larger than {JSON_BYTES_MAX >> 20} MiB")
+            return _decoded(json.loads(text))
+        except (zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise FormatError(f"a succession cannot be read: {error}") from None
+
+
+def _decoded(fields: Mapping[str, object]) -> Succession:
+    origin, successor = ClusterId.parse(str(fields["origin"])), ClusterId.parse(str(fields["successor"]))
+    epoch, at = _count(fields["epoch"]), _count(fields["at"])
+    planned, by_wal = fields["planned"], fields["cut"]
+    if not isinstance(planned, bool) or not isinstance(by_wal, dict) or planned and by_wal:
+        raise FormatError("a succession has no such cut")
+    if origin.name == successor.name or epoch < 2:
+        raise FormatError(f"{origin.name} -> {successor.name}, epoch {epoch}, is no succession")
+    cut: dict[StreamId, Ranges] = {}
+    for local, by_table in by_wal.items():
+        slot, _, number = str(local).partition("/")
+        wal = FileId(origin, check_name(slot, "host slot"), _count(int(number)))
+        for text, by_group in by_table.items():
+            table = UUID(text)
+            for group, spans in by_group.items():
+                counted = Ranges.union_of((_count(begin), _count(end)) for begin, end in spans)
+                cut[StreamId(wal, table, check_group(group))] = counted
+    return Succession(origin, successor, epoch, at, planned, cut)
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < COUNT_END:
+        raise FormatError(f"{value!r} is no count")
+    return value
+
+
+@dataclass(frozen=True)
+class Successions:
+    """Every succession that a cluster knows."""
+
+    all: tuple[Succession, ...] = ()
+
+    @cached_property
+    def _unplanned(self) -> Mapping[ClusterId, tuple[Succession, ...]]:
+        made: dict[ClusterId, tuple[Succession, ...]] = {}
+        for each in self.all:
+            if not each.is_planned:
+                made[each.origin] = (*made.get(each.origin, ()), each)
+        return made
+
+    def leaving_out(self, header: SealedHeader) -> Succession | None:
+        """The succession by which a frame is a lost write; None when the frame counts."""
+        if not self._unplanned:
+            return None
+        return next((each for each in self._unplanned.get(header.wal.cluster, ()) if each.leaves_out(header)), None)
+
+    def of(self, origin: ClusterId) -> Succession | None:
+        """The newest succession of a cluster; None when it was never succeeded."""
+        return max((each for each in self.all if each.origin == origin), key=lambda each: each.epoch, default=None)
+
+    @property
+    def newest(self) -> Succession | None:
+        """The one with the highest epoch."""
+        return max(self.all, key=lambda each: each.epoch, default=None)
+
+
+def next_epoch(*known: int) -> int:
+    """The epoch of a successor: above every epoch that is known, so that epochs order successions."""
+    return max(known, default=0) + 1
+
+
+def after(state: RoleState, succession: Succession) -> RoleState:
+    """The state of the origin once it knows of its succession: STANDBY with the successor's epoch, unless it is newer.
+
+    Raises:
+        SuccessionError: it is ACTIVE under an epoch that the succession did not end.
+    """
+    if state.epoch < succession.epoch:
+        return RoleState(Role.STANDBY, succession.epoch)
+    if state.role is Role.ACTIVE and state.epoch == succession.epoch:
+        raise SuccessionError(
+            f"{succession.origin.name} and {succession.successor.name} are both ACTIVE with role epoch {state.epoch}",
+            "Make one of them read-only: walship readonly on",
+        )
+    return state

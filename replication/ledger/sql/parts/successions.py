@@ -1,0 +1,107 @@
+"""Successions over SQL."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.ids import NIL_UUID, ClusterId
+from replication.core.succession import Succession, Successions
+from replication.errors import SuccessionError
+from replication.ledger.sql.queries.claims import coverage
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.store import SqlStore, greatest, insert_into, put_meta
+
+_e, _s, _stream = schema.epochs.c, schema.successions.c, schema.streams.c
+_ADDRESS = "address of "  # and the cluster, in meta
+
+
+class SqlSuccessions:
+    """``SuccessionRecords`` over SQL."""
+
+    def __init__(self, store: SqlStore) -> None:
+        """For the ledger in ``store``."""
+        self._store = store
+        self._known: tuple[tuple[bytes, ...], Successions] = ((), Successions())
+
+    def known(self) -> Successions:
+        """See ``SuccessionRecords``."""
+        wanted = sa.select(_s.content).order_by(_s.epoch, _s.origin)
+        with self._store.read() as connection:
+            contents = tuple(connection.scalars(wanted))
+        kept, known = self._known
+        if contents != kept:
+            known = Successions(tuple(map(Succession.decode, contents)))
+            self._known = (contents, known)
+        return known
+
+    def record(self, succession: Succession) -> Succession:
+        """See ``SuccessionRecords``."""
+        with self._store.write() as connection:
+            return _record(connection, succession)
+
+    def accept(self, succession: Succession) -> Succession:
+        """See ``SuccessionRecords``."""
+        newest = sa.select(_e.epoch).where(_e.source == str(succession.origin))
+        with self._store.write() as connection:
+            is_new = _stored(connection, succession.origin, succession.epoch) is None
+            if is_new and (connection.scalar(newest) or 0) > succession.epoch:
+                raise SuccessionError(
+                    f"{succession.origin.name} has a newer role epoch than {succession.epoch}: it cancelled this",
+                    "Begin again, which takes a newer epoch",
+                )
+            return _record(connection, succession)
+
+    def cancel(self, origin: ClusterId, epoch: int) -> bool:
+        """See ``SuccessionRecords``."""
+        with self._store.write() as connection:
+            if _stored(connection, origin, epoch) is not None:
+                return False
+            _raise_epoch(connection, origin, epoch + 1)
+            return True
+
+    def take_over(self, origin: ClusterId, successor: ClusterId, epoch: int, at: int) -> Succession:
+        """See ``SuccessionRecords``."""
+        with self._store.write() as connection:
+            known = _stored(connection, origin, epoch)
+            if known is not None and known.successor == successor:
+                return known
+            of_origin = _stream.wal.startswith(f"{origin}/", autoescape=True) & (_stream.table_uuid != str(NIL_UUID))
+            cut = coverage(connection, of_origin)
+            return _record(connection, Succession(origin, successor, epoch, at, is_planned=False, cut=cut))
+
+    def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:
+        """See ``SuccessionRecords``."""
+        if zookeepers and zookeepers != self.address(cluster):
+            with self._store.write() as connection:
+                put_meta(connection, {f"{_ADDRESS}{cluster}": zookeepers})
+
+    def address(self, cluster: ClusterId) -> str:
+        """See ``SuccessionRecords``."""
+        wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == f"{_ADDRESS}{cluster}")
+        with self._store.read() as connection:
+            return str(connection.scalar(wanted) or "")
+
+
+def _record(connection: Connection, succession: Succession) -> Succession:
+    known = _stored(connection, succession.origin, succession.epoch)
+    joined = succession if known is None else known.joined(succession)
+    if joined != known:
+        content = joined.encode()
+        clusters = {"origin": str(joined.origin), "successor": str(joined.successor)}
+        insert = insert_into(connection, schema.successions).values(epoch=joined.epoch, content=content, **clusters)
+        connection.execute(insert.on_conflict_do_update(index_elements=["origin", "epoch"], set_={"content": content}))
+    _raise_epoch(connection, joined.origin, joined.epoch)
+    return joined
+
+
+def _raise_epoch(connection: Connection, origin: ClusterId, epoch: int) -> None:
+    insert = insert_into(connection, schema.epochs).values(source=str(origin), epoch=epoch)
+    raised = {"epoch": greatest(_e.epoch, insert.excluded.epoch)}
+    connection.execute(insert.on_conflict_do_update(index_elements=["source"], set_=raised))
+
+
+def _stored(connection: Connection, origin: ClusterId, epoch: int) -> Succession | None:
+    wanted = sa.select(_s.content).where(_s.origin == str(origin), _s.epoch == epoch)
+    content = connection.scalar(wanted)
+    return None if content is None else Succession.decode(content)

@@ -1,0 +1,45 @@
+"""Successions in the ledger: which cluster originates in place of which. Part of ``base``."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from replication.core.ids import ClusterId
+from replication.core.succession import Succession, Successions
+
+
+class SuccessionRecords(Protocol):
+    """Every succession that this cluster has made or heard of."""
+
+    def known(self) -> Successions:
+        """All of them."""
+
+    def record(self, succession: Succession) -> Succession:
+        """Store a succession and refuse the origin's older epochs; return it joined with what is stored.
+
+        Raises:
+            SuccessionError: another cluster has taken over from the origin under that epoch. Nothing was changed.
+        """
+
+    def accept(self, succession: Succession) -> Succession:
+        """As ``record``, for the successor: refuses a succession that its origin has cancelled.
+
+        Raises:
+            SuccessionError: the origin has a newer epoch by now, or another successor. Nothing was changed.
+        """
+
+    def cancel(self, origin: ClusterId, epoch: int) -> bool:
+        """Have a succession with this epoch refused from now on; False when it is stored already."""
+
+    def take_over(self, origin: ClusterId, successor: ClusterId, epoch: int, at: int) -> Succession:
+        """As ``record``, of a succession that is not planned and whose cut is what this cluster has claimed.
+
+        One transaction reads the claims and stores the succession: what lands later is beyond the cut. When the
+        succession is stored already, it is returned as it is.
+        """
+
+    def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:
+        """Store the ZooKeeper address that another cluster names as its own."""
+
+    def address(self, cluster: ClusterId) -> str:
+        """That address; "" when it was never told."""

@@ -1,0 +1,169 @@
+"""What a cluster does with successions: get ready to take over, take over, and step down when another one has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from replication import log
+from replication.coordination.paths import Quorum
+from replication.coordination.session import Coordination
+from replication.core.ids import ClusterId
+from replication.core.roles import Role, RoleState
+from replication.core.succession import Succession, after
+from replication.errors import PeerExistsError, StaleEpochError, SuccessionError
+from replication.ledger.base import Ledger, Peer
+
+_TRIES = 5
+_log = log.get(__name__)
+
+
+def change_role(ledger: Ledger, coordination: Coordination, decide: Callable[[RoleState], RoleState]) -> RoleState:
+    """Change the cluster's role to what ``decide`` makes of the present one, in ZooKeeper, then in the ledger.
+
+    Raises:
+        SuccessionError: other processes change it all the time. What ``decide`` raises passes through.
+        CoordinationError: ZooKeeper or the ledger does not answer; the role may have changed.
+    """
+    for _ in range(_TRIES):
+        read = coordination.role()
+        wanted = decide(read.state)
+        try:
+            if wanted != read.state:
+                coordination.set_role(wanted, read.version)
+                _log.info("role_set", role=wanted.role.value, epoch=wanted.epoch)
+        except StaleEpochError:  # another process set it just now
+            continue
+        ledger.terms.keep_role(wanted)
+        return wanted
+    raise SuccessionError("the cluster's role changes faster than it can be set", "Try again")
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """The role of one cluster and the routes that follow it."""
+
+    ledger: Ledger
+    coordination: Coordination
+
+    def prepare(self, origin: ClusterId, zookeepers: str) -> list[str]:
+        """Send a cluster what is written here to each table that comes from it, from now on. Idempotent.
+
+        Args:
+            origin: the cluster; defined as a peer when it is none.
+            zookeepers: its address, where it is not defined yet.
+
+        Returns:
+            The names of the tables.
+
+        Raises:
+            PeerExistsError: another cluster of that name is defined.
+            SuccessionError: no table comes from there, or its address is not known.
+            ConfigError: ``zookeepers`` is no address.
+        """
+        rules, term = self.ledger.rules, self.ledger.terms.current()
+        inbound = [route for route in self.ledger.landing.routes() if route.source == origin]
+        if not inbound:
+            raise SuccessionError(
+                f"no table comes from {origin.name} to {self.ledger.cluster.name}, which cannot take over from it",
+                f"On {origin.name}: walship enablereplication -t TABLE {self.ledger.cluster.name}",
+            )
+        self._define(origin, zookeepers)
+        names = {spec.uuid: spec.name for spec in self.ledger.tables.all()}
+        groups: dict[str, set[str]] = {}
+        for route in inbound:
+            if route.table in names:
+                groups.setdefault(names[route.table], set()).add(route.group)
+        sent = {(rule.table, rule.group) for rule in rules.all() if rule.peer == origin.name}
+        uuids = {name: uuid for uuid, name in names.items()}
+        for name, of_table in sorted(groups.items()):
+            missing = sorted(group for group in of_table if (uuids[name], group) not in sent)
+            if missing:
+                rules.enable(origin.name, uuids[name], missing, name, term)
+        self.coordination.announce()
+        return sorted(groups)
+
+    def promote(self, succession: Succession) -> RoleState:
+        """Become ACTIVE. The ledger refuses the origin's older epochs before the role changes. Idempotent.
+
+        Raises:
+            SuccessionError: another cluster took over from the origin, or this cluster's epoch is newer.
+            CoordinationError: ZooKeeper does not answer; call again.
+        """
+        self.ledger.successions.accept(succession)
+        state = self._become(RoleState(Role.ACTIVE, succession.epoch))
+        _log.info("took_over", origin=succession.origin.name, epoch=succession.epoch, planned=succession.is_planned)
+        return state
+
+    def cancel(self, origin: ClusterId, epoch: int) -> None:
+        """Refuse a succession of ``origin`` with this epoch from now on. SuccessionError when it has happened."""
+        if not self.ledger.successions.cancel(origin, epoch):
+            raise SuccessionError(
+                f"{self.ledger.cluster.name} has taken over from {origin.name} already, with role epoch {epoch}",
+                f"To go back: walship switchover {origin.name}, on {self.ledger.cluster.name}",
+            )
+
+    def hear(self, succession: Succession, source: ClusterId) -> None:
+        """Take in a succession that ``source`` tells. If it is of this cluster, become STANDBY.
+
+        Raises:
+            SuccessionError: ``source`` cannot tell it, two clusters took over, or both are ACTIVE.
+        """
+        if succession not in self.ledger.successions.known().all:
+            self._check_source(succession, source)
+            self.ledger.successions.record(succession)
+            _log.warning("succession_heard", succession=str(succession), source=source.name)
+        if succession.origin == self.ledger.cluster:
+            self.step_down(succession)
+
+    def step_down(self, succession: Succession) -> RoleState:
+        """Become STANDBY with the successor's epoch, if this cluster's is older. Raises as ``after``."""
+        return change_role(self.ledger, self.coordination, lambda state: after(state, succession))
+
+    def _become(self, wanted: RoleState) -> RoleState:
+        def decide(state: RoleState) -> RoleState:
+            if state != wanted and state.epoch >= wanted.epoch:
+                raise SuccessionError(
+                    f"{self.ledger.cluster.name} has role epoch {state.epoch} already, not below {wanted.epoch}",
+                    "Its role was changed meanwhile: begin again, under a newer epoch",
+                )
+            return wanted
+
+        return change_role(self.ledger, self.coordination, decide)
+
+    def _define(self, origin: ClusterId, zookeepers: str) -> None:
+        known = next((peer for peer in self.ledger.rules.peers() if peer.name == origin.name), None)
+        if known is not None:
+            if known.cluster != origin:
+                raise PeerExistsError(
+                    f"peer {origin.name} of {self.ledger.cluster.name} is {known.cluster}, not {origin}",
+                    f"On {self.ledger.cluster.name}: walship deletecluster {origin.name}",
+                )
+            return
+        address = zookeepers or self.ledger.successions.address(origin)
+        if not address:
+            raise SuccessionError(
+                f"{self.ledger.cluster.name} does not know the ZooKeeper address of {origin.name}",
+                f"On {self.ledger.cluster.name}: walship definecluster {origin.name} HOST:PORT",
+            )
+        peer = Peer(origin.name, str(Quorum.parse(address)), origin)
+        self.ledger.rules.define(peer, self.ledger.terms.current())
+
+    def _check_source(self, succession: Succession, source: ClusterId) -> None:
+        """Only the origin, the successor, or a cluster on a route that carries one of them can tell a succession.
+
+        What concerns this cluster itself only its successor can tell, which must be a peer that it sends to.
+        """
+        if succession.origin == self.ledger.cluster:
+            is_peer = any(peer.cluster == source for peer in self.ledger.rules.peers())
+            believed = source == succession.successor and is_peer
+        else:
+            routes = [route for route in self.ledger.landing.routes() if route.source == source]
+            told = (succession.origin, succession.successor)
+            believed = source in told or any(route.brings(each) for route in routes for each in told)
+        if not believed:
+            raise SuccessionError(
+                f"{source.name} tells that {succession.successor.name} took over from {succession.origin.name},"
+                " which it cannot know",
+                "Nothing was changed. See walship status on both",
+            )

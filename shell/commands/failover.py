@@ -1,0 +1,213 @@
+"""switchover, failover, lostwrites: another cluster becomes the one that takes writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replication.errors import RequestError
+from shell.cli.help import Sections
+from shell.cli.invocation import Invocation, TableArgument, add_verb, table_option, timeout_option
+from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
+
+if TYPE_CHECKING:
+    from peer.failover.failover import Loss
+
+PlanOption = Annotated[bool, typer.Option("--plan", help="Show what would be done, and what stands against it.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to ``app``."""
+    add_verb(app, "switchover", switchover)
+    add_verb(app, "failover", failover)
+    noun = typer.Typer(cls=Sections, no_args_is_help=True, help="Rows that a failover left out.", rich_markup_mode=None)
+    add_verb(noun, "list", lostwrites_list)
+    add_verb(noun, "show", lostwrites_show)
+    add_verb(noun, "merge", lostwrites_merge)
+    add_verb(noun, "discard", lostwrites_discard)
+    add_verb(noun, "export", lostwrites_export)
+    app.add_typer(noun, name="lostwrites")
+
+
+def switchover(
+    invocation: Invocation,
+    to: Annotated[str, typer.Argument(metavar="CLUSTER", help="The peer that is to take writes.")] = "",
+    plan: PlanOption = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Undo a switchover that was interrupted.")] = False,
+    timeout_s: Annotated[float, timeout_option("How long writes may be stopped before it is undone.")] = 60,
+) -> None:
+    """Make a peer ACTIVE in place of this cluster; no acked row is lost."""
+    from peer.failover import switchover as switching
+    from peer.failover.role_change import RoleChange
+
+    if bool(to) == cancel:
+        raise RequestError("Name the peer that is to take writes, or give --cancel", "walship switchover CLUSTER")
+    with invocation.connect() as (cluster, printer):
+        context = RoleChange(cluster, printer.line, timeout_s)
+        if cancel:
+            state = switching.cancel(context)
+            text = f"{cluster.name} is ACTIVE (epoch {state.epoch}): it takes writes"
+            printer.value({"cluster": cluster.name, "role": state.role.value, "epoch": state.epoch}, text)
+            return
+        if plan:
+            planned = switching.plan_switchover(context, to)
+            if printer.as_json:
+                printer.value(planned)
+                return
+            _print_steps(printer, planned.steps, planned.refusals)
+            printer.line(
+                f"{bytes_text(planned.pending_bytes)} are missing at {to}. No writes would be taken for about"
+                f" {seconds_text(planned.outage_s)}. No acked row would be lost."
+            )
+            return
+        done = switching.switchover(context, to)
+        stopped = "" if done.outage_s is None else f" No writes were taken for {seconds_text(done.outage_s)}."
+        printer.value(
+            done,
+            f"{to} is ACTIVE (epoch {done.epoch}), {done.origin} is STANDBY.{stopped} No acked row was lost.",
+        )
+
+
+def failover(
+    invocation: Invocation,
+    to: Annotated[str, typer.Argument(metavar="CLUSTER", help="This cluster, which is to take writes.")],
+    source: Annotated[
+        str, typer.Option("--from", metavar="CLUSTER", help="The cluster that is lost, if several send to this one.")
+    ] = "",
+    plan: PlanOption = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    loss_under_s: Annotated[
+        float | None, timeout_option("Refuse if more than the last so many seconds are unknown.", "--if-loss-under")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also if the lost cluster answers.")] = False,
+    incomplete: Annotated[bool, typer.Option("--incomplete", help="Also if a bootstrap is not complete.")] = False,
+) -> None:
+    """Make this cluster ACTIVE in place of one that is lost; shows what would be lost, and asks."""
+    from peer.failover import failover as failing
+    from peer.failover.role_change import RoleChange
+
+    with invocation.connect() as (cluster, printer):
+        if to != cluster.name:
+            raise RequestError(
+                f"a failover is run on the cluster that takes over, and this is {cluster.name}",
+                f"walship --cluster {to} failover {to}; if {cluster.name} is not lost: walship switchover {to}",
+            )
+        context = RoleChange(cluster, printer.line)
+        planned = failing.plan_failover(context, source, force=force, incomplete=incomplete)
+        told = _loss_text(planned.loss, planned.origin)
+        if plan:
+            if printer.as_json:
+                printer.value(planned)
+                return
+            _print_steps(printer, planned.steps, planned.refusals)
+            printer.line(told)
+            printer.line(f"Landed and not replayed yet: {bytes_text(planned.to_replay_bytes)}.")
+            return
+        if loss_under_s is not None and (planned.loss.seconds > loss_under_s or planned.loss.frames):
+            raise RequestError(f"{told} That is more than {loss_under_s:g} s", "Nothing was changed")
+        if not planned.refusals and not yes:
+            printer.note(told)
+            if not typer.confirm(f"Make {to} ACTIVE in place of {planned.origin}?", err=True):
+                raise RequestError("Nothing was changed", "Confirm, or give --yes")
+        done = failing.failover(context, planned)
+        printer.value(
+            done,
+            f"{to} is ACTIVE (epoch {done.epoch}) in place of {done.origin}, after {seconds_text(done.seconds)}. {told}"
+            f" What {done.origin} sends once it returns: walship lostwrites list",
+        )
+
+
+def lostwrites_list(invocation: Invocation, table: Annotated[str, table_option("Only of this table.")] = "") -> None:
+    """List lost writes: rows acked by a cluster that another one took over from, which came too late."""
+    from peer.failover.lost_writes import lost_writes
+
+    with invocation.connect() as (cluster, printer):
+        rows = [
+            {
+                "frame": each.frame,
+                "table": each.table,
+                "rows": each.rows,
+                "committed": moment_text(each.committed),
+                "state": each.state,
+                "succession": each.succession,
+                "copy": each.copy,
+            }
+            for each in lost_writes(cluster, table)
+        ]
+        printer.rows(rows, ("frame", "table", "rows", "committed", "state", "succession"), "no lost writes")
+
+
+def lostwrites_show(invocation: Invocation, table: TableArgument) -> None:
+    """Print the rows of a table's lost writes; _op is 0 for an upsert, else it is a delete."""
+    from peer.failover.lost_writes import rows_of
+
+    with invocation.connect() as (cluster, printer):
+        rows = [row for batch in rows_of(cluster, table) for row in batch.to_pylist()]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        printer.rows(rows, columns, "no lost writes")
+
+
+def lostwrites_merge(invocation: Invocation, table: Annotated[str, table_option("Only of this table.")] = "") -> None:
+    """Apply lost writes as the versions that they are; rows written since win over them."""
+    from peer.failover.lost_writes import merge
+
+    with invocation.connect() as (cluster, printer):
+        frames = merge(cluster, table)
+        printer.value({"merged": frames}, f"{frames} frames are merged; replay applies them")
+
+
+def lostwrites_discard(
+    invocation: Invocation,
+    table: Annotated[str, table_option("Only of this table.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm that their rows are given up.")] = False,
+) -> None:
+    """Give lost writes up; every cluster gets this cluster's rows in their place. Their copies stay."""
+    from peer.failover.lost_writes import discard, lost_writes
+
+    with invocation.connect() as (cluster, printer):
+        count = sum(each.rows for each in lost_writes(cluster, table) if each.state == "kept")
+        if not yes:
+            raise RequestError(f"{count} rows would be given up", "Confirm with --yes")
+        frames = discard(cluster, table)
+        printer.value({"discarded": frames, "rows": count}, f"{frames} frames with {count} rows are discarded")
+
+
+def lostwrites_export(
+    invocation: Invocation,
+    table: TableArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A Parquet file to write.")],
+) -> None:
+    """Write the rows of a table's lost writes to a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from peer.failover.lost_writes import rows_of
+
+    with invocation.connect() as (cluster, printer):
+        batches = list(rows_of(cluster, table))
+        if not batches:
+            raise RequestError(f"{table} has no lost writes", "See walship lostwrites list")
+        made = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
+        pq.write_table(made, file)
+        printer.value({"file": str(file), "rows": made.num_rows}, f"{made.num_rows} rows are in {file}")
+
+
+def _loss_text(loss: Loss, origin: str) -> str:
+    known = ", ".join(f"{each.table} {each.frames}" for each in loss.tables)
+    missing = f"Known to be missing: {known} (frames)." if known else "Nothing is known to be missing."
+    if not loss.announced:
+        return f"{missing} {origin} never said what it acked."
+    return (
+        f"{missing} What {origin} acked in the last {seconds_text(loss.seconds)}, since"
+        f" {moment_text(loss.announced)}, is not known here."
+    )
+
+
+def _print_steps(printer: Printer, steps: Sequence[str], refusals: Sequence[str]) -> None:
+    for number, step in enumerate(steps, 1):
+        printer.line(f"{number}. {step}")
+    for refusal in refusals:
+        printer.line(f"Stands against it: {refusal}")

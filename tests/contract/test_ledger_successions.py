@@ -1,0 +1,112 @@
+"""The ledger's contract: successions, the cut of a failover, and what an ended origin no longer holds up."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.core.coverage import Ranges
+from replication.core.routes.freshness import ClosedNotice
+from replication.core.succession import Succession
+from replication.errors import SuccessionError
+from replication.ledger.base import Ledger, Quarantined
+from tests.contract.ledger_stores import (
+    EAST,
+    FRAME,
+    HEADER,
+    NORTH,
+    WEST,
+    Route,
+    Stores,
+    applied,
+    claims,
+    stream,
+    table,
+    wal,
+)
+
+FLIGHTS = table()
+S = stream(FLIGHTS, wal())
+PLANNED = Succession(EAST, WEST, 2, 7, is_planned=True)
+
+
+def landed(ledger: Ledger, frames: int = 3) -> Route:
+    """Frames of east's, of which it announced two more."""
+    ledger.tables.create(FLIGHTS)
+    made = Route(ledger)
+    ledger.landing.declare_route(EAST, FLIGHTS.uuid, "default", 1, {})
+    made.land(claims(S, 0, frames, 0))
+    applied(ledger, FLIGHTS, {made.file: made.at})
+    ledger.time.note_closed(EAST, ClosedNotice(10, ((S, frames - 1),)))
+    ledger.time.note_closed(EAST, ClosedNotice(20, ((S, frames + 1),)))
+    return made
+
+
+def test_a_succession_is_kept_by_every_process_and_refuses_the_origins_older_epochs(
+    stores: Stores, ledger: Ledger
+) -> None:
+    assert ledger.successions.known().all == ()
+    assert ledger.successions.record(PLANNED) == PLANNED
+    assert ledger.successions.record(PLANNED) == PLANNED
+    assert stores.another().successions.known().all == (PLANNED,)
+    assert ledger.landing.keep_epoch(EAST, 1) == 2
+
+
+def test_a_second_successor_for_one_epoch_is_refused(ledger: Ledger) -> None:
+    ledger.successions.record(PLANNED)
+    with pytest.raises(SuccessionError):
+        ledger.successions.record(Succession(EAST, NORTH, 2, 9, is_planned=True))
+    with pytest.raises(SuccessionError):
+        ledger.successions.take_over(EAST, WEST, 2, 9).joined(Succession(EAST, NORTH, 2, 9, is_planned=False))
+    assert ledger.successions.known().all == (PLANNED,)
+
+
+def test_a_succession_that_its_origin_cancelled_is_not_accepted_and_one_that_happened_cannot_be_cancelled(
+    ledger: Ledger,
+) -> None:
+    assert ledger.successions.cancel(EAST, 2)
+    with pytest.raises(SuccessionError, match="cancelled"):
+        ledger.successions.accept(PLANNED)
+    assert ledger.successions.known().all == ()
+    later = Succession(EAST, WEST, 4, 8, is_planned=True)
+    assert ledger.successions.accept(later) == ledger.successions.accept(later) == later
+    assert not ledger.successions.cancel(EAST, 4)
+
+
+def test_the_cut_of_a_failover_is_what_has_landed_and_what_lands_later_is_beyond_it(ledger: Ledger) -> None:
+    made = landed(ledger)
+    taken = ledger.successions.take_over(EAST, WEST, 2, 9)
+    assert dict(taken.cut) == {S: Ranges.of((0, 3))}
+    made.land(claims(S, 3, 5, 3 * FRAME))
+    assert ledger.successions.take_over(EAST, WEST, 2, 11) == taken
+
+
+def test_an_ended_origin_holds_up_no_replicated_time_once_its_rows_are_applied(ledger: Ledger) -> None:
+    landed(ledger)
+    assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 10  # what it announced later has not come
+    ledger.successions.take_over(EAST, WEST, 2, 9)
+    assert set(ledger.time.replicated(FLIGHTS.uuid)) == {WEST}
+    assert set(ledger.time.replicated_by_table()[FLIGHTS.uuid]) == {WEST}
+    ledger.successions.record(Succession(WEST, EAST, 3, 12, is_planned=True))
+    assert EAST in ledger.time.replicated(FLIGHTS.uuid)  # it originates again
+
+
+def test_what_an_origin_announced_is_known_after_it_is_gone(ledger: Ledger) -> None:
+    landed(ledger)
+    assert ledger.time.announced(EAST) == ClosedNotice(20, ((S, 4),))
+    assert ledger.time.announced(NORTH).t == 0
+
+
+def test_a_lost_write_counts_as_applied_and_holds_nothing_up(ledger: Ledger) -> None:
+    made = landed(ledger)
+    ledger.replay.quarantine(
+        Quarantined(made.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "beyond the cut", "/q", 7, succession=str(PLANNED))
+    )
+    assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 10
+    assert [frame.succession for frame in ledger.replay.quarantined()] == [str(PLANNED)]
+
+
+def test_the_address_of_another_cluster_is_kept(stores: Stores, ledger: Ledger) -> None:
+    assert ledger.successions.address(EAST) == ""
+    for address in ("a:1/walship/east", "b:1/walship/east", ""):
+        ledger.successions.keep_address(EAST, address)
+    assert stores.another().successions.address(EAST) == "b:1/walship/east"

@@ -1,0 +1,212 @@
+"""Switchover and failover of two clusters: what is acked is kept, or told and kept aside, and one takes writes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from peer.client.cluster import Cluster
+from peer.failover import switchover as switching
+from peer.failover.role_change import RoleChange
+from replication.errors import ReadOnlyClusterError, ReplicationError
+from shell.processes.launched import await_ready
+from tests.e2e.conftest import START_TIMEOUT_S, Site, define, processes_below, start
+from tests.waiting import wait_until
+
+Pair = tuple[Site, Site]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """East ACTIVE, west STANDBY and sent ``ops.t`` by east; each test leaves them so."""
+    folder = tmp_path_factory.mktemp("failover")
+    replay = {"fold_interval_s": 5.0, "spark_idle_s": 5.0}
+    made = start(folder / "east", "east", replay=replay), start(folder / "west", "west", replay=replay)
+    with ExitStack() as stack:
+        for site in made:
+            stack.callback(site.stop)
+        await_ready(made, START_TIMEOUT_S)
+        east, west = made
+        west.shell("readonly", "on")
+        define(east, west)
+        east.shell("createtable", "ops.t", "id long, text string", "-k", "id")
+        east.shell("enablereplication", "-t", "ops.t", "west")
+        yield made
+
+
+def rows(site: Site, where: str = "") -> dict[int, str]:
+    with site.connect() as cluster:
+        return {row["id"]: row["text"] for row in cluster.read("ops.t", where=where or None).read_all().to_pylist()}
+
+
+def roles(*sites: Site) -> list[tuple[str, int]]:
+    found = [site.json("readonly") for site in sites]
+    return [(each["role"], each["epoch"]) for each in found]
+
+
+def await_same(one: Site, two: Site) -> None:
+    wait_until(lambda: rows(one) == rows(two), timeout_s=90, what="the same rows at both clusters")
+
+
+def await_rows(site: Site, where: str, ids: list[int]) -> None:
+    wait_until(lambda: sorted(rows(site, where)) == ids, timeout_s=60, what=f"every acked row at {site.name}")
+
+
+def put(site: Site, first: int, count: int, text: str) -> None:
+    with site.connect() as cluster:
+        cluster.upsert("ops.t", [{"id": n, "text": f"{text}{n}"} for n in range(first, first + count)])
+
+
+class Load:
+    """A thread that writes rows one by one until the cluster takes none; ``acked`` are the ids that were acked."""
+
+    def __init__(self, cluster: Cluster, first: int) -> None:
+        self.acked: list[int] = []
+        self.refused = ""
+        self._thread = threading.Thread(target=self._run, args=(cluster, first))
+        self._thread.start()
+
+    def _run(self, cluster: Cluster, first: int) -> None:
+        number = first
+        while True:
+            try:
+                cluster.upsert("ops.t", [{"id": number, "text": "load"}])
+            except ReplicationError as error:
+                self.refused = type(error).__name__
+                return
+            self.acked.append(number)
+            number += 1
+
+    def join(self) -> None:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+def kill_all(site: Site) -> None:
+    """SIGKILL ``up`` and everything below it."""
+    assert site.process is not None
+    pids = [*processes_below(site.process.pid), site.process.pid]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    site.process.wait()
+
+
+def start_again(site: Site) -> None:
+    site.start()
+    await_ready([site], START_TIMEOUT_S)
+
+
+def test_a_switchover_under_load_loses_no_acked_row_and_back_again(pair: Pair) -> None:  # scenario 23
+    east, west = pair
+    for source, other, first in ((east, west, 1_000), (west, east, 100_000)):
+        with source.connect() as cluster:
+            load = Load(cluster, first)
+            wait_until(lambda of=load: len(of.acked) > 50, timeout_s=60, what="some acked rows")
+            done = source.json("switchover", other.name)
+            load.join()
+        assert load.refused == "ReadOnlyClusterError"
+        assert done["outage_s"] is not None and done["successor"] == other.name
+        of_load = f"id >= {first} and id < {first + 90_000}"
+        await_rows(other, of_load, load.acked)
+        put(other, first + 90_000, 5, "after")
+        await_same(source, other)
+        (role, epoch), (other_role, other_epoch) = roles(source, other)
+        assert (role, other_role) == ("STANDBY", "ACTIVE") and epoch == other_epoch
+        assert source.json("switchover", other.name)["epoch"] == epoch  # it is so already
+
+
+def test_a_plan_says_what_would_be_done_and_changes_nothing(pair: Pair) -> None:  # scenario 30
+    east, west = pair
+    before = roles(east, west)
+    plan = east.json("switchover", "west", "--plan")
+    assert len(plan["steps"]) == 4 and plan["refusals"] == [] and plan["lost_rows"] == 0
+    east.shell("createtable", "ops.alone", "id long", "-k", "id")
+    refused = east.shell("switchover", "west", code=4)
+    assert "ops.alone would not be at west" in refused and "enablereplication" in refused
+    east.shell("droptable", "ops.alone")
+    assert roles(east, west) == before
+
+
+@pytest.mark.parametrize("decision", ["merge", "discard"])
+def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_decision(
+    pair: Pair, decision: str
+) -> None:  # scenarios 24 and 25
+    east, west = pair
+    at = {"merge": 0, "discard": 500}[decision]
+    put(east, at, 10, "before")
+    await_same(east, west)
+    with west.frozen("receiver"):
+        put(east, at + 5, 10, decision)  # acked and applied at east; five of them replace rows that west has
+        wait_until(lambda: rows(east).get(at + 14) == f"{decision}{at + 14}", timeout_s=60, what="the rows at east")
+        kill_all(east)
+    plan = west.json("failover", "west", "--plan")
+    assert plan["origin"] == "east" and plan["refusals"] == [] and plan["loss"]["seconds"] > 0
+    done = west.json("failover", "west", "--yes")
+    assert done["seconds"] < 30 and roles(west)[0] == ("ACTIVE", done["epoch"])
+    put(west, at + 7, 1, "newer")
+    start_again(east)
+    assert roles(east) == [("STANDBY", done["epoch"])]
+    with east.connect() as cluster, pytest.raises(ReadOnlyClusterError):
+        cluster.upsert("ops.t", [{"id": 1, "text": "refused"}])
+
+    def kept() -> list[dict[str, object]]:
+        return [each for each in west.json("lostwrites", "list") if each["state"] == "kept"]
+
+    wait_until(
+        lambda: sum(int(str(each["rows"])) for each in kept()) == 10, timeout_s=90, what="the lost writes at west"
+    )
+    assert {row["text"] for row in west.json("lostwrites", "show", "ops.t")} >= {f"{decision}{at + 14}"}
+    assert rows(west)[at + 5] == f"before{at + 5}" and at + 14 not in rows(west)
+    west.shell("lostwrites", decision, *(["--yes"] if decision == "discard" else []))
+    await_same(east, west)
+    found = rows(west)
+    assert found[at + 7] == f"newer{at + 7}"
+    expected = (f"before{at + 5}", None) if decision == "discard" else (f"merge{at + 5}", f"merge{at + 14}")
+    assert (found[at + 5], found.get(at + 14)) == expected
+    assert kept() == []
+    west.shell("switchover", "east")
+    assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]
+    put(east, 20, 1, f"back {decision}")
+    await_same(east, west)
+
+
+@pytest.mark.parametrize("step", range(1, 4))
+def test_a_switchover_that_was_interrupted_is_finished_or_undone(pair: Pair, step: int) -> None:  # scenario 27
+    class Killed(BaseException):
+        pass
+
+    east, west = pair
+    executed: list[str] = []
+
+    def die_at(text: str) -> None:
+        executed.append(text)
+        if len(executed) == min(step, 3):
+            raise Killed
+
+    with east.connect() as cluster:
+        before = cluster.coordination.role().state
+        with pytest.raises(Killed):
+            switching.switchover(RoleChange(cluster, die_at), "west")
+        assert west.json("readonly")["role"] == "STANDBY"
+        if step == 2:
+            state = switching.cancel(RoleChange(cluster))
+            assert state.epoch > before.epoch
+            put(east, 30, 1, "undone")
+        done = switching.switchover(RoleChange(cluster), "west")
+        assert done.successor == "west"
+    assert [role for role, _ in roles(east, west)] == ["STANDBY", "ACTIVE"]
+    west.shell("switchover", "east")
+    await_same(east, west)
+
+
+def test_a_failover_is_refused_while_the_other_cluster_answers(pair: Pair) -> None:
+    east, west = pair
+    refused = west.shell("failover", "west", "--yes", code=4)
+    assert "east answers and is ACTIVE" in refused and "walship switchover west" in refused
+    assert "this is east" in east.shell("failover", "west", "--yes", code=4)
+    assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]
