@@ -19,7 +19,7 @@ from shell.entry import OVERVIEW, OVERVIEW_COLUMNS
 from shell.main import make_app
 
 ROOT = Path(__file__).resolve().parents[1]
-_ROWS_MAX = 6  # a noun with more verbs is one row
+_ROWS_MAX = 4  # a noun with more verbs is one row
 _BETWEEN = re.compile(r"(<!-- verbs -->\n).*?(<!-- /verbs -->)", re.DOTALL)
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 
 from peer.client.cluster import Cluster
 from peer.client.contacts import known_peer
@@ -19,6 +20,7 @@ from replication.ledger.base import Peer, StoredSequence
 from replication.link.base import PeerLink
 from replication.roles.takeover import Takeover
 
+_STEP_MODULES = ("peer.failover.switchover", "peer.failover.failover")
 #: One role change of a cluster at a time.
 URN = "role"
 
@@ -85,6 +87,8 @@ class RoleChange:
 
     def unfinished_steps(self) -> tuple[CommitStep[RoleChange], ...]:
         """Its steps; none without one."""
+        for module in _STEP_MODULES:
+            import_module(module)
         found = self.unfinished()
         return () if found is None else tuple(step_from_json(step) for step in found.steps)
 

@@ -19,9 +19,17 @@ if TYPE_CHECKING:
     from replication.ledger.commit_steps import StoredSequence
 
 #: The modules that define stored steps. Those of this cluster's operations have the cluster's handle as context.
-STEP_MODULES: tuple[str, ...] = ("peer.repair.newer_files", "replication.datasets.publication.steps")
+STEP_MODULES: tuple[str, ...] = (
+    "peer.repair.newer_files",
+    "peer.failover.switchover",
+    "peer.failover.failover",
+    "replication.datasets.publication.steps",
+)
 #: Operations that their own verb finishes, on a stopped cluster; by the first word of their name.
-_BY_ITS_VERB = {"reincarnate": "walship reincarnate --yes"}
+_BY_ITS_VERB = {
+    "reincarnate": "walship reincarnate --yes",
+    "role": "walship switchover or failover, as before; to undo a switchover: walship switchover --cancel",
+}
 
 OperationArgument = Annotated[str, typer.Argument(metavar="OPERATION", help="As walship ops list shows it.")]
 StoreOption = Annotated[
