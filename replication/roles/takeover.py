@@ -63,7 +63,7 @@ class Takeover:
         """
         rules, term = self.ledger.rules, self.ledger.terms.current()
         inbound = [route for route in self.ledger.landing.routes() if route.source == origin]
-        if not inbound:
+        if not inbound and all(rule.peer != origin.name for rule in rules.all()):
             raise SuccessionError(
                 f"no table comes from {origin.name} to {self.ledger.cluster.name}, which cannot take over from it",
                 f"On {origin.name}: walship enablereplication -t TABLE {self.ledger.cluster.name}",
