@@ -29,6 +29,7 @@ from replication.settings import (
     MasterSection,
     ReceiverSection,
     ReplaySection,
+    TimelineSection,
     TlsSection,
     WorkerSection,
     WriterSection,
@@ -58,6 +59,7 @@ class Config(BaseModel):
     replay: ReplaySection = ReplaySection()
     tls: TlsSection = TlsSection()
     catalog: CatalogSection = CatalogSection()
+    timeline: TimelineSection = TimelineSection()
     log: LogSection = LogSection()
 
     @property
@@ -100,6 +102,12 @@ class Config(BaseModel):
     def catalog_file(self) -> Path:
         """SQLite file of the default catalog."""
         return self.data_dir / "catalog.db"
+
+    @property
+    def timeline_url(self) -> str:
+        """Where instants are: a folder that all hosts reach, where they share the ledger."""
+        beside = f"{self.warehouse.rstrip('/')}/.walship-timeline"
+        return self.timeline.url or (beside if self.shares_ledger else f"file://{self.data_dir / 'timeline'}")
 
     @property
     def zookeeper_dir(self) -> Path:
@@ -298,11 +306,17 @@ def _contradictions(config: Config) -> Iterator[str]:
             f"receiver.listen: {receiver.listen} is not loopback and there is no TLS; "
             "set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust"
         )
+    there, _ = split_address(config.timeline.listen)
+    if not (tls.enabled or tls.allow_plaintext or any(files.values()) or _is_loopback(there)):
+        yield (
+            f"timeline.listen: {config.timeline.listen} is not loopback and there is no TLS; "
+            "set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust"
+        )
     if host in ("0.0.0.0", "::") and not receiver.advertise:
         yield f"receiver.advertise: missing; peers cannot connect to {host}"
     if worker.message_bytes_max > worker.window_bytes:
         yield "worker.message_bytes_max: more than worker.window_bytes, so no message could ever be sent"
-    for section, value in (("worker", worker), ("master", config.master)):
+    for section, value in (("worker", worker), ("master", config.master), ("timeline", config.timeline)):
         if value.retry_min_s > value.retry_max_s:
             yield f"{section}.retry_min_s: more than {section}.retry_max_s"
     if not config.zookeeper.embedded and not config.zookeeper.servers:

@@ -266,6 +266,22 @@ class CatalogSection(_Section):
     pyiceberg: dict[str, str] = Field(default_factory=dict, repr=False, description="the same catalog, for PyIceberg")
 
 
+class TimelineSection(_Section):
+    """Which files datasets have, as of any instant."""
+
+    url: str = Field("", description="file:///... or s3://... for instants; empty means data_dir, or the warehouse")
+    service: bool = Field(False, description="whether clients ask a server: walship timeline serve")
+    incremental: bool = Field(True, description="false: partitions are listed again after each instant")
+    listen: Address = Field("127.0.0.1:0", description="host:port of the server; port 0 means any free one")
+    server: OptionalAddress = Field("", description="host:port that clients ask; empty means this host's server")
+    store: Literal["memory", "spillable", "embedded"] = Field("memory", description="where the server keeps views")
+    memory_bytes_max: Bytes = Field(256 * _MIB, description="how much of them the spillable store has in memory")
+    requests_max: PositiveInt = Field(64, description="refuses more questions at once")
+    timeout_s: Seconds = Field(5.0, description="a server that is silent for longer counts as away")
+    retry_min_s: Seconds = Field(0.5, description="clients ask again so long after a first failure ...")
+    retry_max_s: Seconds = Field(30.0, description="... and after many in a row; they list files meanwhile")
+
+
 class LogSection(_Section):
     """Logs of the processes."""
 

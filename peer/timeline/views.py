@@ -19,6 +19,7 @@ from replication.errors import RequestError
 from replication.timeline.base import Timeline
 
 _EVENTS_MAX = 10_000
+_RECENT = 1000
 _MISSING_MAX = 10_000
 _NAMES = "\0"  # stands in a store for the listing of a dataset's partitions
 
@@ -50,6 +51,7 @@ class Views:
         self._listing: dict[tuple[str, str], threading.Lock] = {}
         self._missing: dict[tuple[str, str], None] = {}  # partitions that were listed and had nothing
         self._events: list[Event] = []  # the newest, to answer clients that know older ones
+        self._remembered = False
         self.listed = 0
 
     def sync(self) -> TimelineState:
@@ -59,11 +61,10 @@ class Views:
                 self._apply(event)
             return self._store.state()
 
-    def sync_for(self, known: Known | None) -> TimelineState:
+    def sync_for(self, known: Known | None) -> TimelineState | None:
         """Catch up if the client knows other instants than this view, or none; return the state.
 
-        Raises:
-            RequestError: the client knows a timeline that this one does not lead to.
+        None means that the client knows instants of a timeline that this one does not lead to.
         """
         with self._lock:
             state = self._store.state()
@@ -74,22 +75,25 @@ class Views:
             state = self.sync()
             if known.hash == state.hash or self._has(known):
                 return state
-        if known.instant <= state.instant:  # older than what is remembered here, so it will be caught up with
-            return state
-        raise RequestError(
-            f"The client knows instant {known.instant}, which the timeline here does not have",
-            "Check that client and server have the same [timeline] url",
-        )
+        return state if known.instant <= state.instant else None  # older than what is remembered: it will catch up
 
     def news(self, known: Known) -> list[Instant] | None:
         """Return the instants that are new to a client; None if it must read the timeline from its beginning."""
         with self._lock:
             if known.hash == self._store.state().hash:
                 return []
+            if not self._has(known):
+                self._remember()
             for at, event in enumerate(self._events):
                 if event.hash == known.hash:
                     return [later.instant for later in self._events[at + 1 :]]
             return None
+
+    def recent(self) -> list[Instant]:
+        """Return the instants of the newest events, oldest first."""
+        with self._lock:
+            self._remember()
+            return [event.instant for event in self._events]
 
     def latest(self, dataset: str, partition: str, file: str | None = None) -> list[FileSlice]:
         """Return the newest slice of each file of a partition, sorted; or of one file."""
@@ -159,6 +163,14 @@ class Views:
 
     def _partitions(self, dataset: str) -> list[str]:
         return [name for name in self._store.partitions(dataset) if name != _NAMES]
+
+    def _remember(self) -> None:
+        """Read the events again that were applied before this process started."""
+        if not self._remembered:
+            number, first = self._store.state().number, self._events[0].number if self._events else None
+            older = self._timeline.since(max(0, number - _RECENT))
+            self._events[:0] = [e for e in older if e.number <= number and (first is None or e.number < first)]
+            self._remembered = True
 
     def _has(self, known: Known) -> bool:
         return any(event.hash == known.hash for event in reversed(self._events))

@@ -35,6 +35,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "quarantine": ("quarantine",),
         "verify": ("verify",),
         "trace": ("trace",),
+        "timeline": ("timeline",),
     },
     "Whole files": {"copy": ("copy",), "dataset": ("dataset",)},
     "Files and repair": {"wal": ("wal",), "restore": ("reincarnate", "rebuildledger")},

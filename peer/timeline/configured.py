@@ -1,0 +1,38 @@
+"""The timeline and the views of it that a cluster's configuration names."""
+
+from __future__ import annotations
+
+from peer.timeline.listing import FolderListings
+from peer.timeline.stores.base import ViewStore
+from peer.timeline.stores.memory import MemoryViews, SpillableViews
+from peer.timeline.views import Views
+from replication.config import Config
+from replication.timeline.base import Timeline
+from replication.timeline.recorded import RecordedTimeline
+from replication.timeline.stored import open_records
+
+
+def configured_timeline(config: Config) -> Timeline:
+    """The cluster's timeline. ConfigError when its store cannot keep one."""
+    return RecordedTimeline(open_records(config.timeline_url))
+
+
+def configured_views(config: Config, timeline: Timeline) -> Views:
+    """Views over it, in the configured store; the caller closes them.
+
+    Raises:
+        ConfigError: the embedded store needs ``walship[timeline]``.
+        LockedFileError: another process has that store open.
+    """
+    return Views(timeline, _store(config), FolderListings(), incremental=config.timeline.incremental)
+
+
+def _store(config: Config) -> ViewStore:
+    folder, kind = config.data_dir / "timeline-views", config.timeline.store
+    if kind == "embedded":
+        from peer.timeline.stores.embedded import EmbeddedViews  # deferred: only this store needs RocksDB
+
+        return EmbeddedViews(folder)
+    if kind == "spillable":
+        return SpillableViews(folder / "spilled.db", config.timeline.memory_bytes_max)
+    return MemoryViews()

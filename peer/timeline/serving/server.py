@@ -1,0 +1,189 @@
+"""Runs the timeline's server in a thread: embedded in a process, or as a process of its own.
+
+Its address is in a file, so that a client on the host finds it whatever its port is. A port that is taken is no error:
+it takes another one and says so, since whoever embeds the server goes on without it, too.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from peer.timeline.views import Views
+from replication import log
+from replication.errors import ConfigError, ReplicationError
+from replication.settings import TimelineSection, TlsSection, split_address
+
+_START_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 10
+_log = log.get(__name__)
+
+
+class TimelineServer:
+    """The server; a context manager that starts and stops it.
+
+    Args:
+        cluster: its name; with TLS, only its own certificates may ask.
+        views: what it serves; not closed.
+        jobs: specifications of jobs, see ``serving.app``.
+        section: where to listen, and how many requests at once.
+        tls: mutual TLS, as of links.
+        address_file: where its address is written while it runs; None for none.
+
+    Raises:
+        ConfigError: FastAPI or uvicorn is not installed, or it would listen beyond loopback without TLS.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        views: Views,
+        jobs: Any,
+        section: TimelineSection,
+        tls: TlsSection,
+        address_file: Path | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._views = views
+        self._jobs = jobs
+        self._section = section
+        self._tls = tls
+        self._file = address_file
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+        self._failed: list[BaseException] = []
+        self.address = ""
+
+    def __enter__(self) -> TimelineServer:
+        """Start, and return once requests are answered."""
+        try:
+            import uvicorn
+
+            from peer.timeline.serving.app import make_app
+        except ImportError as error:
+            raise ConfigError(
+                f"The timeline's server needs {error.name}", "Install it: pip install 'walship[timeline]'"
+            ) from None
+        self._check_plaintext()
+        listener = self._listen()
+        host, port = listener.getsockname()[:2]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        config = uvicorn.Config(
+            make_app(self._views, self._jobs),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            limit_concurrency=self._section.requests_max,
+            timeout_graceful_shutdown=_STOP_TIMEOUT_S,
+            **self._tls_options(),
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, args=(listener,), name="timeline", daemon=True)
+        self._thread.start()
+        deadline = threading.Event()
+        for _ in range(int(_START_TIMEOUT_S / 0.01)):
+            if self._server.started or self._failed or not self._thread.is_alive():
+                break
+            deadline.wait(0.01)
+        if not self._server.started:
+            self.__exit__(None, None, None)
+            raise ConfigError(f"The timeline's server did not start: {self._failed or 'no answer'}", "See its log")
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.write_text(f"{self.address}\n", encoding="utf-8")
+        _log.info("timeline_serving", address=self.address)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop: answers in progress are finished for a while, then cut."""
+        if self._server is not None:
+            self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+        if self._file is not None and self.address:
+            self._file.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """ReplicationError if the server has ended by itself."""
+        if self._thread is not None and not self._thread.is_alive():
+            raise ReplicationError(f"the timeline's server ended: {self._failed or 'no reason'}", "See its log")
+
+    def _run(self, listener: socket.socket) -> None:
+        try:
+            self._server.run(sockets=[listener])
+        except (Exception, SystemExit) as error:
+            self._failed.append(error)
+        finally:
+            listener.close()
+
+    def _listen(self) -> socket.socket:
+        host, port = split_address(self._section.listen)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            return _bound(family, host, port)
+        except OSError as error:
+            if not port:
+                raise ConfigError(f"{self._section.listen} cannot be listened on: {error.strerror}") from None
+            _log.warning("timeline_port_taken", address=self._section.listen, error=error.strerror)
+            try:
+                return _bound(family, host, 0)
+            except OSError as again:
+                raise ConfigError(
+                    f"{self._section.listen} cannot be listened on: {again.strerror}", "Correct [timeline] listen"
+                ) from None
+
+    def _check_plaintext(self) -> None:
+        from replication.link.tls import is_loopback
+
+        host, _ = split_address(self._section.listen)
+        if not (self._tls.enabled or self._tls.allow_plaintext or is_loopback(host)):
+            raise ConfigError(
+                f"{self._section.listen} is not loopback and there is no TLS",
+                "Set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust",
+            )
+
+    def _tls_options(self) -> dict[str, Any]:
+        if not self._tls.enabled:
+            return {}
+        return {
+            "ssl_certfile": str(self._tls.cert),
+            "ssl_keyfile": str(self._tls.key),
+            "ssl_ca_certs": str(self._tls.ca),
+            "ssl_cert_reqs": ssl.CERT_REQUIRED,
+            "http": _of_cluster(self._cluster),
+        }
+
+
+def _of_cluster(cluster: str) -> type:
+    """Return uvicorn's protocol, which here hangs up on certificates of other clusters."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class OwnCertificates(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            certificate = transport.get_extra_info("peercert") or {}
+            names = {name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"}
+            if cluster in names:
+                super().connection_made(transport)
+                return
+            _log.warning("timeline_caller_refused", names=sorted(names))
+            transport.abort()
+
+    return OwnCertificates
+
+
+def _bound(family: int, host: str, port: int) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+        return listener
+    except OSError:
+        listener.close()
+        raise
