@@ -160,7 +160,7 @@ def make_app(views: Views, jobs: Jobs) -> FastAPI:
 def _instants(app: FastAPI, views: Views, Synced: Any) -> None:
     """Add what tells of instants."""
 
-    @app.get("/v1/timeline", response_model=models.Timeline)
+    @app.get("/v1/timeline", response_model=models.TimelineReply)
     def timeline(
         after: Annotated[int, Query(description="the last completed instant that the client knows")] = 0,
         hash: Annotated[str, Query(description="the hash that the client knows")] = "",

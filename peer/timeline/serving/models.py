@@ -10,7 +10,7 @@ from replication.core.timeline.instants import FileVersion, Instant, TimelineSta
 from replication.core.timeline.view import FileSlice
 
 
-class Version(BaseModel):
+class StoredVersion(BaseModel):
     """One version of a file."""
 
     path: str = Field(description="below the dataset's root")
@@ -39,8 +39,8 @@ class Slice(BaseModel):
 
     file: str
     base: int = Field(description="the time of the instant that began the slice")
-    whole: Version | None = Field(description="null while a pending fold has not written it")
-    deltas: list[Version]
+    whole: StoredVersion | None = Field(description="null while a pending fold has not written it")
+    deltas: list[StoredVersion]
 
     @staticmethod
     def of(found: FileSlice) -> dict[str, Any]:
@@ -48,8 +48,8 @@ class Slice(BaseModel):
         return {
             "file": found.file,
             "base": found.base,
-            "whole": Version.of(found.whole) if found.whole is not None else None,
-            "deltas": [Version.of(delta) for delta in found.deltas],
+            "whole": StoredVersion.of(found.whole) if found.whole is not None else None,
+            "deltas": [StoredVersion.of(delta) for delta in found.deltas],
         }
 
 
@@ -104,7 +104,7 @@ class InstantAnswer(BaseModel):
         }
 
 
-class Timeline(BaseModel):
+class TimelineReply(BaseModel):
     """Instants, oldest first. ``complete`` is false when a client must read the timeline from its beginning."""
 
     instants: list[InstantAnswer]
