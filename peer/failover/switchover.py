@@ -292,7 +292,9 @@ def _undone(context: RoleChange, error: StepFailedError) -> ReplicationError:
 
 def _take_writes(context: RoleChange, epoch: int) -> RoleState:
     def decide(state: RoleState) -> RoleState:
-        return state if state.role is Role.ACTIVE else RoleState(Role.ACTIVE, max(epoch, state.epoch + 1))
+        if state.role is Role.ACTIVE and state.epoch >= epoch:
+            return state
+        return RoleState(Role.ACTIVE, max(epoch, state.epoch + 1))  # newer than what the peer was told to refuse
 
     state = change_role(context.cluster.ledger, context.cluster.coordination, decide)
     context.forget()
