@@ -127,7 +127,7 @@ def test_what_a_peer_lost_comes_again_when_the_ledger_did_not_take_the_news_at_o
         who = threading.current_thread().name
         if any(report.losses for report in reports) and not recorded:
             waited_s = time.monotonic() - min(refused.values(), default=time.monotonic())
-            if who != "progress" or "tail west" not in refused and waited_s < 2:
+            if who != "reports" or "tail west" not in refused and waited_s < 2:
                 refused.setdefault(who, time.monotonic())
                 raise LedgerBusyError("the ledger is busy")
             recorded.append(who)

@@ -60,5 +60,6 @@ class ProgressLog:
                 with self._lock:
                     later = self._waiting.get((progress.file, progress.peer))
                     self._waiting[progress.file, progress.peer] = join(progress, later) if later else progress
+            self._ask()
             return False
         return True
