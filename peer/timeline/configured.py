@@ -35,4 +35,4 @@ def _store(config: Config) -> ViewStore:
         return EmbeddedViews(folder)
     if kind == "spillable":
         return SpillableViews(folder / "spilled.db", config.timeline.memory_bytes_max)
-    return MemoryViews()
+    return MemoryViews(folder / "memory.db")
