@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from uuid import UUID
 from weakref import WeakSet
@@ -21,6 +21,7 @@ from peer.receive.landing import InboundStream, Landing
 from peer.receive.range_reads import RangeReads
 from peer.status.replay_report import silence
 from replication import __version__, log
+from replication.coordination.paths import Quorum
 from replication.core.coverage import Ranges
 from replication.core.definition.define import unusable_name
 from replication.core.definition.schema import SchemaVersion, TableSpec
@@ -32,7 +33,7 @@ from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
 from replication.core.succession import Succession
-from replication.errors import PeerRefusedError, SuccessionError, UnknownTableError
+from replication.errors import ConfigError, PeerRefusedError, SuccessionError, UnknownTableError
 from replication.files.notifier import Listening, Subscriber
 from replication.ledger.base import Ledger
 from replication.link.base import (
@@ -53,6 +54,7 @@ from replication.roles.takeover import Takeover
 
 _SETTLE_S = 1.0
 _WAIT_MAX_S = 1.0
+_ADDRESS_CHARS_MAX = 1024
 _WAITS_MAX = 16  # each has a thread of the server
 _log = log.get(__name__)
 
@@ -228,13 +230,13 @@ class Reception:
         with self._counted(caller):
             grant = self._rights.of_sender(caller, hello.former, hello.term_history)
         check_own(caller, [file.cluster for file, _ in hello.files])
-        self._hear(hello)
         self._check_hello(hello)
         self._definitions.refresh()  # a table dropped just now is refused, not landed
         declared = self._declared(hello.source)
         self._close_ended(hello, declared)
         self._forget_former(hello)
         refused = self._open_routes(hello, grant, declared)
+        self._hear(hello)  # once its routes are open, which say whose successions it can tell
         found = self._ledger.salvage.losses([file for file, _ in hello.files])
         lost = {file: FileStatus(reported(there), losses) for file, (losses, there) in found.items()}
         generation = max((route.generation for route in hello.routes), default=0)
@@ -302,7 +304,9 @@ class Reception:
 
     def _hear(self, hello: Hello) -> None:
         """Take in the successions that the sender knows, and its address."""
-        self._ledger.successions.keep_address(hello.source, hello.zookeepers)
+        if hello.zookeepers and len(hello.zookeepers) <= _ADDRESS_CHARS_MAX:
+            with suppress(ConfigError):  # no address: it cannot be sent to before it is defined here
+                self._ledger.successions.keep_address(hello.source, str(Quorum.parse(hello.zookeepers)))
         if self._takeover is None:
             return
         for succession in hello.successions:

@@ -22,6 +22,8 @@ from replication.errors import FormatError, SuccessionError
 
 #: As JSON; about 500,000 streams.
 JSON_BYTES_MAX = 64 << 20
+#: A stream tells the newest ones, at most so many.
+TOLD_MAX = 64
 
 Cut = Mapping[StreamId, Ranges]
 
@@ -155,6 +157,11 @@ class Successions:
     def of(self, origin: ClusterId) -> Succession | None:
         """The newest succession of a cluster; None when it was never succeeded."""
         return max((each for each in self.all if each.origin == origin), key=lambda each: each.epoch, default=None)
+
+    @property
+    def told(self) -> tuple[Succession, ...]:
+        """Those that a stream tells, oldest first."""
+        return tuple(sorted(self.all, key=lambda each: (each.epoch, each.origin))[-TOLD_MAX:])
 
     @property
     def newest(self) -> Succession | None:

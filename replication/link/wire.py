@@ -6,7 +6,7 @@ arrival. So frames are copied once when they are sent, and never when they arriv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 from google.protobuf.message import DecodeError
@@ -19,7 +19,7 @@ from replication.core.phase import Phase
 from replication.core.routes.carried import Carried
 from replication.core.routes.forks import TermHistory
 from replication.core.routes.freshness import Reach, Until
-from replication.core.succession import Succession
+from replication.core.succession import TOLD_MAX, Succession
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Ack, Data, Description, Hello, Known, OpenReply, Reason, Refusal, Reply, Route
@@ -373,6 +373,12 @@ def _hello(hello: Hello) -> pb.Open:
     )
 
 
+def _few(successions: Sequence[bytes]) -> Sequence[bytes]:
+    if len(successions) > TOLD_MAX:
+        raise FormatError(f"a stream tells {len(successions)} successions, more than {TOLD_MAX}")
+    return successions
+
+
 def _read_hello(message: pb.Open) -> Hello:
     return Hello(
         ClusterId.parse(message.source),
@@ -386,5 +392,5 @@ def _read_hello(message: pb.Open) -> Hello:
         message.generation,
         tuple(map(ClusterId.parse, message.former)),
         message.zookeepers,
-        tuple(map(Succession.decode, message.successions)),
+        tuple(map(Succession.decode, _few(message.successions))),
     )

@@ -150,7 +150,7 @@ class Takeover:
         self.ledger.rules.define(peer, self.ledger.terms.current())
 
     def _check_source(self, succession: Succession, source: ClusterId) -> None:
-        """Only the origin, the successor, or a cluster on a route that carries one of them can tell a succession.
+        """Only the origin, or a cluster whose routes carry the origin's frames, can tell a succession.
 
         What concerns this cluster itself only its successor can tell, which must be a peer that it sends to.
         """
@@ -159,8 +159,7 @@ class Takeover:
             believed = source == succession.successor and is_peer
         else:
             routes = [route for route in self.ledger.landing.routes() if route.source == source]
-            told = (succession.origin, succession.successor)
-            believed = source in told or any(route.brings(each) for route in routes for each in told)
+            believed = source == succession.origin or any(route.brings(succession.origin) for route in routes)
         if not believed:
             raise SuccessionError(
                 f"{source.name} tells that {succession.successor.name} took over from {succession.origin.name},"
