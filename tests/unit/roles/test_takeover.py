@@ -1,0 +1,61 @@
+"""Who can tell a cluster that another one took over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from replication.coordination.memory import MemoryEnsemble
+from replication.coordination.session import Coordination
+from replication.core.ids import ClusterId
+from replication.core.roles import Role, RoleState
+from replication.core.routes.carried import Carried
+from replication.core.succession import Succession
+from replication.errors import SuccessionError
+from replication.ledger.base import Peer
+from replication.ledger.sql.memory import MemoryLedger
+from replication.roles.takeover import Takeover
+
+OWN, EAST, WEST, NORTH = (ClusterId(n, UUID(int=i)) for i, n in enumerate(("own", "east", "west", "north"), 1))
+TABLE = UUID(int=9)
+
+
+@pytest.fixture
+def takeover() -> Iterator[Takeover]:
+    ledger = MemoryLedger(OWN)
+    with Coordination(MemoryEnsemble().tree(), "/own") as coordination:
+        coordination.establish(OWN, "1")
+        yield Takeover(ledger, coordination)
+    ledger.close()
+
+
+def of(origin: ClusterId, successor: ClusterId, epoch: int = 2) -> Succession:
+    return Succession(origin, successor, epoch, 7, is_planned=False)
+
+
+def test_a_cluster_that_carries_no_frames_of_the_origin_cannot_end_its_epochs(takeover: Takeover) -> None:
+    takeover.ledger.landing.declare_route(WEST, TABLE, "default", 1, {})
+    with pytest.raises(SuccessionError, match="west tells that west took over from east, which it cannot know"):
+        takeover.hear(of(EAST, WEST), WEST)
+    assert takeover.ledger.successions.known().all == ()
+    assert takeover.ledger.landing.keep_epoch(EAST, 1) == 1
+
+
+def test_the_origin_or_a_route_that_carries_it_is_believed(takeover: Takeover) -> None:
+    takeover.hear(of(EAST, WEST), EAST)
+    takeover.ledger.landing.declare_route(WEST, TABLE, "default", 1, {}, carried=(Carried(NORTH, (NORTH, WEST)),))
+    takeover.hear(of(NORTH, WEST), WEST)
+    assert {each.origin for each in takeover.ledger.successions.known().all} == {EAST, NORTH}
+
+
+def test_a_cluster_steps_down_only_for_a_successor_that_it_sends_to(takeover: Takeover) -> None:
+    with pytest.raises(SuccessionError):
+        takeover.hear(of(OWN, WEST), WEST)
+    assert takeover.coordination.role().state == RoleState(Role.ACTIVE, 1)
+    takeover.ledger.rules.define(Peer("west", "localhost:2181/walship/west", WEST), 0)
+    with pytest.raises(SuccessionError):
+        takeover.hear(of(OWN, WEST), EAST)
+    takeover.hear(of(OWN, WEST), WEST)
+    assert takeover.coordination.role().state == RoleState(Role.STANDBY, 2)
