@@ -118,12 +118,12 @@ class Loss:
     Attributes:
         tables: those with frames that are known to be missing.
         announced: the time, in microseconds since 1970, up to which the origin has announced what it acked; 0 if never.
-        seconds: what it acked in the last so many seconds is not known here.
+        seconds: what it acked in the last so many seconds is not known here; None if it never announced anything.
     """
 
     tables: tuple[TableLoss, ...]
     announced: int
-    seconds: float
+    seconds: float | None
 
     @property
     def frames(self) -> int:
@@ -221,7 +221,7 @@ def loss_of(context: RoleChange, origin: ClusterId) -> Loss:
     tables = tuple(
         TableLoss(names[table], frames) for table, frames in sorted(missing.items(), key=lambda m: names[m[0]])
     )
-    return Loss(tables, notice.t, max(0.0, (now - notice.t) / 1e6) if notice.t else 0.0)
+    return Loss(tables, notice.t, max(0.0, (now - notice.t) / 1e6) if notice.t else None)
 
 
 def missing_frames(notice: ClosedNotice, covered: Mapping[StreamId, Ranges], tables: Iterable[UUID]) -> dict[UUID, int]:

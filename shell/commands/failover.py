@@ -106,7 +106,8 @@ def failover(
             printer.line(told)
             printer.line(f"Landed and not replayed yet: {bytes_text(planned.to_replay_bytes)}.")
             return
-        if loss_under_s is not None and (planned.loss.seconds > loss_under_s or planned.loss.frames):
+        seconds, frames = planned.loss.seconds, planned.loss.frames
+        if loss_under_s is not None and (seconds is None or seconds > loss_under_s or frames):
             raise RequestError(f"{told} That is more than {loss_under_s:g} s", "Nothing was changed")
         if not planned.refusals and not yes:
             printer.note(told)
@@ -198,7 +199,7 @@ def lostwrites_export(
 def _loss_text(loss: Loss, origin: str) -> str:
     known = ", ".join(f"{each.table} {each.frames}" for each in loss.tables)
     missing = f"Known to be missing: {known} (frames)." if known else "Nothing is known to be missing."
-    if not loss.announced:
+    if loss.seconds is None:
         return f"{missing} {origin} never said what it acked."
     return (
         f"{missing} What {origin} acked in the last {seconds_text(loss.seconds)}, since"

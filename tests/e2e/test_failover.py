@@ -145,7 +145,7 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
         wait_until(lambda: rows(east).get(at + 14) == f"{decision}{at + 14}", timeout_s=60, what="the rows at east")
         kill_all(east)  # what the frozen receiver has in its buffers lands beyond the cut
         plan = west.json("failover", "west", "--plan")
-        assert plan["origin"] == "east" and plan["refusals"] == [] and plan["loss"]["seconds"] > 0
+        assert plan["origin"] == "east" and plan["refusals"] == [] and plan["loss"]["seconds"] != 0
         done = west.json("failover", "west", "--yes")
     assert done["seconds"] < 30 and roles(west)[0] == ("ACTIVE", done["epoch"])
     put(west, at + 7, 1, "newer")
