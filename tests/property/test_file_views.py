@@ -136,7 +136,7 @@ def paths(found: list[FileSlice]) -> list[str]:
     return [each.whole.path for each in found if each.whole is not None]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_view_kept_by_instants_equals_one_made_from_listings(data: st.DataObject) -> None:  # 003-15
     with TemporaryDirectory() as folder:

@@ -76,6 +76,8 @@ def merged(
     for version in known:
         there = found.get(version.path)
         if version.size == _UNKNOWN:
+            if version.key in hidden:  # an undo or a clean is deleting what was replaced
+                continue
             version = _stamped(there, 0, 0, version.removed) if there is not None else version
         if version.size != _UNKNOWN and (there is not None or version.added > upto):
             kept[version.path] = version
