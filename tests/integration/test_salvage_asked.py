@@ -68,6 +68,7 @@ def landed(pair: Pair) -> FileRow:
         return [row for row in pair.west.ledger.files.all() if row.source == pair.wal.file and row.closed]
 
     wait_until(closed)
+    pair.stack.close()  # closed notices would land meanwhile
     return closed()[0]
 
 
