@@ -163,11 +163,9 @@ class Cluster:
             add: a column to add, as text (``"seats int"``) or an Arrow field.
             group: the locality group of the added column. Empty means the only group, or ``default``.
             rename: a column's name and its new one.
-            widen: a column and its wider type, as ``add``: int → bigint, float → double, decimal(p,s) →
-                decimal(more,s).
+            widen: a column and its wider type: int → bigint, float → double, decimal(p,s) → decimal(more,s).
             drop: a column to drop for ever. A column added later under its name is a new one.
-            add_group: a locality group's name and its new columns, as text or an Arrow schema. It goes to peers that
-                take all groups.
+            add_group: a locality group's name and its new columns, as ``schema``; it goes to peers of all groups.
 
         Raises:
             SchemaError: the change is impossible; says why. UnknownTableError: there is no such table.
@@ -279,10 +277,7 @@ class Cluster:
         return self._opened.writer.upsert_async(self._opened.tables.get(table), rows, batch_id)
 
     def restate(self, logs: Iterable[LogBatch], commit: int) -> Position:
-        """Write rows under an earlier commit time, all or none; for lost writes that are discarded.
-
-        Raises as ``Writer.restate``.
-        """
+        """As ``Writer.restate``: in place of lost writes that are discarded."""
         return self._opened.writer.restate(logs, commit)
 
     def delete(self, table: str, keys: object) -> Position:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from uuid import UUID
 from weakref import WeakSet
@@ -17,11 +17,12 @@ from peer.grants.rights import CallerRights, check_own, check_table
 from peer.grants.scope import RouteKey, StreamScope
 from peer.receive.admission import Admission
 from peer.receive.definitions import Definitions
-from peer.receive.landing import InboundStream, Landing
+from peer.receive.inbound_stream import InboundStream
+from peer.receive.landing import Landing
 from peer.receive.range_reads import RangeReads
+from peer.receive.successions import SuccessionDoor
 from peer.status.replay_report import silence
 from replication import __version__, log
-from replication.coordination.paths import Quorum
 from replication.core.coverage import Ranges
 from replication.core.definition.define import unusable_name
 from replication.core.definition.schema import SchemaVersion, TableSpec
@@ -33,7 +34,7 @@ from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
 from replication.core.succession import Succession
-from replication.errors import ConfigError, PeerRefusedError, SuccessionError, UnknownTableError
+from replication.errors import PeerRefusedError, UnknownTableError
 from replication.files.notifier import Listening, Subscriber
 from replication.ledger.base import Ledger
 from replication.link.base import (
@@ -52,9 +53,7 @@ from replication.link.base import (
 )
 from replication.roles.takeover import Takeover
 
-_SETTLE_S = 1.0
-_WAIT_MAX_S = 1.0
-_ADDRESS_CHARS_MAX = 1024
+_SETTLE_S, _WAIT_MAX_S = 1.0, 1.0
 _WAITS_MAX = 16  # each has a thread of the server
 _log = log.get(__name__)
 
@@ -83,9 +82,9 @@ class Reception:
         self._answer = answer
         self._reads = reads or RangeReads(ledger, "")
         self._rights = rights or CallerRights(ledger)
+        self._successions = SuccessionDoor(ledger, self._rights, takeover)
         self._wal_directory = wal_directory
         self._waits = threading.BoundedSemaphore(_WAITS_MAX)
-        self._takeover = takeover
         self._streams: WeakSet[InboundStream] = WeakSet()
         self._definitions = Definitions(ledger)
         self._admission = Admission(ledger, self._definitions, message_bytes_max, commit_ahead_max_s)
@@ -201,28 +200,14 @@ class Reception:
             self._open_route(grant, route, self._declared(source))
 
     def take_over(self, asked: TakeOver, caller: Caller) -> None:
-        """Get ready to originate in place of the caller; with a succession, do it; or refuse one from now on."""
+        """Originate in place of the caller, or get ready for it."""
         self._check_caller(asked.source, asked.expected, caller)
-        takeover, succession = self._takeover, asked.succession
-        assert takeover is not None, "a receiver that serves can take over"
-        if asked.cancelled:
-            takeover.cancel(asked.source, asked.cancelled)
-            return
-        takeover.prepare(asked.source, asked.zookeepers)
-        if succession is None:
-            return
-        if (succession.origin, succession.successor) != (asked.source, self._ledger.cluster) or succession.cut:
-            raise Refusal(
-                Reason.WRONG_CLUSTER,
-                f"{asked.source.name} cannot order this succession: {succession}",
-                "A cluster names its own successor only",
-            ).error()
-        takeover.promote(succession)
+        self._successions.take_over(asked, caller)
 
     def successions(self, source: ClusterId, expected: ClusterId, caller: Caller) -> tuple[Succession, ...]:
         """Return the successions of the caller."""
         self._check_caller(source, expected, caller)
-        return tuple(each for each in self._ledger.successions.known().all if each.origin == source)
+        return self._successions.of(source)
 
     def ship(self, hello: Hello, reply: Callable[[Reply], None], caller: Caller) -> tuple[OpenReply, InboundStream]:
         """Open a stream. The reply lists routes that could not be opened; the other routes go on."""
@@ -236,7 +221,7 @@ class Reception:
         self._close_ended(hello, declared)
         self._forget_former(hello)
         refused = self._open_routes(hello, grant, declared)
-        self._hear(hello)  # once its routes are open, which say whose successions it can tell
+        self._successions.hear(hello)
         found = self._ledger.salvage.losses([file for file, _ in hello.files])
         lost = {file: FileStatus(reported(there), losses) for file, (losses, there) in found.items()}
         generation = max((route.generation for route in hello.routes), default=0)
@@ -301,19 +286,6 @@ class Reception:
             raise Refusal(
                 Reason.WRONG_CLUSTER, f"{caller.cluster} calls in the name of {source}", "A cluster calls for itself"
             ).error()
-
-    def _hear(self, hello: Hello) -> None:
-        """Take in the successions that the sender knows, and its address."""
-        if hello.zookeepers and len(hello.zookeepers) <= _ADDRESS_CHARS_MAX:
-            with suppress(ConfigError):  # no address: it cannot be sent to before it is defined here
-                self._ledger.successions.keep_address(hello.source, str(Quorum.parse(hello.zookeepers)))
-        if self._takeover is None:
-            return
-        for succession in hello.successions:
-            try:
-                self._takeover.hear(succession, hello.source)
-            except SuccessionError as error:
-                _log.error("succession_refused", source=str(hello.source), error=str(error))
 
     def _check_hello(self, hello: Hello) -> None:
         """Refuse another protocol version, a copy of the sender's cluster, and an old role epoch."""

@@ -12,7 +12,8 @@ from peer.grants.scope import StreamScope
 from peer.receive import received as module
 from peer.receive.admission import Admission
 from peer.receive.definitions import Definitions
-from peer.receive.landing import InboundStream, Landing
+from peer.receive.inbound_stream import InboundStream
+from peer.receive.landing import Landing
 from peer.receive.landing_queue import Item
 from peer.receive.received import AcceptedTerms, Received
 from replication.core.coverage import Ranges

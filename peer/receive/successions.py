@@ -1,0 +1,82 @@
+"""What other clusters tell and ask about successions: who took over from whom, and that this cluster take over."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from peer.grants.rights import CallerRights
+from replication import log
+from replication.coordination.paths import Quorum
+from replication.core.grants import Caller
+from replication.core.ids import ClusterId
+from replication.core.succession import Succession
+from replication.errors import ConfigError, SuccessionError
+from replication.ledger.base import Ledger
+from replication.link.base import Hello, Reason, Refusal, TakeOver
+from replication.roles.takeover import Takeover
+
+_ADDRESS_CHARS_MAX = 1024
+#: Grants of those whose cluster a person here has defined, or who is that person.
+_BY_A_PERSON = frozenset({"peer", "same user"})
+_log = log.get(__name__)
+
+
+class SuccessionDoor:
+    """Answers for one receiver. Safe for threads.
+
+    Args:
+        ledger: the cluster's.
+        rights: what callers may do here.
+        takeover: changes the cluster's role; None where only frames are received.
+    """
+
+    def __init__(self, ledger: Ledger, rights: CallerRights, takeover: Takeover | None) -> None:
+        self._ledger = ledger
+        self._rights = rights
+        self._takeover = takeover
+
+    def take_over(self, asked: TakeOver, caller: Caller) -> None:
+        """Get ready to originate in place of the caller; with a succession, do it; or refuse one from now on.
+
+        Raises:
+            PeerRefusedError: nobody here has defined the caller as a peer, or it cannot order this.
+            SuccessionError: as ``Takeover``.
+        """
+        own, source, succession = self._ledger.cluster, asked.source, asked.succession
+        if self._rights.of(caller).by not in _BY_A_PERSON:
+            raise Refusal(
+                Reason.NOT_GRANTED,
+                f"{own.name} does not let {source.name} decide whether it takes writes",
+                f"On {own.name}: walship definecluster {source.name} ZOOKEEPERS",
+            ).error()
+        assert self._takeover is not None, "a receiver that serves can take over"
+        if asked.cancelled:
+            self._takeover.cancel(source, asked.cancelled)
+            return
+        self._takeover.prepare(source, asked.zookeepers)
+        if succession is None:
+            return
+        if (succession.origin, succession.successor) != (source, own) or not succession.is_planned:
+            raise Refusal(
+                Reason.WRONG_CLUSTER,
+                f"{source.name} cannot order this succession: {succession}",
+                "A cluster names its own successor only",
+            ).error()
+        self._takeover.promote(succession)
+
+    def of(self, origin: ClusterId) -> tuple[Succession, ...]:
+        """The successions of a cluster that are known here."""
+        return tuple(each for each in self._ledger.successions.known().all if each.origin == origin)
+
+    def hear(self, hello: Hello) -> None:
+        """Take in the successions that a sender knows, once its routes are open, and its address."""
+        if hello.zookeepers and len(hello.zookeepers) <= _ADDRESS_CHARS_MAX:
+            with suppress(ConfigError):  # no address: it cannot be sent to before it is defined here
+                self._ledger.successions.keep_address(hello.source, str(Quorum.parse(hello.zookeepers)))
+        if self._takeover is None:
+            return
+        for succession in hello.successions:
+            try:
+                self._takeover.hear(succession, hello.source)
+            except SuccessionError as error:
+                _log.error("succession_refused", source=str(hello.source), error=str(error))
