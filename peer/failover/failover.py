@@ -1,4 +1,4 @@
-"""Failover: this cluster becomes ACTIVE in place of one that is lost. What would be lost is told before.
+"""Failover: this cluster becomes ACTIVE in place of one that is lost. It is shown first what may be lost.
 
 Steps: this cluster gets ready to send everything back; the origin's older epochs end at what has landed here; this
 cluster is ACTIVE. What the origin acked beyond that becomes lost writes, once it returns and sends them.
@@ -135,8 +135,8 @@ class Loss:
 class FailoverPlan:
     """What a failover would do.
 
-    ``refusals`` stand against it, with remedies. ``to_replay_bytes`` have landed, and are in the tables some time after
-    writes are taken.
+    ``refusals`` are what prevents it, with remedies. ``to_replay_bytes`` have landed, and are in the tables some time
+    after writes are taken.
     """
 
     origin: str
@@ -162,7 +162,7 @@ class FailedOver:
 def plan_failover(
     context: RoleChange, origin_name: str, *, force: bool = False, incomplete: bool = False
 ) -> FailoverPlan:
-    """The steps of a failover, what stands against it, and what it would lose. Changes nothing.
+    """The steps of a failover, what prevents it, and what it would lose. Changes nothing.
 
     Args:
         context: the cluster that takes over.
@@ -192,7 +192,7 @@ def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
     """Carry out a plan, or finish a failover that was interrupted. On return this cluster takes writes.
 
     Raises:
-        RequestError: something stands against it. Nothing was changed.
+        RequestError: something prevents it. Nothing was changed.
         StepFailedError: run it again; it goes on with the step that failed.
     """
     began = time.monotonic()

@@ -94,7 +94,7 @@ def rows_of(cluster: Cluster, table: str) -> Iterator[pa.RecordBatch]:
 def merge(cluster: Cluster, table: str = "") -> int:
     """Have lost writes applied as the versions that they are; newer rows win over them. Returns how many frames.
 
-    First the successions' cuts grow in the ledger, so that the frames count here and at every peer that hears of it.
+    First the successions' cuts grow in the ledger, so that the frames count here and at every peer that learns of it.
 
     Raises:
         MissingFileError, CorruptFrameError: a copy cannot be read here; those before it are merged.

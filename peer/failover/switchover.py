@@ -145,7 +145,7 @@ class PromotePeer(CommitStep[RoleChange]):
 class SwitchoverPlan:
     """What a switchover would do.
 
-    ``refusals`` are what stands against it, with remedies; none when it can begin. ``outage_s`` predicts for how long
+    ``refusals`` are what prevents it, with remedies; none when it can begin. ``outage_s`` predicts for how long
     no writes are taken. No row is lost, so the recovery point is always now.
     """
 
@@ -172,7 +172,7 @@ class SwitchedOver:
 
 
 def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
-    """The steps of a switchover, and what stands against it. Changes nothing.
+    """The steps of a switchover, and what prevents it. Changes nothing.
 
     Raises:
         UnknownPeerError: there is no such peer.
@@ -200,7 +200,7 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
     """Carry out a switchover, or finish one that was interrupted. On return the peer takes writes.
 
     Raises:
-        RequestError: something stands against it, or another role change is unfinished. Nothing was changed.
+        RequestError: something prevents it, or another role change is unfinished. Nothing was changed.
         StepFailedError: it was undone, or the peer has yet to be asked whether it happened; the hint says which.
     """
     began = time.monotonic()
@@ -302,7 +302,7 @@ def _take_writes(context: RoleChange, epoch: int) -> RoleState:
 
 
 def _refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list[str], Description | None]:
-    """What stands against a switchover, each with its remedy; and how the peer describes itself."""
+    """What prevents a switchover, each with its remedy; and how the peer describes itself."""
     cluster, found = context.cluster, []
     if role.role is not Role.ACTIVE:
         found.append(f"{cluster.name} is STANDBY: run it on the ACTIVE cluster")

@@ -221,7 +221,7 @@ class Reception:
         self._close_ended(hello, declared)
         self._forget_former(hello)
         refused = self._open_routes(hello, grant, declared)
-        self._successions.hear(hello)
+        self._successions.learn(hello)
         found = self._ledger.salvage.losses([file for file, _ in hello.files])
         lost = {file: FileStatus(reported(there), losses) for file, (losses, there) in found.items()}
         generation = max((route.generation for route in hello.routes), default=0)

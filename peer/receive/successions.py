@@ -1,4 +1,4 @@
-"""What other clusters tell and ask about successions: who took over from whom, and that this cluster take over."""
+"""What other clusters report and ask about successions: who took over from whom, and that this cluster take over."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SuccessionDoor:
         """The successions of a cluster that are known here."""
         return tuple(each for each in self._ledger.successions.known().all if each.origin == origin)
 
-    def hear(self, hello: Hello) -> None:
+    def learn(self, hello: Hello) -> None:
         """Take in the successions that a sender knows, once its routes are open, and its address."""
         if hello.zookeepers and len(hello.zookeepers) <= _ADDRESS_CHARS_MAX:
             with suppress(ConfigError):  # no address: it cannot be sent to before it is defined here
@@ -77,6 +77,6 @@ class SuccessionDoor:
             return
         for succession in hello.successions:
             try:
-                self._takeover.hear(succession, hello.source)
+                self._takeover.learn(succession, hello.source)
             except SuccessionError as error:
                 _log.error("succession_refused", source=str(hello.source), error=str(error))

@@ -22,8 +22,8 @@ from replication.errors import FormatError, SuccessionError
 
 #: As JSON; about 500,000 streams.
 JSON_BYTES_MAX = 64 << 20
-#: A stream tells the newest ones, at most so many.
-TOLD_MAX = 64
+#: A stream reports the newest ones, at most so many.
+REPORTED_MAX = 64
 
 Cut = Mapping[StreamId, Ranges]
 
@@ -159,9 +159,9 @@ class Successions:
         return max((each for each in self.all if each.origin == origin), key=lambda each: each.epoch, default=None)
 
     @property
-    def told(self) -> tuple[Succession, ...]:
-        """Those that a stream tells, oldest first."""
-        return tuple(sorted(self.all, key=lambda each: (each.epoch, each.origin))[-TOLD_MAX:])
+    def reported(self) -> tuple[Succession, ...]:
+        """Those that a stream reports, oldest first."""
+        return tuple(sorted(self.all, key=lambda each: (each.epoch, each.origin))[-REPORTED_MAX:])
 
     @property
     def newest(self) -> Succession | None:

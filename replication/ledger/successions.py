@@ -9,7 +9,7 @@ from replication.core.succession import Succession, Successions
 
 
 class SuccessionRecords(Protocol):
-    """Every succession that this cluster has made or heard of."""
+    """Every succession that this cluster has made or learned of."""
 
     def known(self) -> Successions:
         """All of them."""
@@ -42,4 +42,4 @@ class SuccessionRecords(Protocol):
         """Store the ZooKeeper address that another cluster names as its own."""
 
     def address(self, cluster: ClusterId) -> str:
-        """That address; "" when it was never told."""
+        """That address; "" when it never said."""

@@ -19,7 +19,7 @@ from replication.core.phase import Phase
 from replication.core.routes.carried import Carried
 from replication.core.routes.forks import TermHistory
 from replication.core.routes.freshness import Reach, Until
-from replication.core.succession import TOLD_MAX, Succession
+from replication.core.succession import REPORTED_MAX, Succession
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Ack, Data, Description, Hello, Known, OpenReply, Reason, Refusal, Reply, Route
@@ -374,8 +374,8 @@ def _hello(hello: Hello) -> pb.Open:
 
 
 def _few(successions: Sequence[bytes]) -> Sequence[bytes]:
-    if len(successions) > TOLD_MAX:
-        raise FormatError(f"a stream tells {len(successions)} successions, more than {TOLD_MAX}")
+    if len(successions) > REPORTED_MAX:
+        raise FormatError(f"a stream reports {len(successions)} successions, more than {REPORTED_MAX}")
     return successions
 
 

@@ -103,16 +103,16 @@ class Takeover:
                 f"To go back: walship switchover {origin.name}, on {self.ledger.cluster.name}",
             )
 
-    def hear(self, succession: Succession, source: ClusterId) -> None:
-        """Take in a succession that ``source`` tells. If it is of this cluster, become STANDBY.
+    def learn(self, succession: Succession, source: ClusterId) -> None:
+        """Take in a succession that ``source`` reports. If it is of this cluster, become STANDBY.
 
         Raises:
-            SuccessionError: ``source`` cannot tell it, two clusters took over, or both are ACTIVE.
+            SuccessionError: ``source`` cannot report it, two clusters took over, or both are ACTIVE.
         """
         if succession not in self.ledger.successions.known().all:
             self._check_source(succession, source)
             self.ledger.successions.record(succession)
-            _log.warning("succession_heard", succession=str(succession), source=source.name)
+            _log.warning("succession_learned", succession=str(succession), source=source.name)
         if succession.origin == self.ledger.cluster:
             self.step_down(succession)
 
@@ -150,9 +150,9 @@ class Takeover:
         self.ledger.rules.define(peer, self.ledger.terms.current())
 
     def _check_source(self, succession: Succession, source: ClusterId) -> None:
-        """Only the origin, or a cluster whose routes carry the origin's frames, can tell a succession.
+        """Only the origin, or a cluster whose routes carry the origin's frames, can report a succession.
 
-        What concerns this cluster itself only its successor can tell, which must be a peer that it sends to.
+        What concerns this cluster itself only its successor can report, which must be a peer that it sends to.
         """
         if succession.origin == self.ledger.cluster:
             is_peer = any(peer.cluster == source for peer in self.ledger.rules.peers())
@@ -162,7 +162,7 @@ class Takeover:
             believed = source == succession.origin or any(route.brings(succession.origin) for route in routes)
         if not believed:
             raise SuccessionError(
-                f"{source.name} tells that {succession.successor.name} took over from {succession.origin.name},"
+                f"{source.name} reports that {succession.successor.name} took over from {succession.origin.name},"
                 " which it cannot know",
                 "Nothing was changed. See walship status on both",
             )

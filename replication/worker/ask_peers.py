@@ -22,7 +22,7 @@ _log = log.get(__name__)
 def ask_who_took_over(
     takeover: Takeover,
     connect: Callable[[str, str], PeerLink],
-    hear: Callable[[Succession, ClusterId], None],
+    learn: Callable[[Succession, ClusterId], None],
     timeout_s: float = ASK_S_MAX,
 ) -> None:
     """Ask all peers that this cluster last sent to, at once; those that do not answer in time are left out.
@@ -47,7 +47,7 @@ def ask_who_took_over(
                 continue
             try:
                 for succession in link.successions(own, tail.peer_cluster):
-                    hear(succession, tail.peer_cluster)
+                    learn(succession, tail.peer_cluster)
                 return
             except ReplicationError as error:
                 _log.info("peer_not_asked", peer=tail.peer, address=address, error=str(error))

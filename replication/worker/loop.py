@@ -76,7 +76,7 @@ class Worker:
 
         A cluster that another one took over from becomes STANDBY before writers find this worker.
         """
-        ask_who_took_over(self._takeover, self._connect, self._hear)
+        ask_who_took_over(self._takeover, self._connect, self._learn)
         self._host.recover()
         threads = self._threads()
         watches = self._watches()
@@ -134,7 +134,7 @@ class Worker:
         if self._listener.is_listening:  # writers notify, and registering nudges: polling can be slow
             tail_limits = replace(limits, poll_busy_s=limits.poll_idle_s, poll_idle_s=section.register_interval_s)
         retries = (limits.retry_min_s, limits.retry_max_s)
-        uplink = Uplink(self._connect, self._role_epoch, self._attempts, *retries, self._hear)
+        uplink = Uplink(self._connect, self._role_epoch, self._attempts, *retries, self._learn)
         return PeersContext(
             self._config.cluster.host,
             ledger,
@@ -195,9 +195,9 @@ class Worker:
             timeout_s=_CALL_TIMEOUT_S,
         )
 
-    def _hear(self, succession: Succession, source: ClusterId) -> None:
+    def _learn(self, succession: Succession, source: ClusterId) -> None:
         try:
-            self._takeover.hear(succession, source)
+            self._takeover.learn(succession, source)
         except SuccessionError as error:
             _log.error("succession_refused", source=str(source), error=str(error))
 

@@ -16,7 +16,7 @@ from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 if TYPE_CHECKING:
     from peer.failover.failover import Loss
 
-PlanOption = Annotated[bool, typer.Option("--plan", help="Show what would be done, and what stands against it.")]
+PlanOption = Annotated[bool, typer.Option("--plan", help="Show the steps, and what prevents them; change nothing.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -97,27 +97,27 @@ def failover(
             )
         context = RoleChange(cluster, printer.line)
         planned = failing.plan_failover(context, source, force=force, incomplete=incomplete)
-        told = _loss_text(planned.loss, planned.origin)
+        shown = _loss_text(planned.loss, planned.origin)
         if plan:
             if printer.as_json:
                 printer.value(planned)
                 return
             _print_steps(printer, planned.steps, planned.refusals)
-            printer.line(told)
+            printer.line(shown)
             printer.line(f"Landed and not replayed yet: {bytes_text(planned.to_replay_bytes)}.")
             return
         seconds, frames = planned.loss.seconds, planned.loss.frames
         if loss_under_s is not None and (seconds is None or seconds > loss_under_s or frames):
-            raise RequestError(f"{told} That is more than {loss_under_s:g} s", "Nothing was changed")
+            raise RequestError(f"{shown} That is more than {loss_under_s:g} s", "Nothing was changed")
         if not planned.refusals and not yes:
-            printer.note(told)
+            printer.note(shown)
             if not typer.confirm(f"Make {to} ACTIVE in place of {planned.origin}?", err=True):
                 raise RequestError("Nothing was changed", "Confirm, or give --yes")
         done = failing.failover(context, planned)
         printer.value(
             done,
-            f"{to} is ACTIVE (epoch {done.epoch}) in place of {done.origin}, after {seconds_text(done.seconds)}. {told}"
-            f" What {done.origin} sends once it returns: walship lostwrites list",
+            f"{to} is ACTIVE (epoch {done.epoch}) in place of {done.origin}, after {seconds_text(done.seconds)}."
+            f" {shown} What {done.origin} sends once it returns: walship lostwrites list",
         )
 
 
@@ -211,4 +211,4 @@ def _print_steps(printer: Printer, steps: Sequence[str], refusals: Sequence[str]
     for number, step in enumerate(steps, 1):
         printer.line(f"{number}. {step}")
     for refusal in refusals:
-        printer.line(f"Stands against it: {refusal}")
+        printer.line(f"Not possible now: {refusal}")

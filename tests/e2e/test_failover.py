@@ -1,4 +1,4 @@
-"""Switchover and failover of two clusters: what is acked is kept, or told and kept aside, and one takes writes."""
+"""Switchover and failover of two clusters: what is acked is kept, or listed as lost writes, and one takes writes."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class PeerStep(Protocol):
 class Uplink:
     """How loops reach peers: ``connect`` takes a receiver's address and the peer cluster's name.
 
-    ``hear`` takes in a succession that a peer tells.
+    ``learn`` takes in a succession that a peer reports.
     """
 
     connect: Connect
@@ -55,7 +55,7 @@ class Uplink:
     attempts: AttemptLog
     retry_min_s: float
     retry_max_s: float
-    hear: Callable[[Succession, ClusterId], None] = lambda succession, source: None
+    learn: Callable[[Succession, ClusterId], None] = lambda succession, source: None
 
 
 class PeerLoop:

@@ -108,7 +108,7 @@ class TailStep:
 
     def _ask_who_took_over(self, link: PeerLink, tail: Tail) -> None:
         for succession in link.successions(self.sender.ledger.cluster, tail.peer_cluster):
-            self.uplink.hear(succession, tail.peer_cluster)
+            self.uplink.learn(succession, tail.peer_cluster)
 
     def _succeeded(self, tail: Tail, *work: str) -> None:
         """Clear recorded failures: a stream is open, or there is nothing to send."""

@@ -138,7 +138,7 @@ def _open_once(
         generation=to.generation,
         former=ledger.former,
         zookeepers=ledger.successions.address(ledger.cluster),
-        successions=ledger.successions.known().told,
+        successions=ledger.successions.known().reported,
     )
     session = link.ship(hello)
     error = _identity_error(ledger, to, session.opened, acked)

@@ -1,4 +1,4 @@
-"""Who can tell a cluster that another one took over."""
+"""Who can report to a cluster that another one took over."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def of(origin: ClusterId, successor: ClusterId, epoch: int = 2) -> Succession:
 
 def test_a_cluster_that_carries_no_frames_of_the_origin_cannot_end_its_epochs(takeover: Takeover) -> None:
     takeover.ledger.landing.declare_route(WEST, TABLE, "default", 1, {})
-    with pytest.raises(SuccessionError, match="west tells that west took over from east, which it cannot know"):
-        takeover.hear(of(EAST, WEST), WEST)
+    with pytest.raises(SuccessionError, match="west reports that west took over from east, which it cannot know"):
+        takeover.learn(of(EAST, WEST), WEST)
     assert takeover.ledger.successions.known().all == ()
     assert takeover.ledger.landing.keep_epoch(EAST, 1) == 1
 
 
 def test_the_origin_or_a_route_that_carries_it_is_believed(takeover: Takeover) -> None:
-    takeover.hear(of(EAST, WEST), EAST)
+    takeover.learn(of(EAST, WEST), EAST)
     takeover.ledger.landing.declare_route(WEST, TABLE, "default", 1, {}, carried=(Carried(NORTH, (NORTH, WEST)),))
-    takeover.hear(of(NORTH, WEST), WEST)
+    takeover.learn(of(NORTH, WEST), WEST)
     assert {each.origin for each in takeover.ledger.successions.known().all} == {EAST, NORTH}
 
 
 def test_a_cluster_steps_down_only_for_a_successor_that_it_sends_to(takeover: Takeover) -> None:
     with pytest.raises(SuccessionError):
-        takeover.hear(of(OWN, WEST), WEST)
+        takeover.learn(of(OWN, WEST), WEST)
     assert takeover.coordination.role().state == RoleState(Role.ACTIVE, 1)
     takeover.ledger.rules.define(Peer("west", "localhost:2181/walship/west", WEST), 0)
     with pytest.raises(SuccessionError):
-        takeover.hear(of(OWN, WEST), EAST)
-    takeover.hear(of(OWN, WEST), WEST)
+        takeover.learn(of(OWN, WEST), EAST)
+    takeover.learn(of(OWN, WEST), WEST)
     assert takeover.coordination.role().state == RoleState(Role.STANDBY, 2)

@@ -89,5 +89,5 @@ def test_a_cancelled_order_is_refused_and_one_that_was_carried_out_cannot_be_can
 
 @pytest.mark.parametrize("address", ["", "no address", "/", "x" * 2000, "a:1/r\n; drop"])
 def test_what_is_no_address_of_a_sender_is_not_kept(place: Place, address: str) -> None:
-    place.door.hear(Hello(EAST, OWN, 1, "1", zookeepers=address))
+    place.door.learn(Hello(EAST, OWN, 1, "1", zookeepers=address))
     assert place.ledger.successions.address(EAST) == ""
