@@ -136,7 +136,7 @@ class FailoverPlan:
     """What a failover would do.
 
     ``refusals`` are what prevents it, with remedies. ``to_replay_bytes`` have landed, and are in the tables some time
-    after writes are taken.
+    after writes are taken. ``note`` is what is to be done later, "" for nothing.
     """
 
     origin: str
@@ -146,6 +146,7 @@ class FailoverPlan:
     refusals: tuple[str, ...]
     loss: Loss
     to_replay_bytes: int
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,8 @@ def plan_failover(
     refusals = _refusals(context, origin, role, phases, there)
     steps = _steps(context, origin, epoch)
     described = tuple(step.describe() for step in steps)
-    return FailoverPlan(origin.name, context.own.name, epoch, described, tuple(refusals), loss, pending)
+    note = "" if isinstance(steps[0], SendBack) else _unknown_address(origin)
+    return FailoverPlan(origin.name, context.own.name, epoch, described, tuple(refusals), loss, pending, note)
 
 
 def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
@@ -240,6 +242,13 @@ def _steps(context: RoleChange, origin: ClusterId, epoch: int) -> tuple[CommitSt
     known = any(peer.cluster == origin for peer in ledger.rules.peers()) or ledger.successions.address(origin)
     first = (SendBack(str(origin)),) if known else ()
     return (*first, EndOrigin(str(origin), epoch), TakeWrites(str(origin), epoch))
+
+
+def _unknown_address(origin: ClusterId) -> str:
+    return (
+        f"the address of {origin.name} is not known here, so nothing is sent back to it. Once it returns: walship"
+        f" definecluster {origin.name} HOST:PORT, then enablereplication"
+    )
 
 
 def _origin(context: RoleChange, routes: Iterable[InboundRoute], name: str) -> ClusterId:

@@ -22,6 +22,7 @@ from peer.tables.read import attach_latest
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import OP, TS, TableSpec
 from replication.core.frame import FrameView, read_frame
+from replication.core.roles import Role
 from replication.core.rows.batch import LogBatch, decode_payload
 from replication.core.rows.convert import deletes, upserts_from_arrow
 from replication.core.succession import Succession
@@ -122,19 +123,19 @@ def merge(cluster: Cluster, table: str = "") -> int:
 def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0) -> int:
     """Give lost writes up for good. Their copies stay. Returns how many frames.
 
-    Clusters that had applied them get this cluster's rows again, under a commit time just above theirs.
+    Clusters that had applied them get the ACTIVE cluster's rows again, under a commit time just above theirs. A STANDBY
+    writes nothing: what it keeps, it has not applied.
 
     Raises:
-        ReadOnlyClusterError: this cluster is STANDBY, and something has to be written.
         RequestError: a table's lost writes cannot be undone by writing rows; the hint says what to do.
         WaitTimeoutError: replay here is behind; nothing was discarded.
     """
-    discarded = 0
+    discarded, writes = 0, cluster.coordination.role().state.role is Role.ACTIVE
     records = [record for record in _records(cluster, table) if not record.discarded]
     for uuid in dict.fromkeys(record.table for record in records):
         of_table = [record for record in records if record.table == uuid]
         spec = next((spec for spec in cluster.tables() if spec.uuid == uuid), None)
-        if spec is not None:
+        if spec is not None and writes:
             _restate(cluster, spec, [_read(record) for record in of_table], timeout_s)
         for record in of_table:
             discard_frame(cluster.ledger, record)

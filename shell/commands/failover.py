@@ -103,6 +103,8 @@ def failover(
                 printer.value(planned)
                 return
             _print_steps(printer, planned.steps, planned.refusals)
+            if planned.note:
+                printer.note(planned.note)
             printer.line(shown)
             printer.line(f"Landed and not replayed yet: {bytes_text(planned.to_replay_bytes)}.")
             return
@@ -113,6 +115,8 @@ def failover(
             printer.note(shown)
             if not typer.confirm(f"Make {to} ACTIVE in place of {planned.origin}?", err=True):
                 raise RequestError("Nothing was changed", "Confirm, or give --yes")
+        if planned.note:
+            printer.note(planned.note)
         done = failing.failover(context, planned)
         printer.value(
             done,
@@ -152,7 +156,7 @@ def lostwrites_show(invocation: Invocation, table: TableArgument) -> None:
 
 
 def lostwrites_merge(invocation: Invocation, table: Annotated[str, table_option("Only of this table.")] = "") -> None:
-    """Apply lost writes as the versions that they are; rows written since win over them."""
+    """Apply lost writes as the versions that they are; rows written since win. On each cluster that keeps some."""
     from peer.failover.lost_writes import merge
 
     with invocation.connect() as (cluster, printer):
@@ -165,7 +169,7 @@ def lostwrites_discard(
     table: Annotated[str, table_option("Only of this table.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Confirm that their rows are given up.")] = False,
 ) -> None:
-    """Give lost writes up; every cluster gets this cluster's rows in their place. Their copies stay."""
+    """Give lost writes up; every cluster gets the ACTIVE one's rows. On each cluster that keeps some."""
     from peer.failover.lost_writes import discard, lost_writes
 
     with invocation.connect() as (cluster, printer):

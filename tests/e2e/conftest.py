@@ -108,7 +108,8 @@ class Site(Launched):
         try:
             yield
         finally:
-            os.kill(state.pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # it may have been killed meanwhile
+                os.kill(state.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """End ``walship up`` and everything it started. Idempotent."""

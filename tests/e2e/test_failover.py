@@ -140,9 +140,11 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
     at = {"merge": 0, "discard": 500}[decision]
     put(east, at, 10, "before")
     await_same(east, west)
-    with west.frozen("receiver"):
-        put(east, at + 5, 10, decision)  # acked and applied at east; five of them replace rows that west has
-        wait_until(lambda: rows(east).get(at + 14) == f"{decision}{at + 14}", timeout_s=60, what="the rows at east")
+    is_applied = decision == "discard"  # at east, which otherwise keeps the rows as lost writes, too
+    with west.frozen("receiver") if is_applied else east.frozen("worker"):
+        put(east, at + 5, 10, decision)  # acked; five of them replace rows that west has
+        if is_applied:
+            wait_until(lambda: rows(east).get(at + 14) == f"{decision}{at + 14}", timeout_s=60, what="the rows at east")
         kill_all(east)  # what the frozen receiver has in its buffers lands beyond the cut
         plan = west.json("failover", "west", "--plan")
         assert plan["origin"] == "east" and plan["refusals"] == [] and plan["loss"]["seconds"] != 0
@@ -154,21 +156,21 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
     with east.connect() as cluster, pytest.raises(ReadOnlyClusterError):
         cluster.upsert("ops.t", [{"id": 1, "text": "refused"}])
 
-    def kept() -> list[dict[str, object]]:
-        return [each for each in west.json("lostwrites", "list") if each["state"] == "kept"]
+    def kept(site: Site) -> int:
+        return sum(each["rows"] for each in site.json("lostwrites", "list") if each["state"] == "kept")
 
-    wait_until(
-        lambda: sum(int(str(each["rows"])) for each in kept()) == 10, timeout_s=90, what="the lost writes at west"
-    )
+    keeping = [west] if is_applied else [west, east]
+    wait_until(lambda: [kept(site) for site in keeping] == [10] * len(keeping), timeout_s=90, what="the lost writes")
     assert {row["text"] for row in west.json("lostwrites", "show", "ops.t")} >= {f"{decision}{at + 14}"}
     assert rows(west)[at + 5] == f"before{at + 5}" and at + 14 not in rows(west)
-    west.shell("lostwrites", decision, *(["--yes"] if decision == "discard" else []))
+    for site in keeping:
+        site.shell("lostwrites", decision, *(["--yes"] if decision == "discard" else []))
     await_same(east, west)
     found = rows(west)
     assert found[at + 7] == f"newer{at + 7}"
     expected = (f"before{at + 5}", None) if decision == "discard" else (f"merge{at + 5}", f"merge{at + 14}")
     assert (found[at + 5], found.get(at + 14)) == expected
-    assert kept() == []
+    assert kept(west) == kept(east) == 0
     west.shell("switchover", "east")
     assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]
     put(east, 20, 1, f"back {decision}")
