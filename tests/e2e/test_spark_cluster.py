@@ -121,6 +121,7 @@ def pair(spark: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         await_ready(made, START_TIMEOUT_S)
         east, west = made
         await_application(spark, "")
+        wait_until(lambda: "spark_started" in events(west, "replay"), timeout_s=120, what="west's replay to have Spark")
         define(east, west)
         yield east, west
     finally:
@@ -128,6 +129,12 @@ def pair(spark: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
             site.process.terminate()
         for site in made:
             site.stop()
+
+
+def events(site: Site, role: str) -> set[str]:
+    """The names of the events in a role's log."""
+    lines = (site.config.log_dir / f"{role}.log").read_text().splitlines()
+    return {json.loads(line)["event"] for line in lines}
 
 
 @contextmanager
@@ -217,8 +224,9 @@ def test_rows_old_and_new_imported_and_derived_arrive_by_executors_and_verify_sa
     assert not west.below("replay", "pyspark.worker"), "the driver has no Python workers of its own"
     (application,) = spark.state()["activeapps"]
     assert application["cores"] == 2
-    work = west.json("status")["replay"]["work"]
-    assert work["jobs"] and work["job_rows"] >= 60_000
+    wait_until(
+        lambda: west.json("status")["replay"]["work"]["job_rows"] >= 60_000, what="the report of 60,000 rows by jobs"
+    )
     equal = east.shell("verify", "west", old, bulk, f"{people}_out")
     assert equal.count("the same") == 3, equal
 
