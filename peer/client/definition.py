@@ -12,17 +12,15 @@ from replication.core.definition.define import cell_table, is_system_table, type
 from replication.core.definition.schema import TableSpec
 from replication.core.definition.text import parse_schema
 from replication.core.roles import Role
-from replication.errors import ReadOnlyClusterError, RequestError, SchemaError, TableExistsError
+from replication.errors import RequestError, SchemaError, TableExistsError
 from replication.ledger.base import Ledger
+from replication.roles.active import standby_refusal
 
 
 def refuse_standby(ledger: Ledger) -> None:
     """Raise ReadOnlyClusterError on a STANDBY: tables are defined where they are written."""
     if ledger.terms.role().role is not Role.ACTIVE:
-        raise ReadOnlyClusterError(
-            f"{ledger.cluster.name} is STANDBY; its tables were not changed",
-            "Change them on the ACTIVE cluster, or make this one ACTIVE: walship readonly off",
-        )
+        raise standby_refusal(ledger, "its tables were not changed")
 
 
 def refuse_system_name(name: str) -> None:

@@ -158,6 +158,13 @@ class Successions:
         """The newest succession of a cluster; None when it was never succeeded."""
         return max((each for each in self.all if each.origin == origin), key=lambda each: each.epoch, default=None)
 
+    def last_of(self, origin: ClusterId) -> Succession | None:
+        """The newest succession of a cluster, or of its successor, and so on: its successor is the ACTIVE cluster."""
+        last = self.of(origin)
+        while last is not None and (later := self.of(last.successor)) is not None and later.epoch > last.epoch:
+            last = later
+        return last
+
     @property
     def reported(self) -> tuple[Succession, ...]:
         """Those that a stream reports, oldest first."""

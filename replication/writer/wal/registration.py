@@ -22,7 +22,6 @@ from replication.errors import (
     CoordinationError,
     LeaseLostError,
     NoWorkerError,
-    ReadOnlyClusterError,
     ReplicationError,
     RequestError,
     StorageError,
@@ -30,6 +29,7 @@ from replication.errors import (
 from replication.files.base import AppendFile, Files
 from replication.files.boot import boottime_ns
 from replication.ledger.base import Ledger
+from replication.roles.active import standby_refusal
 from replication.writer.wal.wal_series import Place
 
 _log = log.get(__name__)
@@ -79,6 +79,8 @@ class WriterRegistration:
         check_worker(coordination, host)
         started = clock_ns()
         self._state = coordination.role().state
+        if self._state.role is not Role.ACTIVE:
+            raise standby_refusal(ledger, "it takes no writers")
         self._lease: Lease | None = Lease.begin(self._state, started, lease_s)
         self.place = Place(directory, host, boot, f"{host}-{os.getpid()}-{uuid4().hex[:8]}")
         self._guard = threading.Lock()
@@ -126,14 +128,16 @@ class WriterRegistration:
             RequestError: the writer is closed; ``publish`` was not called.
         """
         with self._guard:
-            if self._lease is None:
-                raise self._no_lease()
-            if not self._lease.holds(self._clock_ns()):
-                raise LeaseLostError(
-                    f"the role lease ran out ({self._lease_s:g} s without ZooKeeper); the append was not published",
-                    "Append again when ZooKeeper can be reached",
-                )
-            publish()
+            lease = self._lease
+            if lease is not None and lease.holds(self._clock_ns()):
+                publish()
+                return
+        if lease is None:
+            raise self._no_lease()
+        raise LeaseLostError(
+            f"the role lease ran out ({self._lease_s:g} s without ZooKeeper); the append was not published",
+            "Append again when ZooKeeper can be reached",
+        )
 
     def close(self, *, clean: bool) -> None:
         """Stop renewing the lease and leave ZooKeeper. Idempotent.
@@ -184,10 +188,7 @@ class WriterRegistration:
     def _no_lease(self) -> ReplicationError:
         if self._closing:
             return RequestError("the writer is closed", "Connect again")
-        return ReadOnlyClusterError(
-            "the cluster is STANDBY; nothing was published",
-            "Write to the ACTIVE cluster, or make this one ACTIVE: walship readonly off",
-        )
+        return standby_refusal(self._ledger, "nothing was published")
 
     def _run(self) -> None:
         while not self._closing:

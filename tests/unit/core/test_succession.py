@@ -119,3 +119,14 @@ def test_an_origin_steps_down_unless_its_epoch_is_newer_and_two_active_under_one
     assert after(RoleState(Role.ACTIVE, 4), LOST) == RoleState(Role.ACTIVE, 4)
     with pytest.raises(SuccessionError, match="east and west are both ACTIVE with role epoch 3"):
         after(RoleState(Role.ACTIVE, 3), LOST)
+
+
+def test_the_last_successor_is_the_one_that_nobody_took_over_from_later() -> None:
+    on = Succession(WEST, NORTH, 4, 78, is_planned=True)
+    back = Succession(NORTH, EAST, 6, 79, is_planned=True)
+    assert Successions().last_of(EAST) is None
+    assert Successions((PLANNED,)).last_of(EAST) == PLANNED
+    assert Successions((PLANNED, on)).last_of(EAST) == on
+    assert Successions((PLANNED, on, back)).last_of(EAST) == back  # a ring ends where it is newest
+    earlier = Succession(WEST, EAST, 2, 70, is_planned=True)
+    assert Successions((PLANNED, earlier)).last_of(EAST) == PLANNED

@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from replication.coordination.membership import Membership
 from replication.coordination.paths import MemberKind
+from replication.core.ids import ClusterId
 from replication.core.roles import Role
+from replication.core.succession import Succession
 from replication.errors import CoordinationError, LeaseLostError, NoWorkerError, ReadOnlyClusterError, ReplicationError
+from replication.ledger.base import Peer
 from replication.writer.wal.registration import WriterRegistration
-from tests.unit.writer.site import DIRECTORY, Site
+from tests.unit.writer.site import DIRECTORY, EAST, Site
 from tests.waiting import wait_until
 
 
@@ -22,6 +26,27 @@ def test_a_standby_cluster_takes_no_writers(site: Site) -> None:
     with pytest.raises(ReadOnlyClusterError, match="readonly off"):
         site.writer()
     assert site.ledger.time.writers() == []
+
+
+@pytest.mark.parametrize("known", ["by its definition", "by its own word", "by name only"])
+def test_the_refusal_of_open_and_new_writers_names_the_active_cluster(site: Site, known: str) -> None:  # scenario 25
+    west, address = ClusterId("west", UUID(int=2)), "zk1:2181/walship/west"
+    with site.writer(lease_s=0.5) as writer:
+        writer.upsert(site.table, [{"k": 1}])
+        if known == "by its definition":
+            site.ledger.rules.define(Peer("west", address, west), 0)
+        elif known == "by its own word":
+            site.ledger.successions.keep_address(west, address)
+        site.ledger.successions.record(Succession(EAST, west, 2, 7, is_planned=True))
+        site.set_role(Role.STANDBY)
+        wait_until(lambda: site.coordination.members(MemberKind.WRITERS)[0].fields["epoch"] == 2)
+        refusals = [pytest.raises(ReadOnlyClusterError, writer.upsert, site.table, [{"k": 2}])]
+    refusals.append(pytest.raises(ReadOnlyClusterError, site.writer))
+    for refused in refusals:
+        assert "east is STANDBY" in refused.value.what and "west is ACTIVE" in refused.value.what
+        assert (address in str(refused.value)) == (known != "by name only")
+        assert "follow=True" in refused.value.hint
+    assert site.logged_keys() == [1]
 
 
 def test_a_host_without_a_worker_is_refused_with_the_remedy(site: Site) -> None:
