@@ -32,11 +32,13 @@ from replication.datasets.copying.window import CopyWindow
 from replication.datasets.finders.base import CopyableDataset, DatasetFinder, ListsIntoSink
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.publication.events import EventSink
-from replication.datasets.publication.publisher import Publisher
-from replication.datasets.publication.steps import CopySite, PublishFileSet
+from replication.datasets.publication.publisher import PublishedJob, Publisher
+from replication.datasets.publication.recording import InstantRecorder, RecordedDataset
+from replication.datasets.publication.steps import CopySite, PublishFileSet, StartInstant
 from replication.datasets.stores.base import EntryKind, Store
 from replication.datasets.stores.local import LocalStore
 from replication.errors import LockedFileError, RequestError
+from replication.ledger.commit_steps import StoredSequence
 from replication.log import get
 
 SPLIT_BYTES = 16 << 20
@@ -60,6 +62,7 @@ class CopyJob:
         report: told of each file's outcome.
         published: told of each file set that is in place.
         events: where an event for each file and file set goes.
+        recorded: the timeline that is told of every file; None for none.
         retry_suspended: try publications again that failed too often.
         stopped: ends the run early, when it is set; what is staged stays.
     """
@@ -72,6 +75,7 @@ class CopyJob:
     report: Report = lambda outcome, path, size: None
     published: Callable[[FileSet], None] = lambda file_set: None
     events: EventSink | None = None
+    recorded: RecordedDataset | None = None
     retry_suspended: bool = False
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -102,10 +106,12 @@ class CopyJob:
         self.state_dir.mkdir(parents=True, exist_ok=True)
         with locked(self.state_dir / "lock", self.target.url), ExitStack() as stack:
             steps = FileCommitSteps(f"file://{self.state_dir}/commits")
-            blocked = self._redo(steps)
+            site = CopySite(self.target, redoes=True, events=self.events)
+            blocked = self._redo(steps, site)
+            recorder = self._recorder(steps, site)
             journal = CopyJournal(self.state_dir / "journal.db")
             stack.callback(journal.close)
-            run = _Run(self, steps, journal, blocked)
+            run = _Run(self, steps, journal, blocked, recorder)
             run.run()
             counts = self.progress.counts
             is_done = not counts.failed and not self.stopped.is_set() and not blocked
@@ -115,14 +121,14 @@ class CopyJob:
         _log.info("copy_ended", target=self.target.url, published=counts.files_published, failed=counts.failed)
         return counts
 
-    def _redo(self, steps: FileCommitSteps) -> frozenset[str]:
+    def _redo(self, steps: FileCommitSteps, site: CopySite) -> frozenset[str]:
         """Finish publications of earlier runs; the file sets whose publication still fails."""
         blocked: set[str] = set()
-        stored = steps.sequences(self.id) if (self.state_dir / "commits").exists() else []
+        stored = self._stored(steps)
         if not stored:
             return frozenset()
         with Leases(steps) as leases:
-            redo: Redo[CopySite] = Redo(leases, CopySite(self.target, redoes=True, events=self.events))
+            redo: Redo[CopySite] = Redo(leases, site)
             for sequence in stored:
                 if sequence.suspended and self.retry_suspended:
                     steps.retry(self.id, sequence.id.urn)
@@ -137,6 +143,18 @@ class CopyJob:
                         self.progress.failed(step.file_set or "/", f"{reason}{hint}")
         return frozenset(blocked)
 
+    def _stored(self, steps: FileCommitSteps) -> list[StoredSequence]:
+        return steps.sequences(self.id) if (self.state_dir / "commits").exists() else []
+
+    def _recorder(self, steps: FileCommitSteps, site: CopySite) -> InstantRecorder | None:
+        """What records this run on its timeline, with the instants of earlier runs settled."""
+        if self.recorded is None:
+            return None
+        recorder = InstantRecorder(site.timeline(self.recorded.timeline), self.recorded, self.target, self.id)
+        left = (step_from_json(text) for sequence in self._stored(steps) for text in sequence.steps)
+        recorder.settle({step.time for step in left if isinstance(step, StartInstant)})
+        return recorder
+
     def _clean(self, staging: Staging) -> None:
         staging.remove()
         self.target.remove_folder_if_empty(RelativePath(STAGING))
@@ -145,22 +163,24 @@ class CopyJob:
 class _Run:
     """The parts of one run; a sink for the listing."""
 
-    def __init__(self, job: CopyJob, steps: FileCommitSteps, journal: CopyJournal, blocked: frozenset[str]) -> None:
+    def __init__(
+        self,
+        job: CopyJob,
+        steps: FileCommitSteps,
+        journal: CopyJournal,
+        blocked: frozenset[str],
+        recorder: InstantRecorder | None,
+    ) -> None:
         configuration = job.configuration
         self._job, self._blocked = job, blocked
         self.staging = Staging(job.target, job.id)
         self._window = CopyWindow(SMALL_BYTES_MAX, configuration.files_per_split, SPLIT_BYTES)
         self._publisher = Publisher(
-            job.target,
-            self.staging,
-            configuration,
-            journal,
-            steps,
-            job.id,
-            job.progress,
+            PublishedJob(job.id, job.target, self.staging, configuration, journal, steps, job.progress),
+            CopySite(job.target, events=job.events),
             self._folder_like,
-            job.events,
             self._published,
+            recorder,
         )
         self._file_sets = FileSets(self._publisher.put)
         self._stager = Stager(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from replication.core.definition.choice import full_name, full_pattern
-from shell.cli.find import FoundCluster, find_cluster
+from shell.cli.find import VARIABLE, FoundCluster, find_cluster
 from shell.cli.help import Verb
 from shell.cli.interrupting import GRACE_S, INTERRUPTED, leaving_on_interrupt, say
 from shell.cli.render import Printer
@@ -92,6 +92,11 @@ class Invocation:
     def find(self) -> FoundCluster:
         """The cluster meant, not connected to; ConfigError when none or several are."""
         return find_cluster(self.cluster, os.environ, Path.cwd())
+
+    @property
+    def names_cluster(self) -> bool:
+        """Whether a cluster was named, by ``--cluster`` or the environment, for verbs that do without one."""
+        return bool(self.cluster or os.environ.get(VARIABLE))
 
     @contextmanager
     def connect(self, grace_s: float = GRACE_S) -> Iterator[tuple[Cluster, Printer]]:

@@ -20,7 +20,7 @@ _RULES = "A glob, or regex: and an expression. May be repeated."
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
-    add_verb(app, "copy", copy, any_cluster=True)
+    add_verb(app, "copy", copy)
 
 
 def copy(
@@ -85,12 +85,14 @@ def copy(
     """Copy a folder or a file between stores; what is copied appears whole, and is durable when it returns.
 
     Folders are published one by one, each with all its files. Run it again after a failure: it goes on where it was.
-    Exits with 12 if some files failed.
+    Exits with 12 if some files failed. Only if a cluster is named is the copy recorded, on that cluster's timeline.
     """
     from replication.core.copying.conversions import check_conversions
     from replication.datasets.publication.events import open_events
+    from replication.datasets.publication.recording import RecordedDataset
     from replication.datasets.request import copy_job
     from shell.copying.options import configuration_of, modes
+    from shell.copying.recording import timeline_of
     from shell.copying.reports import reporting
 
     printer = invocation.printer
@@ -117,9 +119,11 @@ def copy(
         },
         numbers={"bytes_per_s": limit, "range_bytes": range_size, "block_size": block_size},
     )
+    timeline = timeline_of(invocation)
     with copy_job(source, target, configuration) as job, reporting(job, report, printer, show=dry_run or check):
         job.retry_suspended = retry_suspended
         job.events = open_events(events) if events else None
+        job.recorded = RecordedDataset(timeline) if timeline else None
         if check:
             _check(job, printer)
         elif dry_run:

@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         ("remove", remove),
         ("history", history),
     ):
-        add_verb(noun, name, verb, any_cluster=True)
+        add_verb(noun, name, verb, any_cluster=verb is not add)
     app.add_typer(noun, name="dataset")
 
 
@@ -77,13 +77,18 @@ def add(
     ] = None,
     file: FileOption = _FILE,
 ) -> None:
-    """Declare a dataset; both stores are asked whether they answer."""
+    """Declare a dataset; both stores are asked whether they answer.
+
+    If a cluster is named, the dataset's files are recorded on its timeline: see walship timeline list.
+    """
     from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile, resolved
     from replication.datasets.finders.plugins import finder_of
     from replication.datasets.stores.open import open_store
+    from shell.copying.recording import timeline_of
 
     given = (_pairs(properties), _typed(options), _pairs(source_options), _pairs(target_options))
-    definition = DatasetDefinition(name, source, target, finder, *given).check()
+    timeline = timeline_of(invocation)
+    definition = DatasetDefinition(name, source, target, finder, *given, timeline).check()
     _configuration(definition.options)
     with (
         open_store(source, resolved(definition.source_options)) as origin,

@@ -30,6 +30,7 @@ class DatasetDefinition:
         source_options: of fsspec's driver. ``$NAME`` stands for a variable of the environment, so that no password
             is in the file.
         target_options: likewise.
+        timeline: the address of the timeline that is told of every file, as ``[timeline] url`` has it; "" for none.
     """
 
     name: str
@@ -40,6 +41,7 @@ class DatasetDefinition:
     options: Mapping[str, Any] = field(default_factory=dict)
     source_options: Mapping[str, Any] = field(default_factory=dict)
     target_options: Mapping[str, Any] = field(default_factory=dict)
+    timeline: str = ""
 
     def check(self) -> DatasetDefinition:
         """The definition, if its parts fit.

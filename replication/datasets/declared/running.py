@@ -10,6 +10,7 @@ from replication.datasets.declared.definitions import DatasetDefinition, resolve
 from replication.datasets.declared.history import DatasetHistory
 from replication.datasets.finders.plugins import finder_of
 from replication.datasets.job import CopyJob
+from replication.datasets.publication.recording import RecordedDataset
 from replication.datasets.stores.open import open_store
 from replication.errors import LockedFileError, RequestError, one_line
 
@@ -43,6 +44,7 @@ def run_dataset(
         open_store(definition.target, resolved(definition.target_options)) as target,
     ):
         job = CopyJob(source, target, finder_of(definition.finder)(source, definition.properties), configuration)
+        job.recorded = RecordedDataset(definition.timeline, definition.name) if definition.timeline else None
         number = history.begin(definition.name, source.url, target.url)
         job.published = lambda file_set: history.copied(number, file_set)
         job.retry_suspended = state.failures == 0  # as after walship dataset resume

@@ -11,7 +11,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from replication.commit.leases import Leases
 from replication.commit.sequence import CommitSequence
@@ -19,13 +19,22 @@ from replication.commit.step import CommitStep, step_to_json
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import ROOT, RelativePath
+from replication.core.timeline.instants import FileKey, FileVersion
 from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
-from replication.datasets.publication.events import EventSink, failed_event, published_events
+from replication.datasets.publication.events import failed_event, published_events
 from replication.datasets.publication.moves import Move, MovedFolder, plan_moves
-from replication.datasets.publication.steps import CopySite, NotifyPublished, PublishFileSet, RemoveExtras, SyncTarget
+from replication.datasets.publication.recording import InstantRecorder, added_versions, key_of, overwritten
+from replication.datasets.publication.steps import (
+    CopySite,
+    NotifyPublished,
+    PublishFileSet,
+    RemoveExtras,
+    StartInstant,
+    SyncTarget,
+)
 from replication.datasets.stores.base import Store
 from replication.errors import ReplicationError, StepFailedError, one_line
 from replication.ledger.commit_steps import CommitStepStore
@@ -38,41 +47,64 @@ _FILES_PER_REMOVAL = 1000
 _log = get(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedJob:
+    """The job that a publisher works for.
+
+    Attributes:
+        id: its id, the name under which its steps are stored.
+        target: the store.
+        staging: where its files wait.
+        configuration: of the copy.
+        journal: forgets what is published.
+        steps: where commit steps are stored.
+        progress: told of what is published.
+    """
+
+    id: str
+    target: Store
+    staging: Staging
+    configuration: CopyConfiguration
+    journal: CopyJournal
+    steps: CommitStepStore
+    progress: CopyProgress
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A file set, the step that publishes it, and what a timeline is told of it."""
+
+    file_set: FileSet
+    step: PublishFileSet
+    adds: tuple[FileVersion, ...] = ()
+    removes: tuple[FileKey, ...] = ()
+
+
 class Publisher:
     """Publishes file sets of one job in a thread of its own.
 
     Args:
-        target: the store.
-        staging: of the job.
-        configuration: of the copy.
-        journal: of the job.
-        steps: where the commit steps are stored.
-        job: the job's id; the name under which they are.
-        progress: told of what is published.
+        job: what it works for.
+        site: what its steps work on.
         folder_like: the attributes in the source of a folder of the target; None if it has none.
-        events: where events go.
         published: told of each file set that is in place.
+        recorder: records it on a timeline; None for none.
     """
 
     def __init__(
         self,
-        target: Store,
-        staging: Staging,
-        configuration: CopyConfiguration,
-        journal: CopyJournal,
-        steps: CommitStepStore,
-        job: str,
-        progress: CopyProgress,
+        job: PublishedJob,
+        site: CopySite,
         folder_like: Callable[[RelativePath], FileAttributes | None] = lambda path: None,
-        events: EventSink | None = None,
         published: Callable[[FileSet], None] = lambda file_set: None,
+        recorder: InstantRecorder | None = None,
     ) -> None:
-        self._target, self._staging, self._configuration = target, staging, configuration
-        self._journal, self._steps, self._job, self._progress = journal, steps, job, progress
-        self._published, self._folder_like = published, folder_like
-        keeps = target.traits.keeps_permissions and target.traits.is_local
-        self._preserve = configuration.preserve - {"times"} if keeps else frozenset()
-        self._site = CopySite(target, events=events)
+        self._target, self._staging, self._configuration = job.target, job.staging, job.configuration
+        self._journal, self._steps, self._job, self._progress = job.journal, job.steps, job.id, job.progress
+        self._published, self._folder_like, self._recorder = published, folder_like, recorder
+        keeps = job.target.traits.keeps_permissions and job.target.traits.is_local
+        self._preserve = job.configuration.preserve - {"times"} if keeps else frozenset()
+        self._site = site
         self._folders: dict[RelativePath, None] = {}
         self._waiting: queue.Queue[FileSet | None] = queue.Queue(WAITING_MAX)
         self._thread = threading.Thread(target=self._work, name="copy-publisher", daemon=True)
@@ -136,49 +168,59 @@ class Publisher:
         return bool(file_set.staged) and not file_set.failed
 
     def _publish(self, batch: Sequence[FileSet], leases: Leases) -> None:
-        made = self._make_durable(batch)
-        planned = [(file_set, self._step(file_set)) for file_set in made]
-        if not planned:
-            return
+        self._make_durable(batch)
+        planned = [self._planned(file_set) for file_set in batch]
+        sequence = self._sequence(planned, recorder=self._recorder)
+        self._site.synced.discard(sequence.id.urn)
+        self._site.notified.discard(sequence.id.urn)
         try:
-            self._commit(planned, leases)
+            sequence.run(self._site, leases)
         except StepFailedError as error:
             if len(planned) == 1:
-                self._not_published(planned[0][0], error)
-                return
-            self._publish_each(planned, leases)
+                self._not_published(planned[0].file_set, error)
+            else:
+                self._publish_each(planned, sequence, leases)
+            return
+        self._done([each.file_set for each in planned])
 
-    def _publish_each(self, planned: list[tuple[FileSet, PublishFileSet]], leases: Leases) -> None:
+    def _publish_each(self, planned: list[_Planned], common: CommitSequence[CopySite], leases: Leases) -> None:
         """One failed, so each gets a sequence of its own; they are stored before the common one is removed."""
-        singles = [self._sequence([each]) for each in planned]
+        started = [step for step in common.steps if isinstance(step, StartInstant)]
+        recorder = self._recorder if started and self._recorder and self._recorder.is_pending(started[0]) else None
+        singles = [self._sequence([each], recorder=recorder) for each in planned]
         leases.put([sequence.stored_form() for sequence in singles])
-        self._steps.remove(self._job, self._sequence(planned).id.urn)
-        for (file_set, _), sequence in zip(planned, singles, strict=True):
+        if recorder is not None:
+            begun = (step for each in singles for step in each.steps if isinstance(step, StartInstant))
+            recorder.replace(started[0], begun)
+        self._steps.remove(self._job, common.id.urn)
+        for each, sequence in zip(planned, singles, strict=True):
             try:
                 sequence.execute(self._site, leases)
                 leases.finish([sequence.id])
             except ReplicationError as error:
-                self._not_published(file_set, error)
+                self._not_published(each.file_set, error)
             else:
-                self._done([file_set])
+                self._done([each.file_set])
 
-    def _make_durable(self, batch: Sequence[FileSet]) -> list[FileSet]:
+    def _make_durable(self, batch: Sequence[FileSet]) -> None:
         """Make the staged files durable before the first step is stored."""
         files = [self._staging.path_of(each.file) for file_set in batch for each in file_set.staged]
         if len(files) > _SYNCED_ONE_BY_ONE:
             self._target.sync_all()
-            return list(batch)
+            return
         folders = {path.parent for path in files}
         self._target.sync([*files, *folders])
-        return list(batch)
 
-    def _step(self, file_set: FileSet) -> PublishFileSet:
+    def _planned(self, file_set: FileSet) -> _Planned:
         root = self._staging.folder_of(file_set.name)
         folders = self._target.traits.moves_folders and self._staging.is_clean(root)
         moves = plan_moves(file_set.staged, root, self._is_there, folders=folders)
         moves = [replace(move, folders=self._new_folders(move)) for move in moves]
         backup = self._configuration.backup_dir or ""
-        return PublishFileSet(file_set.name, tuple(moves), self._configuration.range_bytes, backup)
+        step = PublishFileSet(file_set.name, tuple(moves), self._configuration.range_bytes, backup)
+        if self._recorder is None:
+            return _Planned(file_set, step)
+        return _Planned(file_set, step, added_versions(file_set), overwritten(self._target, moves))
 
     def _is_there(self, folder: RelativePath) -> bool:
         if folder in self._folders:
@@ -216,23 +258,20 @@ class Publisher:
                 )
         return tuple(found)
 
-    def _sequence(self, planned: list[tuple[FileSet, PublishFileSet]]) -> CommitSequence[CopySite]:
-        names = "\0".join(file_set.name for file_set, _ in planned)
+    def _sequence(self, planned: list[_Planned], recorder: InstantRecorder | None) -> CommitSequence[CopySite]:
+        names = "\0".join(each.file_set.name for each in planned)
         urn = f"publish-{hashlib.sha256(names.encode()).hexdigest()[:16]}"
-        steps = [step for _, step in planned]
-        folders = {RelativePath(move.destination).parent for step in steps for move in step.moves}
-        after: list[CommitStep[CopySite]] = [SyncTarget(urn, tuple(sorted(folders)))]
+        folders = {RelativePath(move.destination).parent for each in planned for move in each.step.moves}
+        steps: list[CommitStep[CopySite]] = [each.step for each in planned]
+        steps.append(SyncTarget(urn, tuple(sorted(folders))))
+        if recorder is not None:
+            adds = tuple(version for each in planned for version in each.adds)
+            start, complete = recorder.request(urn, adds, tuple(key for each in planned for key in each.removes))
+            steps = [start, *steps, complete]
         if self._site.events is not None:
-            events = [event for file_set, _ in planned for event in published_events(self._target.url, file_set)]
-            after.append(NotifyPublished(urn, tuple(events)))
-        return CommitSequence(self._steps, self._job, urn, [*steps, *after])
-
-    def _commit(self, planned: list[tuple[FileSet, PublishFileSet]], leases: Leases) -> None:
-        sequence = self._sequence(planned)
-        self._site.synced.discard(sequence.id.urn)
-        self._site.notified.discard(sequence.id.urn)
-        sequence.run(self._site, leases)
-        self._done([file_set for file_set, _ in planned])
+            events = [event for each in planned for event in published_events(self._target.url, each.file_set)]
+            steps.append(NotifyPublished(urn, tuple(events)))
+        return CommitSequence(self._steps, self._job, urn, steps)
 
     def _done(self, file_sets: Sequence[FileSet]) -> None:
         for file_set in file_sets:
@@ -266,7 +305,10 @@ class Publisher:
                 some = paths[begin : begin + _FILES_PER_REMOVAL]
                 urn = f"remove-{hashlib.sha256(chr(0).join(some).encode()).hexdigest()[:16]}"
                 folders = tuple(sorted({path.parent for path in some} | {ROOT}))
-                steps = [RemoveExtras(tuple(some), backup), SyncTarget(urn, folders)]
+                steps: list[CommitStep[CopySite]] = [RemoveExtras(tuple(some), backup), SyncTarget(urn, folders)]
+                if self._recorder is not None:
+                    start, complete = self._recorder.request(urn, (), tuple(key_of(path) for path in some))
+                    steps = [start, *steps, complete]
                 CommitSequence(self._steps, self._job, urn, steps).run(self._site, leases)
                 for _ in some:
                     self._progress.deleted()

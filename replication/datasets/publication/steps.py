@@ -1,4 +1,4 @@
-"""The commit steps of a copy: publish a file set, remove files, make it all durable."""
+"""The commit steps of a copy: publish a file set, remove files, make it all durable, record it on a timeline."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 
 from replication.commit.step import CommitStep, step_type
 from replication.core.copying.names import RelativePath
+from replication.core.timeline.instants import Changes, FileKey, FileVersion, InstantState
 from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.moves import Move, is_made, make
 from replication.datasets.stores.base import Store
+from replication.timeline.base import Timeline
+from replication.timeline.recorded import RecordedTimeline
+from replication.timeline.stored import open_records
 
 _SYNCED_ONE_BY_ONE = 32
 
@@ -23,6 +27,7 @@ class CopySite:
         events: where events go; None sends none.
         synced: the sequences whose effects are durable.
         notified: the sequences whose events were sent.
+        timelines: those that are open, by the address of their records.
     """
 
     target: Store
@@ -30,6 +35,13 @@ class CopySite:
     events: EventSink | None = None
     synced: set[str] = field(default_factory=set)
     notified: set[str] = field(default_factory=set)
+    timelines: dict[str, Timeline] = field(default_factory=dict)
+
+    def timeline(self, url: str) -> Timeline:
+        """The timeline whose records are at an address. ConfigError when that store cannot keep one."""
+        if url not in self.timelines:
+            self.timelines[url] = RecordedTimeline(open_records(url))
+        return self.timelines[url]
 
 
 @step_type("copy.publish")
@@ -137,3 +149,58 @@ class NotifyPublished(CommitStep[CopySite]):
     def describe(self) -> str:
         """What the step does."""
         return f"send {len(self.events)} events"
+
+
+@step_type("copy.start")
+@dataclass(frozen=True)
+class StartInstant(CommitStep[CopySite]):
+    """Record, before the first file is moved, which files a requested instant adds and writes over or removes."""
+
+    timeline: str
+    time: int
+    adds: tuple[FileVersion, ...]
+    removes: tuple[FileKey, ...]
+
+    def verify(self, context: CopySite) -> bool:
+        """Whether it is inflight, or over."""
+        return self.is_started(context.timeline(self.timeline))
+
+    def execute(self, context: CopySite) -> None:
+        """Record it."""
+        self.start(context.timeline(self.timeline))
+
+    def describe(self) -> str:
+        """What the step does."""
+        return f"record that instant {self.time} begins"
+
+    def is_started(self, timeline: Timeline) -> bool:
+        """Whether it is inflight, or over."""
+        found = timeline.state().pending.get(self.time)
+        return found is None or found.state is InstantState.INFLIGHT
+
+    def start(self, timeline: Timeline) -> None:
+        """Record it."""
+        timeline.start(timeline.state().pending[self.time], Changes(self.adds, removes=self.removes))
+
+
+@step_type("copy.complete")
+@dataclass(frozen=True)
+class CompleteInstant(CommitStep[CopySite]):
+    """Record that an instant is completed: readers see its files from then on."""
+
+    timeline: str
+    time: int
+
+    def verify(self, context: CopySite) -> bool:
+        """Whether it is completed, or was rolled back."""
+        return self.time not in context.timeline(self.timeline).state().pending
+
+    def execute(self, context: CopySite) -> None:
+        """Record it."""
+        timeline = context.timeline(self.timeline)
+        if (instant := timeline.state().pending.get(self.time)) is not None:
+            timeline.complete(instant, instant.changes)
+
+    def describe(self) -> str:
+        """What the step does."""
+        return f"record that instant {self.time} is completed"

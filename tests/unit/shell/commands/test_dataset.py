@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from replication import config as configuration
 from replication.datasets.declared.history import FAILURES_MAX
 from shell.main import run
 from tests.copying import read_tree, write_tree
@@ -68,6 +69,23 @@ def test_a_paused_dataset_is_not_run(capsys: pytest.CaptureFixture[str]) -> None
     assert not Path("dst").exists()
     assert run(["dataset", "resume", "d"]) == 0
     assert run(["dataset", "run", "d"]) == 0
+
+
+def test_files_of_a_dataset_that_names_a_cluster_are_on_its_timeline(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("east.toml").write_text(configuration.default_toml("east", "."))  # 003-4
+    assert run(["dataset", "add", "d", "src", "dst", "--cluster", "east.toml"]) == 0
+    assert run(["dataset", "run", "d"]) == 0
+    assert run(["copy", "src", "other", "--cluster", "east.toml"]) == 0
+    capsys.readouterr()
+    assert run(["timeline", "files", "d", "--cluster", "east.toml", "--json"]) == 0
+    assert [row["path"] for row in json.loads(capsys.readouterr().out)] == sorted(FILES)
+    assert run(["timeline", "list", "--cluster", "east.toml", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["dataset"], row["state"]) for row in rows] == [
+        (name, state)
+        for name in ("d", f"file://{Path('other').resolve()}")
+        for state in ("requested", "inflight", "completed")
+    ]
 
 
 @pytest.mark.parametrize(

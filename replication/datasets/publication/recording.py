@@ -1,0 +1,151 @@
+"""Records on a timeline what a copy publishes, so that the timeline knows every file of the dataset.
+
+An instant is requested before the steps of a publication are stored, inflight before the first move, and completed when
+all is durable. The last two are steps, so a run that goes on with the publication writes neither twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from replication.core.copying.names import RelativePath
+from replication.core.timeline.instants import (
+    Action,
+    Changes,
+    FileKey,
+    FileVersion,
+    Instant,
+    InstantState,
+    partition_of,
+)
+from replication.datasets.copying.file_sets import FileSet
+from replication.datasets.publication.moves import Move, digest_of
+from replication.datasets.publication.steps import CompleteInstant, StartInstant
+from replication.datasets.stores.base import EntryKind, Store
+from replication.log import get
+from replication.timeline.base import Timeline
+
+_ASKED_ONE_BY_ONE = 16
+_log = get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDataset:
+    """Where a copy is recorded: the address of a timeline's records, and the dataset's name there.
+
+    Without a name it is named by its address.
+    """
+
+    timeline: str
+    name: str = ""
+
+
+class InstantRecorder:
+    """Makes the instants of one job.
+
+    Args:
+        timeline: where they go.
+        recorded: its address, and the dataset.
+        target: the store of the dataset's files.
+        job: the job's id.
+    """
+
+    def __init__(self, timeline: Timeline, recorded: RecordedDataset, target: Store, job: str) -> None:
+        self._timeline, self._url, self._job, self._target = timeline, recorded.timeline, job, target
+        self.dataset = recorded.name or target.url
+        self._root = target.url if recorded.name else ""
+
+    def request(
+        self, urn: str, adds: tuple[FileVersion, ...], removes: tuple[FileKey, ...]
+    ) -> tuple[StartInstant, CompleteInstant]:
+        """Request an instant, durably; the steps that make it inflight and completed."""
+        key = f"{self._job}/{urn}"
+        time = self._timeline.request(Action.COPY, self.dataset, root=self._root, key=key).time
+        return StartInstant(self._url, time, adds, removes), CompleteInstant(self._url, time)
+
+    def is_pending(self, step: StartInstant) -> bool:
+        """Whether the instant of a step is neither completed nor undone."""
+        return step.time in self._timeline.state().pending
+
+    def replace(self, old: StartInstant, new: Iterable[StartInstant]) -> None:
+        """Roll an instant back in favour of others that name its files, which become inflight first. Idempotent."""
+        for step in new:
+            if not step.is_started(self._timeline):
+                step.start(self._timeline)
+        if self.is_pending(old):
+            self._undo(old.time)
+
+    def settle(self, stored: Collection[int]) -> None:
+        """End the instants of earlier runs that no stored step will end.
+
+        Of one that was only requested nothing was published: it is rolled back. One that is inflight although its steps
+        are lost gets the files that are in place.
+
+        Args:
+            stored: the times of the instants that stored steps name.
+        """
+        for instant in sorted(self._timeline.state().pending.values(), key=lambda each: each.time):
+            if instant.dataset != self.dataset or not instant.key.startswith(f"{self._job}/") or instant.time in stored:
+                continue
+            found = self._in_place(instant)
+            if found.adds or found.removes:
+                self._timeline.complete(instant, found)
+            else:
+                self._undo(instant.time)
+            _log.warning("instant_settled", dataset=self.dataset, instant=instant.time, files=len(found.adds))
+
+    def _in_place(self, instant: Instant) -> Changes:
+        if instant.state is InstantState.REQUESTED:
+            return Changes()
+        adds = tuple(version for version in instant.changes.adds if self._is_there(version))
+        keys = {version.key for version in adds}
+        return Changes(adds, removes=tuple(key for key in instant.changes.removes if key in keys or self._is_gone(key)))
+
+    def _is_there(self, version: FileVersion) -> bool:
+        path = RelativePath(version.path)
+        entry = self._target.status(path)
+        if entry is None or entry.attributes is None or entry.attributes.size != version.size:
+            return False
+        sizes = (max(version.size, 1), 64 << 20)  # of one range, or of several
+        return version.digest in {digest_of(self._target, path, version.size, size) for size in sizes}
+
+    def _is_gone(self, key: FileKey) -> bool:
+        return self._target.status(RelativePath(key[1])) is None
+
+    def _undo(self, time: int) -> None:
+        self._timeline.record(Action.ROLLBACK, self.dataset, Changes(undone=(time,)), root=self._root)
+
+
+def added_versions(file_set: FileSet) -> tuple[FileVersion, ...]:
+    """The files of a file set as a timeline has them."""
+    return tuple(
+        FileVersion(partition_of(each.file.destination), str(each.file.destination), each.size, digest=each.digest)
+        for each in file_set.staged
+    )
+
+
+def key_of(path: str) -> FileKey:
+    """The key of a file of a dataset that is a folder."""
+    return partition_of(path), str(path)
+
+
+def overwritten(target: Store, moves: Sequence[Move]) -> tuple[FileKey, ...]:
+    """The files of the target that moves will write over; to be asked before the first one is made."""
+    folders: dict[RelativePath, list[RelativePath]] = {}
+    for move in moves:
+        if not move.is_folder:
+            path = RelativePath(move.destination)
+            folders.setdefault(path.parent, []).append(path)
+    return tuple(key_of(path) for folder, paths in folders.items() for path in _existing(target, folder, paths))
+
+
+def _existing(target: Store, folder: RelativePath, paths: list[RelativePath]) -> list[RelativePath]:
+    if target.traits.has_cheap_status or len(paths) <= _ASKED_ONE_BY_ONE:
+        found = {path: target.status(path) for path in paths}
+        return [path for path, entry in found.items() if entry is not None and entry.kind is EntryKind.FILE]
+    try:
+        there = {entry.attributes.path for entry in target.scan(folder) if entry.attributes is not None}
+    except FileNotFoundError:
+        return []
+    return [path for path in paths if path in there]

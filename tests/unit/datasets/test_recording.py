@@ -1,0 +1,192 @@
+"""What a copy records on a timeline: every file, once, however often its publication fails, dies and goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peer.timeline.listing import FolderListings
+from peer.timeline.stores.memory import MemoryViews
+from peer.timeline.views import Views
+from replication.commit.file_store import FileCommitSteps
+from replication.core.timeline.instants import Action, InstantState
+from replication.datasets.job import CopyJob
+from replication.datasets.publication.recording import RecordedDataset
+from replication.datasets.stores.local import LocalStore
+from replication.errors import RequestError
+from replication.timeline.recorded import RecordedTimeline
+from replication.timeline.stored import open_records
+from tests.copying import DyingStore, Killed, job, read_tree, write_tree
+from tests.unit.datasets.test_publication import refuse_moves_to
+
+FILES = {"a/1": b"one", "a/2": b"two", "b/1": b"three", "c/d/1": b"four"}
+CHANGED = {"a/1": b"changed", "b/2": b"new"}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    write_tree(tmp_path / "src", FILES)
+    return tmp_path / "src"
+
+
+def timeline(at: Path) -> RecordedTimeline:
+    return RecordedTimeline(open_records(str(at / "timeline")))
+
+
+def recorded(at: Path, target: LocalStore | None = None, **given: object) -> CopyJob:
+    """A copy of ``src`` to ``dst`` that is recorded as the dataset "lake"; it has not run."""
+    made = job(LocalStore(str(at / "src")), target or LocalStore(str(at / "dst")), **given)
+    made.recorded = RecordedDataset(str(at / "timeline"), "lake")
+    return made
+
+
+def seen(at: Path, as_of: int | None = None) -> dict[str, int]:
+    """The files and sizes that instants alone tell of, so without a listing of what is there."""
+    store = MemoryViews()
+    Views(timeline(at), store, FolderListings()).sync()
+    found = [version for name in store.partitions("lake") for version in store.versions("lake", name)]
+    return {v.path: v.size for v in found if (not v.removed if as_of is None else v.seen_at(as_of))}
+
+
+def on_disk(at: Path) -> dict[str, int]:
+    return {name: len(content) for name, content in read_tree(at / "dst").items()}
+
+
+def test_every_published_file_is_on_the_timeline_with_its_size_and_digest(source: Path, tmp_path: Path) -> None:
+    assert recorded(tmp_path).run().failed == 0  # 000-33, 003-4
+    assert seen(tmp_path) == on_disk(tmp_path) == {name: len(content) for name, content in FILES.items()}
+    events = timeline(tmp_path).since(0)
+    states = [event.instant.state for event in events]
+    assert states[:3] == [InstantState.REQUESTED, InstantState.INFLIGHT, InstantState.COMPLETED]
+    assert {v.path for v in events[1].instant.changes.adds} <= set(FILES), "named before the first one is moved"
+    assert all(v.digest for v in events[2].instant.changes.adds)
+    assert timeline(tmp_path).state().roots == {"lake": f"file://{tmp_path}/dst"}
+
+
+def test_a_run_that_finds_nothing_to_do_records_nothing(source: Path, tmp_path: Path) -> None:
+    recorded(tmp_path).run()
+    before = timeline(tmp_path).state()
+    recorded(tmp_path).run()
+    assert timeline(tmp_path).state() == before
+
+
+def test_a_file_that_is_written_over_ends_reads_as_of_earlier_instants_and_one_that_is_added_does_not(
+    source: Path, tmp_path: Path
+) -> None:
+    recorded(tmp_path).run()
+    first = timeline(tmp_path).state().instant
+    write_tree(source, {"b/2": b"new"}, 1_700_000_001)
+    recorded(tmp_path).run()
+    timeline(tmp_path).state().check_readable("lake", first)
+    write_tree(source, {"a/1": b"changed"}, 1_700_000_001)
+    recorded(tmp_path).run()
+    assert seen(tmp_path) == on_disk(tmp_path)
+    with pytest.raises(RequestError, match="written over"):
+        timeline(tmp_path).state().check_readable("lake", first)
+
+
+def test_removed_extras_are_gone_from_the_timeline(source: Path, tmp_path: Path) -> None:
+    recorded(tmp_path).run()
+    (source / "b/1").unlink()
+    recorded(tmp_path, delete=True).run()
+    assert seen(tmp_path) == on_disk(tmp_path)
+    assert "b/1" not in seen(tmp_path)
+
+
+def test_a_file_set_that_fails_is_pending_and_the_others_are_completed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:  # 000-21, 000-36
+        refuse_moves_to("a", patch)
+        recorded(tmp_path).run()
+    assert seen(tmp_path) == on_disk(tmp_path)
+    assert "a/1" not in seen(tmp_path)
+    (pending,) = timeline(tmp_path).state().pending.values()
+    assert {version.path for version in pending.changes.adds} == {"a/1", "a/2"}
+    undone = [e.instant for e in timeline(tmp_path).since(0) if e.instant.action is Action.ROLLBACK]
+    assert len(undone) == 1, "the common instant of all file sets is shown as rolled back"
+    recorded(tmp_path).run()
+    assert seen(tmp_path) == on_disk(tmp_path) == {name: len(content) for name, content in FILES.items()}
+    assert not timeline(tmp_path).state().pending
+
+
+def test_killed_at_every_change_the_timeline_has_each_file_once_in_the_end(tmp_path: Path) -> None:
+    """The tree is copied over an earlier one, so that files are written over and added."""
+    for kill in range(1, 200):  # 000-36, 002-4
+        at = tmp_path / str(kill)
+        write_tree(at / "src", FILES)
+        recorded(at).run()
+        write_tree(at / "src", CHANGED, 1_700_000_001)
+        try:
+            recorded(at, DyingStore(str(at / "dst"), kill)).run()
+            died = False
+        except Killed:
+            died = True
+        recorded(at).run()
+        assert seen(at) == on_disk(at) == {name: len(content) for name, content in (FILES | CHANGED).items()}
+        assert not timeline(at).state().pending
+        assert_added_once(at)
+        if not died:
+            return
+    raise AssertionError("it never ran to its end")
+
+
+def die(*_: object) -> None:
+    raise Killed
+
+
+def assert_added_once(at: Path) -> None:
+    """No two completed instants add the same version of a file."""
+    adds = [
+        (version.path, version.digest)
+        for event in timeline(at).since(0)
+        if not event.instant.is_pending
+        for version in event.instant.changes.adds
+    ]
+    assert len(adds) == len(set(adds))
+
+
+def test_an_instant_that_was_requested_and_never_stored_is_rolled_back(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("replication.commit.leases.Leases.put", die)
+        with pytest.raises(Killed):
+            recorded(tmp_path).run()
+    (asked,) = timeline(tmp_path).state().pending.values()
+    assert asked.state is InstantState.REQUESTED
+    recorded(tmp_path).run()
+    (undo,) = [e.instant for e in timeline(tmp_path).since(0) if e.instant.action is Action.ROLLBACK]
+    assert undo.changes.undone == (asked.time,)
+    assert seen(tmp_path) == on_disk(tmp_path)
+
+
+def test_an_inflight_instant_whose_steps_are_lost_gets_the_files_that_are_in_place(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        refuse_moves_to("b", patch)
+        patch.setattr("replication.datasets.publication.publisher.Publisher._publish_each", die)
+        with pytest.raises(Killed):
+            recorded(tmp_path).run()
+    steps = FileCommitSteps(f"file://{recorded(tmp_path).state_dir}/commits")
+    (stored,) = steps.sequences(recorded(tmp_path).id)
+    steps.remove(stored.id.store, stored.id.urn)
+    recorded(tmp_path).run()
+    assert seen(tmp_path) == on_disk(tmp_path) == {name: len(content) for name, content in FILES.items()}
+    assert not timeline(tmp_path).state().pending
+    assert_added_once(tmp_path)
+
+
+def test_steps_name_the_timeline_so_that_a_run_without_it_finishes_them(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        refuse_moves_to("a", patch)
+        recorded(tmp_path).run()
+    plain = recorded(tmp_path)
+    plain.recorded = None
+    plain.run()
+    assert seen(tmp_path) == on_disk(tmp_path)
+    assert seen(tmp_path)["a/1"] == 3
