@@ -182,6 +182,9 @@ class Waiting:
             reached = min((pending.behind.get(table, pending.begin) for table in tables), default=pending.begin)
             if reached < upto:
                 missing.append(f"{upto - reached} bytes of WAL {pending.row.file.local} are not yet replayed")
+        landed = {s: last for s, last in position.sequences.items() if s.wal.cluster != self.ledger.cluster}
+        if landed and (rest := _missing(self.ledger.time.reached(landed), goal)):  # of a batch that went on here
+            missing.append(rest)
         if not missing and goal is Until.VISIBLE:
             self._check_quarantine(position)
         return ", ".join(missing)

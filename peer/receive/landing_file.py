@@ -13,6 +13,8 @@ from replication.core.frame import (
     FILE_HEADER_BYTES,
     Buffer,
     EndRecord,
+    FrameKind,
+    SealedHeader,
     encode_end_record,
     encode_envelope,
     encode_file_header,
@@ -21,7 +23,7 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import ClosedFileError, NoSpaceError
 from replication.files.base import AppendFile, Files, append, reserve
 from replication.files.frames import refuse_occupied
-from replication.ledger.base import Claim, FileRow, Landed, Ledger
+from replication.ledger.base import BatchPart, Claim, FileRow, Landed, LandedPart, Ledger
 
 _RESERVE_BYTES = 32 << 20  # ahead at most; a file reserves as much as it has, so that many small ones take little
 _RESERVE_BYTES_MIN = 64 << 10
@@ -70,6 +72,7 @@ class LandingFile:
         view = memoryview(arrival.data.frames)
         parts: list[Buffer] = []
         claims: list[Claim] = []
+        batches: list[LandedPart] = []
         at = self.written
         for frame in arrival.frames:
             sealed = view[frame.sealed_begin : frame.end]
@@ -78,13 +81,18 @@ class LandingFile:
             parts += (envelope, sealed)
             header = frame.header
             claims.append(Claim(header.stream, header.sequence, header.previous, frame.hash, at, end, header.commit_hi))
+            if _has_batch_id(header):
+                content = (header.part, header.parts, header.payload_sha256)
+                part = BatchPart(header.group, *content, header.wal, header.sequence, 0)
+                batches.append(LandedPart(header.table, header.batch_id, part, header.role_epoch, header.commit_hi))
             at = end
         begin = self.written
         if parts:
             self._append(parts, at)
         self.written = at
         data = arrival.data
-        return Landed(self.row.file, begin, at, data.file, data.begin, data.end, tuple(claims), arrival.notices)
+        ranges = (begin, at, data.file, data.begin, data.end)
+        return Landed(self.row.file, *ranges, tuple(claims), arrival.notices, tuple(batches))
 
     def _append(self, parts: list[Buffer], end: int) -> None:
         try:
@@ -122,6 +130,12 @@ class LandingFile:
     def abandon(self) -> None:
         """Close the file without changing it."""
         self._handle.close()
+
+
+def _has_batch_id(header: SealedHeader) -> bool:
+    """Whether a frame is a part of a batch, with an id and a number that every ledger can hold."""
+    in_order = header.part < header.parts < 1 << 31
+    return header.kind is FrameKind.DATA and bool(header.batch_id) and "\0" not in header.batch_id and in_order
 
 
 def cut_and_close(ledger: Ledger, files: Files, row: FileRow) -> Span:

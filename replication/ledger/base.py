@@ -19,7 +19,7 @@ from replication.ledger.derivations import Derivation, Derivations
 from replication.ledger.files import KEEP, Backlog, FileKind, FileRecords, FileRow, PeerProgress, Released
 from replication.ledger.grants import GrantRow, Grants, Invitation
 from replication.ledger.landing import LandingRecords
-from replication.ledger.registration import Claim, Divergence, Landed, Registration
+from replication.ledger.registration import Claim, Divergence, Landed, LandedPart, Registration
 from replication.ledger.replay import Pending, Quarantined, Replay, ReplayCheckpoint
 from replication.ledger.rules import Gap, PatternRule, Peer, Rule, Rules
 from replication.ledger.salvage import AcknowledgedLoss, Readable, Salvage, SalvagePlan, SenderKeeps
@@ -56,6 +56,7 @@ __all__ = [
     "HeldTable",
     "Invitation",
     "Landed",
+    "LandedPart",
     "LandingRecords",
     "Ledger",
     "Released",

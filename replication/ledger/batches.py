@@ -13,7 +13,10 @@ from replication.core.position import Position
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """One registered frame of a batch: part ``part`` of ``parts``, the hash of its content, and its place in a WAL."""
+    """One registered frame of a batch: part ``part`` of ``parts``, the hash of its content, and its place in a WAL.
+
+    Of a frame that landed from another cluster ``end`` is 0.
+    """
 
     group: str
     part: int
@@ -29,8 +32,9 @@ class BatchPart:
         return self.parts, self.sha256
 
     def position(self, cluster: ClusterId, table: UUID) -> Position:
-        """The position to wait for until this part is durable or readable."""
-        return Position(cluster, {self.wal: self.end}, {StreamId(self.wal, table, self.group): self.sequence})
+        """The position to wait for until this part is durable or readable; ``end`` counts on its own cluster only."""
+        ends = {self.wal: self.end} if self.wal.cluster == cluster else {}
+        return Position(cluster, ends, {StreamId(self.wal, table, self.group): self.sequence})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import UUID
 
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
+from replication.ledger.batches import BatchPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,22 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class LandedPart:
+    """A frame that has a batch id; it was written under role epoch ``epoch`` of its origin."""
+
+    table: UUID
+    batch_id: str
+    part: BatchPart
+    epoch: int
+    commit: int
+
+
+@dataclass(frozen=True, slots=True)
 class Landed:
-    """New bytes of a landing file: its bytes ``[begin, end)`` hold ``[source_begin, source_end)`` of the source."""
+    """New bytes of a landing file: its bytes ``[begin, end)`` hold ``[source_begin, source_end)`` of the source.
+
+    The batch ids of ``parts`` exist from then on, unless another cluster has taken over from their origin by then.
+    """
 
     file: FileId
     begin: int
@@ -35,6 +51,7 @@ class Landed:
     source_end: int
     claims: tuple[Claim, ...]
     notices: tuple[tuple[ClusterId, ClosedNotice], ...] = ()
+    parts: tuple[LandedPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,19 @@ from dataclasses import replace
 
 import pytest
 
+from replication.core.succession import Succession
 from replication.errors import (
     BatchConflictError,
 )
-from replication.ledger.base import BatchPart, FileKind, Ledger
+from replication.ledger.base import BatchPart, FileKind, LandedPart, Ledger
 from tests.contract.ledger_stores import (
+    EAST,
     FRAME,
     HEADER,
+    WEST,
+    Route,
+    claims,
+    stream,
     table,
     wal,
 )
@@ -33,6 +39,29 @@ def test_a_batch_id_remembers_its_parts_and_refuses_other_content(ledger: Ledger
     assert ledger.batches.parts(WEATHER.uuid, "load-7") == []
     with pytest.raises(BatchConflictError, match="part 1 of batch 'load-7'"):
         ledger.batches.put(FLIGHTS.uuid, "load-7", [part(1, 2, b"c")], 12)
+
+
+def test_batch_ids_of_landed_frames_hold_here_too_unless_the_frames_may_be_lost_writes(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+    route, of_route = Route(ledger), stream(FLIGHTS, wal())
+
+    count = -1
+
+    def land(number: int, batch_id: str, content: bytes, epoch: int = 1) -> list[BatchPart]:
+        nonlocal count
+        count += 1
+        landed = replace(part(number, 2, content), end=0)
+        group = route.group(claims(of_route, count, count + 1, 0))
+        found = (LandedPart(FLIGHTS.uuid, batch_id, landed, epoch, 10),)
+        ledger.registration.register([replace(group, parts=found)])
+        return ledger.batches.parts(FLIGHTS.uuid, batch_id)
+
+    (kept,) = land(0, "load", b"a")
+    assert kept.position(WEST, FLIGHTS.uuid).ends == {} and kept.position(WEST, FLIGHTS.uuid).sequences == {of_route: 0}
+    assert land(0, "load", b"b") == [kept] and [each.batch_id for each in ledger.batches.conflicts()] == ["load"]
+    ledger.successions.record(Succession(EAST, WEST, 2, 7, is_planned=False))
+    assert land(1, "load", b"c") == [kept], "a part that came after another cluster took over"
+    assert len(land(1, "load", b"c", epoch=2)) == 2
 
 
 def test_parts_that_were_written_twice_are_remembered_where_they_came_first(ledger: Ledger) -> None:

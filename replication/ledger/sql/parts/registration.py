@@ -15,6 +15,7 @@ from replication.core.routes.freshness import ClosedNotice
 from replication.errors import ClosedFileError, GapError
 from replication.ledger.base import Claim, Divergence, Landed
 from replication.ledger.decisions.claiming import Held, Run, by_stream, judge
+from replication.ledger.sql.queries.batches import keep_landed
 from replication.ledger.sql.queries.claims import Coalescer, nearby
 from replication.ledger.sql.queries.notices import keep_notice
 from replication.ledger.sql.queries.replay import advance
@@ -82,9 +83,12 @@ class SqlRegistration:
                 }
                 _RECEIVE.run(connection, source)
                 self._last_seen.note(connection, group.source.cluster)
-                found += self._claim(connection, names, key, group.file, group.begin, group.end, group.claims)
+                diverged = self._claim(connection, names, key, group.file, group.begin, group.end, group.claims)
                 for origin, notice in group.notices:
                     keep_notice(connection, str(origin), notice)
+                if group.parts and not diverged:
+                    keep_landed(connection, group.parts)
+                found += diverged
         names.keep()
         return found
 

@@ -31,12 +31,14 @@ from tests.contract.ledger_stores import (
     FRAME,
     HEADER,
     WEST,
+    Route,
     applied,
     claims,
     own_wal,
     peer,
     stream,
     table,
+    wal,
     write,
 )
 
@@ -84,6 +86,20 @@ def test_a_position_over_two_tables_is_reached_when_both_are() -> None:
         assert said in (raised.value.hint or "")
     applied(ledger, one, {file: end}, 2)
     waiting.wait(both, None, "visible", 0.0)
+    ledger.close()
+
+
+def test_a_position_here_includes_what_another_cluster_wrote_of_the_batch() -> None:
+    ledger, one = MemoryLedger(WEST), table()
+    ledger.tables.create(one)
+    theirs, waiting = stream(one, wal()), Waiting(ledger, cast(Contacts, None))
+    position = Position(WEST, {}, {theirs: 1})
+    with pytest.raises(WaitTimeoutError):
+        waiting.wait(position, None, "applied", 0.05)
+    route = Route(ledger)
+    route.land(claims(theirs, 0, 2, HEADER))
+    applied(ledger, one, {route.file: route.at})
+    waiting.wait(position, None, "applied", 0.0)
     ledger.close()
 
 

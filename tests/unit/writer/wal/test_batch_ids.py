@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
@@ -13,8 +13,9 @@ import pytest
 from replication.core.definition.define import typed_table
 from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec
+from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.rows.batch import FRAME_ROWS_MAX, EncodedBatch
-from replication.core.rows.convert import upserts_from_arrow
+from replication.core.rows.convert import log_batches, upserts_from_arrow
 from replication.errors import BackpressureError, BatchConflictError, PoisonedFileError, RequestError, WaitTimeoutError
 from replication.ledger.base import BatchPart
 from replication.writer.group_commit import GroupCommit
@@ -38,6 +39,20 @@ def test_a_repeated_batch_adds_nothing_and_gives_a_position_that_includes_it(sit
         assert registered.sequences == first.sequences and registered.ends == first.ends
         writer.upsert(site.other, some(0, 1), batch_id="load")
         assert len(site.logged(site.other)) == 1, "ids are the table's own"
+
+
+def test_a_batch_that_another_cluster_began_is_finished_here(site: Site) -> None:
+    rows, west = some(0, FRAME_ROWS_MAX + 10), ClusterId("west", UUID(int=2))
+    batch = batch_ids.IdempotentBatch("load", list(log_batches(rows, site.table)))
+    first, _ = next(batch.encodings(Codec.LZ4))
+    begun = BatchPart("default", 0, 2, first.sha256, FileId(west, "h0", 3), 7, 0)
+    site.ledger.batches.put(site.table.uuid, "load", [begun], 1)
+    with site.writer() as writer:
+        position = writer.upsert(site.table, rows, batch_id="load")
+        assert len(site.logged_keys()) == 10
+        there = StreamId(begun.wal, site.table.uuid, "default")
+        assert position.sequences[there] == 7 and len(position.sequences) == 2
+        assert [file.cluster for file in position.ends] == [position.cluster]
 
 
 def test_dicts_and_arrow_of_the_same_rows_are_the_same_batch(site: Site) -> None:
