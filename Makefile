@@ -17,8 +17,9 @@ TESTS := tests/e2e tests/unit tests/property tests/contract tests/integration te
 PYTEST = $(BIN)/python -m pytest --durations=10
 EXTRAS := spark postgres demo s3 sftp timeline test dev
 PEERS ?=
+MINUTES ?= 1
 
-.PHONY: help venv jars archive preflight demo test test-fast test-one test-all check bench proto docs lock clean
+.PHONY: help venv jars archive preflight demo test test-fast test-one test-all check fuzz bench proto docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +82,9 @@ check: $(READY) ## style, types, import arrows, generated code
 	$(BIN)/python -m pytest -q tests/unit/test_import_arrows.py
 	$(BIN)/python deploy/gen_proto.py --check
 	$(BIN)/python -m deploy.gen_docs --check
+
+fuzz: $(READY) ## edited frames and messages for every decoder: make fuzz MINUTES=10
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 bench: $(ARCHIVE) ## ratios and figures; PEERS="postgres hbase" runs those beside
 	$(BIN)/python -m tests.bench $(if $(PEERS),--peers "$(PEERS)")

@@ -170,7 +170,7 @@ def _json(fields: dict[str, Any]) -> bytes:
 def _fields(content: bytes, what: str) -> dict[str, Any]:
     try:
         fields = json.loads(content)
-    except ValueError:
+    except (RecursionError, ValueError):
         fields = None
     if not isinstance(fields, dict):
         raise FormatError(f"the {what} in ZooKeeper holds {content[:80]!r}", "Another program writes below this root")

@@ -43,7 +43,7 @@ class RoleState:
         try:
             fields = json.loads(content)
             return RoleState(Role(fields["role"]), int(fields["epoch"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise FormatError(f"the role node holds {content[:80]!r}: {error}") from None
 
 

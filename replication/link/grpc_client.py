@@ -22,7 +22,7 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import Reach, Until
 from replication.core.succession import Succession
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, TransferError
-from replication.link import channel, ranges, takeovers, wire
+from replication.link import channel, ranges, refusals, takeovers, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import (
     PROTOCOL,
@@ -115,13 +115,13 @@ class GrpcLink:
         asked = pb.OpenRouteRequest(source=str(source), expected=str(expected), route=wire.encode_route(route))
         answer = read_message(pb.RouteReply, self._call(channel.OPEN_ROUTE, asked.SerializeToString()))
         if answer.HasField("refusal"):
-            raise wire.decode_refusal(answer.refusal).error()
+            raise refusals.decode_refusal(answer.refusal).error()
 
     def take_over(self, asked: TakeOver) -> None:
         """Have the peer originate in place of the caller, or get ready for it."""
         answer = pb.RouteReply.FromString(self._call(channel.TAKE_OVER, takeovers.encode_take_over(asked)))
         if answer.HasField("refusal"):
-            raise wire.decode_refusal(answer.refusal).error()
+            raise refusals.decode_refusal(answer.refusal).error()
 
     def successions(self, source: ClusterId, expected: ClusterId) -> tuple[Succession, ...]:
         """The successions of the caller that the peer knows."""
@@ -317,7 +317,7 @@ class GrpcConversation:
         except grpc.RpcError as error:
             raise _unavailable(self._address, error) from None
         if reply.HasField("refusal"):
-            raise wire.decode_refusal(reply.refusal).error()
+            raise refusals.decode_refusal(reply.refusal).error()
         return reply
 
     def _requests(self) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from replication import log
 from replication.core.grants import Caller
 from replication.core.ids import ClusterId, FileId
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, ReplicationError
-from replication.link import takeovers, wire
+from replication.link import refusals, takeovers, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import (
     PROTOCOL,
@@ -107,9 +107,9 @@ class LinkServicer:
                 self._caller(context),
             )
         except ReplicationError as error:
-            return bytes(pb.RouteReply(refusal=wire.encode_refusal(_refusal(error))).SerializeToString())
+            return bytes(pb.RouteReply(refusal=refusals.encode_refusal(_refusal(error))).SerializeToString())
         except Exception as error:
-            return bytes(pb.RouteReply(refusal=wire.encode_refusal(_unforeseen(error))).SerializeToString())
+            return bytes(pb.RouteReply(refusal=refusals.encode_refusal(_unforeseen(error))).SerializeToString())
         return bytes(pb.RouteReply().SerializeToString())
 
     def TakeOver(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
@@ -117,7 +117,7 @@ class LinkServicer:
         try:
             self._service.take_over(takeovers.decode_take_over(raw), self._caller(context))
         except ReplicationError as error:
-            return bytes(pb.RouteReply(refusal=wire.encode_refusal(_refusal(error))).SerializeToString())
+            return bytes(pb.RouteReply(refusal=refusals.encode_refusal(_refusal(error))).SerializeToString())
         return bytes(pb.RouteReply().SerializeToString())
 
     def GetSuccessions(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
@@ -151,7 +151,7 @@ class LinkServicer:
             yield _refused(error)
             return
         except Exception as error:
-            yield bytes(pb.CompareReply(refusal=wire.encode_refusal(_unforeseen(error))).SerializeToString())
+            yield bytes(pb.CompareReply(refusal=refusals.encode_refusal(_unforeseen(error))).SerializeToString())
             return
         if not context.add_callback(conversation.close):
             conversation.close()
@@ -252,7 +252,7 @@ class LinkServicer:
 
 
 def _refused(error: ReplicationError) -> bytes:
-    return bytes(pb.CompareReply(refusal=wire.encode_refusal(_refusal(error))).SerializeToString())
+    return bytes(pb.CompareReply(refusal=refusals.encode_refusal(_refusal(error))).SerializeToString())
 
 
 def _refusal(error: ReplicationError) -> Refusal:

@@ -14,8 +14,9 @@ from google.protobuf.message import DecodeError
 
 from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import TableSpec
+from replication.core.rows.batch import check_unpacked
 from replication.errors import FormatError, PeerRefusedError
-from replication.link import wire
+from replication.link import refusals
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Refusal
 from replication.link.messages import read_message
@@ -159,7 +160,7 @@ def encode_answer(answer: Answer | Refusal) -> bytes:
     """One Answer."""
     match answer:
         case Refusal():
-            message = pb.Answer(refusal=wire.encode_refusal(answer))
+            message = pb.Answer(refusal=refusals.encode_refusal(answer))
         case TablesAnswer(uuids):
             message = pb.Answer(tables=pb.TablesAnswer(tables=sorted(uuid.bytes for uuid in uuids)))
         case About(spec, groups, replicated, earliest, is_taken):
@@ -196,7 +197,7 @@ def decode_answer(raw: bytes) -> Answer:
         message = read_message(pb.Answer, raw)
         kind = message.WhichOneof("answer")
         if kind == "refusal":
-            raise wire.decode_refusal(message.refusal).error()
+            raise refusals.decode_refusal(message.refusal).error()
         if kind == "tables":
             return TablesAnswer(frozenset(UUID(bytes=uuid) for uuid in message.tables.tables))
         if kind == "table":
@@ -209,14 +210,25 @@ def decode_answer(raw: bytes) -> Answer:
         if kind == "buckets":
             return Packed(message.buckets)
         if kind == "rows":
-            return RowsAnswer(pa.ipc.open_stream(message.rows).read_next_batch())
+            return RowsAnswer(_rows(message.rows))
         if kind == "end":
             return End()
     except PeerRefusedError:
         raise
-    except (DecodeError, ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
+    except (DecodeError, ValueError, KeyError, TypeError, OSError, StopIteration, pa.ArrowException) as error:
         raise FormatError(f"an answer cannot be read: {error}") from None
     raise FormatError("an answer of an unknown kind", "Upgrade walship here")
+
+
+def _rows(raw: bytes) -> pa.RecordBatch:
+    """Return the one batch of an IPC stream. Its unpacked size is checked before it is unpacked."""
+    messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(raw))
+    schema = pa.ipc.read_schema(messages.read_next_message())
+    message = messages.read_next_message()
+    check_unpacked(message.serialize())
+    batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate(full=True)
+    return batch
 
 
 def pieces(batch: pa.RecordBatch, bytes_max: int = ROWS_BYTES_MAX) -> Sequence[pa.RecordBatch]:

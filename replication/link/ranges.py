@@ -15,7 +15,7 @@ from replication.core.coverage import Span
 from replication.core.frame import Buffer
 from replication.core.ids import ClusterId, FileId
 from replication.errors import CorruptFrameError, FormatError, PeerRefusedError, PeerUnavailableError
-from replication.link import wire
+from replication.link import refusals
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import PROTOCOL, Reason, Refusal
 from replication.link.messages import read_message
@@ -94,7 +94,7 @@ def encode_pieces(serve: Callable[[], Iterable[Buffer]]) -> Iterator[bytes]:
                 yield bytes(reply.SerializeToString())
         yield bytes(pb.ReadReply(end=True).SerializeToString())
     except PeerRefusedError as error:
-        yield bytes(pb.ReadReply(refusal=wire.encode_refusal(Refusal.of(error))).SerializeToString())
+        yield bytes(pb.ReadReply(refusal=refusals.encode_refusal(Refusal.of(error))).SerializeToString())
 
 
 def decode_pieces(replies: Iterable[bytes], address: str) -> Iterator[bytes]:
@@ -108,7 +108,7 @@ def decode_pieces(replies: Iterable[bytes], address: str) -> Iterator[bytes]:
     for raw in replies:
         reply = read_message(pb.ReadReply, raw)
         if reply.HasField("refusal"):
-            raise wire.decode_refusal(reply.refusal).error()
+            raise refusals.decode_refusal(reply.refusal).error()
         if reply.end:
             return
         if google_crc32c.value(reply.content) != reply.crc32c:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from google.protobuf.message import DecodeError
-
 from replication.core.ids import ClusterId
 from replication.core.succession import Succession
-from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Refusal, TakeOver
-from replication.link.wire import decode_refusal, encode_refusal
+from replication.link.messages import read_message
+from replication.link.refusals import decode_refusal, encode_refusal
 
 
 def encode_take_over(asked: TakeOver) -> bytes:
@@ -29,10 +27,7 @@ def encode_take_over(asked: TakeOver) -> bytes:
 
 def decode_take_over(raw: bytes) -> TakeOver:
     """Read a TakeOverRequest. Raises FormatError."""
-    try:
-        message = pb.TakeOverRequest.FromString(raw)
-    except DecodeError as error:
-        raise FormatError(f"a request to take over cannot be read: {error}") from None
+    message = read_message(pb.TakeOverRequest, raw)
     succession = Succession.decode(message.succession) if message.succession else None
     source, expected = ClusterId.parse(message.source), ClusterId.parse(message.expected)
     return TakeOver(source, expected, message.zookeepers, succession, message.cancelled)
@@ -45,10 +40,7 @@ def encode_successions_request(source: ClusterId, expected: ClusterId) -> bytes:
 
 def decode_successions_request(raw: bytes) -> tuple[ClusterId, ClusterId]:
     """Read a SuccessionsRequest: source and expected. Raises FormatError."""
-    try:
-        message = pb.SuccessionsRequest.FromString(raw)
-    except DecodeError as error:
-        raise FormatError(f"a question for successions cannot be read: {error}") from None
+    message = read_message(pb.SuccessionsRequest, raw)
     return ClusterId.parse(message.source), ClusterId.parse(message.expected)
 
 
@@ -61,10 +53,7 @@ def encode_successions(found: Sequence[Succession] | Refusal) -> bytes:
 
 def decode_successions(raw: bytes) -> tuple[Succession, ...]:
     """Read a SuccessionsReply. Raises PeerRefusedError, FormatError."""
-    try:
-        message = pb.SuccessionsReply.FromString(raw)
-    except DecodeError as error:
-        raise FormatError(f"successions cannot be read: {error}") from None
+    message = read_message(pb.SuccessionsReply, raw)
     if message.HasField("refusal"):
         raise decode_refusal(message.refusal).error()
     return tuple(map(Succession.decode, message.successions))

@@ -22,8 +22,9 @@ from replication.core.routes.freshness import Reach, Until
 from replication.core.succession import REPORTED_MAX, Succession
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
-from replication.link.base import Ack, Data, Description, Hello, Known, OpenReply, Reason, Refusal, Reply, Route
+from replication.link.base import Ack, Data, Description, Hello, Known, OpenReply, Refusal, Reply, Route
 from replication.link.messages import check_numbers, read_message
+from replication.link.refusals import decode_refusal, encode_refusal
 from replication.link.statuses import decode_files, decode_spans, encode_files, encode_spans
 
 _FRAMES_TAG = (pb.ShipRequest.FRAMES_FIELD_NUMBER << 3) | 2
@@ -161,35 +162,6 @@ def decode_reply(raw: bytes) -> Reply | OpenReply:
         raise FormatError(f"a reply of the link cannot be read: {error}") from None
 
 
-def encode_refusal(refusal: Refusal) -> pb.Refusal:
-    """As a message of its own."""
-    return pb.Refusal(
-        reason=pb.Reason.Value(refusal.reason.value),
-        what=refusal.what,
-        remedy=refusal.remedy,
-        file=str(refusal.file) if refusal.file else "",
-        begin=refusal.begin,
-        end=refusal.end,
-        expected=refusal.expected + 1,
-        table=refusal.table.bytes if refusal.table else b"",
-    )
-
-
-def decode_refusal(message: pb.Refusal) -> Refusal:
-    """Read one; a reason from a newer version counts as NOT_READY."""
-    name = pb.Reason.Name(message.reason) if message.reason in pb.Reason.values() else ""
-    return Refusal(
-        Reason(name) if name in Reason.__members__ else Reason.NOT_READY,
-        message.what,
-        message.remedy,
-        FileId.parse(message.file) if message.file else None,
-        message.begin,
-        message.end,
-        message.expected - 1,
-        UUID(bytes=message.table) if message.table else None,
-    )
-
-
 def encode_route(route: Route) -> pb.Route:
     """As a message of its own."""
     return pb.Route(
@@ -322,8 +294,11 @@ def encode_schema(version: SchemaVersion | None) -> bytes:
 
 
 def decode_schema(raw: bytes) -> SchemaVersion | None:
-    """Read a Schema; None when it is empty."""
-    return _read_schema(read_message(pb.Schema, raw)) if raw else None
+    """Read a Schema; None when it is empty. Raises FormatError."""
+    try:
+        return _read_schema(read_message(pb.Schema, raw)) if raw else None
+    except ValueError as error:
+        raise FormatError(f"a schema version cannot be read: {error}") from None
 
 
 def encode_table(spec: TableSpec | None) -> bytes:

@@ -149,26 +149,29 @@ class Coverage:
                 content = content["more"]
             is_named = isinstance(content, dict)
             rows, (since, before) = (content["wals"], content["forgotten"]) if is_named else (content, (0, 0))
-            return Coverage(
-                table,
-                group,
-                tuple(FileId.parse(wal) for wal, _ in rows),
-                tuple(tuple(_interval(*fields) for fields in of_wal) for _, of_wal in rows),
-                Forgotten(_int64(since), _int64(before)),
-                continues,
-            )
+            forgotten = Forgotten(_int64(since), _int64(before))
+            if is_named and not forgotten:
+                raise ValueError(f"{since!r} to {before!r} is no range of timestamps")
+            wals = tuple(FileId.parse(wal) for wal, _ in rows)
+            if len(set(wals)) < len(wals):
+                raise ValueError("a WAL is listed twice")
+            return Coverage(table, group, wals, tuple(_intervals(of_wal) for _, of_wal in rows), forgotten, continues)
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise FormatError(f"the payload of a COVERAGE frame cannot be read: {error}") from None
 
 
-def _interval(begin: int, end: int, previous: str, last: str) -> Interval:
-    hashes = bytes.fromhex(previous), bytes.fromhex(last)
-    if not 0 <= int(begin) < int(end) < COUNT_END or {*map(len, hashes)} - {0, 32}:
-        raise ValueError(f"{begin!r}, {end!r} and their hashes are no interval")
-    return Interval(int(begin), int(end), *hashes)
+def _intervals(of_wal: Sequence[tuple[int, int, str, str]]) -> tuple[Interval, ...]:
+    found: list[Interval] = []
+    for begin, end, previous, last in of_wal:
+        hashes = bytes.fromhex(previous), bytes.fromhex(last)
+        after = found[-1].end if found else 0
+        if not after <= _int64(begin) < _int64(end) < COUNT_END or {*map(len, hashes)} - {0, 32}:
+            raise ValueError(f"{begin!r}, {end!r} and their hashes are no interval after {after}")
+        found.append(Interval(begin, end, *hashes))
+    return tuple(found)
 
 
-def _int64(value: int) -> int:
-    if not -(1 << 63) <= int(value) < 1 << 63:
-        raise ValueError(f"{value} is no timestamp")
-    return int(value)
+def _int64(value: object) -> int:
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{value!r} is no count or timestamp")
+    return value

@@ -43,7 +43,7 @@ def unpacked(payload: bytes | bytearray | memoryview) -> tuple[int, int]:
         if not _field(metadata, batch, _COMPRESSION):
             return rows, len(payload) - body
         return rows, _buffers_size(payload, metadata, body, _field(metadata, batch, _BUFFERS))
-    except (struct.error, IndexError):
+    except (struct.error, IndexError, OverflowError):
         raise SchemaError("the payload is not a record batch: its Arrow metadata is cut short") from None
 
 

@@ -91,7 +91,7 @@ class Assignment:
                     for file, begin, end, peer in fields["chunks"]
                 ),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise FormatError(f"an assignment node holds {content[:80]!r}: {error}") from None
 
 

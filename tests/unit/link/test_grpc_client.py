@@ -13,7 +13,7 @@ import pytest
 from replication.core.coverage import Ranges
 from replication.core.status import reported
 from replication.errors import PeerRefusedError, PeerUnavailableError
-from replication.link import ranges, wire
+from replication.link import ranges, refusals, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import PROTOCOL, Ack, FileStatus, OpenReply, Reason, Refusal
 from replication.link.grpc_client import GrpcLink
@@ -78,7 +78,7 @@ def test_a_route_is_opened_or_refused(peer: Peer) -> None:
     assert opened.result(10) is None
     assert (asked.source, asked.expected, wire.decode_route(asked.route)) == (str(EAST), str(WEST), ROUTE)
     refused = peer.asked(lambda: peer.link.open_route(EAST, WEST, ROUTE))
-    peer.unary("OpenRoute", pb.RouteReply(refusal=wire.encode_refusal(WRONG)).SerializeToString(), OK)
+    peer.unary("OpenRoute", pb.RouteReply(refusal=refusals.encode_refusal(WRONG)).SerializeToString(), OK)
     with pytest.raises(PeerRefusedError, match="this is north") as caught:
         refused.result(10)
     assert (caught.value.reason, caught.value.hint) == ("WRONG_CLUSTER", "look at the map")
@@ -175,7 +175,7 @@ def test_a_comparison_names_its_protocol_and_both_clusters(peer: Peer) -> None:
     assert pb.CompareRequest.FromString(rpc.take_request()).question == b"question"
     rpc.send_response(pb.CompareReply(answer=b"answer").SerializeToString())
     assert conversation.answer() == b"answer"
-    rpc.send_response(pb.CompareReply(refusal=wire.encode_refusal(WRONG)).SerializeToString())
+    rpc.send_response(pb.CompareReply(refusal=refusals.encode_refusal(WRONG)).SerializeToString())
     with pytest.raises(PeerRefusedError, match="this is north"):
         conversation.answer()
     conversation.close()

@@ -11,7 +11,7 @@ import pytest
 
 from replication.core.grants import Caller
 from replication.errors import CoordinationError
-from replication.link import wire
+from replication.link import refusals, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import PROTOCOL, Ack, OpenReply, Reason, Refusal
 from replication.link.grpc_servicer import LinkServicer
@@ -59,7 +59,7 @@ def open_route() -> bytes:
 
 
 def refusal_of_route(raw: bytes) -> Refusal:
-    return wire.decode_refusal(pb.RouteReply.FromString(raw).refusal)
+    return refusals.decode_refusal(pb.RouteReply.FromString(raw).refusal)
 
 
 def test_every_call_of_the_service_is_answered() -> None:
@@ -165,7 +165,7 @@ def test_one_stream_too_many_is_refused_and_has_room_when_another_ended(
 @pytest.mark.parametrize("protocol", [0, PROTOCOL - 1, PROTOCOL + 1])
 def test_a_comparison_under_another_protocol_is_refused(server: grpc_testing.Server, protocol: int) -> None:
     rpc = stream(server, "Compare", compare_open(protocol))
-    refusal = wire.decode_refusal(pb.CompareReply.FromString(rpc.take_response()).refusal)
+    refusal = refusals.decode_refusal(pb.CompareReply.FromString(rpc.take_response()).refusal)
     assert (refusal.reason, refusal.what) == (
         Reason.VERSION,
         f"walship 0.9 speaks protocol {protocol}, not {PROTOCOL}",
