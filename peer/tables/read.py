@@ -11,6 +11,7 @@ from typing import SupportsIndex
 import duckdb
 import pyarrow as pa
 
+from peer.tables.kept_reads import KeptReads
 from peer.tables.latest import CONSISTENT_TAG, Folded, MergeQuery, now_us
 from replication.config import Config
 from replication.core.definition.aging import horizon
@@ -106,6 +107,7 @@ class Reader:
         self._ledger = ledger
         self._lock = threading.Lock()
         self._catalog: IcebergCatalog | None = None
+        self._kept: KeptReads | None = None
 
     @property
     def catalog(self) -> IcebergCatalog:
@@ -138,7 +140,19 @@ class Reader:
                 cluster keeps no tables.
         """
         self._check(spec)
-        return read(self.catalog, spec, where, columns, limit, as_of)
+        catalog = self.catalog
+        if as_of is not None or not catalog.has(spec):
+            return read(catalog, spec, where, columns, limit, as_of)
+        with self._lock:
+            kept = self._kept = self._kept or KeptReads(catalog)
+        _check_asked(columns, limit)
+        try:
+            connection, rows = kept.latest(spec)
+        except duckdb.Error as error:
+            refuse_unreadable(error)
+            raise
+        query = f"with latest as ({rows}) {_query(spec, where, columns, limit)}"
+        return _result(connection, _one_statement(connection, query))
 
     def sql(self, query: str, specs: Sequence[TableSpec]) -> pa.RecordBatchReader:
         """Run a DuckDB query over the tables ``specs``, named ``ops.flights`` or ``ops.flights__latest``.
@@ -182,6 +196,9 @@ class Reader:
     def close(self) -> None:
         """Close the catalog."""
         with self._lock:
+            if self._kept is not None:
+                self._kept.close()
+            self._kept = None
             if self._catalog is not None:
                 self._catalog.close()
             self._catalog = None
@@ -202,25 +219,43 @@ def read(
     as_of: int | None = None,
 ) -> pa.RecordBatchReader:
     """Return the live rows of a table in any catalog, as ``Reader.read`` does."""
-    if isinstance(columns, str):
-        raise RequestError(f"columns={columns!r} is a text, not a list", f"Give a list of names: [{columns!r}]")
-    if limit is not None and not (isinstance(limit, SupportsIndex) and limit >= 0):
-        raise RequestError(f"limit={limit!r} is not a number of rows", "Give a whole number, 0 or more")
+    _check_asked(columns, limit)
     connection = open_duckdb()
     try:
         attach_latest(connection, catalog, spec, "latest", as_of=as_of)
-        wanted = ", ".join(map(DUCKDB.name, columns if columns is not None else [c.name for c in spec.columns]))
-        query = f"select {wanted} from latest"
-        query += f" where {where}\n" if where else ""  # a condition may end with a comment
-        query += f" limit {int(limit)}" if limit is not None else ""
-        return _result(connection, query)
+        return _result(connection, _query(spec, where, columns, limit))
     except BaseException as error:
         connection.close()
         refuse_unreadable(error)
         raise
 
 
-def _result(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatchReader:
+def _check_asked(columns: Sequence[str] | None, limit: int | None) -> None:
+    if isinstance(columns, str):
+        raise RequestError(f"columns={columns!r} is a text, not a list", f"Give a list of names: [{columns!r}]")
+    if limit is not None and not (isinstance(limit, SupportsIndex) and limit >= 0):
+        raise RequestError(f"limit={limit!r} is not a number of rows", "Give a whole number, 0 or more")
+
+
+def _query(spec: TableSpec, where: str | None, columns: Sequence[str] | None, limit: int | None) -> str:
+    wanted = ", ".join(map(DUCKDB.name, columns if columns is not None else [c.name for c in spec.columns]))
+    query = f"select {wanted} from latest"
+    query += f" where {where}\n" if where else ""  # a condition may end with a comment
+    return query + (f" limit {int(limit)}" if limit is not None else "")
+
+
+def _one_statement(connection: duckdb.DuckDBPyConnection, query: str) -> duckdb.Statement:
+    """Parse a query. Its condition must not begin another statement, since the database serves later reads, too."""
+    try:
+        statements = connection.extract_statements(query)
+    except duckdb.Error as error:
+        raise RequestError(str(error).strip().splitlines()[0]) from None
+    if len(statements) > 1:
+        raise RequestError("the condition holds more than one statement", "Give one condition over the columns")
+    return statements[0]
+
+
+def _result(connection: duckdb.DuckDBPyConnection, query: str | duckdb.Statement) -> pa.RecordBatchReader:
     try:
         rows = connection.sql(query).to_arrow_reader(BATCH_ROWS)
         return pa.RecordBatchReader.from_batches(rows.schema, _batches(rows))

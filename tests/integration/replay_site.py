@@ -8,11 +8,13 @@ from typing import Any
 from peer.frames.quarantine import Quarantine
 from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer, RoundResult
+from peer.tables.kept_reads import KeptReads
 from peer.tables.latest import latest_query, show_latest
 from peer.tables.read import read
 from replication.core.definition.schema import TableSpec
 from replication.ledger.base import Ledger
 from replication.tables.layout import LATEST
+from replication.tables.spark.iceberg import IcebergTables
 from tests.integration.conftest import Warehouse
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
@@ -29,6 +31,7 @@ class Site:
         self.tables = warehouse.tables
         self.ledger: Ledger = new_ledger(directory)
         self.wal = OriginWal(self.ledger, directory / "wal")
+        self._kept: KeptReads | None = None
         self.spec = self.table(keyed(f"{warehouse.namespace}.t"))
 
     def table(self, spec: TableSpec) -> TableSpec:
@@ -47,7 +50,12 @@ class Site:
 
     def rows(self, spec: TableSpec | None = None) -> dict[str, Any]:
         spec = spec or self.spec
-        return {row["k"]: row["v"] for row in read(self.tables, spec).read_all().to_pylist()}
+        rows = {row["k"]: row["v"] for row in read(self.tables, spec).read_all().to_pylist()}
+        if isinstance(self.tables, IcebergTables):
+            self._kept = self._kept or KeptReads(self.tables._catalog)
+            connection, query = self._kept.latest(spec)
+            assert dict(connection.execute(f"select k, v from ({query})").fetchall()) == rows
+        return rows
 
     def agree(self, spec: TableSpec | None = None) -> None:
         """Both executions of the definition, and the view of it as it is and made anew, show the same rows."""

@@ -159,7 +159,7 @@ class IcebergCatalog:
 
     def _owner(self, name: str) -> UUID | None:
         """Return the uuid of the walship table that an Iceberg table belongs to."""
-        owner = self._look(name).metadata.properties.get(OWNER)
+        owner = self.look(name).metadata.properties.get(OWNER)
         return None if owner is None else UUID(owner)
 
     def _rename_dropped(self, spec: TableSpec, was_dropped: Callable[[UUID], bool]) -> None:
@@ -207,7 +207,7 @@ class IcebergCatalog:
     def exists(self, name: str) -> bool:
         """See ``base.Catalog``."""
         try:
-            self._look(name)
+            self.look(name)
         except UnknownTableError:
             return False
         return True
@@ -226,10 +226,7 @@ class IcebergCatalog:
 
     def history(self, name: str) -> History:
         """See ``base.Catalog``."""
-        metadata = self._look(name).metadata
-        tags = {tag: ref.snapshot_id for tag, ref in metadata.refs.items() if ref.snapshot_ref_type.value == "tag"}
-        current = metadata.current_snapshot_id
-        return History(None if current in (None, -1) else current, _Snapshots(metadata), tags)
+        return history_of(self.look(name).metadata)
 
     def attach(
         self,
@@ -242,12 +239,12 @@ class IcebergCatalog:
         columns: Sequence[Column] | None = None,
     ) -> None:
         """See ``base.Catalog``."""
-        table = self._look(name)
+        table = self.look(name)
         attach(connection, view, shown(table, columns), _planned(table, where, snapshot))
 
     def may_have(self, name: str, where: str) -> bool:
         """See ``base.Catalog``."""
-        return bool(_planned(self._look(name), where))
+        return bool(_planned(self.look(name), where))
 
     def near(self, name: str) -> str:
         """See ``base.Catalog``."""
@@ -269,8 +266,8 @@ class IcebergCatalog:
         """Load a table to commit to. Raises UnknownTableError when it does not exist."""
         return _loaded(name, self._catalog.load_table)
 
-    def _look(self, name: str) -> Table:
-        """Load a table to read only."""
+    def look(self, name: str) -> Table:
+        """Load a table to read only. Raises UnknownTableError when it does not exist."""
         return _loaded(name, self._catalog.load_table if self._lookup is None else self._lookup.load)
 
     def _make(self, layout: Layout) -> None:
@@ -285,6 +282,13 @@ class IcebergCatalog:
             if layout.sort:
                 set_sort(transaction, layout)
             note_columns(transaction, layout)
+
+
+def history_of(metadata: TableMetadata) -> History:
+    """Return the snapshots and tags in a table's metadata."""
+    tags = {tag: ref.snapshot_id for tag, ref in metadata.refs.items() if ref.snapshot_ref_type.value == "tag"}
+    current = metadata.current_snapshot_id
+    return History(None if current in (None, -1) else current, _Snapshots(metadata), tags)
 
 
 class _Snapshots(Mapping[int, Snapshot]):

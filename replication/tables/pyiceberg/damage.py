@@ -60,8 +60,15 @@ def planned(table: Table, rows: BooleanExpression, snapshot: int | None) -> list
     Raises:
         StorageError: its manifest list or a manifest is damaged or missing.
     """
-    try:
+    with planning(table, snapshot):
         return list(table.scan(row_filter=rows, snapshot_id=snapshot).plan_files())
+
+
+@contextmanager
+def planning(table: Table, snapshot: int | None = None) -> Iterator[None]:
+    """Turn errors from damaged or missing manifests of a snapshot into StorageError, as ``planned``."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise lost(f"{error.filename} is missing, though a table has it") from error
     except Exception:

@@ -1,0 +1,119 @@
+"""The newest rows of tables that are read again and again: views in one DuckDB database that follow their tables."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+import duckdb
+
+from peer.tables.latest import Folded, MergeQuery, now_us
+from replication.core.definition.aging import horizon
+from replication.core.definition.schema import TableSpec
+from replication.tables.base import DUCKDB, open_duckdb
+from replication.tables.catalog.catalog import IcebergCatalog, history_of
+from replication.tables.duckdb.kept_view import KeptView
+from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
+
+_TABLES_MAX = 8
+
+
+class KeptReads:
+    """Views of the last few tables that were read. Safe for threads. ``close`` releases the database.
+
+    Args:
+        catalog: the caller closes it.
+    """
+
+    def __init__(self, catalog: IcebergCatalog) -> None:
+        self._catalog = catalog
+        self._lock = threading.Lock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._tables: OrderedDict[UUID, _KeptTable] = OrderedDict()
+
+    def latest(self, spec: TableSpec) -> tuple[duckdb.DuckDBPyConnection, str]:
+        """Return a connection of the caller's own, and a query of a table's live rows for it.
+
+        The rows are those of the table's Iceberg tables as they are at the call, or newer.
+
+        Raises:
+            UnknownTableError: replay has not created them yet.
+            StorageError, duckdb.Error: a file of them is damaged or missing.
+        """
+        with self._lock:
+            if self._connection is None:
+                self._connection = open_duckdb()
+                self._connection.execute("set global timezone = 'UTC'; set parquet_metadata_cache = true")
+            kept = self._kept(self._connection, spec)
+            with _transaction(self._connection, kept):
+                query = kept.follow(self._connection, self._catalog)
+            return self._connection.cursor(), query
+
+    def close(self) -> None:
+        """Close the database. Idempotent."""
+        with self._lock:
+            self._tables.clear()
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    def _kept(self, connection: duckdb.DuckDBPyConnection, spec: TableSpec) -> _KeptTable:
+        kept = self._tables.get(spec.uuid)
+        if kept is None or kept.spec != spec:
+            if kept is None and len(self._tables) >= _TABLES_MAX:
+                _, kept = self._tables.popitem(last=False)
+            if kept is not None:
+                kept.drop(connection)
+            kept = self._tables[spec.uuid] = _KeptTable(spec)
+        self._tables.move_to_end(spec.uuid)
+        return kept
+
+
+class _KeptTable:
+    """The views of one table's Iceberg tables. For one thread at a time."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        self.spec = spec
+        key = [spec.by_name[name] for name in spec.key]
+        columns = {"": shown_columns(spec), CHANGES: spec.columns, TOMBSTONES: key}
+        self._views = {
+            suffix: KeptView(f"{spec.uuid}{suffix}", columns[suffix]) for suffix in (columns if spec.key else [""])
+        }
+
+    def follow(self, connection: duckdb.DuckDBPyConnection, catalog: IcebergCatalog) -> str:
+        """Bring the views up to date; return the query of the live rows."""
+        spec = self.spec
+        table = catalog.look(spec.name)  # before the changes: a later fold moves them into a later snapshot
+        folded = Folded.newest(history_of(table.metadata)) if spec.key else Folded()
+        for suffix, view in self._views.items():
+            where = folded.unfolded if suffix == CHANGES else ""
+            view.follow(connection, table if not suffix else catalog.look(spec.name + suffix), where)
+        named = {suffix: DUCKDB.name(view.name) for suffix, view in self._views.items()}
+        changes, tombstones = named.get(CHANGES, ""), named.get(TOMBSTONES, "")
+        return MergeQuery(spec, DUCKDB, changes, named[""], tombstones, folded, horizon(spec, now_us())).latest()
+
+    def forget(self) -> None:
+        """Start anew with the next ``follow``."""
+        for view in self._views.values():
+            view.forget()
+
+    def drop(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Remove the views from the database."""
+        for view in self._views.values():
+            view.drop(connection)
+
+
+@contextmanager
+def _transaction(connection: duckdb.DuckDBPyConnection, kept: _KeptTable) -> Iterator[None]:
+    """Other connections see all changes of the views at once, or none of them."""
+    connection.begin()
+    try:
+        yield
+        connection.commit()
+    except BaseException:
+        kept.forget()
+        connection.rollback()
+        raise

@@ -1,0 +1,166 @@
+"""Reads that follow a table show what a read that starts anew shows, and read each small file once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+import replication.tables.duckdb.kept_view as kept_view
+from peer.tables.commit_metadata import CommitMetadata
+from peer.tables.kept_reads import KeptReads
+from peer.tables.read import Reader, read
+from replication.core.definition.alter import add_column, rename_column
+from replication.core.definition.schema import TableSpec
+from replication.errors import MissingFileError, RequestError
+from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
+from replication.tables.layout import CHANGES
+from tests.sites import Site
+from tests.tables_made import append_decoded, as_decode, keyed
+from tests.versions import Version, as_rows
+
+
+class Tables:
+    """A cluster's Iceberg tables, and both ways to read them."""
+
+    def __init__(self, site: Site) -> None:
+        self.catalog = IcebergCatalog(configured_catalog(site.config))
+        self.reader = Reader(site.config, site.ledger)
+        self.replay = 0
+
+    def create(self, name: str) -> TableSpec:
+        spec = keyed(name)
+        self.catalog.create(spec)
+        return spec
+
+    def commit(self, spec: TableSpec, *puts: tuple[str, int | None]) -> None:
+        """A commit of replay; None deletes the key."""
+        self.replay += 1
+        versions = [
+            Version(key, "default", int(value is None), None, self.replay, "e:1", self.replay, row, value)
+            for row, (key, value) in enumerate(puts)
+        ]
+        changes, rows = (
+            self.catalog.load(spec.name + CHANGES),
+            as_decode(as_rows(spec, versions), {"_replay": self.replay}),
+        )
+        current = self.catalog.history(spec.name + CHANGES).current
+        append_decoded(changes, rows, current, CommitMetadata(1, self.replay, {}).to_summary())
+
+    def rows(self, spec: TableSpec, where: str | None = None) -> list[dict[str, Any]]:
+        """What both ways of reading show."""
+        here = sorted(self.reader.read(spec, where).read_all().to_pylist(), key=repr)
+        assert here == sorted(read(self.catalog, spec, where).read_all().to_pylist(), key=repr)
+        return here
+
+    def files(self, spec: TableSpec) -> list[Path]:
+        tasks = self.catalog.load(spec.name + CHANGES).scan().plan_files()
+        return [Path(task.file.file_path.removeprefix("file://")) for task in tasks]
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[Tables]:
+    site = Site(tmp_path, "east")
+    made = Tables(site)
+    yield made
+    made.reader.close()
+    made.catalog.close()
+    site.close()
+
+
+def test_each_commit_is_seen_at_the_next_read(tables: Tables) -> None:
+    spec = tables.create("ops.t")
+    assert tables.rows(spec) == []
+    for value in range(5):
+        tables.commit(spec, ("a", value), (f"k{value}", value))
+        assert tables.rows(spec, "k = 'a'") == [{"k": "a", "v": value}]
+    tables.commit(spec, ("a", None))
+    assert tables.rows(spec) == [{"k": f"k{value}", "v": value} for value in range(5)]
+
+
+def test_an_altered_table_is_read_with_its_columns_of_now(tables: Tables) -> None:
+    spec = tables.create("ops.t")
+    tables.commit(spec, ("a", 1))
+    assert tables.rows(spec) == [{"k": "a", "v": 1}]
+    altered = rename_column(add_column(spec, "w", pa.int32(), "default", uuid4(), 1), "v", "value", 2)
+    tables.catalog.create(altered)
+    assert tables.rows(altered) == [{"k": "a", "value": 1, "w": None}]
+
+
+def test_small_files_are_read_once(tables: Tables) -> None:
+    spec = tables.create("ops.t")
+    tables.commit(spec, ("a", 1))
+    tables.rows(spec)
+    (first,) = tables.files(spec)
+    first.rename(first.with_suffix(".away"))
+    tables.commit(spec, ("b", 2))
+    assert tables.reader.read(spec, "k = 'a'").read_all().to_pylist() == [{"k": "a", "v": 1}]
+    assert tables.reader.read(spec, "k = 'b'").read_all().to_pylist() == [{"k": "b", "v": 2}]
+
+
+def test_files_past_the_memory_are_read_where_they_are(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tables.create("ops.t")
+    for value in range(6):
+        tables.commit(spec, (f"k{value}", value))
+    monkeypatch.setattr(kept_view, "_MEMORY_BYTES", 3 * max(file.stat().st_size for file in tables.files(spec)))
+    everything = [{"k": f"k{value}", "v": value} for value in range(6)]
+    assert tables.rows(spec) == everything
+    tables.commit(spec, ("k0", None))
+    assert tables.rows(spec) == everything[1:]
+
+
+def test_a_read_under_way_keeps_its_rows_while_the_table_moves(tables: Tables) -> None:
+    spec = tables.create("ops.t")
+    tables.commit(spec, *((f"{value:06}", value) for value in range(100_000)))
+    under_way = tables.reader.read(spec, columns=["v"])
+    tables.commit(spec, ("new", 1))
+    assert tables.reader.read(spec, "k = 'new'").read_all().num_rows == 1
+    assert under_way.read_all().num_rows == 100_000
+
+
+def test_after_a_missing_file_the_next_read_starts_anew(tables: Tables) -> None:
+    spec = tables.create("ops.t")
+    tables.commit(spec, ("a", 1))
+    (file,) = tables.files(spec)
+    away = file.rename(file.with_suffix(".away"))
+    with pytest.raises(MissingFileError):
+        tables.reader.read(spec).read_all()
+    away.rename(file)
+    assert tables.rows(spec) == [{"k": "a", "v": 1}]
+
+
+def test_tables_beyond_those_kept_are_read_all_the_same(tables: Tables) -> None:
+    specs: Sequence[TableSpec] = [tables.create(f"ops.t{number}") for number in range(10)]
+    for number, spec in enumerate(specs):
+        tables.commit(spec, ("a", number))
+    for _ in range(2):
+        for number, spec in enumerate(specs):
+            assert tables.rows(spec) == [{"k": "a", "v": number}]
+
+
+def test_a_condition_cannot_change_what_later_reads_show(tables: Tables) -> None:
+    spec = tables.create("ops.t")
+    tables.commit(spec, ("a", 1))
+    with pytest.raises(RequestError, match="more than one statement"):
+        tables.reader.read(spec, f'true; drop view "{spec.uuid}"; select 1')
+    assert tables.rows(spec, "k in (select k from latest) -- all") == [{"k": "a", "v": 1}]
+
+
+def test_threads_read_side_by_side(tables: Tables) -> None:
+    spec = tables.create("ops.t")
+    kept = KeptReads(tables.catalog)
+    with ThreadPoolExecutor(4) as pool:
+        for value in range(5):
+            tables.commit(spec, ("a", value))
+
+            def found(_: int) -> int:
+                connection, rows = kept.latest(spec)
+                return int(connection.execute(f"select v from ({rows})").fetchall()[0][0])
+
+            assert set(pool.map(found, range(8))) == {value}
+    kept.close()
