@@ -14,6 +14,7 @@ This module re-exports the public API and nothing else; everything not named her
 
 from peer.client.cluster import Cluster
 from peer.client.connect import connect
+from peer.timeline.reading.dataset import DatasetSnapshot, dataset
 from peer.verify.verdict import Verdict
 from replication import __version__
 from replication.core.definition.schema import TableSpec
@@ -60,6 +61,7 @@ __all__ = [
     "ConfigError",
     "CoordinationError",
     "CorruptFrameError",
+    "DatasetSnapshot",
     "FormatError",
     "HistoryError",
     "HookError",
@@ -88,4 +90,5 @@ __all__ = [
     "WaitTimeoutError",
     "__version__",
     "connect",
+    "dataset",
 ]

@@ -78,6 +78,7 @@ _SPARK = (
     "test_latest_view.py",
     "test_fresh_session.py",
     "test_round_jobs.py",
+    "test_timeline_spark.py",
 )
 
 

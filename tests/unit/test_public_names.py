@@ -11,6 +11,7 @@ NAMES = {
     "ConfigError",
     "CoordinationError",
     "CorruptFrameError",
+    "DatasetSnapshot",
     "FormatError",
     "HistoryError",
     "HookError",
@@ -39,6 +40,7 @@ NAMES = {
     "WaitTimeoutError",
     "__version__",
     "connect",
+    "dataset",
 }
 
 

@@ -180,7 +180,8 @@ class TimelineState:
                 pending.pop(time, None)
             if (floor := floor_after(instant)) > floors.get(instant.dataset, 0):
                 floors = {**floors, instant.dataset: floor}
-        if roots.get(instant.dataset) != (root := instant.root or instant.dataset):
+        root = instant.root or roots.get(instant.dataset, instant.dataset)
+        if roots.get(instant.dataset) != root:
             roots = {**roots, instant.dataset: root}
         latest = max(self.time, instant.time, instant.completed)
         return TimelineState(

@@ -11,13 +11,9 @@ from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.views import Views
 from replication.commit.file_store import FileCommitSteps
 from replication.core.timeline.instants import Action, InstantState
-from replication.datasets.job import CopyJob
-from replication.datasets.publication.recording import RecordedDataset
-from replication.datasets.stores.local import LocalStore
 from replication.errors import RequestError
-from replication.timeline.recorded import RecordedTimeline
-from replication.timeline.stored import open_records
-from tests.copying import DyingStore, Killed, job, read_tree, write_tree
+from tests.copying import DyingStore, Killed, read_tree, write_tree
+from tests.recording import recorded, timeline
 from tests.unit.datasets.test_publication import refuse_moves_to
 
 FILES = {"a/1": b"one", "a/2": b"two", "b/1": b"three", "c/d/1": b"four"}
@@ -28,17 +24,6 @@ CHANGED = {"a/1": b"changed", "b/2": b"new"}
 def source(tmp_path: Path) -> Path:
     write_tree(tmp_path / "src", FILES)
     return tmp_path / "src"
-
-
-def timeline(at: Path) -> RecordedTimeline:
-    return RecordedTimeline(open_records(str(at / "timeline")))
-
-
-def recorded(at: Path, target: LocalStore | None = None, **given: object) -> CopyJob:
-    """A copy of ``src`` to ``dst`` that is recorded as the dataset "lake"; it has not run."""
-    made = job(LocalStore(str(at / "src")), target or LocalStore(str(at / "dst")), **given)
-    made.recorded = RecordedDataset(str(at / "timeline"), "lake")
-    return made
 
 
 def seen(at: Path, as_of: int | None = None) -> dict[str, int]:

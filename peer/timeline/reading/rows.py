@@ -1,0 +1,78 @@
+"""The rows of a dataset's files in Arrow. A file's last batch is given only after the files were checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from peer.timeline.reading.instant import ReadInstant
+from replication.core.timeline.instants import FileVersion
+from replication.errors import ChangedFileError, FormatError, RequestError, StorageError
+
+_FORMATS = ("parquet", "arrow", "orc", "csv", "json")
+
+
+def check_format(format: str) -> str:
+    """The format; RequestError if it is none that can be read."""
+    if format not in _FORMATS:
+        raise RequestError(f"{format!r} is no format", f"Choose of {', '.join(_FORMATS)}")
+    return format
+
+
+def schema_of(read: ReadInstant, versions: Sequence[FileVersion], format: str) -> pa.Schema:
+    """The schema of the first file. RequestError if there is none."""
+    if not versions:
+        raise RequestError(f"{read.dataset} has no files as of {read.instant}, so no schema", "Give the schema")
+    return _opened(read, versions[0], check_format(format)).schema
+
+
+def reader_of(read: ReadInstant, versions: Sequence[FileVersion], format: str) -> pa.RecordBatchReader:
+    """All rows; see ``DatasetSnapshot.rows``."""
+    if not versions:
+        return pa.RecordBatchReader.from_batches(pa.schema([]), [])
+    schema = schema_of(read, versions, format)
+    return pa.RecordBatchReader.from_batches(schema, batches(read, versions, format, schema))
+
+
+def batches(
+    read: ReadInstant, versions: Sequence[FileVersion], format: str, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The batches of files, with the columns of ``schema``; the last one after the files were checked.
+
+    Raises:
+        ChangedFileError: a file was written over or deleted while it was read.
+        FormatError: a file cannot be read as that format, or lacks a column.
+    """
+    last: pa.RecordBatch | None = None
+    try:
+        for version in versions:
+            for batch in _opened(read, version, format).to_batches(columns=schema.names):
+                if last is not None:
+                    yield last
+                last = batch.cast(schema) if batch.schema != schema else batch
+    except (OSError, pa.ArrowInvalid, ValueError) as error:
+        read.check({version.key for version in versions})
+        raise FormatError(f"a file of {read.dataset} cannot be read as {format}: {error}"[:500]) from error
+    read.check({version.key for version in versions})
+    if last is not None:
+        yield last
+
+
+def _opened(read: ReadInstant, version: FileVersion, format: str) -> ds.Dataset:
+    import fsspec
+
+    address = read.address(version)
+    fs, path = fsspec.core.url_to_fs(address)
+    try:
+        if (size := fs.size(path)) != version.size:
+            read.check({version.key})
+            raise ChangedFileError(
+                f"{address} has {size} bytes, and the timeline says {version.size}",
+                "Something other than walship changed it: copy it again, then walship timeline refresh",
+            )
+        return ds.dataset([path], format=check_format(format), filesystem=fs)
+    except FileNotFoundError:
+        read.check({version.key})
+        raise StorageError(f"{address} is gone, and no instant removed it", "Copy it again") from None

@@ -1,0 +1,111 @@
+"""Holds: readers of a dataset as of an instant ask cleaning to keep what they read. Small objects beside the events.
+
+A reader writes its hold and then looks for a cleaner; a cleaner announces itself and then looks for holds. So one of
+them sees the other at least: the reader waits, or the cleaner keeps the files. A hold that is not released ends by
+itself, so that a killed reader keeps nothing for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from replication.errors import StorageError
+
+_ANNOUNCED_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A reader's hold, or a cleaner's announcement.
+
+    Attributes:
+        id: of the object.
+        dataset: whose files.
+        instant: the reader's instant; or the oldest one that will be readable when the cleaner is done.
+        until_s: when it ends, in seconds since 1970.
+        is_cleaner: whether it is a cleaner's.
+    """
+
+    id: str
+    dataset: str
+    instant: int
+    until_s: float
+    is_cleaner: bool = False
+
+
+class TimelineHolds:
+    """The holds beside the records of a timeline. Safe for any number of processes.
+
+    Args:
+        url: where the timeline's records are.
+    """
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        self._fs: Any
+        self._fs, root = fsspec.core.url_to_fs(url)
+        self._folder = f"{root.rstrip('/')}/holds"
+
+    def take(self, dataset: str, instant: int, seconds: float) -> Hold:
+        """Hold the files of a dataset as of an instant for so long."""
+        return self._write(Hold(uuid4().hex, dataset, instant, time.time() + seconds))
+
+    def announce(self, dataset: str, retained: int) -> Hold:
+        """Say that a clean begins; to be released once its instant is inflight."""
+        return self._write(Hold(uuid4().hex, dataset, retained, time.time() + _ANNOUNCED_S, True))
+
+    def release(self, hold: Hold) -> None:
+        """End a hold. Idempotent."""
+        try:
+            self._fs.rm_file(self._path(hold.id))
+        except FileNotFoundError:
+            return
+        except Exception as error:  # each driver has its own errors
+            raise self._failed(error) from error
+
+    def of(self, dataset: str) -> list[Hold]:
+        """The holds of a dataset that have not ended; those that have are removed."""
+        found = []
+        for hold in self._all():
+            if hold.until_s < time.time():
+                self.release(hold)
+            elif hold.dataset == dataset:
+                found.append(hold)
+        return found
+
+    def _all(self) -> Iterator[Hold]:
+        try:
+            self._fs.invalidate_cache(self._folder)
+            names = self._fs.ls(self._folder, detail=False)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise self._failed(error) from error
+        for name in names:
+            if not name.endswith(".json"):
+                continue
+            try:
+                yield Hold(**json.loads(self._fs.cat_file(name)))
+            except (FileNotFoundError, ValueError):
+                continue  # it was released, or is being written
+
+    def _write(self, hold: Hold) -> Hold:
+        content = {name: getattr(hold, name) for name in Hold.__slots__}
+        try:
+            self._fs.makedirs(self._folder, exist_ok=True)
+            self._fs.pipe_file(self._path(hold.id), json.dumps(content).encode())
+        except Exception as error:
+            raise self._failed(error) from error
+        return hold
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}.json"
+
+    def _failed(self, error: Exception) -> StorageError:
+        return StorageError(f"{self._folder} cannot be used: {type(error).__name__}: {error}"[:500], "Check the store")
