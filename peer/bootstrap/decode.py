@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from peer.bootstrap.arrived import Arrived
 from peer.frames.decode import Decoder, bins, check_known, row_fields
 from peer.frames.hosts import Hosts
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec
-from replication.core.frame import Buffer
+from replication.core.frame import Buffer, SealedHeader
 from replication.core.ids import StreamId
-from replication.core.routes.bootstrap import decode_rows
+from replication.core.routes.bootstrap import PLACE, decode_rows
+from replication.errors import SchemaError
 from replication.tables.base import LABEL, Decode
 
 
@@ -33,6 +35,7 @@ class BootstrapDecoder(Decoder):
         """The rows to take from one frame, given by its bytes; errors as for ordinary frames."""
         frame, payload, version = self.checked(raw, begin)
         log = decode_rows(payload, version)
+        _check(log, frame.header)
         labels, taken = self.places[frame.header.group]
         at, sequences = log.column("_at").to_numpy(), log.column("_seq").to_numpy()
         keep = _among(at, sequences, taken)
@@ -41,6 +44,22 @@ class BootstrapDecoder(Decoder):
             at = at[keep]
         made = self.user_columns(log, version) | {LABEL: pa.array(np.asarray(labels, np.int32)[at])}
         return self.shaped(log, made)
+
+
+def _check(log: pa.RecordBatch, header: SealedHeader) -> None:
+    """Raise SchemaError when the rows' number, commit times or WALs are not those that the header and coverage allow.
+
+    The receiver has checked the header's commit times against its clock.
+    """
+    if log.num_rows != header.row_count:
+        raise SchemaError(f"the frame has {log.num_rows} rows, but its header says {header.row_count}")
+    if not log.num_rows:
+        return
+    if any(log.column(name).null_count for name, _ in PLACE):
+        raise SchemaError("a row of the bootstrap has no origin")
+    commits, least = pc.min_max(log.column("_commit")).as_py(), pc.min(log.column("_at")).as_py()
+    if commits["min"] < header.commit_lo or commits["max"] > header.commit_hi or least < 0:
+        raise SchemaError("a row of the bootstrap has a commit time outside its frame's, or an impossible WAL")
 
 
 def _among(at: np.ndarray, sequences: np.ndarray, taken: Sequence[Ranges]) -> np.ndarray:

@@ -80,7 +80,8 @@ class Bootstraps(Protocol):
     def adopt(self, file: FileId, begin: int, end: int, coverage: Coverage) -> Mapping[StreamId, Ranges]:
         """Claim the unclaimed sequences of ``coverage`` for the bytes ``[begin, end)`` of a received bootstrap.
 
-        Frames that land later with these sequences are duplicates. Replay of the bootstrap applies the rows.
+        Frames that land later with these sequences are duplicates. Replay of the bootstrap applies the rows. Of this
+        cluster's own WALs only sequences of acknowledged losses are claimed: the others come from the WALs themselves.
 
         Returns:
             The sequences claimed there, by this call and earlier ones: replay takes their rows.

@@ -10,11 +10,12 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from replication.core.coverage import Ranges
+from replication.core.coverage import Interval, Ranges
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.phase import Phase
+from replication.core.routes.bootstrap import Coverage
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import MissingFileError, RequestError, StaleTermError
@@ -317,3 +318,16 @@ def test_of_a_frame_that_is_damaged_the_hashes_around_it_are_kept(sending: Ledge
     (found,) = sending.bootstraps.coverage(FLIGHTS.uuid, ["default"])
     ((interval,),) = found.intervals
     assert (interval.begin, interval.end, interval.last) == (0, 4, frame_hash(s, 3))
+
+
+def test_a_bootstrap_claims_of_the_own_wals_only_what_was_lost(sending: Ledger) -> None:
+    """Otherwise a peer could claim what will be written here, which would then count as duplicates."""
+    file = closed(sending, 4)
+    s, unwritten = stream(FLIGHTS, file), stream(FLIGHTS, replace(file, number=file.number + 1))
+    salvage(sending, file, at(4), readable_frames(file, (0, 3)))
+    received = sending.files.allocate("h0", FileKind.BOOTSTRAP, "/data/landing", "boot", source=wal(9, NORTH)).file
+    whole = tuple(Interval(0, 9, frame_hash(each, -1), frame_hash(each, 8)) for each in (s, unwritten))
+    claimed = {wal: (interval,) for wal, interval in zip((s.wal, unwritten.wal), whole, strict=True)}
+    taken = sending.bootstraps.adopt(received, at(0), at(1), Coverage.of(FLIGHTS.uuid, "default", claimed))
+    assert taken == {s: Ranges.of((1, 3)), unwritten: Ranges()}
+    assert sending.landing.coverage() == {s: Ranges.of((0, 4))} and sending.salvage.acknowledged_losses() == []

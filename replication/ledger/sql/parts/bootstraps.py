@@ -8,14 +8,14 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from replication.core.coverage import Interval, Ranges, conflict
+from replication.core.coverage import UNKNOWN_HASH, Interval, Ranges, conflict
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.bootstrap import Coverage, Forgotten
 from replication.core.status import is_applied as status_is_applied
 from replication.errors import DivergenceError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, FileRow, PassedOn, Phase
 from replication.ledger.sql.queries.files import NewFile, add_file
-from replication.ledger.sql.queries.freshness import is_applied
+from replication.ledger.sql.queries.freshness import acknowledged, is_applied
 from replication.ledger.sql.queries.rules import RuleCache
 from replication.ledger.sql.queries.statuses import statuses
 from replication.ledger.sql.schema import sending
@@ -155,8 +155,12 @@ class SqlBootstraps:
                     if (row.file_id, row.begin, row.end) == (key, begin, end):
                         adopted.setdefault(row.stream_id, []).append((row.seq_begin, row.seq_end))
             rows_to_add: list[dict[str, object]] = []
+            lost = acknowledged(connection).get((coverage.table, coverage.group), {})
             for stream, intervals in wanted.items():
-                for piece in _unclaimed(stream, intervals, held.get(keys[stream], ())):
+                pieces = _unclaimed(stream, intervals, held.get(keys[stream], ()))
+                if stream.wal.cluster == self._cluster:
+                    pieces = _clipped(pieces, lost.get(stream.wal, Ranges()))
+                for piece in pieces:
                     adopted.setdefault(keys[stream], []).append((piece.begin, piece.end))
                     rows_to_add.append(
                         {
@@ -238,6 +242,20 @@ def _joined(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
             joined.pop()
         joined.append(interval)
     return tuple(joined)
+
+
+def _clipped(intervals: Sequence[Interval], allowed: Ranges) -> list[Interval]:
+    """The parts of intervals inside ``allowed``. The hashes at new ends are not known."""
+    return [
+        Interval(
+            begin,
+            end,
+            whole.previous if begin == whole.begin else UNKNOWN_HASH,
+            whole.last if end == whole.end else UNKNOWN_HASH,
+        )
+        for whole in intervals
+        for begin, end in Ranges.of((whole.begin, whole.end)).intersect(allowed)
+    ]
 
 
 def _unclaimed(stream: StreamId, wanted: Sequence[Interval], held: Sequence[Interval]) -> list[Interval]:
