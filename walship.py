@@ -14,6 +14,7 @@ This module re-exports the public API and nothing else; everything not named her
 
 from peer.client.cluster import Cluster
 from peer.client.connect import connect
+from peer.drill.opening import drill
 from peer.timeline.reading.dataset import DatasetSnapshot, dataset
 from peer.verify.verdict import Verdict
 from replication import __version__
@@ -91,4 +92,5 @@ __all__ = [
     "__version__",
     "connect",
     "dataset",
+    "drill",
 ]

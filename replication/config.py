@@ -24,6 +24,7 @@ from replication.errors import ConfigError
 from replication.settings import (
     CatalogSection,
     ClusterSection,
+    DrillsSection,
     LedgerSection,
     LogSection,
     MasterSection,
@@ -40,8 +41,8 @@ from replication.settings import (
 
 ENV_PREFIX = "WALSHIP_"
 # Of the command line, the caches and the tests: not configuration, so not refused as unknown keys.
-_OTHER_VARIABLES = ("CLUSTER", "CONFIG", "CACHE", "DEBUG")
-_OTHER_PREFIXES = ("TEST_", "BENCH_", "DEMO_")
+_OTHER_VARIABLES = ("CLUSTER", "CONFIG", "CACHE", "DEBUG", "DRILL")
+_OTHER_PREFIXES = ("TEST_", "BENCH_", "DEMO_", "DRILL_")
 
 
 class Config(BaseModel):
@@ -60,6 +61,7 @@ class Config(BaseModel):
     tls: TlsSection = TlsSection()
     catalog: CatalogSection = CatalogSection()
     timeline: TimelineSection = TimelineSection()
+    drills: DrillsSection = DrillsSection()
     log: LogSection = LogSection()
 
     @property
@@ -108,6 +110,11 @@ class Config(BaseModel):
         """Where instants are: a folder that all hosts reach, where they share the ledger."""
         beside = f"{self.warehouse.rstrip('/')}/.walship-timeline"
         return self.timeline.url or (beside if self.shares_ledger else f"file://{self.data_dir / 'timeline'}")
+
+    @property
+    def drills_dir(self) -> Path:
+        """Reports of this host's drills, and their schedule."""
+        return self.data_dir / "drills"
 
     @property
     def zookeeper_dir(self) -> Path:

@@ -266,6 +266,17 @@ class CatalogSection(_Section):
     pyiceberg: dict[str, str] = Field(default_factory=dict, repr=False, description="the same catalog, for PyIceberg")
 
 
+class DrillsSection(_Section):
+    """Drills on a fork of the tables."""
+
+    timeout_s: Seconds = Field(3600.0, description="a drill ends by then, and holds old files no longer")
+    probe_timeout_s: Seconds = Field(300.0, description="a probe that takes longer is stopped")
+    apply_timeout_s: Seconds = Field(60.0, description="how long a drill waits for what has landed to be in the tables")
+    keep_s: Age = Field(86400.0, description="how long the tested instant stays tagged, with its files")
+    stale_s: Age = Field(8 * 86400.0, description="a failover warns when the last good drill is older")
+    write_bytes_max: Bytes = Field(1024 * _MIB, description="what the probes of one drill may write to its fork")
+
+
 class TimelineSection(_Section):
     """Which files datasets have, as of any instant."""
 

@@ -48,9 +48,13 @@ class Folded:
         """Return whether a tagged snapshot is held for consistent reads."""
         return (self.held_replay, self.held_upto) != (self.replay, self.upto)
 
+    def to_list(self) -> list[int]:
+        """Return it for JSON."""
+        return [self.replay, self.upto, self.held_replay, self.held_upto]
+
     def to_summary(self) -> dict[str, str]:
         """Return it as properties of a snapshot of ``<table>``."""
-        return {FOLD_SUMMARY: json.dumps([self.replay, self.upto, self.held_replay, self.held_upto])}
+        return {FOLD_SUMMARY: json.dumps(self.to_list())}
 
     @staticmethod
     def of(summary: Mapping[str, str]) -> Folded | None:

@@ -15,7 +15,9 @@ from replication.core.definition.aging import REMOVED_LATER_US, horizon, longest
 from replication.core.definition.schema import TableSpec
 from replication.core.routes.bootstrap import Forgotten
 from replication.errors import CommitConflictError
+from replication.files.owner import is_gone
 from replication.ledger.base import Ledger
+from replication.ledger.drills import DRILL_PREFIX
 from replication.tables.base import DUCKDB, History, Snapshot, Tables, open_duckdb
 from replication.tables.layout import CHANGES, TOMBSTONES, layouts
 
@@ -43,7 +45,8 @@ class Retention:
 def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
     """Compact one walship table's Iceberg tables and expire their snapshots, where due; cheap when not.
 
-    Also releases the snapshots of killed bootstraps, whose files no process writes any more.
+    Also releases the snapshots of killed bootstraps, whose files no process writes any more, and of drills that ended
+    or were killed.
 
     Args:
         tables: the warehouse.
@@ -56,6 +59,9 @@ def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
         for tag in _left_behind(ledger, history):
             tables.untag(layout.name, tag)
             _log.info("bootstrap_hold_let_go", table=layout.name, tag=tag)
+        for tag in _of_ended_drills(ledger, history, now):
+            tables.untag(layout.name, tag)
+            _log.info("drill_tag_let_go", table=layout.name, tag=tag)
         if _small_files(history) >= _FILES_TO_COMPACT:
             try:
                 files = tables.compact(layout.name, _FILES_TO_COMPACT // 2)
@@ -102,6 +108,15 @@ def _left_behind(ledger: Ledger, history: History) -> list[str]:
     files = [wanted.file for wanted in ledger.bootstraps.wanted()]
     written = {f"{HOLD}{file.file.number}" for file in files if file is not None and not file.closed}
     return [tag for tag in holds if tag not in written]
+
+
+def _of_ended_drills(ledger: Ledger, history: History, now: int) -> list[str]:
+    tags = [tag for tag in history.tags if tag.startswith(DRILL_PREFIX)]
+    if not tags:
+        return []
+    # read after the tags, since a drill is stored before its tags are
+    held = {drill.tag for drill in ledger.drills.all() if drill.holds_tags(now, is_gone)}
+    return [tag for tag in tags if tag not in held]
 
 
 def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: Retention) -> None:

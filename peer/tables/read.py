@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import SupportsIndex
 
 import duckdb
@@ -28,6 +29,16 @@ BATCH_ROWS = 65_536
 _SHOW_TABLES = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 
 
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """Snapshots of a table's Iceberg tables to read at, None where there was none, and the fold that ``table`` has."""
+
+    changes: int | None
+    table: int | None
+    tombstones: int | None
+    folded: Folded = Folded()
+
+
 def attach_latest(
     connection: duckdb.DuckDBPyConnection,
     catalog: Catalog,
@@ -36,36 +47,44 @@ def attach_latest(
     *,
     as_of: int | None = None,
     versions: bool = False,
+    pinned: Pinned | None = None,
 ) -> None:
     """Create ``view`` in a DuckDB connection: the rows of a table, now or as of a commit time.
 
-    With ``versions`` the view also has each group's version columns, once replay has committed to the table.
+    With ``versions`` the view also has each group's version columns, once replay has committed to the table. With
+    ``pinned`` it reads those snapshots in place of the newest, for an ``as_of`` that they have.
 
     Raises:
         RequestError: ``as_of`` is before the last fold.
     """
     parts = {name: f"{view} {name}" for name in ("changes", "table", "tombstones")}
-    folded, snapshot = Folded(), None
     if not catalog.has(spec):  # replay has not created its Iceberg tables yet
         empty = pa.schema([pa.field(column.name, column.type) for column in spec.columns]).empty_table()
         connection.register(view, empty)
         return
+    at = pinned or Pinned(None, None, None)
+    if spec.key and pinned is None:
+        folded, snapshot = base_of(catalog.history(spec.name), spec, as_of)
+        at = Pinned(None, snapshot, None, folded)
     if spec.key:
-        folded, snapshot = _base(catalog.history(spec.name), spec, as_of)
-        key = [spec.by_name[name] for name in spec.key]
-        catalog.attach(connection, parts["changes"], spec.name + CHANGES, where=folded.unfolded, columns=spec.columns)
-        catalog.attach(connection, parts["tombstones"], spec.name + TOMBSTONES, columns=key)
-    catalog.attach(connection, parts["table"], spec.name, snapshot=snapshot, columns=shown_columns(spec))
+        landed, deleted = spec.name + CHANGES, spec.name + TOMBSTONES
+        key, where = [spec.by_name[name] for name in spec.key], at.folded.unfolded
+        catalog.attach(connection, parts["changes"], landed, snapshot=at.changes, where=where, columns=spec.columns)
+        catalog.attach(connection, parts["tombstones"], deleted, snapshot=at.tombstones, columns=key)
+    catalog.attach(connection, parts["table"], spec.name, snapshot=at.table, columns=shown_columns(spec))
     names = {name: DUCKDB.name(part) for name, part in parts.items()}
-    if spec.key and snapshot is None:  # the read starts before the first fold
-        names["table"] = f"(select * from {names['table']} where false)"
+    # without snapshots to read at, only a table that is read from before its first fold has none
+    chosen = tuple(parts) if pinned is not None else ("table",) if spec.key else ()
+    for part in chosen:
+        if getattr(at, part) is None:
+            names[part] = f"(select * from {names[part]} where false)"
     young = horizon(spec, now_us() if as_of is None else as_of)
-    merge = MergeQuery(spec, DUCKDB, names["changes"], names["table"], names["tombstones"], folded, young)
+    merge = MergeQuery(spec, DUCKDB, names["changes"], names["table"], names["tombstones"], at.folded, young)
     connection.execute(f"create or replace view {DUCKDB.name(view)} as {merge.latest(upto=as_of, versions=versions)}")
 
 
-def _base(history: History, spec: TableSpec, as_of: int | None) -> tuple[Folded, int | None]:
-    """The fold to start from, and its snapshot of ``<table>``."""
+def base_of(history: History, spec: TableSpec, as_of: int | None) -> tuple[Folded, int | None]:
+    """The fold to start from, and its snapshot of ``<table>``. RequestError when ``as_of`` is before it."""
     folded = Folded.newest(history)
     if as_of is None or (folded.known and folded.upto <= as_of):
         return folded, history.current
@@ -85,7 +104,11 @@ def earliest(catalog: Catalog, spec: TableSpec) -> int | None:
     """The earliest commit time that the table can be read as of; None when only its newest rows can be read."""
     if not spec.key or not catalog.has(spec):
         return 0
-    history = catalog.history(spec.name)
+    return earliest_of(catalog.history(spec.name))
+
+
+def earliest_of(history: History) -> int | None:
+    """The same, by the history of ``<table>``."""
     folded = Folded.newest(history)
     if not folded.known:
         return None
@@ -152,7 +175,7 @@ class Reader:
             refuse_unreadable(error)
             raise
         query = f"with latest as ({rows}) {_query(spec, where, columns, limit)}"
-        return _result(connection, _one_statement(connection, query))
+        return query_result(connection, _one_statement(connection, query))
 
     def sql(self, query: str, specs: Sequence[TableSpec]) -> pa.RecordBatchReader:
         """Run a DuckDB query over the tables ``specs``, named ``ops.flights`` or ``ops.flights__latest``.
@@ -166,21 +189,13 @@ class Reader:
         """
         if _SHOW_TABLES.fullmatch(query):
             return pa.table({"name": [spec.name for spec in specs]}).to_reader()
-        connection = open_duckdb()
+        connection = open_named()
         try:
-            home = f"walship.{DUCKDB.name(DEFAULT_NAMESPACE)}"
-            connection.execute(f"attach ':memory:' as walship; create schema {home}; use {home}")  # as in Spark
             for spec in named_in(query, specs):
                 self._check(spec)
-                namespace, _, name = spec.name.partition(".")
                 attach_latest(connection, self.catalog, spec, spec.name)
-                schema = f"walship.{DUCKDB.name(namespace)}"
-                with suppress(duckdb.CatalogException):  # information_schema and pg_catalog are DuckDB's own
-                    connection.execute(f"create schema if not exists {schema}")
-                    for shown in (name, name + LATEST):
-                        target = f"{schema}.{DUCKDB.name(shown)}"
-                        connection.execute(f"create view {target} as select * from {DUCKDB.name(spec.name)}")
-            return _result(connection, query)
+                name_view(connection, spec)
+            return query_result(connection, query)
         except BaseException as error:
             connection.close()
             refuse_unreadable(error)
@@ -204,6 +219,25 @@ class Reader:
             self._catalog = None
 
 
+def open_named() -> duckdb.DuckDBPyConnection:
+    """Open a DuckDB in which ``name_view`` gives tables their names."""
+    connection = open_duckdb()
+    home = f"walship.{DUCKDB.name(DEFAULT_NAMESPACE)}"
+    connection.execute(f"attach ':memory:' as walship; create schema {home}; use {home}")  # as in Spark
+    return connection
+
+
+def name_view(connection: duckdb.DuckDBPyConnection, spec: TableSpec) -> None:
+    """Give a view that was attached under a table's full name the names that ``Reader.sql`` documents."""
+    namespace, _, name = spec.name.partition(".")
+    schema = f"walship.{DUCKDB.name(namespace)}"
+    with suppress(duckdb.CatalogException):  # information_schema and pg_catalog are DuckDB's own
+        connection.execute(f"create schema if not exists {schema}")
+        for shown in (name, name + LATEST):
+            target = f"{schema}.{DUCKDB.name(shown)}"
+            connection.execute(f"create or replace view {target} as select * from {DUCKDB.name(spec.name)}")
+
+
 def named_in(query: str, specs: Sequence[TableSpec]) -> list[TableSpec]:
     """Return the tables whose names are in a query; all tables when the query has no such name."""
     words = {word.removesuffix(LATEST) for word in re.findall(r"\w+", query.casefold())}
@@ -223,7 +257,7 @@ def read(
     connection = open_duckdb()
     try:
         attach_latest(connection, catalog, spec, "latest", as_of=as_of)
-        return _result(connection, _query(spec, where, columns, limit))
+        return query_result(connection, _query(spec, where, columns, limit))
     except BaseException as error:
         connection.close()
         refuse_unreadable(error)
@@ -255,7 +289,8 @@ def _one_statement(connection: duckdb.DuckDBPyConnection, query: str) -> duckdb.
     return statements[0]
 
 
-def _result(connection: duckdb.DuckDBPyConnection, query: str | duckdb.Statement) -> pa.RecordBatchReader:
+def query_result(connection: duckdb.DuckDBPyConnection, query: str | duckdb.Statement) -> pa.RecordBatchReader:
+    """The rows of a query in pieces, or RequestError with DuckDB's message."""
     try:
         rows = connection.sql(query).to_arrow_reader(BATCH_ROWS)
         return pa.RecordBatchReader.from_batches(rows.schema, _batches(rows))

@@ -16,6 +16,7 @@ from replication.ledger.batches import Batches, BatchPart
 from replication.ledger.bootstraps import Bootstrap, Bootstraps, PassedOn
 from replication.ledger.commit_steps import CommitStepStore, NewSequence, SequenceId, StoredSequence
 from replication.ledger.derivations import Derivation, Derivations
+from replication.ledger.drills import Drill, Drills
 from replication.ledger.files import KEEP, Backlog, FileKind, FileRecords, FileRow, PeerProgress, Released
 from replication.ledger.grants import GrantRow, Grants, Invitation
 from replication.ledger.landing import LandingRecords
@@ -43,6 +44,8 @@ __all__ = [
     "Derivation",
     "Derivations",
     "Divergence",
+    "Drill",
+    "Drills",
     "FileKind",
     "FileRow",
     "FileRecords",
@@ -136,6 +139,10 @@ class Ledger(Protocol):
     @property
     def derivations(self) -> Derivations:
         """Derived tables."""
+
+    @property
+    def drills(self) -> Drills:
+        """Drills."""
 
     @property
     def steps(self) -> CommitStepStore:

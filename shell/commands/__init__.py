@@ -24,6 +24,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "status": ("status",),
         "role": ("readonly",),
         "failover": ("switchover", "failover", "lostwrites"),
+        "drill": ("drill",),
         "bootstrap": ("bootstrap",),
         "operate": ("pause", "resume", "throttle", "drain", "removehost"),
         "ops": ("ops",),

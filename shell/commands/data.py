@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +18,10 @@ from shell.cli.render import bytes_text
 from shell.commands.tables import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyarrow import RecordBatch
 
     from peer.client.cluster import Cluster
+    from peer.drill.open_fork import OpenFork
     from shell.cli.render import Printer
 
 OutputOption = Annotated[
@@ -76,6 +78,11 @@ def write(
     from shell.rows.writing import write_file
 
     with invocation.connect() as (cluster, printer):
+        if os.environ.get("WALSHIP_DRILL"):
+            raise RequestError(
+                "write goes to the cluster itself, not to a drill's fork",
+                'In a probe: walship sql "insert into …", or walship.drill() in Python',
+            )
         check_wait(cluster, wait_for)
         began = time.monotonic()
         spec = cluster.table(table)
@@ -114,8 +121,9 @@ def read(
     """
     with invocation.connect() as (cluster, printer):
         _reach(cluster, at_least, timeout_s)
-        batches = iter(cluster.read(table, where=where, columns=listed(columns) or None, limit=limit))
-        _give(printer, batches, output)
+        with _source(cluster) as source:
+            batches = iter(source.read(table, where=where, columns=listed(columns) or None, limit=limit))
+            _give(printer, batches, output)
 
 
 def sql(
@@ -146,12 +154,27 @@ def sql(
             return
         _reach(cluster, at_least, timeout_s)
         if not spark:
-            _give(printer, iter(cluster.sql(query)), output)
+            with _source(cluster) as source:
+                _give(printer, iter(source.sql(query)), output)
             return
         from peer.client.on_demand import spark_sql  # deferred: most queries need none of it
 
         found = detached(lambda: spark_sql(cluster.config, cluster.tables(), query))
         _give(printer, iter(found.to_batches()), output)
+
+
+@contextmanager
+def _source(cluster: Cluster) -> Iterator[Cluster | OpenFork]:
+    """What is read: the cluster's tables or, in a probe, the fork of the drill that runs it."""
+    if not os.environ.get("WALSHIP_DRILL"):
+        yield cluster
+        return
+    from peer.drill.opening import fork_of  # deferred: only probes read forks
+
+    fork = fork_of(cluster.config, os.environ)
+    assert fork is not None, "the environment names it"
+    with fork:
+        yield fork
 
 
 def _reach(cluster: Cluster, at_least: str, timeout_s: float) -> None:

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -212,3 +213,45 @@ def test_a_failover_is_refused_while_the_other_cluster_answers(pair: Pair) -> No
     assert "east answers and is ACTIVE" in refused and "walship switchover west" in refused
     assert "this is east" in east.shell("failover", "west", "--yes", code=4)
     assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]
+
+
+def test_a_drill_rehearses_a_failover_while_rows_keep_arriving(pair: Pair, tmp_path: Path) -> None:  # scenario 28
+    east, west = pair
+    put(east, 200_000, 100, "drilled")
+    await_same(east, west)
+    sql, script, slow = tmp_path / "check.sql", tmp_path / "check.py", tmp_path / "slow.sh"
+    sql.write_text(
+        "-- the rows are there\nselect count(*) = 100, min(text) = 'drilled200000' from ops.t where id >= 200000"
+        " and id < 200100;\nupdate ops.t set text = 'changed' where id = 200000;\n"
+        "delete from ops.t where id = 200001;\n"
+        "select count(*) = 99 from ops.t where id between 200000 and 200099;\n"
+    )
+    script.write_text(
+        "import subprocess, walship\n"
+        "with walship.drill() as fork:\n"
+        "    assert fork.read('ops.t', 'id = 200000').read_all()['text'].to_pylist() == ['changed']\n"
+        "    fork.upsert('ops.t', {'id': 200001, 'text': 'again'})\n"
+        "found = subprocess.run(['walship', 'sql', 'select text from ops.t where id = 200001'], capture_output=True)\n"
+        "print(found.stdout.decode(), found.stderr.decode())\n"
+        "assert b'again' in found.stdout\n"
+    )
+    slow.write_text("sleep 600\n")
+    with east.connect() as cluster:
+        load = Load(cluster, 210_000)
+        try:
+            rounds = west.json("status")["replay"]["rounds"]
+            report = west.json("drill", "west", "--probe", str(sql), "--probe", str(script))
+        finally:
+            east.shell("readonly", "on")
+            load.join()
+            east.shell("readonly", "off")
+    assert report["problems"] == [] and report["drill"]["passed"], report
+    assert [probe["passed"] for probe in report["probes"]] == [True, True]
+    assert report["tables"] == ["ops.t"] and 0 <= report["drill"]["rpo_s"] < 60 and report["drill"]["rto_s"] > 0
+    assert west.json("status")["replay"]["rounds"] > rounds, "replay went on"
+    await_rows(west, "id >= 210000", load.acked)
+    found = rows(west, "id >= 200000 and id < 200100")
+    assert (found[200_000], found[200_001]) == ("drilled200000", "drilled200001"), "the fork's writes are gone"
+    assert "stopped after 1 s" in west.shell("drill", "west", "--probe", str(slow), "--probe-timeout-s", "1", code=1)
+    newest, older = west.json("drill", "west", "--history")[:2]
+    assert (newest["result"], older["result"]) == ("did not pass", "passed") and "stopped after 1 s" in newest["why"]

@@ -41,6 +41,7 @@ NAMES = {
     "__version__",
     "connect",
     "dataset",
+    "drill",
 }
 
 

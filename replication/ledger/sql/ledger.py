@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from replication.ledger.sql.parts.bootstraps import SqlBootstraps
     from replication.ledger.sql.parts.commits import SqlCommitSteps
     from replication.ledger.sql.parts.derivations import SqlDerivations
+    from replication.ledger.sql.parts.drills import SqlDrills
     from replication.ledger.sql.parts.files import SqlFileRecords
     from replication.ledger.sql.parts.grants import SqlGrants
     from replication.ledger.sql.parts.landing import SqlLandingRecords
@@ -151,6 +152,13 @@ class SqlLedger:
         return SqlDerivations(self._store)
 
     @_Once
+    def drills(self) -> SqlDrills:
+        """Drills."""
+        from replication.ledger.sql.parts.drills import SqlDrills
+
+        return SqlDrills(self._store)
+
+    @_Once
     def steps(self) -> SqlCommitSteps:
         """Commit sequences."""
         from replication.ledger.sql.parts.commits import SqlCommitSteps
@@ -218,6 +226,7 @@ def _forget_dropped(store: SqlStore) -> None:
 def prepare(store: SqlStore, cluster: ClusterId) -> None:
     """Do what ``initialise`` does, on an open store."""
     import replication.ledger.sql.schema.commits  # noqa: F401  its tables are created, too
+    import replication.ledger.sql.schema.drills  # noqa: F401
     import replication.ledger.sql.schema.grants  # noqa: F401
     from replication.ledger.sql.schema.touched import install
 

@@ -16,6 +16,7 @@ from replication.ledger.base import (
     Bootstraps,
     CommitStepStore,
     Derivations,
+    Drills,
     FileRecords,
     Grants,
     LandingRecords,
@@ -111,6 +112,11 @@ class MemoryLedger:
     def derivations(self) -> Derivations:
         """See ``Ledger``."""
         return cast(Derivations, _Part(self, "derivations", self._real.derivations))
+
+    @property
+    def drills(self) -> Drills:
+        """See ``Ledger``."""
+        return cast(Drills, _Part(self, "drills", self._real.drills))
 
     @property
     def steps(self) -> CommitStepStore:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,8 @@ from replication.tables.layout import CHANGES, LATEST, OWNER, SPEC, TOMBSTONES, 
 from replication.tables.partition import parse_partition, partition_name
 from replication.tables.pyiceberg.damage import planned
 from replication.tables.pyiceberg.evolve import evolve, has_columns, note_columns, set_sort
+from replication.tables.pyiceberg.scratch_tables import ScratchTables, scratch_namespaces
+from replication.tables.pyiceberg.tags import set_tag
 
 CATALOG = "walship"
 _SQL_CATALOG = "replication.tables.pyiceberg.ordered_catalog.OrderedCatalog"
@@ -261,6 +263,21 @@ class IcebergCatalog:
         if (catalog := sql_catalog(self._catalog)) is not None:
             columns = [there[column.name] for column in spec.columns]
             put_view(catalog, spec.name + LATEST, table.location() + LATEST, columns, query)
+
+    def tag(self, name: str, tag: str, snapshot: int | None) -> None:
+        """As ``base.Tables.tag`` and, with None, ``untag``; without an engine."""
+        set_tag(lambda: self.load(name), tag, snapshot)
+
+    def scratch(self, namespace: str) -> ScratchTables:
+        """The scratch tables of a namespace, which need not exist."""
+        return ScratchTables(self._catalog, namespace)
+
+    def drop_scratch(self, prefix: str, kept: Container[str]) -> list[str]:
+        """Drop the scratch tables of every namespace that begins with ``prefix``, except ``kept``; their names."""
+        found = [name for name in scratch_namespaces(self._catalog, prefix) if name not in kept]
+        for namespace in found:
+            self.scratch(namespace).drop()
+        return found
 
     def load(self, name: str) -> Table:
         """Load a table to commit to. Raises UnknownTableError when it does not exist."""

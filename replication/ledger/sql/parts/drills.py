@@ -1,0 +1,37 @@
+"""Drills over SQL."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import sqlalchemy as sa
+
+from replication.ledger.drills import HISTORY_MAX, Drill
+from replication.ledger.sql.schema.drills import drills
+from replication.ledger.sql.store.store import SqlStore, insert_into
+
+
+class SqlDrills:
+    """``Drills`` over SQL."""
+
+    def __init__(self, store: SqlStore) -> None:
+        """For the ledger in ``store``."""
+        self._store = store
+
+    def put(self, drill: Drill) -> None:
+        """See ``Drills``."""
+        values = asdict(drill)
+        newest = sa.select(drills.c.id).where(drills.c.ended > 0)
+        newest = newest.order_by(drills.c.begun.desc(), drills.c.id.desc()).limit(HISTORY_MAX)
+        with self._store.write() as connection:
+            insert = insert_into(connection, drills).values(**values)
+            connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=values))
+            kept = connection.scalars(newest).all()
+            if len(kept) == HISTORY_MAX:
+                connection.execute(drills.delete().where(drills.c.ended > 0, drills.c.id.not_in(kept)))
+
+    def all(self) -> list[Drill]:
+        """See ``Drills``."""
+        wanted = sa.select(drills).order_by(drills.c.begun.desc(), drills.c.id.desc())
+        with self._store.read() as connection:
+            return [Drill(**row) for row in connection.execute(wanted).mappings()]

@@ -1,0 +1,154 @@
+"""drill: rehearse a failover on a fork of a cluster's tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replication.errors import ConfigError, RequestError
+from shell.cli.find import FoundCluster, find_cluster
+from shell.cli.invocation import Invocation, add_verb, timeout_option
+from shell.cli.render import Printer, moment_text, seconds_text
+
+if TYPE_CHECKING:
+    from peer.client.cluster import Cluster
+    from peer.drill.run import DrillReport
+    from peer.failover.switchover import SwitchoverPlan
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to ``app``."""
+    add_verb(app, "drill", drill)
+
+
+def drill(
+    invocation: Invocation,
+    of: Annotated[
+        str, typer.Argument(metavar="CLUSTER", help="The cluster that would take over; run it on one of its hosts.")
+    ],
+    probe: Annotated[
+        list[Path] | None,
+        typer.Option("--probe", "-p", metavar="FILE", help="An SQL file or a script to run on the fork; repeatable."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also plan the switchover, on the ACTIVE cluster, whose file must be here.")
+    ] = False,
+    probe_timeout_s: Annotated[
+        float | None,
+        timeout_option("How long a probe may take. Default: [drills] probe_timeout_s.", "--probe-timeout-s"),
+    ] = None,
+    history: Annotated[bool, typer.Option("--history", help="List the drills of the cluster, and run none.")] = False,
+) -> None:
+    """Rehearse a failover on a fork of a cluster's tables, while everything else goes on."""
+    with _opened(invocation, of) as (cluster, found, printer):
+        if history:
+            _list(cluster, printer)
+            return
+        from peer.drill.report import save_report
+        from peer.drill.run import DrillRequest, RunningDrill
+
+        rehearse = _rehearsal(invocation, cluster) if full else None
+        request = DrillRequest(
+            tuple(probe or ()), rehearse, os.path.abspath(found.target), probe_timeout_s, tell=printer.line
+        )
+        report = RunningDrill(cluster, request).run()
+        page = save_report(report, cluster.config.drills_dir / report.drill.id)
+        _show(report, page, printer)
+        if not report.drill.passed:
+            raise typer.Exit(1)
+
+
+@contextmanager
+def _opened(invocation: Invocation, name: str) -> Iterator[tuple[Cluster, FoundCluster, Printer]]:
+    """The cluster that is drilled, by its name or, if ``--cluster`` or the environment names it, as that says."""
+    found = None
+    try:
+        found = invocation.find()
+    except ConfigError:
+        if invocation.cluster is not None:
+            raise
+    if found is None or found.name != name:
+        try:
+            found = find_cluster(name, {}, Path.cwd())
+        except ConfigError:
+            raise RequestError(
+                f"a drill of {name} is run on a host of {name}, and its configuration was not found here",
+                f"There: walship drill {name}. If its file is here: walship --cluster FILE drill {name}",
+            ) from None
+    with Invocation(found.target, invocation.as_json, invocation.debug).connect() as (cluster, printer):
+        yield cluster, found, printer
+
+
+def _rehearsal(invocation: Invocation, cluster: Cluster) -> Callable[[], SwitchoverPlan]:
+    """Plans the switchover from the ACTIVE cluster to this one."""
+
+    def plan() -> SwitchoverPlan:
+        from peer.client.connect import connect
+        from peer.failover.role_change import RoleChange
+        from peer.failover.switchover import plan_switchover
+
+        sources = {route.source.name for route in cluster.ledger.landing.routes()}
+        names = [name for name in sorted(sources) if _is_here(name)]
+        if len(names) != 1:
+            known = ", ".join(sorted(sources)) or "none"
+            raise RequestError(
+                f"the clusters that send to {cluster.name} are {known}, and the file of one of them must be here",
+                "Run it in a folder that has both clusters' files",
+            )
+        with connect(find_cluster(names[0], {}, Path.cwd()).target, for_writing=False) as active:
+            return plan_switchover(RoleChange(active), cluster.name)
+
+    return plan
+
+
+def _is_here(name: str) -> bool:
+    try:
+        find_cluster(name, {}, Path.cwd())
+    except ConfigError:
+        return False
+    return True
+
+
+def _show(report: DrillReport, page: Path, printer: Printer) -> None:
+    if printer.as_json:
+        printer.value({**asdict(report), "page": str(page)})
+        return
+    rows = [
+        {"probe": each.name, "result": "passed" if each.passed else "failed", "took": seconds_text(each.seconds)}
+        for each in report.probes
+    ]
+    if rows:
+        printer.rows(rows, ("probe", "result", "took"))
+    drill = report.drill
+    verdict = "passed" if drill.passed else "did not pass"
+    measured = ""
+    if drill.rpo_s is not None:
+        measured = f", as of {moment_text(drill.instant)}: RPO {seconds_text(drill.rpo_s)}"
+        measured += "" if drill.rto_s is None else f", RTO {seconds_text(drill.rto_s)}"
+    printer.line(f"drill {drill.id} {verdict}{measured}. {len(report.tables)} tables. Report: {page}")
+    for problem in report.problems:
+        printer.note(problem)
+
+
+def _list(cluster: Cluster, printer: Printer) -> None:
+    rows = [
+        {
+            "drill": each.id,
+            "began": moment_text(each.begun),
+            "result": "passed" if each.passed else "did not pass" if each.ended else "runs, or was killed",
+            "as_of": moment_text(each.instant),
+            "rpo": "" if each.rpo_s is None else seconds_text(each.rpo_s),
+            "rto": "" if each.rto_s is None else seconds_text(each.rto_s),
+            "by": "schedule" if each.scheduled else "",
+            "why": each.why,
+            "report": each.report,
+        }
+        for each in cluster.ledger.drills.all()
+    ]
+    printer.rows(rows, ("drill", "began", "result", "as_of", "rpo", "rto", "by", "why", "report"), "no drills yet")
