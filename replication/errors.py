@@ -69,10 +69,13 @@ class ReplicationError(Exception):
     Args:
         what: one line: what failed, on which cluster, table, file or offset.
         hint: one line: what a person should do; empty when there is nothing to do.
+
+    ``is_partial`` says, of an append, that earlier frames of it are durable.
     """
 
     retryable = False
     exit_code = 1
+    is_partial = False
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(what)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from peer.client.cluster import Cluster
 from peer.client.contacts import read_public
+from peer.client.following import FollowingCluster
+from peer.client.opened import OpenedParts
+from peer.client.search import OpenedCluster
 from replication import config as configuration
 from replication import log
 from replication.config import Config
@@ -16,41 +19,83 @@ from replication.coordination.base import HostRecord
 from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.tls import ZookeeperTls
 from replication.errors import ConfigError, NoWorkerError, ReplicationError
+from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import open_ledger
 from replication.settings import ZooKeeperSection
 
 _REMEDY = "Connect on a host of that cluster, or give its configuration file"
 
 
-def connect(target: str | Path, zookeeper_tls: ZooKeeperSection | None = None, *, for_writing: bool = True) -> Cluster:
+def connect(
+    target: str | Path | Sequence[str | Path],
+    zookeeper_tls: ZooKeeperSection | None = None,
+    *,
+    for_writing: bool = True,
+    follow: bool = False,
+) -> Cluster:
     """Open a cluster on one of its hosts.
 
     Args:
         target: its TOML file, or ``zk1:2181,zk2:2181/east``. With an address, the host's configuration is found through
-            ZooKeeper.
+            ZooKeeper. With ``follow``, several may be given: the first that answers is used.
         zookeeper_tls: PEM files for such an address. None takes them from the environment (``WALSHIP_ZOOKEEPER_CA``,
             ``_CERT``, ``_KEY``).
         for_writing: check that this host has a live worker, without which nothing written here would be shipped. False
             opens the cluster without the check; the first append makes it then.
+        follow: whichever cluster is ACTIVE, at first and after each role change, as long as this machine is a host of
+            it. Appends that are refused because of a role change are sent again there, and reads go there.
 
     Raises:
+        ReadOnlyClusterError: with ``follow``, no cluster was ACTIVE for ``writer.append_timeout_s``.
         ConfigError: the configuration is not valid, or no cluster was ever started with it.
         NoWorkerError: this host has no live worker, or, by ZooKeeper address, is no host of that cluster.
         CoordinationError: ZooKeeper does not answer; only for writing.
     """
     log.as_library()
-    config = find_config(target, zookeeper_tls)
-    cluster = Cluster(config, open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s))
+    if follow:
+        cluster: Cluster = _following(target, zookeeper_tls)
+    elif isinstance(target, str | Path):
+        config = find_config(target, zookeeper_tls)
+        cluster = Cluster(config, _ledger(config))
+    else:
+        raise ConfigError("several clusters were given", "Give one, or follow=True")
     if for_writing:
         try:
+            if isinstance(cluster, FollowingCluster):
+                cluster.go_to_active()
             from replication.writer.wal.registration import check_worker  # deferred: a reader needs no writer
 
-            check_worker(cluster.coordination, config.cluster.host)
+            check_worker(cluster.coordination, cluster.config.cluster.host)
         except ReplicationError as error:
             cluster.close()
             error.hint += f"{'. ' if error.hint else ''}To read only: connect(…, for_writing=False)"
             raise
     return cluster
+
+
+def _following(target: str | Path | Sequence[str | Path], zookeeper_tls: ZooKeeperSection | None) -> FollowingCluster:
+    """A handle on the first target that answers."""
+    targets = [target] if isinstance(target, str | Path) else list(target)
+    problem: ReplicationError = ConfigError("no cluster was given", _REMEDY)
+    for each in targets:
+        try:
+            config = find_config(each, zookeeper_tls)
+            break
+        except ReplicationError as error:
+            problem = error
+    else:
+        raise problem
+    section = zookeeper_tls or config.zookeeper
+
+    def open_at(address: str) -> OpenedCluster:
+        found = find_config(address, section)
+        return OpenedCluster(found, OpenedParts(found, _ledger(found)))
+
+    return FollowingCluster(OpenedCluster(config, OpenedParts(config, _ledger(config))), open_at)
+
+
+def _ledger(config: Config) -> Ledger:
+    return open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
 
 
 def find_config(target: str | Path, zookeeper_tls: ZooKeeperSection | None = None) -> Config:

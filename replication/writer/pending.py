@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,7 @@ class PendingAppend:
         if self.future is not None:
             with contextlib.suppress(InvalidStateError):  # the caller has set the future
                 if self.error is not None:
-                    self.future.set_exception(self.error)
+                    self.future.set_exception(self._failure(self.error))
                 else:
                     self.future.set_result(self._result())
         self._done.release()
@@ -64,8 +65,16 @@ class PendingAppend:
                 "Use a batch id: an append with one can be repeated safely",
             )
         if self.error is not None:
-            raise self.error
+            raise self._failure(self.error)
         return self._result()
+
+    def _failure(self, error: ReplicationError) -> ReplicationError:
+        """The error for this append: that of its group, marked when steps of this append are durable."""
+        if self.position is None:
+            return error
+        own = copy(error)
+        own.is_partial = True
+        return own
 
     def _result(self) -> Position:
         assert self.position is not None, "acked without a position"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from peer.client.cluster import Cluster
+from peer.client.connect import connect
 from peer.failover import switchover as switching
 from peer.failover.role_change import RoleChange
 from replication.errors import ReadOnlyClusterError, ReplicationError
@@ -69,12 +70,13 @@ class Load:
     def __init__(self, cluster: Cluster, first: int) -> None:
         self.acked: list[int] = []
         self.refused = ""
+        self.is_enough = False
         self._thread = threading.Thread(target=self._run, args=(cluster, first))
         self._thread.start()
 
     def _run(self, cluster: Cluster, first: int) -> None:
         number = first
-        while True:
+        while not self.is_enough:
             try:
                 cluster.upsert("ops.t", [{"id": number, "text": "load"}])
             except ReplicationError as error:
@@ -119,6 +121,30 @@ def test_a_switchover_under_load_loses_no_acked_row_and_back_again(pair: Pair) -
         (role, epoch), (other_role, other_epoch) = roles(source, other)
         assert (role, other_role) == ("STANDBY", "ACTIVE") and epoch == other_epoch
         assert source.json("switchover", other.name)["epoch"] == epoch  # it is so already
+
+
+def test_a_writer_that_follows_goes_on_at_the_successor_and_back(pair: Pair) -> None:  # scenario 23
+    east, west = pair
+    address = f"{east.config.zookeeper_servers}{east.config.zookeeper_root}"
+    with connect(address, follow=True) as handle:
+        load = Load(handle, 300_000)
+        for source, other in ((east, west), (west, east)):
+            before = len(load.acked)
+            wait_until(lambda b=before: len(load.acked) > b + 20, timeout_s=60, what=f"acks of {source.name}")
+            source.shell("switchover", other.name)
+            wait_until(lambda o=other: handle.name == o.name, timeout_s=30, what=f"the writer at {other.name}")
+        before = len(load.acked)
+        wait_until(lambda: len(load.acked) > before + 20, timeout_s=60, what="acks at east again")
+        load.is_enough = True
+        load.join()
+        assert load.refused == ""
+        assert {row["id"] for row in handle.read("ops.t", "id >= 300000", ["id"]).read_all().to_pylist()} <= set(
+            load.acked
+        )
+    with connect([west.file, east.file], follow=True) as handle:
+        assert handle.name == "east"
+    await_rows(west, "id >= 300000", load.acked)
+    await_same(east, west)
 
 
 def test_a_plan_says_what_would_be_done_and_changes_nothing(pair: Pair) -> None:  # scenario 30

@@ -1,0 +1,233 @@
+"""A following handle: refused appends go to the successor, in order and once; it never goes to a cluster behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from peer.client import search
+from peer.client.contacts import ContactedPeer, Contacts
+from peer.client.following import FollowingCluster
+from peer.client.opened import OpenedParts
+from peer.client.search import OpenedCluster
+from replication.coordination.paths import MemberKind, Quorum
+from replication.coordination.session import Coordination
+from replication.core.definition.define import typed_table
+from replication.core.roles import Role, RoleState
+from replication.core.rows.batch import decode_payload
+from replication.core.succession import Succession
+from replication.errors import NoWorkerError, PeerUnavailableError, ReadOnlyClusterError
+from replication.files.frames import frames
+from replication.ledger.base import Peer
+from replication.ledger.sql.ledger import open_ledger
+from replication.link.base import Description
+from replication.writer.wal.durable_length import DurableLength
+from tests.sites import SCHEMA, Site
+
+LOG = typed_table("ops.log", SCHEMA, [], uuids=iter(uuid4, None))
+
+
+class Parts(OpenedParts):
+    """Opened parts whose ZooKeeper is in memory."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site.config, open_ledger(site.config.ledger_url))
+        self.session = site.ensemble.connect(site.config.zookeeper_root)
+
+    @property
+    def coordination(self) -> Coordination:
+        return self.session
+
+    def close(self) -> None:
+        super().close()
+        self.session.close()
+
+
+@dataclass
+class Clusters:
+    """Clusters with one table each, on this machine; ``away`` answer nobody."""
+
+    sites: dict[str, Site]
+    away: set[str]
+    followed: FollowingCluster | None = None
+
+    def set_role(self, name: str, role: Role, epoch: int) -> None:
+        coordination = self.sites[name].coordination
+        coordination.set_role(RoleState(role, epoch), coordination.role().version)
+        self.sites[name].ledger.terms.keep_role(RoleState(role, epoch))
+
+    def know(self, at: str, origin: str, successor: str, epoch: int) -> None:
+        """A succession that one cluster knows, with the successor's address."""
+        site, there = self.sites[at], self.sites[successor].cluster
+        site.ledger.successions.record(Succession(self.sites[origin].cluster, there, epoch, 7, is_planned=True))
+        site.ledger.successions.keep_address(there, f"zk:1/{successor}")
+
+    def switch(self, origin: str, successor: str, epoch: int) -> None:
+        self.set_role(origin, Role.STANDBY, epoch)
+        self.know(origin, origin, successor, epoch)
+        self.set_role(successor, Role.ACTIVE, epoch)
+
+    def open_at(self, address: str) -> OpenedCluster:
+        name = address.rpartition("/")[2]
+        if name not in self.sites:
+            raise NoWorkerError(f"This machine is no host of cluster {name}")
+        return OpenedCluster(self.sites[name].config, Parts(self.sites[name]))
+
+    def follow(self, name: str = "east") -> FollowingCluster:
+        self.followed = FollowingCluster(self.open_at(f"zk:1/{name}"), self.open_at)
+        return self.followed
+
+    def written(self, name: str) -> list[int]:
+        """Ids in the order in which they were published."""
+        site, found = self.sites[name], list[int]()
+        for row in site.ledger.files.all():
+            counters = None if row.closed else DurableLength.open(row.path, row.boot)
+            end = row.closed_length if counters is None else counters.length
+            if counters is not None:
+                counters.close()
+            handle = site.files.open(row.path)
+            for view, payload in frames(handle, 256, end):
+                found += decode_payload(payload, LOG.versions[view.header.group]).column("id").to_pylist()
+            handle.close()
+        return found
+
+
+@pytest.fixture
+def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Clusters]:
+    writer = {"append_timeout_s": getattr(request, "param", 30.0), "lease_s": 2.0}
+    made = Clusters({name: Site(tmp_path, name, writer=writer) for name in ("east", "west", "north")}, set())
+
+    class Asked(Contacts):
+        def reach(self, name: str, zookeepers: str, invitation: str = "") -> ContactedPeer:
+            if name in made.away:
+                raise PeerUnavailableError(f"nothing of {name} answers")
+            site, state = made.sites[name], made.sites[name].coordination.role().state
+            public, quorum = site.coordination.public(), Quorum.parse(zookeepers)
+            return ContactedPeer(quorum, public, Description(site.cluster, "1", state.role.value, state.epoch))
+
+    monkeypatch.setattr(search, "Contacts", Asked)
+    with ExitStack() as stack:
+        for name, site in made.sites.items():
+            stack.callback(site.close)
+            site.ledger.tables.create(LOG)
+            site.coordination.enrol(MemberKind.WORKERS, "h0", {})
+            if name != "east":
+                made.set_role(name, Role.STANDBY, 1)
+        yield made
+        if made.followed is not None:
+            made.followed.close()
+
+
+def row(number: int) -> dict[str, object]:
+    return {"id": number, "text": "t"}
+
+
+def table(first: int, count: int) -> pa.Table:
+    return pa.Table.from_pylist([row(n) for n in range(first, first + count)], SCHEMA)
+
+
+def test_refused_appends_go_to_the_successor_in_order_and_once(clusters: Clusters) -> None:  # scenario 23
+    handle = clusters.follow()
+    before = handle.upsert("ops.log", [row(0)])
+    clusters.switch("east", "west", 2)
+    futures = [handle.upsert_async("ops.log", [row(n)]) for n in range(1, 40)]
+    last = handle.upsert("ops.log", [row(40)])
+    futures += [handle.upsert_async("ops.log", table(41 + n * 100, 100)) for n in range(3)]
+    positions = [future.result(20) for future in futures]
+    assert handle.name == "west" and handle.ledger.cluster == clusters.sites["west"].cluster
+    there = clusters.written("west")
+    assert sorted(clusters.written("east") + there) == list(range(341)), "each once"
+    assert there == sorted(there), "in the order of the calls"
+    assert before.cluster.name == "east" and last.cluster.name == positions[-1].cluster.name == "west"
+    clusters.switch("west", "east", 3)
+    assert handle.upsert("ops.log", [row(900)]).cluster.name == "east" == handle.name
+
+
+def test_appends_of_the_time_in_which_no_cluster_is_active_wait_for_one(clusters: Clusters) -> None:
+    handle = clusters.follow()
+    handle.upsert("ops.log", [row(0)])
+    clusters.set_role("east", Role.STANDBY, 2)
+    clusters.know("east", "east", "west", 2)
+    promoted = threading.Timer(0.3, clusters.set_role, ("west", Role.ACTIVE, 2))
+    promoted.start()
+    assert handle.upsert("ops.log", [row(1)]).cluster.name == "west"
+    promoted.join()
+
+
+@pytest.mark.parametrize("clusters", [2.0], indirect=True)
+def test_without_an_active_cluster_the_error_comes_in_time_and_tells_what_was_found(clusters: Clusters) -> None:
+    handle = clusters.follow()
+    clusters.set_role("east", Role.STANDBY, 2)
+    clusters.sites["east"].ledger.rules.define(
+        Peer("west", "zk:1/west", clusters.sites["west"].cluster), clusters.sites["east"].term
+    )
+    clusters.sites["east"].ledger.rules.define(
+        Peer("north", "zk:1/north", clusters.sites["north"].cluster), clusters.sites["east"].term
+    )
+    clusters.away.add("north")
+    waits = [handle.upsert_async("ops.log", [row(1)]), handle.upsert_async("ops.log", [row(2)])]
+    for failing in (waits[0].result, waits[1].result, lambda: handle.upsert("ops.log", [row(0)])):
+        with pytest.raises(ReadOnlyClusterError) as refused:
+            failing()
+        assert "east is STANDBY (epoch 2); west is STANDBY (epoch 1); north does not answer" in refused.value.what
+    clusters.set_role("east", Role.ACTIVE, 3)
+    assert handle.upsert("ops.log", [row(3)]).cluster.name == "east"
+    assert clusters.written("east") == [3]
+
+
+@pytest.mark.parametrize("clusters", [2.0], indirect=True)
+def test_a_cluster_that_is_behind_is_never_followed(clusters: Clusters) -> None:
+    """West was ACTIVE under epoch 1, before east and north were; it does not know that, and answers."""
+    handle = clusters.follow()
+    clusters.set_role("west", Role.ACTIVE, 1)
+    clusters.set_role("east", Role.STANDBY, 3)
+    clusters.know("east", "east", "north", 3)
+    clusters.sites["east"].ledger.rules.define(
+        Peer("west", "zk:1/west", clusters.sites["west"].cluster), clusters.sites["east"].term
+    )
+    clusters.away.add("north")
+    with pytest.raises(ReadOnlyClusterError, match=r"north does not answer .*; west is ACTIVE \(epoch 1\)"):
+        handle.upsert("ops.log", [row(0)])
+    assert handle.name == "east" and clusters.written("west") == []
+
+
+def test_a_successor_that_was_succeeded_leads_on(clusters: Clusters) -> None:
+    handle = clusters.follow()
+    clusters.switch("east", "west", 2)
+    clusters.switch("west", "north", 3)
+    assert handle.upsert("ops.log", [row(0)]).cluster.name == "north"
+
+
+@pytest.mark.parametrize("clusters", [2.0], indirect=True)
+def test_a_successor_elsewhere_is_named(clusters: Clusters) -> None:
+    handle = clusters.follow()
+    clusters.switch("east", "west", 2)
+    handle._open_at = lambda address: clusters.open_at("zk:1/far")
+    with pytest.raises(ReadOnlyClusterError, match="This machine is no host of cluster far"):
+        handle.upsert("ops.log", [row(0)])
+
+
+def test_rows_of_a_stream_are_not_sent_again_but_the_handle_has_moved(clusters: Clusters) -> None:
+    handle = clusters.follow()
+    handle.upsert("ops.log", [row(0)])
+    clusters.switch("east", "west", 2)
+    with pytest.raises(ReadOnlyClusterError, match="west is ACTIVE, but these rows were read from a stream"):
+        handle.upsert("ops.log", iter([row(1)]))
+    with pytest.raises(ReadOnlyClusterError, match="is STANDBY"):
+        clusters.follow("east").upsert_async("ops.log", iter([row(2)])).result(20)
+    assert handle.upsert("ops.log", iter([row(3)])).cluster.name == "west"
+    handle.close()
+
+
+def test_definitions_are_changed_on_the_active_cluster(clusters: Clusters) -> None:
+    handle = clusters.follow()
+    clusters.switch("east", "west", 2)
+    handle.create_table("ops.made", "id long", "id")
+    assert [spec.name for spec in clusters.sites["west"].ledger.tables.all()] == ["ops.log", "ops.made"]
