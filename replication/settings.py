@@ -116,6 +116,7 @@ class ClusterSection(_Section):
     host: Name = Field("h0", description="this host's slot, part of file ids; one per host, never reused")
     data_dir: Folder = Field(Path("."), description="for WALs, landing files, ledger and warehouse")
     location: str = Field("", description="where this host is, in your own words; shown by status")
+    standby: bool = Field(False, description="whether a new cluster begins as STANDBY; has no effect later")
 
 
 class ZooKeeperSection(_Section):

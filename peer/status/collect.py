@@ -23,6 +23,7 @@ from peer.status.paths import InboundPath, paths
 from peer.status.refused import RefusedMessages, refused_lately
 from peer.status.replay_report import ReplayReport
 from peer.status.retained import Retained, retained
+from peer.status.roles import RoleHistory, role_history
 from peer.status.sending import PeerSending, sending
 from peer.status.unreadable import Unreadable, unreadable
 from replication.config import Config
@@ -109,6 +110,7 @@ class ClusterStatus:
     disk: DiskForecast
     quarantined: tuple[Quarantined, ...]
     lost_writes: tuple[Quarantined, ...]
+    role_history: RoleHistory
     unreadable: tuple[Unreadable, ...]
     lost: tuple[LostHere, ...]
     far_ahead: tuple[FarAhead, ...]
@@ -137,6 +139,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
     specs = {spec.uuid: spec for spec in ledger.tables.all()}
     kept = ledger.replay.quarantined()
     quarantined = tuple(frame for frame in kept if not frame.succession)
+    lost_writes = tuple(frame for frame in kept if frame.succession and not frame.discarded)
     report = ReplayReport.load(ledger.replay)
     pending = ledger.replay.pending()
     policy = RetentionPolicy(members.keeps_tables, config.master.peer_bytes_max)
@@ -160,7 +163,8 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         peer_forecasts=peer_forecasts(ledger, config, now),
         disk=disk_forecast(ledger, config, now),
         quarantined=quarantined,
-        lost_writes=tuple(frame for frame in kept if frame.succession and not frame.discarded),
+        lost_writes=lost_writes,
+        role_history=role_history(ledger, lost_writes),
         unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, config.data_dir, report)),
         lost=tuple(
             lost_here(ledger.salvage.acknowledged_losses(), {table: spec.name for table, spec in specs.items()})

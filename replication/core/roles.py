@@ -47,6 +47,10 @@ class RoleState:
             raise FormatError(f"the role node holds {content[:80]!r}: {error}") from None
 
 
+#: Of a cluster whose role was never changed.
+FIRST_ROLE = RoleState()
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A writer's right to ack under one role epoch, until ``lease_s`` after its last confirmed read *started*.

@@ -58,6 +58,9 @@ def init(
             metavar="FOLDER", help="TLS certificates: ca.pem, HOST.pem, HOST.key (without --host: NAME.pem, NAME.key)."
         ),
     ] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="It begins as STANDBY: its tables and rows come from peers only.")
+    ] = False,
 ) -> None:
     """Write the configuration of a new cluster, or of another host of a cluster."""
     name = check_name(name or directory.absolute().name, "cluster name")
@@ -65,7 +68,7 @@ def init(
     keeper = {"embedded": False, "servers": zookeepers} if zookeepers else own
     pem = {} if certificates is None else _pem_files(certificates.absolute(), host or name)
     given: dict[str, dict[str, object]] = {
-        "cluster": {"host": host} if host else {},
+        "cluster": {**({"host": host} if host else {}), **({"standby": True} if standby else {})},
         "zookeeper": {**keeper, **pem},
         "ledger": {"url": ledger} if ledger else {},
         "receiver": {"listen": listen},

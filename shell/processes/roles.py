@@ -21,6 +21,8 @@ from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
 from replication.core.ids import ClusterId
 from replication.core.position import Position
+from replication.core.roles import FIRST_ROLE, RoleState
+from replication.core.roles import Role as ClusterRole
 from replication.errors import ConfigError, CoordinationError
 from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import initialise, open_ledger
@@ -47,7 +49,8 @@ def make_ledger(config: Config) -> ClusterId:
         ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
     except ConfigError:
         with contextlib.suppress(ConfigError):  # another host may have made it; its owner is checked below
-            initialise(config.ledger_url, ClusterId(config.cluster.name, uuid4()))
+            role = RoleState(ClusterRole.STANDBY, 2) if config.cluster.standby else FIRST_ROLE
+            initialise(config.ledger_url, ClusterId(config.cluster.name, uuid4()), role)
         ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
     try:
         if ledger.cluster.name != config.cluster.name:

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from peer.status.operations import UnfinishedOperation
 
 _OPERATIONS_MAX = 10
+_SUCCESSIONS_MAX = 3
 
 
 def show_status(printer: Printer, found: ClusterStatus) -> None:
     """Print the whole page."""
     _show_cluster(printer, found)
+    _show_role_history(printer, found)
     _show_hosts(printer, found)
     _show_replay(printer, found)
     show_tables_at_peers(printer, found)
@@ -80,6 +82,22 @@ def _show_cluster(printer: Printer, found: ClusterStatus) -> None:
         f"workers {', '.join(members.workers) or 'none'}; receivers {', '.join(members.receivers) or 'none'}; "
         f"{members.writers} writers"
     )
+
+
+def _show_role_history(printer: Printer, found: ClusterStatus) -> None:
+    """The newest successions on one line, and the lost writes of all."""
+    known = found.role_history.successions
+    if not known:
+        return
+    told = "; ".join(
+        f"{each.successor} took over from {each.origin} {moment_text(each.at)} "
+        f"({'switchover' if each.planned else 'failover'}, epoch {each.epoch})"
+        for each in reversed(known[-_SUCCESSIONS_MAX:])
+    )
+    more = f"; {len(known) - _SUCCESSIONS_MAX} before" if len(known) > _SUCCESSIONS_MAX else ""
+    active = f"; ACTIVE: {found.role_history.active}" if found.role_history.active else ""
+    where = f" ({found.role_history.zookeepers})" if found.role_history.zookeepers else ""
+    printer.line(f"{told}{more}{active}{where}; lost writes to decide: {len(found.lost_writes)} frames")
 
 
 def _show_hosts(printer: Printer, found: ClusterStatus) -> None:

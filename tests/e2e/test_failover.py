@@ -28,14 +28,16 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """East ACTIVE, west STANDBY and sent ``ops.t`` by east; each test leaves them so."""
     folder = tmp_path_factory.mktemp("failover")
     replay = {"fold_interval_s": 5.0, "spark_idle_s": 5.0}
-    made = start(folder / "east", "east", replay=replay), start(folder / "west", "west", replay=replay)
+    standby = {"standby": True}  # as ``walship init --standby`` writes it
+    made = start(folder / "east", "east", replay=replay), start(folder / "west", "west", replay=replay, cluster=standby)
     with ExitStack() as stack:
         for site in made:
             stack.callback(site.stop)
         await_ready(made, START_TIMEOUT_S)
         east, west = made
-        west.shell("readonly", "on")
         define(east, west)
+        assert west.json("readonly")["role"] == "STANDBY"
+        assert "west is STANDBY" in west.shell("createtable", "ops.t", "id long", "-k", "id", code=5)
         east.shell("createtable", "ops.t", "id long, text string", "-k", "id")
         east.shell("enablereplication", "-t", "ops.t", "west")
         yield made
@@ -121,6 +123,9 @@ def test_a_switchover_under_load_loses_no_acked_row_and_back_again(pair: Pair) -
         (role, epoch), (other_role, other_epoch) = roles(source, other)
         assert (role, other_role) == ("STANDBY", "ACTIVE") and epoch == other_epoch
         assert source.json("switchover", other.name)["epoch"] == epoch  # it is so already
+        told = [site.json("status")["role_history"] for site in (source, other)]
+        assert (told[0]["active"], told[1]["active"]) == (other.name, "") and other.name in told[0]["zookeepers"]
+        assert [(each["origin"], each["planned"]) for each in told[1]["successions"]][-1] == (source.name, True)
 
 
 def test_a_writer_that_follows_goes_on_at_the_successor_and_back(pair: Pair) -> None:  # scenario 23

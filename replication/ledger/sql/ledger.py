@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from replication.core.ids import ClusterId
+from replication.core.roles import FIRST_ROLE, RoleState
 from replication.errors import ConfigError, VersionError
 from replication.ledger.base import Ledger
 from replication.ledger.sql.schema import tables as schema
@@ -198,8 +199,10 @@ class SqlLedger:
         self._store.close()
 
 
-def initialise(url: str, cluster: ClusterId) -> None:
+def initialise(url: str, cluster: ClusterId, role: RoleState = FIRST_ROLE) -> None:
     """Create an empty ledger for ``cluster`` at ``url``. An existing ledger of the same cluster is left as it is.
+
+    ``role`` is the cluster's first role.
 
     Raises:
         ConfigError: the ledger at ``url`` belongs to another cluster, or another incarnation of it.
@@ -207,7 +210,7 @@ def initialise(url: str, cluster: ClusterId) -> None:
     """
     store = SqlStore(url)
     try:
-        prepare(store, cluster)
+        prepare(store, cluster, role)
         _forget_dropped(store)
     finally:
         store.close()
@@ -223,7 +226,7 @@ def _forget_dropped(store: SqlStore) -> None:
         DefinitionFiles(store.path).forget_tables(dropped)
 
 
-def prepare(store: SqlStore, cluster: ClusterId) -> None:
+def prepare(store: SqlStore, cluster: ClusterId, role: RoleState = FIRST_ROLE) -> None:
     """Do what ``initialise`` does, on an open store."""
     import replication.ledger.sql.schema.commits  # noqa: F401  its tables are created, too
     import replication.ledger.sql.schema.drills  # noqa: F401
@@ -236,6 +239,8 @@ def prepare(store: SqlStore, cluster: ClusterId) -> None:
         kept = {row.name: row.value for row in connection.execute(schema.meta.select())}
         if not kept:
             rows = {"schema": str(SCHEMA_VERSION), "cluster": str(cluster)}
+            if role != FIRST_ROLE:
+                rows["role"] = role.encode().decode()
             connection.execute(schema.meta.insert(), [{"name": name, "value": value} for name, value in rows.items()])
             return
     _check(kept, cluster, store)

@@ -189,6 +189,19 @@ def test_init_writes_a_configuration_that_loads_and_never_overwrites_one(tmp_pat
     assert main.run(["init", "east"]) == RequestError.exit_code
 
 
+def test_init_standby_begins_as_standby_and_only_once(tmp_path, capsys):
+    assert main.run(["init", str(tmp_path / "west"), "--standby"]) == 0
+    config = configuration.load(tmp_path / "west" / "walship.toml")
+    config.data_dir.mkdir(exist_ok=True)
+    make_ledger(config)
+    with contextlib.closing(open_ledger(config.ledger_url)) as ledger:
+        assert ledger.terms.role() == RoleState(Role.STANDBY, 2)
+        ledger.terms.keep_role(RoleState(Role.ACTIVE, 3))
+    make_ledger(config)
+    with contextlib.closing(open_ledger(config.ledger_url)) as ledger:
+        assert ledger.terms.role() == RoleState(Role.ACTIVE, 3)
+
+
 def test_a_name_that_can_be_no_cluster_is_refused(tmp_path):
     assert main.run(["init", str(tmp_path / "x"), "--name", "a/b"]) == 3
 

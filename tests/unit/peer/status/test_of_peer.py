@@ -10,14 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from rich.console import Console
 
 from peer.status.collect import ClusterStatus, collect
 from peer.status.members import Members
+from replication.core.ids import ClusterId
+from replication.core.succession import Succession
 from replication.errors import UnknownPeerError
-from replication.ledger.base import PatternRule
+from replication.ledger.base import PatternRule, Quarantined
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.status import status
@@ -88,3 +91,25 @@ def test_where_the_host_stands_is_shown_when_it_says_so(told: Told) -> None:
     assert "location of this host: Ulm" in told.run(None, as_json=False)
     told.out.truncate(told.out.seek(0))
     assert json.loads(told.run(None, as_json=True))["location"] == "Ulm"
+
+
+def test_who_took_over_from_whom_is_one_line_with_the_lost_writes(told: Told) -> None:  # scenario 25
+    east, west, north = told.east.cluster, ClusterId("west", UUID(int=2)), ClusterId("north", UUID(int=3))
+    assert "took over" not in told.run(None, as_json=False)
+    records = told.east.ledger.successions
+    records.record(Succession(east, west, 2, 1_700_000_000_000_000, is_planned=True))
+    lost = Succession(west, north, 3, 1_700_000_100_000_000, is_planned=False)
+    records.record(lost)
+    records.keep_address(north, "zk:2181/walship/north")
+    wal = told.east.ledger.files.all()[0].file
+    told.east.ledger.replay.quarantine(Quarantined(wal, 256, 300, UUID(int=9), "late", "/x", 1, succession=str(lost)))
+    said = told.run(None, as_json=False)
+    (line,) = (line for line in said.splitlines() if "took over" in line)
+    assert line == (
+        "north took over from west 2023-11-14 22:15:00.000Z (failover, epoch 3);"
+        " west took over from east 2023-11-14 22:13:20.000Z (switchover, epoch 2);"
+        " ACTIVE: north (zk:2181/walship/north); lost writes to decide: 1 frames"
+    )
+    told.out.truncate(told.out.seek(0))
+    found = json.loads(told.run(None, as_json=True))["role_history"]
+    assert found["active"] == "north" and [each["lost_writes"] for each in found["successions"]] == [0, 1]

@@ -1,0 +1,51 @@
+"""Who took over from whom, for ``status``: the successions that a cluster knows, and the lost writes of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from replication.ledger.base import Ledger, Quarantined
+from replication.roles.active import known_active
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSuccession:
+    """``successor`` took over from ``origin`` at ``at``, in microseconds since 1970, by a switchover if it was planned.
+
+    ``lost_writes`` of its frames are kept here and wait for a decision.
+    """
+
+    origin: str
+    successor: str
+    epoch: int
+    at: int
+    planned: bool
+    lost_writes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleHistory:
+    """``active`` is the cluster that took over from this one, with its address; "" for none. Successions by epoch."""
+
+    active: str
+    zookeepers: str
+    successions: tuple[KnownSuccession, ...]
+
+
+def role_history(ledger: Ledger, lost_writes: Iterable[Quarantined]) -> RoleHistory:
+    """All that this cluster knows, and what it keeps of it."""
+    kept = Counter(frame.succession for frame in lost_writes)
+    active = known_active(ledger)
+    known = sorted(ledger.successions.known().all, key=lambda each: (each.epoch, each.origin))
+    return RoleHistory(
+        "" if active is None else active.cluster.name,
+        "" if active is None else active.zookeepers,
+        tuple(
+            KnownSuccession(
+                each.origin.name, each.successor.name, each.epoch, each.at, each.is_planned, kept[str(each)]
+            )
+            for each in known
+        ),
+    )
