@@ -1,7 +1,8 @@
 """Failover: this cluster becomes ACTIVE in place of one that is lost. It is shown first what may be lost.
 
-Steps: this cluster gets ready to send everything back; the origin's older epochs end at what has landed here; this
-cluster is ACTIVE. What the origin acked beyond that becomes lost writes, once it returns and sends them.
+Steps: this cluster gets ready to send everything back; the origin's older epochs end at a time up to which everything
+has landed, or at all that has landed; this cluster is ACTIVE; later rows that were applied are taken back. These are
+kept as lost writes, and so is what the origin acked and did not send, once it returns.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from peer.client.contacts import read_public
+from peer.failover.loss import Loss, loss_of
+from peer.failover.opening import CONSISTENT, EVERYTHING, Opening, counting, opening
 from peer.failover.role_change import RoleChange, refuse
+from peer.failover.take_back import TakeBack
 from replication.commit.step import CommitStep, step_type
-from replication.core.coverage import Ranges
-from replication.core.ids import NIL_UUID, ClusterId, StreamId
+from replication.core.clock import moment_text
+from replication.core.ids import ClusterId
 from replication.core.phase import Phase
 from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
-from replication.core.routes.freshness import ClosedNotice
 from replication.core.succession import next_epoch
 from replication.errors import ReplicationError, RequestError
 from replication.link.base import Description
-
-_NONE = Ranges()
 
 
 @step_type("failover.prepare")
@@ -62,6 +63,7 @@ class EndOrigin(CommitStep[RoleChange]):
 
     origin: str
     epoch: int
+    upto: int = EVERYTHING
 
     def verify(self, context: RoleChange) -> bool:
         """Whether the succession is in the ledger."""
@@ -71,12 +73,15 @@ class EndOrigin(CommitStep[RoleChange]):
     def execute(self, context: RoleChange) -> None:
         """Store it, with the cut."""
         context.report(self.describe())
-        now = time.time_ns() // 1000
-        context.cluster.ledger.successions.take_over(ClusterId.parse(self.origin), context.own, self.epoch, now)
+        origin, now = ClusterId.parse(self.origin), time.time_ns() // 1000
+        within, _ = counting(context, origin, self.upto)
+        context.cluster.ledger.successions.take_over(origin, context.own, self.epoch, now, within)
 
     def describe(self) -> str:
         """See ``CommitStep``."""
-        return f"{ClusterId.parse(self.origin).name} is refused with role epochs below {self.epoch}"
+        name = ClusterId.parse(self.origin).name
+        counts = f"what it committed up to {moment_text(self.upto)}" if self.upto else "what has landed"
+        return f"{name} is refused with role epochs below {self.epoch}; {counts} counts"
 
 
 @step_type("failover.promote")
@@ -97,6 +102,7 @@ class TakeWrites(CommitStep[RoleChange]):
         known = context.cluster.ledger.successions.known().of(ClusterId.parse(self.origin))
         assert known is not None, "the step before stored it"
         context.takeover.promote(known)
+        context.note_started()
 
     def describe(self) -> str:
         """See ``CommitStep``."""
@@ -104,39 +110,12 @@ class TakeWrites(CommitStep[RoleChange]):
 
 
 @dataclass(frozen=True, slots=True)
-class TableLoss:
-    """What is known to be missing of a table: frames that the origin announced and that have not landed here."""
-
-    table: str
-    frames: int
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """What a failover would lose.
-
-    Attributes:
-        tables: those with frames that are known to be missing.
-        announced: the time, in microseconds since 1970, up to which the origin has announced what it acked; 0 if never.
-        seconds: what it acked in the last so many seconds is not known here; None if it never announced anything.
-    """
-
-    tables: tuple[TableLoss, ...]
-    announced: int
-    seconds: float | None
-
-    @property
-    def frames(self) -> int:
-        """Frames that are known to be missing."""
-        return sum(table.frames for table in self.tables)
-
-
-@dataclass(frozen=True, slots=True)
 class FailoverPlan:
     """What a failover would do.
 
-    ``refusals`` are what prevents it, with remedies. ``to_replay_bytes`` have landed, and are in the tables some time
-    after writes are taken. ``note`` is what is to be done later, "" for nothing.
+    ``refusals`` are what prevents it, with remedies. ``upto`` is the time at which the tables open, 0 with everything
+    that landed; ``loss`` is what is lost then, ``least_loss`` with everything that landed. ``to_replay_bytes`` have
+    landed, and are in the tables some time after writes are taken. ``note`` is what is to be done later, or "".
     """
 
     origin: str
@@ -144,32 +123,37 @@ class FailoverPlan:
     epoch: int
     steps: tuple[str, ...]
     refusals: tuple[str, ...]
+    upto: int
     loss: Loss
+    least_loss: Loss
     to_replay_bytes: int
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedOver:
-    """A failover that is done; ``seconds`` is how long it took."""
+    """A failover that is done: after ``writable_s`` seconds writes were taken, after ``seconds`` all was done."""
 
     origin: str
     successor: str
     epoch: int
+    upto: int
     loss: Loss
+    writable_s: float | None
     seconds: float
 
 
 def plan_failover(
-    context: RoleChange, origin_name: str, *, force: bool = False, incomplete: bool = False
+    context: RoleChange, origin_name: str, *, at: int = CONSISTENT, force: bool = False, incomplete: bool = False
 ) -> FailoverPlan:
     """The steps of a failover, what prevents it, and what it would lose. Changes nothing.
 
     Args:
         context: the cluster that takes over.
         origin_name: the cluster that is lost; "" for the only one that sends to this one.
+        at: the time at which the tables open, or ``CONSISTENT``, or ``EVERYTHING`` that landed.
         force: also if that cluster answers.
-        incomplete: also if a bootstrap from there is not complete.
+        incomplete: also if a bootstrap from there is not complete; the tables open with everything that landed.
 
     Raises:
         RequestError: no such cluster sends to this one, or several do and none is named.
@@ -180,14 +164,16 @@ def plan_failover(
     origin = _origin(context, routes, origin_name)
     there = None if force else _answer(context, origin)
     epoch = next_epoch(role.epoch, _highest_epoch(context, origin))
-    loss = loss_of(context, origin)
+    opens = opening(context, origin, EVERYTHING if incomplete else at)
+    loss, least = loss_of(ledger, origin, opens), loss_of(ledger, origin, Opening(EVERYTHING))
     pending = sum(part.end - part.begin for part in ledger.replay.pending())
     phases = {} if incomplete else {route.table: route.phase for route in routes if route.source == origin}
-    refusals = _refusals(context, origin, role, phases, there)
-    steps = _steps(context, origin, epoch)
+    refusals = (*_refusals(context, origin, role, phases, there), *opens.refusals)
+    steps = _steps(context, origin, epoch, opens.upto)
     described = tuple(step.describe() for step in steps)
     note = "" if isinstance(steps[0], SendBack) else _unknown_address(origin)
-    return FailoverPlan(origin.name, context.own.name, epoch, described, tuple(refusals), loss, pending, note)
+    names = origin.name, context.own.name
+    return FailoverPlan(*names, epoch, described, refusals, opens.upto, loss, least, pending, note)
 
 
 def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
@@ -200,48 +186,28 @@ def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
     began = time.monotonic()
     steps = context.unfinished_steps()
     if steps:
-        last = steps[-1]
-        if not isinstance(last, TakeWrites) or ClusterId.parse(last.origin).name != plan.origin:
+        promotion = next((step for step in steps if isinstance(step, TakeWrites)), None)
+        if promotion is None or ClusterId.parse(promotion.origin).name != plan.origin:
             raise RequestError("another role change of this cluster is unfinished", "See walship ops list")
         context.finish()
-        epoch = last.epoch
+        epoch = promotion.epoch
     else:
         refuse(list(plan.refusals), f"{plan.successor} cannot take over from {plan.origin} now")
         origin = _origin(context, context.cluster.ledger.landing.routes(), plan.origin)
-        context.run(_steps(context, origin, plan.epoch))
+        context.run(_steps(context, origin, plan.epoch, plan.upto))
         epoch = plan.epoch
-    return FailedOver(plan.origin, plan.successor, epoch, plan.loss, round(time.monotonic() - began, 3))
+    writable_s = round(context.started_s - began, 3) if context.started_s else None
+    seconds = round(time.monotonic() - began, 3)
+    return FailedOver(plan.origin, plan.successor, epoch, plan.upto, plan.loss, writable_s, seconds)
 
 
-def loss_of(context: RoleChange, origin: ClusterId) -> Loss:
-    """What the origin is known to have acked that has not landed here, and for how long nothing is known."""
-    ledger = context.cluster.ledger
-    notice = ledger.time.announced(origin)
-    now = time.time_ns() // 1000
-    names = {spec.uuid: spec.name for spec in ledger.tables.all()}
-    missing = missing_frames(notice, ledger.landing.coverage(), names)
-    tables = tuple(
-        TableLoss(names[table], frames) for table, frames in sorted(missing.items(), key=lambda m: names[m[0]])
-    )
-    return Loss(tables, notice.t, max(0.0, (now - notice.t) / 1e6) if notice.t else None)
-
-
-def missing_frames(notice: ClosedNotice, covered: Mapping[StreamId, Ranges], tables: Iterable[UUID]) -> dict[UUID, int]:
-    """How many frames of each table a notice lists that are not covered. Pure."""
-    wanted, missing = set(tables) - {NIL_UUID}, dict[UUID, int]()
-    for stream, last in notice.streams:
-        frames = covered.get(stream, _NONE).missing(0, last + 1).total if stream.table in wanted else 0
-        if frames:
-            missing[stream.table] = missing.get(stream.table, 0) + frames
-    return missing
-
-
-def _steps(context: RoleChange, origin: ClusterId, epoch: int) -> tuple[CommitStep[RoleChange], ...]:
+def _steps(context: RoleChange, origin: ClusterId, epoch: int, upto: int) -> tuple[CommitStep[RoleChange], ...]:
     """The steps; without the first one when the origin's address is not known, since nothing may delay the others."""
     ledger = context.cluster.ledger
     known = any(peer.cluster == origin for peer in ledger.rules.peers()) or ledger.successions.address(origin)
     first = (SendBack(str(origin)),) if known else ()
-    return (*first, EndOrigin(str(origin), epoch), TakeWrites(str(origin), epoch))
+    last = (TakeBack(str(origin), epoch, upto),) if upto else ()
+    return (*first, EndOrigin(str(origin), epoch, upto), TakeWrites(str(origin), epoch), *last)
 
 
 def _unknown_address(origin: ClusterId) -> str:

@@ -8,29 +8,29 @@ or exports them first.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
 import pyarrow as pa
 
 from peer.client.cluster import Cluster
+from peer.failover.landed import has_timestamps
+from peer.failover.restate import LostRows, rows_again, rows_in_place
+from peer.failover.take_back import restated_at
 from peer.repair.quarantine_actions import discard as discard_frame
 from peer.repair.quarantine_actions import name_of, retry
-from peer.tables.read import attach_latest
 from replication.core.coverage import Ranges
-from replication.core.definition.schema import OP, TS, TableSpec
+from replication.core.definition.schema import TS, TableSpec
 from replication.core.frame import FrameView, read_frame
+from replication.core.ids import FileId
 from replication.core.roles import Role
-from replication.core.rows.batch import LogBatch, decode_payload
-from replication.core.rows.convert import deletes, upserts_from_arrow
+from replication.core.rows.batch import decode_payload
 from replication.core.succession import Succession
 from replication.errors import CorruptFrameError, MissingFileError, RequestError, WaitTimeoutError
 from replication.files.local import LocalFiles
 from replication.ledger.base import Quarantined
-from replication.tables.base import DUCKDB, open_duckdb
-from replication.tables.layout import version_column
 
 _POLL_S = 0.1
 
@@ -53,6 +53,16 @@ class _Kept:
     record: Quarantined
     view: FrameView
     content: bytes
+
+    @property
+    def place(self) -> tuple[FileId, int]:
+        """Its file and offset."""
+        return self.record.file, self.record.begin
+
+    @property
+    def commit(self) -> int:
+        """Its commit time."""
+        return self.view.header.commit_hi
 
 
 def lost_writes(cluster: Cluster, table: str = "") -> list[LostWrite]:
@@ -85,7 +95,7 @@ def rows_of(cluster: Cluster, table: str) -> Iterator[pa.RecordBatch]:
     """
     spec = cluster.table(table)
     for kept in _kept(cluster, spec.uuid, also_discarded=True):
-        batch = _decoded(cluster, kept)
+        batch = _decoded(cluster, kept).batch
         shown = {name: batch.column(name) for name in batch.schema.names if name != TS}
         count = pa.repeat(pa.scalar(kept.view.header.commit_hi), batch.num_rows)
         group = pa.repeat(pa.scalar(kept.view.header.group), batch.num_rows)
@@ -96,28 +106,47 @@ def merge(cluster: Cluster, table: str = "") -> int:
     """Have lost writes applied as the versions that they are; newer rows win over them. Returns how many frames.
 
     First the successions' cuts grow in the ledger, so that the frames count here and at every peer that learns of it.
+    Those that a failover took back are written again, above the rows that stand in their place.
 
     Raises:
-        MissingFileError, CorruptFrameError: a copy cannot be read here; those before it are merged.
+        RequestError: lost writes were taken back, and this cluster is STANDBY.
+        MissingFileError, CorruptFrameError: a copy cannot be read here; tables before it are merged.
     """
     merged = 0
-    for record in _records(cluster, table):
-        kept = _read(record)
-        header = kept.view.header
-        succession = _succession(cluster, record)
-        counted = Ranges.of((header.sequence, header.sequence + 1))
-        grown = Succession(
-            succession.origin,
-            succession.successor,
-            succession.epoch,
-            succession.at,
-            is_planned=False,
-            cut={header.stream: counted},
-        )
-        cluster.ledger.successions.record(grown)
-        retry(cluster.config, cluster.ledger, LocalFiles(), record)
-        merged += 1
+    for uuid in dict.fromkeys(record.table for record in _records(cluster, table)):
+        every = [_read(record) for record in _records(cluster, "") if record.table == uuid]
+        restated = restated_at([kept.record for kept in every], {kept.place: kept.commit for kept in every})
+        for kept in every:
+            cluster.ledger.successions.record(_counting(_succession(cluster, kept.record), kept.view))
+        undone = [kept for kept in every if kept.commit < restated]
+        if undone:
+            _write_again(cluster, uuid, undone, restated)
+        for kept in every:
+            if kept.commit < restated:
+                cluster.ledger.replay.release(kept.record.file, kept.record.begin)
+            else:
+                retry(cluster.config, cluster.ledger, LocalFiles(), kept.record)
+        merged += len(every)
     return merged
+
+
+def _counting(succession: Succession, view: FrameView) -> Succession:
+    """The succession with a cut of this frame only."""
+    counted = Ranges.of((view.header.sequence, view.header.sequence + 1))
+    return replace(succession, cut={view.header.stream: counted})
+
+
+def _write_again(cluster: Cluster, table: UUID, undone: Sequence[_Kept], restated: int) -> None:
+    if cluster.coordination.role().state.role is not Role.ACTIVE:
+        raise RequestError(
+            f"the failover to {cluster.name} took rows back, which only the ACTIVE cluster can write again",
+            f"Make {cluster.name} ACTIVE first: walship switchover {cluster.name}",
+        )
+    spec = next((spec for spec in cluster.tables() if spec.uuid == table), None)
+    if spec is not None:
+        lost = [_decoded(cluster, kept) for kept in undone]
+        if logs := rows_again(cluster.reader.catalog, spec, lost, restated):
+            cluster.restate(logs, restated + 1)
 
 
 def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0) -> int:
@@ -145,54 +174,22 @@ def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0) -> int:
 
 def _restate(cluster: Cluster, spec: TableSpec, kept: Sequence[_Kept], timeout_s: float) -> None:
     """Write this cluster's rows of the keys in ``kept``, where those are older, above the newest of ``kept``."""
-    batches = [(each.view.header.group, each.view.header.commit_hi, _decoded(cluster, each)) for each in kept]
+    lost = [_decoded(cluster, each) for each in kept]
     if not spec.key:
         raise RequestError(
             f"{spec.name} has no key, so its lost writes cannot be undone by writing rows",
             f"Merge them, or make the other cluster's table anew: walship droptable {spec.name} there, then"
             " enablereplication --bootstrap",
         )
-    if any(TS in batch.schema.names and batch.column(TS).null_count < batch.num_rows for _, _, batch in batches):
+    if any(map(has_timestamps, lost)):
         raise RequestError(
             f"lost writes of {spec.name} have timestamps of their own, which later writes do not win over",
             "Merge them, and write the cells that are wanted with newer timestamps",
         )
     _await_own_writes(cluster, spec, timeout_s)
-    commit = max(commit for _, commit, _ in batches) + 1
-    logs: list[LogBatch] = []
-    for group in dict.fromkeys(group for group, _, _ in batches):
-        keys = [(commit, batch.select(list(spec.key))) for of, commit, batch in batches if of == group]
-        logs += _rows_in_place(cluster, spec, group, keys)
+    logs = rows_in_place(cluster.reader.catalog, spec, lost, time.time_ns() // 1000)
     if logs:
-        cluster.restate(logs, commit)
-
-
-def _rows_in_place(
-    cluster: Cluster, spec: TableSpec, group: str, lost: Iterable[tuple[int, pa.RecordBatch]]
-) -> list[LogBatch]:
-    """Upserts and deletes of one group that give the lost keys what this cluster has; newer rows are left out."""
-    parts = [
-        pa.Table.from_batches([keys]).append_column("_lost", pa.repeat(pa.scalar(commit), keys.num_rows))
-        for commit, keys in lost
-    ]
-    by = [DUCKDB.name(name) for name in spec.key]
-    columns = [name for name in spec.group_columns(group) if name not in spec.key]
-    merged = spec.kind if spec.kind == "cell" else group
-    with open_duckdb() as connection:
-        connection.register("lost_rows", pa.concat_tables(parts))
-        keys = f"(select {', '.join(by)}, max(_lost) as _lost from lost_rows group by all)"
-        attach_latest(connection, cluster.reader.catalog, spec, "own", versions=True)
-        same = " and ".join(f"l.{name} = o.{name}" for name in by)
-        version = DUCKDB.name(version_column("_commit", merged))
-        shown = ", ".join(f"o.{DUCKDB.name(name)}" for name in columns)
-        selected = ", ".join([*(f"l.{name}" for name in by), *([shown] if shown else []), f"o.{version} as _own"])
-        query = f"select {selected} from {keys} l left join own o on {same} where coalesce(o.{version}, 0) < l._lost"
-        found = connection.sql(query).to_arrow_table()
-    here = found.filter(pa.compute.is_valid(found.column("_own"))).drop_columns(["_own"])
-    gone = found.filter(pa.compute.is_null(found.column("_own"))).select(list(spec.key))
-    logs = upserts_from_arrow(here, spec) if here.num_rows else []
-    logs += deletes(gone, spec) if gone.num_rows else []
-    return [log for log in logs if log.group == group]
+        cluster.restate(logs, max(rows.commit for rows in lost) + 1)
 
 
 def _await_own_writes(cluster: Cluster, spec: TableSpec, timeout_s: float) -> None:
@@ -238,15 +235,13 @@ def _read(record: Quarantined) -> _Kept:
     return _Kept(record, view, content)
 
 
-def _decoded(cluster: Cluster, kept: _Kept) -> pa.RecordBatch:
+def _decoded(cluster: Cluster, kept: _Kept) -> LostRows:
     header = kept.view.header
     version = cluster.ledger.tables.schema(header.schema)
     if version is None:
         raise CorruptFrameError(f"{kept.record.copy} has an unknown schema", offset=0, lost_bytes=len(kept.content))
     payload = memoryview(kept.content)[kept.view.payload_begin : kept.view.end]
-    batch = decode_payload(payload, version)
-    assert OP in batch.schema.names
-    return batch
+    return LostRows(header.group, header.commit_hi, version, decode_payload(payload, version))
 
 
 def _succession(cluster: Cluster, record: Quarantined) -> Succession:

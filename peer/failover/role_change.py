@@ -10,6 +10,7 @@ from importlib import import_module
 
 from peer.client.cluster import Cluster
 from peer.client.contacts import known_peer
+from peer.failover.landed import LandedFrame
 from replication.commit.leases import Leases
 from replication.commit.redo import Redo
 from replication.commit.sequence import CommitSequence
@@ -20,7 +21,7 @@ from replication.ledger.base import Peer, StoredSequence
 from replication.link.base import PeerLink
 from replication.roles.takeover import Takeover
 
-_STEP_MODULES = ("peer.failover.switchover", "peer.failover.failover")
+_STEP_MODULES = ("peer.failover.switchover", "peer.failover.failover", "peer.failover.take_back")
 #: One role change of a cluster at a time.
 URN = "role"
 
@@ -41,6 +42,7 @@ class RoleChange:
     Attributes:
         stopped_s, started_s: when writes stopped, and were taken again, on the monotonic clock; 0 when another process
             did that.
+        beyond: the frames beyond a failover's cut that had landed when it was made; None until they were read.
     """
 
     cluster: Cluster
@@ -48,6 +50,7 @@ class RoleChange:
     timeout_s: float = 60.0
     stopped_s: float = field(default=0.0, init=False)
     started_s: float = field(default=0.0, init=False)
+    beyond: tuple[LandedFrame, ...] | None = field(default=None, init=False)
 
     @property
     def takeover(self) -> Takeover:

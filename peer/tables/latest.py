@@ -157,9 +157,9 @@ class MergeQuery:
         """
         every = f"select {self._columns} from {self.changes} where {where}"
         if self.folded == Folded() or not late:
-            return self._newest(every)
+            return self.newest(every)
         keys = f"({self.changed(where if self._always_late else f'{where} and {self.is_late}')})"
-        return self._newest(" union all ".join((every, *self._stored(keys), self._tombstone_rows(keys, upto))))
+        return self.newest(" union all ".join((every, *self._stored(keys), self._tombstone_rows(keys, upto))))
 
     def kept(self, keys: str) -> str:
         """Every stored version of ``keys`` (a name, or a query in parentheses), in no order.
@@ -180,7 +180,7 @@ class MergeQuery:
 
     def live(self, keys: str) -> str:
         """The current rows of ``keys`` (a name, or a query in parentheses)."""
-        return self.rows(f"({self._newest(self.kept(keys))})")
+        return self.rows(f"({self.newest(self.kept(keys))})")
 
     def rows(self, merged: str) -> str:
         """The rows of ``<table>`` for ``merged`` versions (a name or query): user columns and version columns."""
@@ -287,7 +287,8 @@ class MergeQuery:
     def _list(self, names: Iterable[str]) -> str:
         return ", ".join(self.dialect.name(name) for name in names)
 
-    def _newest(self, versions: str) -> str:
+    def newest(self, versions: str) -> str:
+        """The newest of some versions (a query with the columns of ``kept``), by key and group."""
         by = self.keys() + (", _group" if len(self.groups) > 1 else "")
         return (
             f"select {self._columns} from (select *, row_number() over (partition by {by} order by {_ORDER}) as _rank"

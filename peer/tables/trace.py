@@ -17,14 +17,13 @@ import pyarrow as pa
 from peer.frames.decode import FrameRef, plan_decode, through
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import Selector
-from peer.tables.latest import Folded, MergeQuery
+from peer.tables.versions import attach_versions
 from replication.core.definition.schema import OP, TS, TableSpec
 from replication.core.frame import scan
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import ReplicationError, RequestError
 from replication.ledger.base import FileRow, Ledger
 from replication.tables.base import DUCKDB, LABEL, Catalog, open_duckdb
-from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
 
 PENDING_BYTES_MAX = 256 << 20
 TRIMMED = "the change log was trimmed: only the newest of the older versions is known, without its path"
@@ -135,12 +134,7 @@ def _replayed(catalog: Catalog, spec: TableSpec, wanted: pa.Table) -> list[dict[
         return []
     with open_duckdb() as connection:
         connection.register("wanted", wanted)
-        for name, suffix in (("changes", CHANGES), ("table", ""), ("tombstones", TOMBSTONES)):
-            columns = shown_columns(spec) if name == "table" else spec.columns
-            columns = columns if name != "tombstones" else tuple(spec.by_name[key] for key in spec.key)
-            catalog.attach(connection, f"kept {name}", spec.name + suffix, columns=columns)
-        names = [DUCKDB.name(f"kept {name}") for name in ("changes", "table", "tombstones")]
-        merge = MergeQuery(spec, DUCKDB, names[0], names[1], names[2], Folded())
+        merge = attach_versions(connection, catalog, spec)
         return list(connection.sql(merge.kept("wanted")).to_arrow_table().to_pylist())
 
 

@@ -7,6 +7,7 @@ Pure: the wall time is an argument.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 FAR_AHEAD_US = 60_000_000
 
@@ -29,3 +30,10 @@ class Clock:
 def is_far_ahead(commit: int, now: int) -> bool:
     """Return whether a commit time is more than ``FAR_AHEAD_US`` ahead of the wall clock ``now``."""
     return commit - now > FAR_AHEAD_US
+
+
+def moment_text(micros: int) -> str:
+    """Microseconds since 1970 as UTC text; ``-`` for 0."""
+    if not micros:
+        return "-"
+    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from uuid import UUID
@@ -174,6 +174,24 @@ class Successions:
     def newest(self) -> Succession | None:
         """The one with the highest epoch."""
         return max(self.all, key=lambda each: each.epoch, default=None)
+
+
+def common(one: Cut, two: Cut) -> dict[StreamId, Ranges]:
+    """The sequences that both have; streams without any are left out."""
+    shared = {stream: ranges.intersect(two[stream]) for stream, ranges in one.items() if stream in two}
+    return {stream: ranges for stream, ranges in shared.items() if ranges}
+
+
+def without(cut: Cut, frames: Iterable[tuple[StreamId, int]]) -> dict[StreamId, Ranges]:
+    """A cut without some frames; streams without any sequence left are left out."""
+    spans: dict[StreamId, list[tuple[int, int]]] = {}
+    for stream, sequence in frames:
+        spans.setdefault(stream, []).append((sequence, sequence + 1))
+    left = {
+        stream: ranges.subtract(Ranges.union_of(spans[stream])) if stream in spans else ranges
+        for stream, ranges in cut.items()
+    }
+    return {stream: ranges for stream, ranges in left.items() if ranges}
 
 
 def next_epoch(*known: int) -> int:

@@ -204,6 +204,9 @@ class FileRecords(Protocol):
     def retired_bytes(self) -> int:
         """Bytes of all files that were ever retired."""
 
+    def retired(self, source: ClusterId) -> int:
+        """The newest commit time in files of a cluster that landed here and were retired; 0 for none."""
+
     def move(self, file: FileId, path: str) -> bool:
         """Set the path of a CLOSED file that was moved. False when the ledger has no such file any more."""
 

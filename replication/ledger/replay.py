@@ -112,6 +112,9 @@ class Replay(Protocol):
             RequestError: no such frame is quarantined.
         """
 
+    def release(self, file: FileId, begin: int) -> None:
+        """End a frame's quarantine without applying it: its rows are in its table by other frames."""
+
     def requeue(self, file: FileId, begin: int, claim: Claim, into: FileId) -> None:
         """End a frame's quarantine, discarded or not, and have it applied from another file.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from replication.core.ids import ClusterId
-from replication.core.succession import Succession, Successions
+from replication.core.succession import Cut, Succession, Successions
 
 
 class SuccessionRecords(Protocol):
@@ -31,11 +31,14 @@ class SuccessionRecords(Protocol):
     def cancel(self, origin: ClusterId, epoch: int) -> bool:
         """Have a succession with this epoch refused from now on; False when it is stored already."""
 
-    def take_over(self, origin: ClusterId, successor: ClusterId, epoch: int, at: int) -> Succession:
+    def take_over(
+        self, origin: ClusterId, successor: ClusterId, epoch: int, at: int, within: Cut | None = None
+    ) -> Succession:
         """As ``record``, of a succession that is not planned and whose cut is what this cluster has claimed.
 
         One transaction reads the claims and stores the succession: what lands later is beyond the cut. When the
-        succession is stored already, it is returned as it is.
+        succession is stored already, it is returned as it is. With ``within``, only these sequences of what is claimed
+        count. Writers' clocks then start above what has landed by a microsecond, in which rows can be restated.
         """
 
     def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:

@@ -114,5 +114,8 @@ class Time(Protocol):
         here. With ``every_origin``: every origin ever known.
         """
 
+    def landed(self, origin: ClusterId) -> Replicated:
+        """Up to when everything of an origin has landed here, of all tables that it feeds; applied or not."""
+
     def replicated_by_table(self) -> dict[UUID, dict[ClusterId, Replicated]]:
         """``replicated(table)`` of every table that is not dropped."""

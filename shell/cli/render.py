@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
@@ -20,6 +20,7 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
+from replication.core.clock import moment_text as moment_text
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import ReplicationError
 
@@ -161,13 +162,6 @@ def seconds_text(seconds: float) -> str:
     if minutes < 120:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def moment_text(micros: int) -> str:
-    """Microseconds since 1970 as UTC text; ``-`` for 0."""
-    if not micros:
-        return "-"
-    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
 def to_json(value: Any) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,8 @@ from shell.cli.invocation import Invocation, TableArgument, add_verb, table_opti
 from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 
 if TYPE_CHECKING:
-    from peer.failover.failover import Loss
+    from peer.failover.failover import FailoverPlan
+    from peer.failover.loss import Loss
 
 PlanOption = Annotated[bool, typer.Option("--plan", help="Show the steps, and what prevents them; change nothing.")]
 
@@ -77,18 +79,32 @@ def failover(
     source: Annotated[
         str, typer.Option("--from", metavar="CLUSTER", help="The cluster that is lost, if several send to this one.")
     ] = "",
+    at: Annotated[
+        str,
+        typer.Option("--at", metavar="TIME", help="Open at an earlier time, such as 2026-01-31T12:00:00Z."),
+    ] = "",
+    all_landed: Annotated[
+        bool, typer.Option("--with-all-landed", help="Open with everything that landed, not at one consistent time.")
+    ] = False,
     plan: PlanOption = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     loss_under_s: Annotated[
-        float | None, timeout_option("Refuse if more than the last so many seconds are unknown.", "--if-loss-under")
+        float | None, timeout_option("Refuse if more than the last so many seconds are lost.", "--if-loss-under")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also if the lost cluster answers.")] = False,
-    incomplete: Annotated[bool, typer.Option("--incomplete", help="Also if a bootstrap is not complete.")] = False,
+    incomplete: Annotated[
+        bool,
+        typer.Option("--incomplete", help="Also if a bootstrap is not complete; with all that landed."),
+    ] = False,
 ) -> None:
     """Make this cluster ACTIVE in place of one that is lost; shows what would be lost, and asks."""
     from peer.failover import failover as failing
+    from peer.failover.opening import CONSISTENT, EVERYTHING
     from peer.failover.role_change import RoleChange
 
+    if at and all_landed:
+        raise RequestError("--at and --with-all-landed exclude each other", "Give one of them")
+    opens = EVERYTHING if all_landed else _moment(at) if at else CONSISTENT
     with invocation.connect() as (cluster, printer):
         if to != cluster.name:
             raise RequestError(
@@ -96,31 +112,24 @@ def failover(
                 f"walship --cluster {to} failover {to}; if {cluster.name} is not lost: walship switchover {to}",
             )
         context = RoleChange(cluster, printer.line)
-        planned = failing.plan_failover(context, source, force=force, incomplete=incomplete)
-        shown = _loss_text(planned.loss, planned.origin)
+        planned = failing.plan_failover(context, source, at=opens, force=force, incomplete=incomplete)
         if plan:
-            if printer.as_json:
-                printer.value(planned)
-                return
-            _print_steps(printer, planned.steps, planned.refusals)
-            if planned.note:
-                printer.note(planned.note)
-            printer.line(shown)
-            printer.line(f"Landed and not replayed yet: {bytes_text(planned.to_replay_bytes)}.")
+            _print_failover(printer, planned)
             return
-        seconds, frames = planned.loss.seconds, planned.loss.frames
-        if loss_under_s is not None and (seconds is None or seconds > loss_under_s or frames):
+        shown = _loss_text(planned.loss, planned.origin)
+        if loss_under_s is not None and not planned.loss.is_under(loss_under_s):
             raise RequestError(f"{shown} That is more than {loss_under_s:g} s", "Nothing was changed")
         if not planned.refusals and not yes:
-            printer.note(shown)
+            _print_losses(printer.note, planned)
             if not typer.confirm(f"Make {to} ACTIVE in place of {planned.origin}?", err=True):
                 raise RequestError("Nothing was changed", "Confirm, or give --yes")
         if planned.note:
             printer.note(planned.note)
         done = failing.failover(context, planned)
+        took = done.seconds if done.writable_s is None else done.writable_s
         printer.value(
             done,
-            f"{to} is ACTIVE (epoch {done.epoch}) in place of {done.origin}, after {seconds_text(done.seconds)}."
+            f"{to} is ACTIVE (epoch {done.epoch}) in place of {done.origin}, after {seconds_text(took)}."
             f" {shown} What {done.origin} sends once it returns: walship lostwrites list",
         )
 
@@ -200,15 +209,52 @@ def lostwrites_export(
         printer.value({"file": str(file), "rows": made.num_rows}, f"{made.num_rows} rows are in {file}")
 
 
+def _moment(text: str) -> int:
+    """A time in microseconds since 1970; a text without a zone is UTC."""
+    try:
+        moment = int(text) if text.isdecimal() else None
+        if moment is None:
+            parsed = datetime.fromisoformat(text)
+            moment = round((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1e6)
+    except ValueError:
+        moment = 0
+    if moment <= 0:
+        raise RequestError(f"{text} is no time", "Give one such as 2026-01-31T12:00:00Z")
+    return moment
+
+
+def _print_failover(printer: Printer, planned: FailoverPlan) -> None:
+    if printer.as_json:
+        printer.value(planned)
+        return
+    _print_steps(printer, planned.steps, planned.refusals)
+    if planned.note:
+        printer.note(planned.note)
+    _print_losses(printer.line, planned)
+    printer.line(f"Landed and not replayed yet: {bytes_text(planned.to_replay_bytes)}.")
+
+
+def _print_losses(tell: Callable[[str], None], planned: FailoverPlan) -> None:
+    """What is lost as planned, and what would be lost with everything that landed."""
+    tell(_loss_text(planned.loss, planned.origin))
+    if planned.upto:
+        tell(f"With --with-all-landed: {_loss_text(planned.least_loss, planned.origin)}")
+
+
 def _loss_text(loss: Loss, origin: str) -> str:
-    known = ", ".join(f"{each.table} {each.frames}" for each in loss.tables)
-    missing = f"Known to be missing: {known} (frames)." if known else "Nothing is known to be missing."
+    missing = ", ".join(f"{each.table} {each.frames}" for each in loss.tables if each.frames)
+    parts = [f"Known to be missing: {missing} (frames)." if missing else "Nothing is known to be missing."]
+    if loss.rows:
+        left_out = (f"{e.table} {e.rows} rows ({bytes_text(e.bytes)})" for e in loss.tables if e.rows)
+        parts.append(f"Landed and left out: {', '.join(left_out)}.")
+    if loss.uncut:
+        parts.append(f"These keep all that landed: {'; '.join(loss.uncut)}.")
     if loss.seconds is None:
-        return f"{missing} {origin} never said what it acked."
-    return (
-        f"{missing} What {origin} acked in the last {seconds_text(loss.seconds)}, since"
-        f" {moment_text(loss.announced)}, is not known here."
-    )
+        return f"{' '.join(parts)} {origin} never said what it acked."
+    ago = f"the last {seconds_text(loss.seconds)}, since {moment_text(loss.upto or loss.announced)}"
+    if loss.upto:
+        return f"{' '.join(parts)} What {origin} acked in {ago}, is lost: all tables are cut there."
+    return f"{' '.join(parts)} What {origin} acked in {ago}, is not known here."
 
 
 def _print_steps(printer: Printer, steps: Sequence[str], refusals: Sequence[str]) -> None:

@@ -6,10 +6,11 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
+from replication.core.routes.freshness import ClosedNotice
 from replication.core.shipping.retention import RetentionPolicy, held_by
 from replication.errors import RequestError
 from replication.ledger.base import FileKind, Ledger, PeerProgress
-from tests.contract.ledger_stores import FRAME, HEADER, Route, applied, claims, peer, stream, table, wal
+from tests.contract.ledger_stores import EAST, FRAME, HEADER, Route, applied, claims, peer, stream, table, wal
 
 FLIGHTS = table()
 S = stream(FLIGHTS, wal())
@@ -133,3 +134,18 @@ def test_coverage_of_retired_files_stays_one_row_a_stream(sending: Ledger) -> No
     assert sending.landing.coverage() == {S: Ranges.of((0, 6))}
     other = Route(sending, source=wal(3)).group(claims(S, 6, 7, 0, "other"))
     assert sending.registration.register([other]), "its hash does not follow"
+
+
+def test_what_landed_after_the_last_closed_time_of_its_source_stays(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+    made = Route(ledger)
+    made.land(claims(S, 0, 2, 0, commit=500))
+    applied(ledger, FLIGHTS, {made.file: made.at})
+    ledger.files.close(made.file, made.at)
+    ledger.time.note_closed(EAST, ClosedNotice(400, ()))
+    assert ledger.files.retirable("h0") == [] and ledger.files.retired(EAST) == 0
+    with pytest.raises(RequestError, match="has not announced a closed time"):
+        ledger.files.retire(made.file, 0)
+    ledger.time.note_closed(EAST, ClosedNotice(500, ()))
+    ledger.files.retire(made.file, 0)
+    assert ledger.files.retired(EAST) == 500

@@ -80,6 +80,22 @@ def test_the_cut_of_a_failover_is_what_has_landed_and_what_lands_later_is_beyond
     assert ledger.successions.take_over(EAST, WEST, 2, 11) == taken
 
 
+def test_the_cut_of_a_failover_can_be_less_than_what_has_landed(ledger: Ledger) -> None:
+    landed(ledger)
+    seen = ledger.time.seen()
+    other = stream(FLIGHTS, wal(1))
+    taken = ledger.successions.take_over(EAST, WEST, 2, 9, {S: Ranges.of((0, 2), (7, 9)), other: Ranges.of((0, 1))})
+    assert dict(taken.cut) == {S: Ranges.of((0, 2))}
+    assert ledger.time.seen() == seen + 1  # rows can be restated between what has landed and what is written next
+
+
+def test_what_has_landed_of_an_origin_is_known_before_it_is_applied(ledger: Ledger) -> None:
+    made = landed(ledger)
+    made.land(claims(S, 3, 5, 3 * FRAME))
+    assert ledger.time.landed(EAST).t == 20
+    assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 10
+
+
 def test_an_ended_origin_holds_up_no_replicated_time_once_its_rows_are_applied(ledger: Ledger) -> None:
     landed(ledger)
     assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 10  # what it announced later has not come

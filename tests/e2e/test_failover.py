@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,13 +58,25 @@ def await_same(one: Site, two: Site) -> None:
     wait_until(lambda: rows(one) == rows(two), timeout_s=90, what="the same rows at both clusters")
 
 
+def await_complete(site: Site, origin: Site) -> int:
+    """Wait until everything of ``origin`` up to now has landed; now, in microseconds since 1970."""
+    now = time.time_ns() // 1000
+    with site.connect() as cluster, origin.connect() as other:
+        wait_until(lambda: cluster.ledger.time.landed(other.id).t >= now, timeout_s=60, what=f"closed time of {now}")
+    return now
+
+
 def await_rows(site: Site, where: str, ids: list[int]) -> None:
     wait_until(lambda: sorted(rows(site, where)) == ids, timeout_s=60, what=f"every acked row at {site.name}")
 
 
 def put(site: Site, first: int, count: int, text: str) -> None:
     with site.connect() as cluster:
-        cluster.upsert("ops.t", [{"id": n, "text": f"{text}{n}"} for n in range(first, first + count)])
+        upsert(cluster, first, count, text)
+
+
+def upsert(cluster: Cluster, first: int, count: int, text: str) -> None:
+    cluster.upsert("ops.t", [{"id": n, "text": f"{text}{n}"} for n in range(first, first + count)])
 
 
 class Load:
@@ -170,17 +183,24 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
 ) -> None:  # scenarios 24 and 25
     east, west = pair
     at = {"merge": 0, "discard": 500}[decision]
-    put(east, at, 10, "before")
-    await_same(east, west)
     is_applied = decision == "discard"  # at east, which otherwise keeps the rows as lost writes, too
-    with west.frozen("receiver") if is_applied else east.frozen("worker"):
-        put(east, at + 5, 10, decision)  # acked; five of them replace rows that west has
-        if is_applied:
-            wait_until(lambda: rows(east).get(at + 14) == f"{decision}{at + 14}", timeout_s=60, what="the rows at east")
-        kill_all(east)  # what the frozen receiver has in its buffers lands beyond the cut
-        plan = west.json("failover", "west", "--plan")
-        assert plan["origin"] == "east" and plan["refusals"] == [] and plan["loss"]["seconds"] != 0
-        done = west.json("failover", "west", "--yes")
+    with east.connect() as writer:  # one WAL, so that its landing file is still there
+        upsert(writer, at, 10, "before")
+        await_same(east, west)
+        opens_at = await_complete(west, east)
+        upsert(writer, at + 3, 3, "landed")  # one of them in place of a row that is beyond the cut, too
+        await_same(east, west)
+        await_complete(west, east)
+        with west.frozen("receiver") if is_applied else east.frozen("worker"):
+            upsert(writer, at + 5, 10, decision)  # acked; five of them replace rows that west has
+            if is_applied:
+                wait_until(lambda: rows(east).get(at + 14) == f"{decision}{at + 14}", timeout_s=60, what="them at east")
+            kill_all(east)  # what the frozen receiver has in its buffers lands beyond the cut
+            plan = west.json("failover", "west", "--plan", "--at", str(opens_at))
+            assert plan["origin"] == "east" and plan["refusals"] == [] and plan["loss"]["seconds"] != 0
+            assert [(table["table"], table["rows"]) for table in plan["loss"]["tables"]] == [("ops.t", 3)]
+            done = west.json("failover", "west", "--yes", "--at", str(opens_at))
+    assert rows(west)[at + 3] == f"before{at + 3}"  # taken back
     assert done["seconds"] < 30 and roles(west)[0] == ("ACTIVE", done["epoch"])
     put(west, at + 7, 1, "newer")
     start_again(east)
@@ -192,7 +212,9 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
         return sum(each["rows"] for each in site.json("lostwrites", "list") if each["state"] == "kept")
 
     keeping = [west] if is_applied else [west, east]
-    wait_until(lambda: [kept(site) for site in keeping] == [10] * len(keeping), timeout_s=90, what="the lost writes")
+    wait_until(
+        lambda: [kept(site) for site in keeping] == [13, 10][: len(keeping)], timeout_s=90, what="the lost writes"
+    )
     assert {row["text"] for row in west.json("lostwrites", "show", "ops.t")} >= {f"{decision}{at + 14}"}
     assert rows(west)[at + 5] == f"before{at + 5}" and at + 14 not in rows(west)
     for site in keeping:
@@ -200,8 +222,9 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
     await_same(east, west)
     found = rows(west)
     assert found[at + 7] == f"newer{at + 7}"
-    expected = (f"before{at + 5}", None) if decision == "discard" else (f"merge{at + 5}", f"merge{at + 14}")
-    assert (found[at + 5], found.get(at + 14)) == expected
+    expected = ["before", "before", None] if decision == "discard" else ["landed", "merge", "merge"]
+    texts = [text and f"{text}{at + n}" for n, text in zip((3, 5, 14), expected, strict=True)]
+    assert [found.get(at + n) for n in (3, 5, 14)] == texts
     assert kept(west) == kept(east) == 0
     west.shell("switchover", "east")
     assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]

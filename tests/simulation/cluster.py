@@ -112,6 +112,7 @@ class Cluster:
         self.acked: dict[StreamId, int] = {}
         self.links: dict[str, LinkFaults] = {}
         self.assigned = Assignment(0)
+        self.role_epoch = 1
         self.masters = [Master(), Master()]
         self.commits: dict[UUID, int] = {}
         self.events: dict[str, int] = {}

@@ -58,7 +58,7 @@ class Worker:
         self.progress = ProgressLog(ledger)
         self.control = ControlLog(ledger, self.files, cluster.wal_dir, HOST, cluster.boot, 4000)
         self.closed_time = ClosedTime(
-            ledger, HOST, self.host_files, self.registrar, self.control, cluster.clock, lambda: 1
+            ledger, HOST, self.host_files, self.registrar, self.control, cluster.clock, lambda: cluster.role_epoch
         )
         self.streams: dict[str, Stream] = {}
         for row in ledger.files.all(HOST, open_only=True):
@@ -134,7 +134,7 @@ class Worker:
         shipment, resume = open_shipment(
             self.link(peer),
             Sender(ledger, self.progress, SHIP, Throttle(lambda: cluster.clock() / 1e6)),
-            Destination(name, peer.id, rules, assigned.term, 1),
+            Destination(name, peer.id, rules, assigned.term, cluster.role_epoch),
             [source.file for source in sources],
         )
         for source in sources:

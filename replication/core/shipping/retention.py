@@ -51,7 +51,8 @@ class FileFacts:
 
     ``replayed`` is the prefix that the own replay has passed, None on a cluster that keeps no tables. ``peers`` has an
     entry for every peer in the rules, even without a report. ``registered`` is the length that the worker has
-    registered, None for all of the file.
+    registered, None for all of the file. A file that landed ``past_notice`` has frames that are newer than the last
+    closed time of the cluster that it came from: a failover may have to leave them out, and keeps them as lost writes.
     """
 
     file: FileId
@@ -61,6 +62,7 @@ class FileFacts:
     peers: tuple[PeerHold, ...]
     readable: bool = True
     registered: int | None = None
+    past_notice: bool = False
 
 
 def held_by(facts: FileFacts) -> tuple[str, ...]:
@@ -74,6 +76,8 @@ def held_by(facts: FileFacts) -> tuple[str, ...]:
         reasons.append(f"{facts.length - facts.registered} bytes are not registered yet")
     if facts.replayed is not None and facts.replayed < facts.length:
         reasons.append(f"the own replay has {facts.length - facts.replayed} bytes to go")
+    if facts.past_notice:
+        reasons.append("the cluster that it came from has not announced a closed time that covers its newest frames")
     for hold in facts.peers:
         if not is_fully_replicated(hold.status):
             reasons.append(f"{hold.peer} lacks {hold.status.remaining} bytes")

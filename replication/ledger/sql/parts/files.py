@@ -19,7 +19,7 @@ from replication.core.status import ReplicationStatus
 from replication.errors import ClosedFileError, RequestError
 from replication.ledger.base import KEEP, Backlog, FileKind, FileRow, PeerProgress, Released, Rule
 from replication.ledger.decisions.progress import join
-from replication.ledger.sql.queries.files import NewFile, add_file, drop_file, next_number
+from replication.ledger.sql.queries.files import NewFile, add_file, drop_file, next_number, retired_counter
 from replication.ledger.sql.queries.replay import advance, is_held
 from replication.ledger.sql.queries.retention import facts, lacked_files, release
 from replication.ledger.sql.queries.rules import RuleCache, peers
@@ -243,6 +243,11 @@ class SqlFileRecords:
                 raise RequestError(f"{file} must stay: {'; '.join(reasons)}")
             drop_file(connection, found.id)
             raise_counter(connection, "retired_bytes", counter(connection, "retired_bytes") + row.length)
+
+    def retired(self, source: ClusterId) -> int:
+        """See ``FileRecords``."""
+        with self._store.read() as connection:
+            return counter(connection, retired_counter(source))
 
     def move(self, file: FileId, path: str) -> bool:
         """See ``FileRecords``."""

@@ -260,6 +260,11 @@ class SqlReplay:
                 connection.execute(schema.quarantined.update().where(here).values(discarded=at))
         names.keep()
 
+    def release(self, file: FileId, begin: int) -> None:
+        """See ``Replay``."""
+        with self._store.write() as connection:
+            connection.execute(schema.quarantined.delete().where(_q.file == str(file), _q.begin == begin))
+
     def requeue(self, file: FileId, begin: int, claim: Claim, into: FileId) -> None:
         """See ``Replay``."""
         with self._store.write() as connection:

@@ -6,11 +6,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.core.ids import NIL_UUID, ClusterId
-from replication.core.succession import Succession, Successions
+from replication.core.succession import Cut, Succession, Successions, common
 from replication.errors import SuccessionError
 from replication.ledger.sql.queries.claims import coverage
+from replication.ledger.sql.queries.files import newest_commit
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import SqlStore, greatest, insert_into, put_meta
+from replication.ledger.sql.store.store import SqlStore, greatest, insert_into, put_meta, raise_counter
 
 _e, _s, _stream = schema.epochs.c, schema.successions.c, schema.streams.c
 _ADDRESS = "address of "  # and the cluster, in meta
@@ -60,7 +61,9 @@ class SqlSuccessions:
             _raise_epoch(connection, origin, epoch + 1)
             return True
 
-    def take_over(self, origin: ClusterId, successor: ClusterId, epoch: int, at: int) -> Succession:
+    def take_over(
+        self, origin: ClusterId, successor: ClusterId, epoch: int, at: int, within: Cut | None = None
+    ) -> Succession:
         """See ``SuccessionRecords``."""
         with self._store.write() as connection:
             known = _stored(connection, origin, epoch)
@@ -68,6 +71,9 @@ class SqlSuccessions:
                 return known
             of_origin = _stream.wal.startswith(f"{origin}/", autoescape=True) & (_stream.table_uuid != str(NIL_UUID))
             cut = coverage(connection, of_origin)
+            if within is not None:
+                cut = common(cut, within)
+            raise_counter(connection, "seen", newest_commit(connection) + 1)
             return _record(connection, Succession(origin, successor, epoch, at, is_planned=False, cut=cut))
 
     def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:

@@ -7,11 +7,11 @@ from functools import reduce
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated, accumulate
 from replication.ledger.base import AheadClock, FileKind, Grown, WriterEntry, WriterRow
+from replication.ledger.sql.queries.files import newest_commit
 from replication.ledger.sql.queries.freshness import (
     RouteSnapshot,
     decode_notice,
@@ -27,10 +27,6 @@ from replication.ledger.sql.store.store import SqlStore, counter, greatest, inse
 
 _w, _f, _c, _s, _k = (t.c for t in (schema.writers, schema.files, schema.claims, schema.streams, schema.clocks))
 
-_SEEN = sa.union_all(
-    sa.select(sa.func.max(_f.commit_hi)),
-    sa.select(schema.counters.c.value).where(schema.counters.c.name == "seen"),
-)
 _LEFT_BEHIND = (
     sa.select(_f.id)
     .where(_f.kind == FileKind.WAL, _f.closed_length > _f.length, ~sa.exists().where(_w.writer == _f.writer))
@@ -64,7 +60,7 @@ class SqlTime:
         values = {"host": host, "pid": pid, "boot": boot, "role_epoch": role_epoch}
         with self._store.write() as connection:
             insert = insert_into(connection, schema.writers)
-            closed = max(counter(connection, "closed"), _seen(connection))
+            closed = max(counter(connection, "closed"), newest_commit(connection))
             connection.execute(
                 insert.values(writer=writer, floor=closed, **values).on_conflict_do_update(
                     index_elements=["writer"], set_=values
@@ -93,7 +89,7 @@ class SqlTime:
             if connection.execute(_LEFT_BEHIND).first() is not None:
                 return counter(connection, "closed")
             lowest = connection.scalar(sa.select(sa.func.min(_w.floor)))
-            reached = max(now, _seen(connection)) if lowest is None else lowest
+            reached = max(now, newest_commit(connection)) if lowest is None else lowest
             return raise_counter(connection, "closed", reached)
 
     def closed(self) -> int:
@@ -104,7 +100,7 @@ class SqlTime:
     def seen(self) -> int:
         """See ``Time``."""
         with self._store.read() as connection:
-            return _seen(connection)
+            return newest_commit(connection)
 
     def note_ahead(self, clock: AheadClock) -> None:
         """See ``Time``."""
@@ -171,6 +167,11 @@ class SqlTime:
                 for origin in origins(connection, table, self._cluster, every=every_origin)
             }
 
+    def landed(self, origin: ClusterId) -> Replicated:
+        """See ``Time``."""
+        with self._store.read() as connection:
+            return RouteSnapshot.load(connection, origin, None).landed()
+
     def replicated_by_table(self) -> dict[UUID, dict[ClusterId, Replicated]]:
         """See ``Time``."""
         with self._store.read() as connection:
@@ -178,7 +179,3 @@ class SqlTime:
             every = sorted({origin for origins in feeding.values() for origin in origins})
             reached = {origin: RouteSnapshot.load(connection, origin, None).by_table() for origin in every}
         return {table: {each: reached[each][table] for each in sorted(found)} for table, found in feeding.items()}
-
-
-def _seen(connection: Connection) -> int:
-    return max((int(value) for value in connection.scalars(_SEEN) if value is not None), default=0)

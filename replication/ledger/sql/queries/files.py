@@ -13,9 +13,14 @@ from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import FileKind, FileRow
 from replication.ledger.sql.queries.claims import join_claims, join_received
 from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.store import chunked, insert_into, raise_counter
 
 _c, _f, _r, _slot = schema.claims.c, schema.files.c, schema.received.c, schema.slots.c
+_SEEN = sa.union_all(
+    sa.select(sa.func.max(_f.commit_hi)),
+    sa.select(schema.counters.c.value).where(schema.counters.c.name == "seen"),
+)
 
 
 def next_number(connection: Connection, host: str) -> int:
@@ -76,6 +81,16 @@ def _columns(row: FileRow) -> dict[str, object]:
     }
 
 
+def newest_commit(connection: Connection) -> int:
+    """See ``Time.seen``."""
+    return max((int(value) for value in connection.scalars(_SEEN) if value is not None), default=0)
+
+
+def retired_counter(source: ClusterId) -> str:
+    """The counter of ``FileRecords.retired``."""
+    return f"retired {source}"
+
+
 def drop_file(connection: Connection, key: int) -> None:
     """Delete a file's row. Its claims and received ranges stay, and count as applied."""
     stream_keys = connection.scalars(sa.select(_c.stream_id).where(_c.file_id == key).distinct()).all()
@@ -86,6 +101,9 @@ def drop_file(connection: Connection, key: int) -> None:
         join_claims(connection, _c.stream_id.in_(ids) & _c.file_id.is_(None))
     for ids in chunked(source_keys):
         join_received(connection, _r.source_id.in_(ids) & _r.file_id.is_(None))
-    newest = connection.scalar(sa.select(_f.commit_hi).where(_f.id == key))
-    raise_counter(connection, "seen", newest or 0)  # writers' clocks must stay above it
+    dropped = sa.select(_f.commit_hi, _f.source).where(_f.id == key)
+    newest, source = connection.execute(dropped).one_or_none() or (0, None)
+    raise_counter(connection, "seen", newest)  # writers' clocks must stay above it
+    if source is not None:
+        raise_counter(connection, retired_counter(file_id(source).cluster), newest)
     connection.execute(schema.files.delete().where(_f.id == key))

@@ -135,6 +135,10 @@ class RouteSnapshot:
 
         return replicated_time(self.notices, routes, self.covered, self.applied, self.origin.name, self.quarantined)
 
+    def landed(self) -> Replicated:
+        """As ``replicated``, of what is claimed, applied or not."""
+        return replace(self, applied=self.covered, quarantined={}).replicated()
+
 
 def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
     """Whether everything required of each stream up to a sequence is here, from any route.

@@ -26,6 +26,7 @@ from replication.ledger.sql.store.keys import file_row
 from replication.ledger.sql.store.store import insert_into
 
 _f, _s, _p, _rule = (t.c for t in (schema.files, schema.streams, sending.progress, sending.rules))
+_KEPT_US = 3_600_000_000
 Keyed = Sequence[tuple[int, FileRow]]
 Statuses = dict[tuple[FileId, str], list[PeerHold]]
 
@@ -35,6 +36,8 @@ def facts(connection: Connection, rules_cache: RuleCache, rows: Keyed, policy: R
     found = _statuses(connection, rules_cache, rows)
     past = _past(connection, rules_cache, found, policy)
     awaited = awaits_replay(connection, policy.keeps_tables)
+    latest = sa.select(schema.notices.c.origin, sa.func.max(schema.notices.c.closed)).group_by(schema.notices.c.origin)
+    closed = {origin: at for origin, at in connection.execute(latest)}
     holds: dict[FileId, list[PeerHold]] = {}
     for (file, peer), of_peer in found.items():
         holds.setdefault(file, []).extend(replace(hold, past_budget=(file, peer) in past) for hold in of_peer)
@@ -46,9 +49,21 @@ def facts(connection: Connection, rules_cache: RuleCache, rows: Keyed, policy: R
             row.applied if awaited else None,
             tuple(holds.get(row.file, ())),
             registered=row.length,
+            past_notice=_is_past_notice(row, closed),
         )
         for _, row in rows
     ]
+
+
+def _is_past_notice(row: FileRow, closed: Mapping[str, int]) -> bool:
+    """Whether a landed file has frames up to an hour newer than its source's closed time.
+
+    Files with newer ones are not kept: closed time that stands still for longer would fill the disk.
+    """
+    if row.source is None or row.kind is not FileKind.LANDING:
+        return False
+    announced = closed.get(str(row.source.cluster))
+    return announced is not None and announced < row.commit_hi <= announced + _KEPT_US
 
 
 def _statuses(connection: Connection, rules_cache: RuleCache, rows: Keyed) -> Statuses:

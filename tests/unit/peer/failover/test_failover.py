@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from peer.failover.failover import missing_frames
+from peer.failover.loss import missing_frames
 from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice

@@ -1,0 +1,140 @@
+"""Rows written in place of lost writes: each key gets the version that this cluster has without them, just above them.
+
+The rows travel and are applied like any others. So every cluster that had applied the lost writes gets them, and the
+versions that were newer than the lost writes still win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from peer.tables.versions import attach_versions
+from replication.core.definition.aging import horizon
+from replication.core.definition.schema import SchemaVersion, TableSpec
+from replication.core.rows.batch import LogBatch
+from replication.core.rows.convert import deletes, upserts_from_arrow
+from replication.tables.base import DUCKDB, Catalog, open_duckdb
+
+
+@dataclass(frozen=True, slots=True)
+class LostRows:
+    """The rows of one lost frame: its group, its commit time, and the payload."""
+
+    group: str
+    commit: int
+    version: SchemaVersion
+    batch: pa.RecordBatch
+
+
+def rows_in_place(
+    catalog: Catalog, spec: TableSpec, lost: Sequence[LostRows], now: int, upto: int | None = None
+) -> list[LogBatch]:
+    """Upserts and deletes that undo lost rows of a keyed table without timestamps by users.
+
+    Args:
+        catalog: has the table.
+        spec: the table.
+        lost: the rows.
+        now: microseconds since 1970; expired rows are deletes.
+        upto: the versions as of this commit time; None for the current ones. Keys whose newest version is newer than
+            their newest lost row are left out.
+
+    Raises:
+        RequestError: the versions as of ``upto`` are not kept any more.
+    """
+    logs: list[LogBatch] = []
+    for group in dict.fromkeys(rows.group for rows in lost):
+        of_group = [rows for rows in lost if rows.group == group]
+        with open_duckdb() as connection:
+            found = _versions(connection, catalog, spec, group, of_group, now, upto)
+        keys, live = list(spec.key), pc.fill_null(found.column("_live"), False)
+        here, gone = found.filter(live).drop_columns(["_live"]), found.filter(pc.invert(live)).select(keys)
+        made = upserts_from_arrow(here, spec) if here.num_rows else []
+        made += deletes(gone, spec) if gone.num_rows else []
+        logs += [log for log in made if log.group == group]
+    return logs
+
+
+def rows_again(catalog: Catalog, spec: TableSpec, lost: Sequence[LostRows], restated: int) -> list[LogBatch]:
+    """Lost rows that were undone at the commit time ``restated``, without those whose keys have newer versions.
+
+    Oldest first: of the rows of one key the last one is to win.
+    """
+    logs = []
+    for rows in sorted(lost, key=lambda each: each.commit):
+        with open_duckdb() as connection:
+            _want(connection, spec, [rows])
+            _attach(connection, catalog, spec, rows.group, None)
+            keys = ", ".join(map(DUCKDB.name, spec.key))
+            newer = connection.sql(f"select {keys} from current_version where _commit > {restated}").to_arrow_table()
+            numbers = pa.array(range(rows.batch.num_rows))
+            connection.register("lost_batch", pa.Table.from_batches([rows.batch]).append_column("_at", numbers))
+            connection.register("newer", newer)
+            kept = connection.sql(
+                f"select * from lost_batch anti join newer using ({keys}) order by _at"
+            ).to_arrow_table()
+        shaped = kept.select(rows.batch.schema.names).cast(rows.batch.schema).combine_chunks()
+        logs += [LogBatch(rows.version, batch) for batch in shaped.to_batches() if batch.num_rows]
+    return logs
+
+
+def _versions(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: Catalog,
+    spec: TableSpec,
+    group: str,
+    lost: Sequence[LostRows],
+    now: int,
+    upto: int | None,
+) -> pa.Table:
+    """The wanted keys, with the group's values and whether they are ``_live``."""
+    _want(connection, spec, lost)
+    _attach(connection, catalog, spec, group, upto)
+    by = [DUCKDB.name(name) for name in spec.key]
+    values = [DUCKDB.name(name) for name in spec.group_columns(group) if name not in spec.key]
+    old = horizon(spec, now)
+    young = "" if old is None else f" and coalesce(b._ts, b._commit) >= {old}"
+    shown = ", ".join([*(f"l.{name}" for name in by), *(f"b.{name}" for name in values), f"b._op = 0{young} as _live"])
+    same_c, same_b = (" and ".join(f"l.{name} = {view}.{name}" for name in by) for view in "cb")
+    return connection.sql(
+        f"select {shown} from wanted l left join current_version c on {same_c} left join base_version b on {same_b}"
+        " where coalesce(c._commit, 0) <= l._lost"
+    ).to_arrow_table()
+
+
+def _want(connection: duckdb.DuckDBPyConnection, spec: TableSpec, lost: Sequence[LostRows]) -> None:
+    """Make ``wanted``: the keys of lost rows, each with the commit time of its newest one."""
+    by = ", ".join(map(DUCKDB.name, spec.key))
+    connection.register("lost_rows", pa.concat_tables(list(_keys(spec, lost))))
+    connection.execute(f"create table wanted as select {by}, max(_lost) as _lost from lost_rows group by {by}")
+
+
+def _keys(spec: TableSpec, lost: Sequence[LostRows]) -> Iterator[pa.Table]:
+    for rows in lost:
+        keys = pa.Table.from_batches([rows.batch.select(list(spec.key))])
+        yield keys.append_column("_lost", pa.repeat(pa.scalar(rows.commit), keys.num_rows))
+
+
+def _attach(
+    connection: duckdb.DuckDBPyConnection, catalog: Catalog, spec: TableSpec, group: str, upto: int | None
+) -> None:
+    """Make ``current_version`` and ``base_version`` of the wanted keys: the newest one, and as of ``upto``."""
+    if not catalog.has(spec):  # replay has not created its Iceberg tables yet
+        empty = pa.schema([*(pa.field(c.name, c.type) for c in spec.columns), *_VERSION_FIELDS]).empty_table()
+        connection.register("current_version", empty)
+        connection.register("base_version", empty)
+        return
+    merge = attach_versions(connection, catalog, spec, upto)
+    of_group = "" if spec.kind == "cell" else f" where _group = {DUCKDB.text(group)}"
+    connection.execute(f"create table every_version as select * from ({merge.kept('wanted')}) k{of_group}")
+    limit = "" if upto is None else f" where _commit <= {upto}"
+    connection.execute(f"create table current_version as {merge.newest('from every_version')}")
+    connection.execute(f"create table base_version as {merge.newest(f'from every_version{limit}')}")
+
+
+_VERSION_FIELDS = (pa.field("_op", pa.int32()), pa.field("_ts", pa.int64()), pa.field("_commit", pa.int64()))

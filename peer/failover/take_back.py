@@ -1,0 +1,132 @@
+"""Taking back: rows beyond a failover's cut that replay had applied are undone, and kept as lost writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from peer.failover.landed import LandedFrame, hosts_of, landed_after, rows_of_frames
+from peer.failover.restate import rows_in_place
+from peer.failover.role_change import RoleChange
+from peer.frames.hosts import HostReader
+from peer.frames.quarantine import Quarantine
+from replication.commit.step import CommitStep, step_type
+from replication.core.clock import moment_text
+from replication.core.definition.schema import TableSpec
+from replication.core.ids import ClusterId, FileId
+from replication.core.succession import Succession
+from replication.errors import RequestError, WaitTimeoutError
+from replication.ledger.base import Ledger, Quarantined
+
+#: How the reason of a lost write begins that was applied here, and undone.
+TAKEN_BACK = "applied and taken back"
+_POLL_S = 0.1
+
+
+@step_type("failover.take_back")
+@dataclass(frozen=True)
+class TakeBack(CommitStep[RoleChange]):
+    """Undo the rows beyond the cut, and keep them as lost writes."""
+
+    origin: str
+    epoch: int
+    upto: int
+
+    def verify(self, context: RoleChange) -> bool:
+        """Whether every frame beyond the cut that landed here is kept as a lost write."""
+        return not self._frames(context)
+
+    def execute(self, context: RoleChange) -> None:
+        """Write the rows as they were, table by table; then keep the frames."""
+        context.report(self.describe())
+        passed = {part.row.file: part.end for part in context.cluster.ledger.replay.pending()}
+        by_table: dict[UUID, list[LandedFrame]] = {}
+        for frame in self._frames(context):
+            by_table.setdefault(frame.header.table, []).append(frame)
+        failed = []
+        for spec in context.cluster.tables():
+            if frames := by_table.get(spec.uuid):
+                try:
+                    await_replayed(context.cluster.ledger, spec, passed, context.timeout_s)
+                    self._take_back(context, spec, frames)
+                except (RequestError, WaitTimeoutError) as error:
+                    failed.append(f"{spec.name}: {error.what}")
+        if failed:
+            raise RequestError(f"rows after {moment_text(self.upto)} are still in {'; '.join(failed)}", "Run it again")
+
+    def describe(self) -> str:
+        """See ``CommitStep``."""
+        name = ClusterId.parse(self.origin).name
+        return (
+            f"rows of {name} after {moment_text(self.upto)} that were applied are taken back, and kept as lost writes"
+        )
+
+    def _take_back(self, context: RoleChange, spec: TableSpec, frames: list[LandedFrame]) -> None:
+        cluster, hosts = context.cluster, hosts_of(context.cluster)
+        kept = {(frame.file, frame.begin) for frame in cluster.ledger.replay.quarantined()}
+        applied = [frame for frame in frames if (frame.ref.file, frame.ref.begin) not in kept]
+        if not applied:
+            return
+        lost = list(rows_of_frames(cluster.ledger, hosts, applied))
+        logs = rows_in_place(cluster.reader.catalog, spec, lost, time.time_ns() // 1000, self.upto)
+        if logs:
+            cluster.restate(logs, max(rows.commit for rows in lost) + 1)
+        succession = self._succession(context)
+        quarantine = Quarantine(cluster.config.data_dir / "quarantine", cluster.ledger.replay)
+        with HostReader(hosts) as reader:
+            for frame in applied:
+                reason = f"{TAKEN_BACK}: written at {succession.origin.name} beyond the cut of {succession}"
+                quarantine.add(frame.ref, reason, reader, str(succession))
+
+    def _frames(self, context: RoleChange) -> list[LandedFrame]:
+        """The frames beyond the cut that are not kept as lost writes yet.
+
+        Those that land later need no look: replay reads the succession after it read what has landed.
+        """
+        cluster = context.cluster
+        if not cluster.ledger.replay.replayers():
+            return []  # no tables are kept here
+        if context.beyond is None:
+            succession = self._succession(context)
+            landed = landed_after(cluster.ledger, hosts_of(cluster), succession.origin, self.upto)
+            context.beyond = tuple(frame for frame in landed if succession.leaves_out(frame.header))
+        kept = {(frame.file, frame.begin) for frame in cluster.ledger.replay.quarantined()}
+        return [frame for frame in context.beyond if (frame.ref.file, frame.ref.begin) not in kept]
+
+    def _succession(self, context: RoleChange) -> Succession:
+        known = context.cluster.ledger.successions.known().of(ClusterId.parse(self.origin))
+        assert known is not None, "an earlier step stored it"
+        return known
+
+
+def restated_at(records: Sequence[Quarantined], commits: Mapping[tuple[FileId, int], int]) -> int:
+    """The commit time at which the taken-back ones of a table's lost writes were undone; 0 when none was. Pure.
+
+    ``commits`` has the commit time of each, by file and offset.
+    """
+    taken = [commits[each.file, each.begin] for each in records if each.reason.startswith(TAKEN_BACK)]
+    return max(taken) + 1 if taken else 0
+
+
+def await_replayed(ledger: Ledger, spec: TableSpec, passed: Mapping[FileId, int], timeout_s: float) -> None:
+    """Wait until a table has everything that is registered up to ``passed`` of each file.
+
+    Raises:
+        WaitTimeoutError: it has not, within ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        behind = [
+            part.row.file
+            for part in ledger.replay.pending()
+            if part.behind.get(spec.uuid, part.begin) < passed.get(part.row.file, 0)
+        ]
+        if not behind:
+            return
+        if time.monotonic() > deadline:
+            raise WaitTimeoutError(
+                f"replay has not passed {len(behind)} files within {timeout_s:g} s", "See walship status"
+            )
+        time.sleep(_POLL_S)

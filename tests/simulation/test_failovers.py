@@ -1,0 +1,103 @@
+"""Seeded failovers: what is told to be lost is lost, row for row, and what counts is consistent in all tables."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from peer.failover import lost_writes
+from peer.failover.failover import failover, plan_failover
+from peer.failover.opening import CONSISTENT, EVERYTHING
+from tests.simulation.failing_over import Acked, World
+from tests.simulation.test_schedules import quiet
+
+__all__ = ["quiet"]
+
+SEED = "WALSHIP_TEST_FAILOVER_SEED"
+
+
+def lost_rows(world: World) -> Counter[tuple[str, int, int, bool]]:
+    """West's lost writes: (table, commit time, key, whether it is a delete)."""
+    found: Counter[tuple[str, int, int, bool]] = Counter()
+    for spec in world.specs:
+        for batch in lost_writes.rows_of(world.west.handle, spec.name):
+            found.update((spec.name, row["_commit"], row["id"], row["_op"] != 0) for row in batch.to_pylist())
+    return found
+
+
+def named(acked: list[Acked]) -> Counter[tuple[str, int, int, bool]]:
+    return Counter((row.table, row.commit, row.id, row.text is None) for row in acked)
+
+
+def fail_over(world: World) -> Counter[str]:
+    """One failover, the return of what was lost, and a decision; what happened."""
+    chance, west = world.chance, world.west
+    world.run(chance.randint(20, 160))
+    landed = west.ledger.landing.coverage()
+    here = [row for row in world.acked if row.stream in landed and landed[row.stream].contains(row.sequence)]
+    at = chance.choice((CONSISTENT, CONSISTENT, EVERYTHING))
+    plan = plan_failover(west.context, "east", at=at)
+    if plan.refusals:
+        assert at == CONSISTENT and not west.ledger.time.landed(world.east.id).t, plan.refusals
+        return Counter(refused=1)
+    done = failover(west.context, plan)
+    counting = [row for row in here if not plan.upto or row.commit <= plan.upto]
+    if plan.upto:
+        assert named(counting) == named([row for row in world.acked if row.commit <= plan.upto])
+    told = {each.table: each.rows for each in plan.loss.tables if each.rows}
+    assert told == Counter(row.table for row in here if row not in counting)
+    west.apply()
+    assert west.rows() == world.rows(counting)
+    newer = [row for spec in world.specs for row in west.put(spec, [chance.randrange(12)], "new")]
+    world.catch_up()
+    lost = [row for row in world.acked if row not in counting]
+    assert lost_rows(world) == named(lost)  # what was told to be lost is lost, row for row
+    west.register()
+    west.apply()
+    assert west.rows() == world.rows([*counting, *newer])
+    decided = chance.choice(("merge", "discard", "none"))
+    if decided == "merge":
+        lost_writes.merge(west.handle)
+        west.apply()
+        assert west.rows() == world.rows([*world.acked, *newer])
+        assert not lost_rows(world)
+    elif decided == "discard":
+        lost_writes.discard(west.handle)
+        west.apply()
+        assert west.rows() == world.rows([*counting, *newer])
+    back = sum(told.values())
+    return Counter({"lost": len(lost), "taken back": back, decided: 1, "cut": bool(done.upto)})
+
+
+def simulate(seeds: list[int], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    happened = Counter[str]()
+    for run, seed in enumerate(seeds):
+        world = World(seed, folder / str(run))
+        monkeypatch.setattr("peer.failover.lost_writes.time", world)
+        try:
+            happened += fail_over(world)
+        except BaseException:
+            print(f"\nrepeat it: {SEED}={seed} .venv/bin/pytest tests/simulation/test_failovers.py -k told")
+            raise
+        finally:
+            world.close()
+    return happened
+
+
+def seeds(number: int) -> list[int]:
+    if SEED in os.environ:
+        return [int(os.environ[SEED])]
+    return [random.SystemRandom().randrange(1 << 32) for _ in range(number)]
+
+
+@pytest.mark.parametrize("number", [10, pytest.param(1000, marks=pytest.mark.slow)])
+def test_what_a_failover_tells_to_be_lost_is_lost_row_for_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: None, number: int
+) -> None:
+    happened = simulate(seeds(number), tmp_path, monkeypatch)
+    if SEED not in os.environ:
+        assert happened["taken back"] and happened["lost"] and happened["merge"] and happened["discard"], happened
