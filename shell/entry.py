@@ -18,7 +18,9 @@ def main() -> None:
     """Run the command line once it is loaded."""
     if _printed(sys.argv[1:]):
         return
-    os.umask(0o077)  # configurations and ledgers may have passwords; rows are their owner's
+    from replication.files.umask import keep_private
+
+    keep_private()  # configurations and ledgers may have passwords; rows are their owner's
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # unless its parent has it ignore the signal
         signal.signal(signal.SIGINT, signal.SIG_DFL)

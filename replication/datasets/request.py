@@ -12,9 +12,10 @@ from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.finders.base import CopyableDataset
 from replication.datasets.finders.recursive import OneDataset, RecursiveDataset, SingleFileDataset
 from replication.datasets.job import CopyJob
-from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.stores.base import Entry, EntryKind, Store
 from replication.datasets.stores.open import is_local, local_path, open_store
-from replication.errors import MissingFileError, RequestError
+from replication.errors import MissingFileError, ReplicationError, RequestError, StorageError, one_line
+from replication.log import redact
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def copy_job(
         origin = stack.enter_context(
             open_store(source, dict(source_options or {}), follow_links=configuration.follow_links)
         )
-        found = origin.status(ROOT)
+        found = _at_root(origin)
         if found is None and not _has_entries(origin):
             raise MissingFileError(f"there is nothing at {origin.url}", "Check the address")
         dataset: CopyableDataset
@@ -49,12 +50,13 @@ def copy_job(
             dataset = RecursiveDataset(origin)
         elif found.kind is EntryKind.FILE:
             above, name = _split(source)
+            at, named = _split(os.path.realpath(local_path(source))) if is_local(source) else (above, name)
             origin = stack.enter_context(
-                open_store(above, dict(source_options or {}), follow_links=configuration.follow_links)
+                open_store(at, dict(source_options or {}), follow_links=configuration.follow_links)
             )
             there, destination = _single_target(target, name, dict(target_options or {}))
             stack.enter_context(there)
-            dataset = SingleFileDataset(origin, RelativePath(name), destination)
+            dataset = SingleFileDataset(origin, RelativePath(named), destination)
         else:
             raise RequestError(f"{origin.url} is a {found.kind.value}", "Name a file or a folder")
         yield CopyJob(origin, there, OneDataset(dataset), configuration)
@@ -62,7 +64,7 @@ def copy_job(
 
 def _single_target(target: str, name: str, options: dict[str, Any]) -> tuple[Store, RelativePath]:
     there = open_store(target, options)
-    found = there.status(ROOT)
+    found = _at_root(there)
     if target.endswith("/") or (found is not None and found.kind is EntryKind.FOLDER):
         return there, RelativePath(name)
     there.close()
@@ -75,6 +77,19 @@ def _split(url: str) -> tuple[str, str]:
         return os.path.split(os.path.abspath(local_path(url)))
     above, _, name = url.rstrip("/").rpartition("/")
     return above, name
+
+
+def _at_root(store: Store) -> Entry | None:
+    """What is at a store's address. Raises StorageError when the store does not answer."""
+    try:
+        return store.status(ROOT)
+    except ReplicationError:
+        raise
+    except Exception as error:  # each driver has its own errors
+        raise StorageError(
+            f"{store.url} does not answer: {redact(one_line(error))}"[:500],
+            "Check the address and the credentials",
+        ) from None
 
 
 def _has_entries(store: Store) -> bool:

@@ -10,7 +10,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from replication.datasets.copying.progress import CopyCounts, ProgressView
 from replication.datasets.job import CopyJob
+from replication.datasets.stores.base import EntryKind
 from replication.errors import CopyIncompleteError
+from replication.files.umask import as_user
 from shell.cli.render import Printer, bytes_text, seconds_text
 
 _BAR_EVERY_S, _LINE_EVERY_S = 0.2, 10.0
@@ -22,7 +24,7 @@ def run_shown(job: CopyJob, printer: Printer) -> CopyCounts:
     Raises:
         CopyIncompleteError: some files failed.
     """
-    with _Shown(job, printer):
+    with _Shown(job, printer), as_user():
         counts = job.run()
     view = job.progress.view()
     rate = counts.bytes_copied / view.seconds if view.seconds else 0.0
@@ -30,7 +32,7 @@ def run_shown(job: CopyJob, printer: Printer) -> CopyCounts:
     if counts.failed:
         path, reason = next(iter(counts.failures.items()))
         raise CopyIncompleteError(
-            f"{counts.failed} files were not copied; the first: {path}: {reason}",
+            f"{counted(counts.failed, 'file')} not copied; the first: {path}: {reason}",
             "Remove the cause and run it again: it goes on where it was",
         )
     return counts
@@ -38,17 +40,28 @@ def run_shown(job: CopyJob, printer: Printer) -> CopyCounts:
 
 def _summary(counts: CopyCounts, seconds: float, rate: float) -> str:
     parts = [
-        f"{counts.files_published} files copied, {bytes_text(counts.bytes_copied)}"
+        f"{counted(counts.files_published, 'file')} copied, {bytes_text(counts.bytes_copied)}"
         f" in {seconds_text(seconds)} ({bytes_text(rate)}/s)"
     ]
     if counts.files_reused:
         parts.append(f"{bytes_text(counts.bytes_reused)} reused from an earlier run")
-    parts += [f"{count} {reason}" for reason, count in sorted(counts.skipped.items())]
+    parts += [skipped_text(reason, count) for reason, count in sorted(counts.skipped.items())]
     if counts.deleted:
         parts.append(f"{counts.deleted} deleted")
     if counts.failed:
         parts.append(f"{counts.failed} failed")
     return "; ".join(parts)
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 file``, ``2 files``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def skipped_text(reason: str, count: int) -> str:
+    """``3 same``; links and special files in the plural: ``2 symbolic links skipped``."""
+    kinds = (EntryKind.LINK.value, EntryKind.OTHER.value)
+    return f"{counted(count, reason)} skipped" if reason in kinds else f"{count:,} {reason}"
 
 
 class _Shown:

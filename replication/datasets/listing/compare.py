@@ -99,7 +99,7 @@ class Comparison:
         if entry.refused:
             self._sink.failed(folder or "/", entry.refused)
         else:
-            self._sink.skipped(entry.kind.value, folder, 0)
+            self._sink.skipped(entry.kind.value, entry.path, 0)
 
     def _give(self, batch: list[CopyableFile]) -> None:
         if batch:

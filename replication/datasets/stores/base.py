@@ -14,7 +14,7 @@ from typing import Protocol
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
-from replication.core.copying.names import RelativePath
+from replication.core.copying.names import ROOT, RelativePath
 from replication.errors import CopyError
 
 
@@ -29,11 +29,15 @@ class EntryKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name in a folder; ``attributes`` of a folder have size 0. A name that is refused has the reason instead."""
+    """A name in a folder; ``attributes`` of a folder have size 0.
+
+    A link and a special file have a ``path`` only. A name that is refused has the reason only.
+    """
 
     kind: EntryKind
     attributes: FileAttributes | None
     refused: str = ""
+    path: RelativePath = ROOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,9 @@ class Driver:
         """The entry in walship's words."""
         kind = str(info.get("type", "file"))
         if kind == "link" or info.get("islink"):
-            return Entry(EntryKind.LINK, None)
+            return Entry(EntryKind.LINK, None, path=path)
         if kind not in _FOLDERS | {"file"}:
-            return Entry(EntryKind.OTHER, None)
+            return Entry(EntryKind.OTHER, None, path=path)
         is_file = kind == "file"
         attributes = FileAttributes(
             path,

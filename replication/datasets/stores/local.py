@@ -23,7 +23,8 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
-from replication.errors import ChangedFileError, UnsafeNameError
+from replication.errors import ChangedFileError, RequestError, UnsafeNameError
+from replication.files.umask import user_umask
 
 _TRAITS = StoreTraits(
     is_local=True,
@@ -79,25 +80,26 @@ class LocalStore:
     def status(self, path: RelativePath) -> Entry | None:
         """What is at a path; None if nothing is."""
         try:
-            return self._entry(path, os.lstat(self.local_path(path)))
+            there = self.local_path(path)
+            return self._entry(path, os.lstat(there) if path else os.stat(there))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def _entry(self, path: RelativePath, found: os.stat_result) -> Entry:
         if stat.S_ISLNK(found.st_mode):
             if not self._follow:
-                return Entry(EntryKind.LINK, None)
+                return Entry(EntryKind.LINK, None, path=path)
             try:
                 found = os.stat(self.local_path(path))
             except OSError:
-                return Entry(EntryKind.LINK, None)
+                return Entry(EntryKind.LINK, None, path=path)
             if not stat.S_ISREG(found.st_mode):
-                return Entry(EntryKind.LINK, None)
+                return Entry(EntryKind.LINK, None, path=path)
         if stat.S_ISREG(found.st_mode):
             return Entry(EntryKind.FILE, _attributes(path, found))
         if stat.S_ISDIR(found.st_mode):
             return Entry(EntryKind.FOLDER, _attributes(path, found))
-        return Entry(EntryKind.OTHER, None)
+        return Entry(EntryKind.OTHER, None, path=path)
 
     def open(self, file: FileAttributes) -> _LocalReader:
         """Open a file for reading."""
@@ -123,9 +125,13 @@ class LocalStore:
         try:
             os.mkdir(there)
         except FileExistsError:
-            if not stat.S_ISDIR(os.lstat(there).st_mode) and path:
+            if not path and not os.path.isdir(there):
+                raise RequestError(f"{there} is no folder", "Name a folder, or one that does not exist yet") from None
+            if path and not stat.S_ISDIR(os.lstat(there).st_mode):
                 raise UnsafeNameError(f"{there} is no folder, or a link to one", "Remove it, or exclude it") from None
             return
+        except NotADirectoryError:
+            raise RequestError(f"a folder above {there} is a file", "Name another target") from None
         except FileNotFoundError:
             if path:
                 self.make_folder(path.parent)
@@ -287,13 +293,7 @@ def _give(fd: int, file: CopyableFile) -> None:
         os.utime(fd, ns=(time_ns, time_ns))
 
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-_DEFAULT_MODE = 0o666 & ~_umask()
+_DEFAULT_MODE = 0o666 & ~user_umask()
 
 
 @lru_cache(maxsize=4096)

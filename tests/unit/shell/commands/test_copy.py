@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,31 @@ def test_a_file_is_copied_into_a_folder_or_gets_a_name(given: str, name: str) ->
     assert sorted(path.name for path in Path(name).parent.iterdir() if path.name != "src") == [Path(name).name]
 
 
+@pytest.mark.parametrize("linked", ["src", "src/a/1.csv"])
+def test_a_link_that_is_named_is_followed_and_links_below_are_named_as_skipped(
+    linked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("src/b/link").symlink_to("3.csv")
+    Path("named").symlink_to(linked)
+    assert run(["copy", "named", "dst"]) == 0
+    if linked == "src":
+        assert read_tree(Path("dst")) == FILES
+        assert "; 1 symbolic link skipped" in capsys.readouterr().out
+        assert run(["copy", "named", "dst", "-n"]) == 0
+        assert "symbolic link b/link" in capsys.readouterr().out
+    else:
+        assert Path("dst").read_bytes() == b"one"
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_what_is_not_preserved_is_as_the_users_umask_has_it(umask: int, tmp_path: Path) -> None:
+    line = ["copy", "--preserve", "none", "src", "dst"]
+    entry = f"import sys; sys.argv[1:] = {line}; from shell.entry import main; main()"
+    subprocess.run([sys.executable, "-c", entry], umask=umask, check=True, capture_output=True, timeout=120)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (Path("dst"), *Path("dst").rglob("*"))}
+    assert {modes["dst"], modes["a"]} == {0o777 & ~umask} and modes["1.csv"] == 0o666 & ~umask
+
+
 def test_each_files_outcome_is_reported(source: Path) -> None:
     (source / "bad\nname").write_bytes(b"")
     assert run(["copy", "src", "dst", "--report", "report.json", "--exclude", "*.txt"]) == 12
@@ -73,6 +100,8 @@ def test_each_files_outcome_is_reported(source: Path) -> None:
         (["src", "dst", "--filter", "*.csv"], 4, "begins with neither"),
         (["src", "dst", "--older-than", "soon"], 4, "is no age"),
         (["src", "nosuchstore://x/y"], 7, "cannot be opened"),
+        (["src/a", "src/b/3.csv"], 4, "3.csv is no folder"),
+        (["src/a", "src/b/3.csv/below"], 4, "is a file"),
     ],
 )
 def test_what_cannot_be_done_is_refused(
