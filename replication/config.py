@@ -16,11 +16,14 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from replication.errors import ConfigError
+from replication.log import has_secrets
+from replication.permissions import exposed
 from replication.settings import (
     CatalogSection,
     ClusterSection,
@@ -39,6 +42,7 @@ from replication.settings import (
     sqlite_url,
 )
 
+_SSL_MODES = ("require", "verify-ca", "verify-full")  # of a URL of PostgreSQL
 ENV_PREFIX = "WALSHIP_"
 # Of the command line, the caches and the tests: not configuration, so not refused as unknown keys.
 _OTHER_VARIABLES = ("CLUSTER", "CONFIG", "CACHE", "DEBUG", "DRILL")
@@ -189,6 +193,8 @@ def load(
         config = _without_faults(layers, e, context)
     if config is not None:
         problems += _contradictions(config)
+    if path is not None and has_secrets(_read(path)) and (reason := exposed(path)):
+        problems.append(f"there are passwords in it, and {reason}")
     if problems or config is None:
         where = str(path) if path else "The configuration"
         raise ConfigError(
@@ -307,6 +313,8 @@ def _contradictions(config: Config) -> Iterator[str]:
             f"zookeeper.listen: {zookeeper.listen} is not loopback and there is no TLS; set zookeeper.ca, "
             "zookeeper.cert and zookeeper.key, or tls.allow_plaintext = true on a network you trust"
         )
+    if not tls.allow_plaintext:
+        yield from _plain_connections(config)
     host, _ = split_address(receiver.listen)
     if not (tls.enabled or tls.allow_plaintext or any(files.values()) or _is_loopback(host)):
         yield (
@@ -340,6 +348,25 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield "writer.lease_s: less than twice master.interval_s"
 
 
+def _plain_connections(config: Config) -> Iterator[str]:
+    """Which connections to servers off loopback would be in plain text."""
+    zookeeper, url = config.zookeeper, urlsplit(config.ledger.url)
+    hosts = [server.rpartition(":")[0].strip("[]") for server in zookeeper.servers.split(",") if server]
+    if not zookeeper.secured and (far := [host for host in hosts if not _is_loopback(host)]):
+        yield (
+            f"zookeeper.servers: {far[0]} is not loopback and there is no TLS; set zookeeper.ca, "
+            "zookeeper.cert and zookeeper.key, or tls.allow_plaintext = true on a network you trust"
+        )
+    asked = dict(parse_qsl(url.query))
+    host = url.hostname or asked.get("host", "")
+    is_far = config.shares_ledger and host and not host.startswith("/") and not _is_loopback(host)
+    if is_far and asked.get("sslmode") not in _SSL_MODES:
+        yield (
+            f"ledger.url: {host} is not loopback and there is no TLS; add ?sslmode=verify-full and sslrootcert=FILE, "
+            "or set tls.allow_plaintext = true on a network you trust"
+        )
+
+
 def _unfit_files(section: str, files: Mapping[str, Path | None]) -> Iterator[str]:
     """What is wrong with the three PEM files of mutual TLS; nothing when none is given."""
     if any(files.values()):
@@ -348,6 +375,8 @@ def _unfit_files(section: str, files: Mapping[str, Path | None]) -> Iterator[str
                 yield f"{section}.{key}: missing; mutual TLS needs ca, cert and key"
             elif not file.is_file():
                 yield f"{section}.{key}: there is no file {file}"
+            elif key == "key" and (reason := exposed(file)):
+                yield f"{section}.key: {reason}"
 
 
 def _is_loopback(host: str) -> bool:

@@ -219,6 +219,11 @@ def redact(text: str) -> str:
     return _QUERY_PASSWORD.sub(rf"\1{_MASK}", _URL_PASSWORD.sub(rf"\1:{_MASK}@", text))
 
 
+def has_secrets(value: Any) -> bool:
+    """Whether a value from TOML or JSON has anything that is masked in logs."""
+    return bool(_masked("", value) != value)
+
+
 def _masked(key: str, value: Any) -> Any:
     if _SECRET_FIELD.search(key) and not isinstance(value, bool | int | None):
         return _MASK

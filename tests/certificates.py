@@ -41,6 +41,7 @@ class Authority:
 
     def _write(self, name: str, content: bytes) -> str:
         (self._folder / name).write_bytes(content)
+        (self._folder / name).chmod(0o600)
         return str(self._folder / name)
 
     def _sign(

@@ -21,6 +21,7 @@ from replication.coordination.tls import ZookeeperTls
 from replication.errors import ConfigError, NoWorkerError, ReplicationError
 from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import open_ledger
+from replication.permissions import is_own
 from replication.settings import ZooKeeperSection
 
 _REMEDY = "Connect on a host of that cluster, or give its configuration file"
@@ -121,6 +122,12 @@ def _from_zookeeper(address: str, section: ZooKeeperSection) -> Config:
         hosts = session.hosts()
         alive = {member.name for member in session.members(MemberKind.WORKERS)}
     here = [host for host in hosts if Path(host.data_dir, "run").is_dir()]
+    if here and not any(is_own(Path(host.data_dir)) for host in here):
+        raise ConfigError(
+            f"ZooKeeper at {address} names {here[0].data_dir}, which is not a directory that only this user can change",
+            "Connect as the user that runs the cluster, or give its configuration file",
+        )
+    here = [host for host in here if is_own(Path(host.data_dir))]
     if not here:
         raise NoWorkerError(f"This machine is no host of cluster {public.cluster.name} at {address}", _REMEDY)
     live = [host for host in here if host.slot in alive]
@@ -130,11 +137,14 @@ def _from_zookeeper(address: str, section: ZooKeeperSection) -> Config:
 def _of_host(host: HostRecord, name: str, quorum: Quorum, section: ZooKeeperSection) -> Config:
     """The host's file: the one ``up`` was started with, or the one in its data directory.
 
-    Without a file, the configuration is made of the host's record in ZooKeeper and defaults.
+    It counts only if it belongs to this user and names that data directory itself. Without such a file, the
+    configuration is made of the host's record in ZooKeeper and defaults.
     """
     for file in (_started_with(host), Path(host.data_dir, "walship.toml")):
-        if file is not None and file.is_file() and _is_of(file, name, host.slot):
-            return configuration.load(file)
+        if file is not None and is_own(file) and _is_of(file, name, host.slot):
+            config = configuration.load(file)
+            if config.data_dir == Path(host.data_dir):
+                return config
     known: Mapping[str, Mapping[str, Any]] = {
         "cluster": {"name": name, "host": host.slot, "data_dir": host.data_dir},
         "zookeeper": {"embedded": False, "servers": quorum.servers, "root": quorum.root, **_files(section)},

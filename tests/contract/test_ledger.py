@@ -69,6 +69,20 @@ def test_a_newer_schema_is_refused(stores: Stores) -> None:
         open_ledger(stores.url)
 
 
+def test_a_schema_of_before_the_first_release_is_refused_with_what_to_do(stores: Stores) -> None:
+    if not stores.url:
+        pytest.skip("the ledger in memory has no address")
+    store = SqlStore(stores.url)
+    with store.write() as connection:
+        connection.execute(sa.text("UPDATE meta SET value = '1' WHERE name = 'schema'"))
+        connection.execute(sa.text("DROP TABLE grants"))
+    store.close()
+    with pytest.raises(VersionError, match="walship rebuildledger"):
+        open_ledger(stores.url)
+    with pytest.raises(VersionError, match="walship init"):
+        initialise(stores.url, WEST)
+
+
 def test_numbers_of_a_slot_are_dense_and_shared_by_every_kind_of_file(ledger: Ledger) -> None:
     made = [ledger.files.allocate("h0", kind, "/data/wal/", "boot") for kind in FileKind]
     other = ledger.files.allocate("h1", FileKind.WAL, "/data/wal", "boot")

@@ -237,3 +237,37 @@ def test_detached_up_says_why_it_did_not_stay_up_and_leaves_nothing(file):
     assert "did not stay up" in told["error"] and "cannot listen on" in told["error"]
     assert "[zookeeper] port" in told["hint"]
     assert walship("down", "--config", str(file)) == {"stopped": False}
+
+
+def test_a_secret_of_the_configuration_is_nowhere_in_what_a_run_writes(start, file, tmp_path):
+    canary = "canary-5a1e77"
+    secrets = {
+        "zookeeper": {"port": free_port()},
+        "catalog": {"pyiceberg": {"s3.secret-access-key": canary}, "spark": {"password": canary}},
+        "replay": {"spark": {"spark.hadoop.fs.s3a.secret.key": canary}},
+        "log": {"level": "debug"},
+    }
+    file.write_text(configuration.default_toml("east", "data", **secrets))
+    file.chmod(0o600)
+    assert configuration.load(file).catalog.spark["password"] == canary
+    up = start("--roles", ROLES)
+    up.ready()
+    said = []
+    for asked in (
+        ("status",),
+        ("status", "--json"),
+        ("describetable", "ops.none", "--debug"),
+        ("import", "-t", "ops.none", f"ftp://u:{canary}@127.0.0.1:1/rows.csv"),
+        ("grants", "list", "--json"),
+        ("sql", "select 1"),
+    ):
+        command = [sys.executable, "-m", "shell.main", *asked, "--cluster", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+        said.append(done.stdout + done.stderr)
+    up.process.terminate()
+    _, err = up.process.communicate(timeout=60)
+    said += [json.dumps(up.said), err or ""]
+    assert "east" in said[0] and not [text for text in said if canary in text]
+    written = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+    assert any(path.name == "worker.log" for path in written)
+    assert not [path for path in written if canary.encode() in path.read_bytes()]

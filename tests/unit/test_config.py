@@ -106,7 +106,7 @@ def test_all_problems_are_reported_together(tmp_path: Path) -> None:
 
 
 def test_tls_to_zookeeper_wants_all_three_files_and_is_wanted_off_loopback(tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").touch()
+    (tmp_path / "ca.pem").touch(0o600)
     base = "[cluster]\nname = 'east'\n[zookeeper]\n"
     said = problems_of(write(tmp_path, base + "ca = 'ca.pem'\ncert = 'none.pem'\n"))
     assert "zookeeper.key: missing" in said and "zookeeper.cert: there is no file" in said
@@ -158,7 +158,7 @@ def test_plain_text_beyond_loopback_must_be_asked_for(tmp_path: Path) -> None:
     assert "receiver.listen" in problems_of(None, public)
     load(None, {**public, "tls": {"allow_plaintext": True}}, {})
     for file in ("ca.pem", "cert.pem", "key.pem"):
-        (tmp_path / file).touch()
+        (tmp_path / file).touch(0o600)
     secured = write(tmp_path, "[tls]\nca = 'ca.pem'\ncert = 'cert.pem'\nkey = 'key.pem'\n")
     assert load(secured, public, {}).tls.enabled
 
@@ -254,7 +254,7 @@ def test_a_configuration_can_be_sent_to_another_process() -> None:
 
 def test_secrets_are_not_in_what_python_prints_of_it(tmp_path: Path) -> None:
     secret: dict[str, dict[str, object]] = {
-        "ledger": {"url": "postgresql://u:hush@db/x"},
+        "ledger": {"url": "postgresql://u:hush@db/x?sslmode=require"},
         "catalog": {"spark": {"password": "hush"}},
     }
     assert "hush" not in repr(load(None, {**secret, "cluster": {"name": "east"}}, {}))
@@ -280,10 +280,75 @@ def test_reading_it_starts_neither_spark_nor_arrow() -> None:
 
 
 def test_hosts_that_share_a_ledger_say_where_they_share_tables() -> None:
-    shared: dict[str, dict[str, object]] = {"cluster": {"name": "west"}, "ledger": {"url": "postgresql://u@db/west"}}
+    shared: dict[str, dict[str, object]] = {
+        "cluster": {"name": "west"},
+        "ledger": {"url": "postgresql://u@db/west?sslmode=require"},
+    }
     assert "catalog.warehouse: missing; hosts share the ledger" in problems_of(None, shared)
     config = load(None, {**shared, "catalog": {"warehouse": "file:///mnt/shared/west"}}, {})
     assert config.warehouse_dir == Path("/mnt/shared/west") and config.shares_ledger
     assert not load(None, {**shared, "replay": {"enabled": False}}, {}).catalog.warehouse
     alone = load(None, {"cluster": {"name": "west"}, "ledger": {"url": "sqlite:////x/ledger.db"}}, {})
     assert not alone.shares_ledger and alone.warehouse.startswith("file:///")
+
+
+CANARY = "postgresql+psycopg://u:canary-5a1e@127.0.0.1/east"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        f"[ledger]\nurl = '{CANARY}'\n",
+        "[catalog]\npyiceberg = {'s3.secret-access-key' = 'canary-5a1e'}\n",
+        "[catalog]\nspark = {'password' = 'canary-5a1e'}\n",
+    ],
+)
+def test_a_file_with_a_password_that_others_can_read_is_refused_with_the_command(tmp_path: Path, secret: str) -> None:
+    file = write(tmp_path, f"[cluster]\nname = 'east'\n{secret}[replay]\nenabled = false\n")
+    file.chmod(0o640)
+    said = problems_of(file)
+    assert f"chmod 600 {file}" in said and "canary" not in said
+    file.chmod(0o600)
+    assert load(file, environ={}).cluster.name == "east"
+    file.write_text("[cluster]\nname = 'east'\n")
+    file.chmod(0o644)
+    assert (
+        load(file, environ={"WALSHIP_LEDGER_URL": CANARY, "WALSHIP_CATALOG_WAREHOUSE": "s3://b"}).ledger_url == CANARY
+    )
+
+
+@pytest.mark.parametrize("section", ["tls", "zookeeper"])
+def test_a_key_that_others_can_read_is_refused_with_the_command(tmp_path: Path, section: str) -> None:
+    for name in ("ca.pem", "key.pem"):
+        (tmp_path / name).touch(0o600)
+    files = f"[cluster]\nname = 'east'\n[{section}]\nca = 'ca.pem'\ncert = 'ca.pem'\nkey = 'key.pem'\n"
+    file = write(tmp_path, files)
+    assert load(file, environ={}).cluster.name == "east"
+    (tmp_path / "key.pem").chmod(0o604)
+    assert f"{section}.key: " in (said := problems_of(file)) and f"chmod 600 {tmp_path / 'key.pem'}" in said
+
+
+def test_servers_beyond_loopback_are_reached_over_tls_or_plain_text_is_asked_for() -> None:
+    far = {"embedded": False, "servers": "localhost:2181,zk1:2181"}
+    overrides: dict[str, dict[str, object]] = {
+        "cluster": {"name": "east"},
+        "zookeeper": far,
+        "replay": {"enabled": False},
+    }
+    assert "zookeeper.servers: zk1 is not loopback" in problems_of(None, overrides)
+    load(None, {**overrides, "tls": {"allow_plaintext": True}}, {})
+    load(None, {**overrides, "zookeeper": {**far, "servers": "127.0.0.1:2181,[::1]:2181"}}, {})
+    overrides = {"cluster": {"name": "east"}, "replay": {"enabled": False}}
+    for url, said in (
+        ("postgresql://u@db/east", "ledger.url: db is not loopback"),
+        ("postgresql://u@db/east?sslmode=prefer", "sslmode=verify-full"),
+        ("postgresql://u@/east?host=10.0.0.1", "ledger.url: 10.0.0.1 is not loopback"),
+    ):
+        assert said in problems_of(None, {**overrides, "ledger": {"url": url}})
+        load(None, {**overrides, "ledger": {"url": url}, "tls": {"allow_plaintext": True}}, {})
+    for url in (
+        "postgresql://u@db/east?sslmode=verify-full",
+        "postgresql://u@/e?host=/run/x",
+        "postgresql://127.0.0.1/e",
+    ):
+        load(None, {**overrides, "ledger": {"url": url}}, {})

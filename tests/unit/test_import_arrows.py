@@ -19,6 +19,7 @@ FLOORS = {
     "replication.settings": 2,
     "replication.config": 2,
     "replication.log": 2,
+    "replication.permissions": 2,
     "replication.files": 3,
     "replication.coordination": 3,
     "replication.ledger": 3,

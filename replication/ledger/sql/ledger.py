@@ -289,6 +289,12 @@ def _check(kept: dict[str, str], cluster: ClusterId | None, store: SqlStore) -> 
             f"the ledger at {where} has schema version {kept['schema']}, newer than {SCHEMA_VERSION}",
             "Upgrade walship here first",
         )
+    if int(kept["schema"]) < SCHEMA_VERSION:
+        raise VersionError(
+            f"the ledger at {where} has schema version {kept['schema']}, of before the first release",
+            "Begin anew with walship init DIR; or move the ledger away and run walship rebuildledger, which makes one"
+            " from the files and tables",
+        )
     owner = ClusterId.parse(kept["cluster"])
     if cluster is not None and cluster != owner:
         raise ConfigError(

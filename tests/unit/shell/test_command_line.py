@@ -222,7 +222,14 @@ def test_a_role_that_is_not_known_is_refused_before_anything_starts(tmp_path, ca
 def test_init_describes_one_host_of_several(tmp_path, capsys):
     pki = tmp_path / "pki"
     pki.mkdir()
-    shared = ["--zookeepers", "zk1:2281", "--ledger", "postgresql://u@db/west", "--warehouse", "s3://b/west"]
+    shared = [
+        "--zookeepers",
+        "zk1:2281",
+        "--ledger",
+        "postgresql://u@db/west?sslmode=require",
+        "--warehouse",
+        "s3://b/west",
+    ]
     command = ["init", str(tmp_path / "w1"), "--name", "west", "--host", "w1", "--listen", "10.0.0.11:7070", *shared]
     assert main.run([*command, "--certificates", str(pki)]) == ConfigError.exit_code
     assert "w1.key" in capsys.readouterr().err
@@ -234,7 +241,7 @@ def test_init_describes_one_host_of_several(tmp_path, capsys):
     )
     assert "west.key" in capsys.readouterr().err
     for name in ("ca.pem", "w1.pem", "w1.key"):
-        (pki / name).touch()
+        (pki / name).touch(0o600)
     assert main.run([*command, "--certificates", str(pki)]) == 0
     made = configuration.load(tmp_path / "w1" / "walship.toml", environ={})
     assert (made.cluster.name, made.cluster.host, made.shares_ledger) == ("west", "w1", True)

@@ -2,14 +2,14 @@
 
 Files, rules, streams and sources have small integer keys that are never reused; other tables have natural keys.
 Lengths and offsets are bytes, times microseconds since 1970, hashes 32 raw bytes. ``SCHEMA_VERSION`` is stored in
-``meta``; a ledger with a newer version is refused.
+``meta``; a ledger with another version is refused.
 """
 
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Connection, Index, Integer, MetaData, text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 metadata = MetaData()
 
 _WHERE = "where"

@@ -24,6 +24,7 @@ from sqlalchemy.pool import StaticPool
 
 from replication.errors import ConfigError, CoordinationError, LedgerBusyError, message_line
 from replication.ledger.sql.schema import tables as schema
+from replication.permissions import create_private, refuse_exposed
 
 BUSY_TIMEOUT_S = 10.0
 READERS = 4
@@ -42,6 +43,9 @@ class SqlStore:
         url: a SQLAlchemy URL: ``sqlite:////path/ledger.db``, ``sqlite://`` (in memory) or ``postgresql://…``.
         busy_timeout_s: how long a writing transaction waits for others before LedgerBusyError.
 
+    Raises:
+        ConfigError: other users can read or change SQLite's file.
+
     Attributes:
         path: SQLite's file; None in memory and on PostgreSQL.
     """
@@ -55,6 +59,8 @@ class SqlStore:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._in_memory = self.is_sqlite and self.url.database in _MEMORY
         self.path = Path(self.url.database or "") if self.is_sqlite and not self._in_memory else None
+        if self.path is not None:
+            refuse_exposed(self.path)
         if self.is_sqlite:
             self._writer, self._reader = self._sqlite_engines()
         else:
@@ -69,6 +75,8 @@ class SqlStore:
             return writer, writer
         writer = sa.create_engine(self.url, connect_args=arguments, pool_size=1, max_overflow=0)
         reader = sa.create_engine(self.url, connect_args=arguments, pool_size=READERS, max_overflow=READERS)
+        for engine in (writer, reader):
+            sa.event.listen(engine, "do_connect", self._create_private)
         sa.event.listen(writer, "connect", _durable)
         sa.event.listen(writer, "connect", _foreign_keys)
         sa.event.listen(writer, "begin", self._begin_immediate)
@@ -98,6 +106,10 @@ class SqlStore:
             execution_options={"postgresql_readonly": True},
         )
         return writer, reader
+
+    def _create_private(self, *_: object) -> None:
+        assert self.path is not None
+        create_private(self.path)
 
     def _begin_immediate(self, connection: Connection) -> None:
         """Begin once the store is free. Retries every 2 ms; SQLite alone would wait up to 100 ms between tries."""

@@ -207,14 +207,14 @@ def test_where_pyspark_is_missing_the_remedy_needs_none(tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else find(name))
     monkeypatch.setattr("shell.processes.preflight.java_home_check", lambda: "/java")
-    outside = {"embedded": False, "servers": "zk:2181"}
+    outside = {"embedded": False, "servers": "localhost:2181"}
     with pytest.raises(SparkMissingError, match=r"spark\]'; the embedded ZooKeeper is part of it, too$"):
         check_host(config_in(tmp_path), ("zookeeper", "replay"))
     with pytest.raises(ConfigError, match="the embedded ZooKeeper is part of PySpark"):
         check_host(config_in(tmp_path), ("zookeeper", "master"))
     with pytest.raises(SparkMissingError, match=r"\[replay\] enabled = false"):
         check_host(config_in(tmp_path, zookeeper=outside), ("replay",))
-    shared = {"ledger": {"url": "postgresql://u@db/east"}, "catalog": {"warehouse": "file:///mnt/east"}}
+    shared = {"ledger": {"url": "postgresql://u@db/east?sslmode=require"}, "catalog": {"warehouse": "file:///mnt/east"}}
     config = config_in(tmp_path, zookeeper=outside, **shared)
     with pytest.raises(SparkMissingError, match="another host: --roles master,worker,receiver$"):
         check_host(config, ("replay",))
@@ -234,7 +234,7 @@ def test_roles_come_in_starting_order_and_without_what_is_disabled(tmp_path):
     assert chosen_roles(config_in(tmp_path), "worker, zookeeper") == ("zookeeper", "worker")
     assert chosen_roles(config_in(tmp_path), "master,worker") == ("zookeeper", "master", "worker")
     assert chosen_roles(config_in(tmp_path), "replay") == ("replay",)
-    outside = config_in(tmp_path, zookeeper={"embedded": False, "servers": "zk:2181"}, replay={"enabled": False})
+    outside = config_in(tmp_path, zookeeper={"embedded": False, "servers": "localhost:2181"}, replay={"enabled": False})
     assert chosen_roles(outside, "") == ("master", "worker", "receiver")
     assert chosen_roles(outside, "zookeeper,worker") == ("worker",)
     with pytest.raises(ConfigError, match="None of these roles runs here"):

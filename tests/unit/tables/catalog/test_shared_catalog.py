@@ -29,7 +29,11 @@ def test_a_unix_socket_is_refused_since_spark_has_no_way_to_it() -> None:
 
 def test_what_is_configured_wins_and_one_host_keeps_it_in_sqlite() -> None:
     given = {"spark": {"type": "rest"}, "pyiceberg": {"type": "rest"}}
-    shared = {"cluster": {"name": "west"}, "ledger": {"url": "postgresql://u@db/west"}, "catalog": given}
+    shared = {
+        "cluster": {"name": "west"},
+        "ledger": {"url": "postgresql://u@db/west?sslmode=require"},
+        "catalog": given,
+    }
     assert configured_catalog(configuration.load(None, shared, {})).spark == {"type": "rest"}
     alone = configuration.load(None, {"cluster": {"name": "west", "data_dir": "/data"}}, {})
     assert configured_catalog(alone).pyiceberg["uri"].startswith("sqlite:////data/catalog.db")

@@ -1,0 +1,49 @@
+"""Who can read and change files that hold secrets or are trusted: only the user who runs walship."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from replication.errors import ConfigError
+
+
+def exposed(file: Path) -> str:
+    """Why a file that holds secrets is not private, with the command that mends it; "" when it is or is not there.
+
+    A file of root's that its group can read is private enough: containers get secrets that way.
+    """
+    try:
+        found = file.stat()
+    except OSError:
+        return ""
+    mode = stat.S_IMODE(found.st_mode)
+    is_given = found.st_uid == 0 != os.geteuid() and not mode & 0o037
+    if not mode & 0o077 or is_given:
+        return ""
+    return f"{file} can be read or changed by other users (mode {mode:04o}); run: chmod 600 {file}"
+
+
+def refuse_exposed(file: Path) -> None:
+    """Raise ConfigError when other users can read or change a file."""
+    if reason := exposed(file):
+        what, _, remedy = reason.partition("; run: ")
+        raise ConfigError(what, f"Run: {remedy}")
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file or directory belongs to the user of this process, and only that user can change it."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def create_private(file: Path) -> None:
+    """Create an empty file of mode 0600, if there is none and its directory exists."""
+    try:
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except (FileExistsError, FileNotFoundError):
+        return
