@@ -6,7 +6,7 @@ in memory with faults (``memory.py``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from replication.core.timeline.instants import Action, Changes, Event, Instant, TimelineState
@@ -71,6 +71,9 @@ class Timeline(Protocol):
 
     def since(self, number: int) -> Sequence[Event]:
         """Return the events after one, oldest first."""
+
+    def newest_first(self) -> Iterator[Event]:
+        """Yield all events, the newest first."""
 
     def state(self) -> TimelineState:
         """Return the state after the newest event."""

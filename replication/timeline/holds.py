@@ -16,8 +16,6 @@ from uuid import uuid4
 
 from replication.errors import StorageError
 
-_ANNOUNCED_S = 60.0
-
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -56,9 +54,9 @@ class TimelineHolds:
         """Hold the files of a dataset as of an instant for so long."""
         return self._write(Hold(uuid4().hex, dataset, instant, time.time() + seconds))
 
-    def announce(self, dataset: str, retained: int) -> Hold:
-        """Say that a clean begins; to be released once its instant is inflight."""
-        return self._write(Hold(uuid4().hex, dataset, retained, time.time() + _ANNOUNCED_S, True))
+    def announce(self, dataset: str, retained: int, seconds: float) -> Hold:
+        """Say that files will be deleted, so that readers of instants before ``retained`` wait for so long at most."""
+        return self._write(Hold(uuid4().hex, dataset, retained, time.time() + seconds, True))
 
     def release(self, hold: Hold) -> None:
         """End a hold. Idempotent."""

@@ -104,6 +104,11 @@ class RecordedTimeline:
         """See Timeline."""
         return list(self._events(number))
 
+    def newest_first(self) -> Iterator[Event]:
+        """See Timeline."""
+        self.state()
+        return self._backwards()
+
     def state(self) -> TimelineState:
         """See Timeline."""
         with self._lock:

@@ -89,7 +89,8 @@ def add(
     given = (_pairs(properties), _typed(options), _pairs(source_options), _pairs(target_options))
     timeline = timeline_of(invocation)
     definition = DatasetDefinition(name, source, target, finder, *given, timeline).check()
-    _configuration(definition.options)
+    if _configuration(definition.options).versions and not timeline:
+        raise RequestError("versions are kept on a cluster's timeline, and no cluster is named", "Give --cluster")
     with (
         open_store(source, resolved(definition.source_options)) as origin,
         open_store(target, resolved(definition.target_options)) as there,

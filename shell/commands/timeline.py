@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from contextlib import closing
-from typing import Annotated
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +15,10 @@ from shell.cli.help import Sections
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation, add_verb
 from shell.cli.render import bytes_text, moment_text
+
+if TYPE_CHECKING:
+    from peer.timeline.upkeep import DatasetUpkeep
+    from replication.core.timeline.instants import Instant
 
 _CHECK_S = 0.5
 
@@ -27,6 +33,9 @@ def register(app: typer.Typer) -> None:
     add_verb(noun, "list", timeline_list)
     add_verb(noun, "files", timeline_files)
     add_verb(noun, "serve", timeline_serve)
+    add_verb(noun, "clean", timeline_clean)
+    add_verb(noun, "rollback", timeline_rollback)
+    add_verb(noun, "restore", timeline_restore)
     app.add_typer(noun, name="timeline")
 
 
@@ -42,10 +51,11 @@ def timeline_list(invocation: Invocation) -> None:
             "state": event.instant.state.value,
             "dataset": event.instant.dataset,
             "instant": event.instant.time,
+            "completed": event.instant.completed or None,
         }
         for event in configured_timeline(_config(invocation)).since(0)
     ]
-    columns = ("event", "at", "action", "state", "dataset", "instant")
+    columns = ("event", "at", "action", "state", "dataset", "instant", "completed")
     invocation.printer.rows(rows, columns, "no action is on the timeline")
 
 
@@ -92,6 +102,72 @@ def timeline_serve(invocation: Invocation) -> None:
         waiting = threading.Event()
         while not waiting.wait(_CHECK_S):
             server.check()
+
+
+def timeline_clean(
+    invocation: Invocation,
+    dataset: DatasetArgument,
+    keep_versions: Annotated[
+        int | None, typer.Option("--keep-versions", min=1, help="So many of each file, the newest included.")
+    ] = None,
+    keep_age: Annotated[
+        str, typer.Option("--keep-age", metavar="AGE", help="What a reader could see since then: 12h, 7d.")
+    ] = "",
+    every: Annotated[
+        bool, typer.Option("--all", help="Look at every partition, not only at those that changed.")
+    ] = False,
+) -> None:
+    """Delete old versions of a dataset's files; what readers hold stays."""
+    from replication.core.timeline.cleaning import KeepPolicy
+    from replication.errors import RequestError
+    from shell.copying.options import age_ns
+
+    if bool(keep_versions) == bool(keep_age):
+        raise RequestError("--keep-versions or --keep-age is missing, or both are given", "Give one of them")
+    since = (time.time_ns() - age_ns(keep_age)) // 1000 if keep_age else None
+    with _upkeep(invocation, dataset) as upkeep:
+        done = upkeep.clean(KeepPolicy(keep_versions, since), every=every)
+    _say_deleted(invocation, dataset, done)
+
+
+def timeline_rollback(
+    invocation: Invocation,
+    dataset: DatasetArgument,
+    instants: Annotated[list[int], typer.Argument(metavar="INSTANT…", help="When they were completed.")],
+) -> None:
+    """Undo instants of a dataset: their files are deleted, and those that they replaced are seen again."""
+    with _upkeep(invocation, dataset) as upkeep:
+        done = upkeep.rollback(instants)
+    _say_deleted(invocation, dataset, done)
+
+
+def timeline_restore(
+    invocation: Invocation,
+    dataset: DatasetArgument,
+    instant: Annotated[int, typer.Argument(metavar="INSTANT", help="All later instants are undone.")],
+) -> None:
+    """Put a dataset back to what it was at an instant."""
+    with _upkeep(invocation, dataset) as upkeep:
+        done = upkeep.restore(instant)
+    _say_deleted(invocation, dataset, done)
+
+
+def _say_deleted(invocation: Invocation, dataset: str, done: Instant | None) -> None:
+    count = len(done.changes.removes) if done is not None else 0
+    row = {"dataset": dataset, "instant": done.completed if done is not None else None, "deleted": count}
+    invocation.printer.value(row, f"{count} files of {dataset} deleted" if done else f"nothing to do for {dataset}")
+
+
+@contextmanager
+def _upkeep(invocation: Invocation, dataset: str) -> Iterator[DatasetUpkeep]:
+    from peer.timeline.configured import configured_timeline, configured_views
+    from peer.timeline.upkeep import DatasetUpkeep
+    from replication.timeline.holds import TimelineHolds
+
+    config = _config(invocation)
+    timeline = configured_timeline(config)
+    with closing(configured_views(config, timeline)) as views:
+        yield DatasetUpkeep(dataset, timeline, views, TimelineHolds(config.timeline_url))
 
 
 def _config(invocation: Invocation) -> Config:

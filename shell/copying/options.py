@@ -117,7 +117,7 @@ def declared(options: Mapping[str, Any]) -> CopyConfiguration:
         found = left.pop(name, [])
         return [found] if isinstance(found, str) else [str(text) for text in found]
 
-    flags = ("recursive", "follow-links", "delete", "verify")
+    flags = ("recursive", "follow-links", "delete", "verify", "versions")
     numbers = {"max-delete": "delete_max", "threads": "threads", "attempts": "attempts"}
     numbers |= {"files-per-split": "files_per_split", "replication": "replication"}
     given: dict[str, Any] = {"compare_content": taken("checksum", False)}

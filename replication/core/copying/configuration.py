@@ -56,6 +56,7 @@ class CopyConfiguration:
         bytes_per_s: limit over all threads; None sets none.
         conversions: names of :mod:`conversions`, in order; each applies to files with its extension.
         attempts: for each file, with growing waits between them.
+        versions: write new versions of files beside the old ones; see :mod:`versions`.
     """
 
     existing: Existing = Existing.CHANGED
@@ -78,6 +79,12 @@ class CopyConfiguration:
     bytes_per_s: float | None = None
     conversions: tuple[str, ...] = ()
     attempts: int = 3
+    versions: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what excludes each other."""
+        if self.versions and self.delete:
+            raise RequestError("versions and delete exclude each other", "Copy without delete")
 
     def file_set_of(self, destination: RelativePath) -> str:
         """The file set of a destination by :attr:`grouping`."""

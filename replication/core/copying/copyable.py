@@ -15,6 +15,9 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.conversions import converted_path
 from replication.core.copying.names import RelativePath
 
+#: Metadata of a new version of a file: the path of the version that it replaces.
+REPLACES = "replaces"
+
 
 @dataclass(frozen=True, slots=True)
 class CopyableFile:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterator
 
@@ -13,12 +12,12 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.difference import Decision, decide
 from replication.core.copying.names import ROOT, STAGING, RelativePath
 from replication.datasets.listing.sink import ListingSink
+from replication.datasets.listing.versions import TargetVersions, content_digest
 from replication.datasets.listing.walk import walk
 from replication.datasets.stores.base import Entry, EntryKind, Store
 from replication.errors import UnsafeNameError, one_line
 
 BATCH = 256
-_PIECE = 1 << 20
 
 
 class Comparison:
@@ -67,7 +66,9 @@ class Comparison:
             yield from below
 
     def _files(self, folder: RelativePath, below: list[RelativePath]) -> None:
-        find = self._finder(folder)
+        conf = self._configuration
+        versions = TargetVersions(self._source, self._target, conf) if conf.versions else None
+        find = self._finder(folder) if versions is None else lambda path: None
         batch: list[CopyableFile] = []
         names: set[str] | None = None
         if self._configuration.delete and not self._source.traits.has_cheap_status:
@@ -87,7 +88,10 @@ class Comparison:
                 if self._configuration.recursive and self._configuration.filters.enters(file.path):
                     below.append(file.path)
             elif self._configuration.filters.takes(file):
-                self._one(file, find, batch)
+                if versions is None:
+                    self._one(file, find, batch)
+                else:
+                    self._take(*versions.decide(self._build(file)), batch)
                 if len(batch) >= BATCH:
                     self._give(batch)
                     batch = []
@@ -117,11 +121,13 @@ class Comparison:
             self._sink.failed(file.path, "the target has a folder of that name")
             return
         there = entry.attributes if entry is not None else None
-        decision = decision_on(self._source, self._target, file, there, self._configuration)
+        self._take(decision_on(self._source, self._target, file, there, self._configuration), copyable, batch)
+
+    def _take(self, decision: Decision, copyable: CopyableFile, batch: list[CopyableFile]) -> None:
         if decision.is_copied:
             batch.append(copyable)
         else:
-            self._sink.skipped(decision.value, file.path, file.size)
+            self._sink.skipped(decision.value, copyable.origin.path, copyable.origin.size)
 
     def _finder(self, folder: RelativePath) -> Callable[[RelativePath], Entry | None]:
         """Finds what the target has at a destination in this folder, at the least cost for this kind of store."""
@@ -190,17 +196,3 @@ def decision_on(
         same_content=same,
         is_converted=is_converted,
     )
-
-
-def content_digest(store: Store, file: FileAttributes) -> bytes:
-    """The SHA-256 of a whole file; OSError or ChangedFileError if it cannot be read whole."""
-    digest = hashlib.sha256()
-    reader = store.open(file)
-    try:
-        at = 0
-        while data := reader.read(at, _PIECE):
-            digest.update(data)
-            at += len(data)
-    finally:
-        reader.close()
-    return digest.digest()

@@ -26,7 +26,7 @@ from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
 from replication.datasets.publication.events import failed_event, published_events
 from replication.datasets.publication.moves import Move, MovedFolder, plan_moves
-from replication.datasets.publication.recording import InstantRecorder, added_versions, key_of, overwritten
+from replication.datasets.publication.recording import InstantRecorder, added_versions, key_of, overwritten, replaced
 from replication.datasets.publication.steps import (
     CopySite,
     NotifyPublished,
@@ -78,6 +78,7 @@ class _Planned:
     step: PublishFileSet
     adds: tuple[FileVersion, ...] = ()
     removes: tuple[FileKey, ...] = ()
+    replaces: tuple[FileKey, ...] = ()
 
 
 class Publisher:
@@ -220,7 +221,8 @@ class Publisher:
         step = PublishFileSet(file_set.name, tuple(moves), self._configuration.range_bytes, backup)
         if self._recorder is None:
             return _Planned(file_set, step)
-        return _Planned(file_set, step, added_versions(file_set), overwritten(self._target, moves))
+        adds = added_versions(file_set, versions=self._configuration.versions)
+        return _Planned(file_set, step, adds, overwritten(self._target, moves), replaced(file_set))
 
     def _is_there(self, folder: RelativePath) -> bool:
         if folder in self._folders:
@@ -265,8 +267,12 @@ class Publisher:
         steps: list[CommitStep[CopySite]] = [each.step for each in planned]
         steps.append(SyncTarget(urn, tuple(sorted(folders))))
         if recorder is not None:
-            adds = tuple(version for each in planned for version in each.adds)
-            start, complete = recorder.request(urn, adds, tuple(key for each in planned for key in each.removes))
+            start, complete = recorder.request(
+                urn,
+                tuple(version for each in planned for version in each.adds),
+                tuple(key for each in planned for key in each.removes),
+                tuple(key for each in planned for key in each.replaces),
+            )
             steps = [start, *steps, complete]
         if self._site.events is not None:
             events = [event for each in planned for event in published_events(self._target.url, each.file_set)]
@@ -307,7 +313,7 @@ class Publisher:
                 folders = tuple(sorted({path.parent for path in some} | {ROOT}))
                 steps: list[CommitStep[CopySite]] = [RemoveExtras(tuple(some), backup), SyncTarget(urn, folders)]
                 if self._recorder is not None:
-                    start, complete = self._recorder.request(urn, (), tuple(key_of(path) for path in some))
+                    start, complete = self._recorder.request(urn, removes=tuple(key_of(path) for path in some))
                     steps = [start, *steps, complete]
                 CommitSequence(self._steps, self._job, urn, steps).run(self._site, leases)
                 for _ in some:

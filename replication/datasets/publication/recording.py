@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from replication.core.copying.copyable import REPLACES
 from replication.core.copying.names import RelativePath
+from replication.core.copying.versions import version_name
 from replication.core.timeline.instants import (
     Action,
     Changes,
@@ -57,12 +59,16 @@ class InstantRecorder:
         self._root = target.url if recorded.name else ""
 
     def request(
-        self, urn: str, adds: tuple[FileVersion, ...], removes: tuple[FileKey, ...]
+        self,
+        urn: str,
+        adds: tuple[FileVersion, ...] = (),
+        removes: tuple[FileKey, ...] = (),
+        replaces: tuple[FileKey, ...] = (),
     ) -> tuple[StartInstant, CompleteInstant]:
         """Request an instant, durably; the steps that make it inflight and completed."""
         key = f"{self._job}/{urn}"
         time = self._timeline.request(Action.COPY, self.dataset, root=self._root, key=key).time
-        return StartInstant(self._url, time, adds, removes), CompleteInstant(self._url, time)
+        return StartInstant(self._url, time, adds, removes, replaces), CompleteInstant(self._url, time)
 
     def is_pending(self, step: StartInstant) -> bool:
         """Whether the instant of a step is neither completed nor undone."""
@@ -100,7 +106,8 @@ class InstantRecorder:
             return Changes()
         adds = tuple(version for version in instant.changes.adds if self._is_there(version))
         keys = {version.key for version in adds}
-        return Changes(adds, removes=tuple(key for key in instant.changes.removes if key in keys or self._is_gone(key)))
+        removes = tuple(key for key in instant.changes.removes if key in keys or self._is_gone(key))
+        return Changes(adds, instant.changes.replaces, removes)
 
     def _is_there(self, version: FileVersion) -> bool:
         path = RelativePath(version.path)
@@ -117,12 +124,20 @@ class InstantRecorder:
         self._timeline.record(Action.ROLLBACK, self.dataset, Changes(undone=(time,)), root=self._root)
 
 
-def added_versions(file_set: FileSet) -> tuple[FileVersion, ...]:
-    """The files of a file set as a timeline has them."""
-    return tuple(
-        FileVersion(partition_of(each.file.destination), str(each.file.destination), each.size, digest=each.digest)
-        for each in file_set.staged
-    )
+def added_versions(file_set: FileSet, *, versions: bool) -> tuple[FileVersion, ...]:
+    """The files of a file set as a timeline has them; with ``versions`` each is the version of a file."""
+    found = []
+    for each in file_set.staged:
+        path = each.file.destination
+        name = version_name(path) if versions else None
+        file = "" if name is None else str(name.file)
+        found.append(FileVersion(partition_of(path), str(path), each.size, file, digest=each.digest))
+    return tuple(found)
+
+
+def replaced(file_set: FileSet) -> tuple[FileKey, ...]:
+    """The versions that those of a file set replace; they stay for readers of earlier instants."""
+    return tuple(key_of(each.file.metadata[REPLACES]) for each in file_set.staged if REPLACES in each.file.metadata)
 
 
 def key_of(path: str) -> FileKey:

@@ -160,6 +160,7 @@ class StartInstant(CommitStep[CopySite]):
     time: int
     adds: tuple[FileVersion, ...]
     removes: tuple[FileKey, ...]
+    replaces: tuple[FileKey, ...] = ()
 
     def verify(self, context: CopySite) -> bool:
         """Whether it is inflight, or over."""
@@ -180,7 +181,7 @@ class StartInstant(CommitStep[CopySite]):
 
     def start(self, timeline: Timeline) -> None:
         """Record it."""
-        timeline.start(timeline.state().pending[self.time], Changes(self.adds, removes=self.removes))
+        timeline.start(timeline.state().pending[self.time], Changes(self.adds, self.replaces, self.removes))
 
 
 @step_type("copy.complete")

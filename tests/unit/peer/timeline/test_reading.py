@@ -111,7 +111,7 @@ def test_a_reader_holds_its_instant_until_it_is_closed_or_the_hold_ends(site: Pa
 
 def test_a_reader_waits_for_a_clean_that_would_take_its_files(site: Path) -> None:
     holds = TimelineHolds(str(site / "timeline"))
-    announced = holds.announce("lake", timeline(site).state().instant + 1)
+    announced = holds.announce("lake", timeline(site).state().instant + 1, 60)
     with pytest.raises(WaitTimeoutError):
         reader(site).files(wait_s=0)
     holds.release(announced)

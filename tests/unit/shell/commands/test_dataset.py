@@ -88,6 +88,29 @@ def test_files_of_a_dataset_that_names_a_cluster_are_on_its_timeline(capsys: pyt
     ]
 
 
+def test_versions_of_a_dataset_are_kept_rolled_back_and_cleaned(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("east.toml").write_text(configuration.default_toml("east", "."))
+    added = ["dataset", "add", "d", "src", "dst", "-o", "versions=true"]
+    assert run(added) == 4
+    assert "no cluster is named" in capsys.readouterr().err
+    assert run([*added, "--cluster", "east.toml"]) == 0
+    for second in range(3):
+        write_tree(Path("src"), {"a/1.csv": b"x" * second}, 1_700_000_001 + second)
+        assert run(["dataset", "run", "d"]) == 0
+
+    def timeline(*line: str) -> Any:
+        capsys.readouterr()
+        assert run(["timeline", *line, "--cluster", "east.toml", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    last = timeline("list")[-1]
+    assert timeline("rollback", "d", str(last["completed"]))["deleted"] == 1
+    assert [row["size"] for row in timeline("files", "d") if row["path"].startswith("a/")] == ["1 B"]
+    assert timeline("clean", "d", "--keep-versions", "1")["deleted"] == 1
+    assert timeline("clean", "d", "--keep-age", "1h") == {"dataset": "d", "instant": None, "deleted": 0}
+    assert run(["timeline", "clean", "d", "--cluster", "east.toml"]) == 4
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

@@ -1,0 +1,167 @@
+"""Cleans, rolls back and restores datasets that are folders. Each is an instant; what died is finished next time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from peer.timeline.views import Views
+from replication.core.copying.names import RelativePath
+from replication.core.timeline.cleaning import KeepPolicy, touched_since, undone_by_restore
+from replication.core.timeline.instants import DELETING, Action, Changes, FileVersion, Instant, InstantState
+from replication.datasets.stores.base import Store
+from replication.datasets.stores.open import open_store
+from replication.errors import LockedFileError, RequestError
+from replication.log import get
+from replication.timeline.base import Timeline
+from replication.timeline.holds import Hold, TimelineHolds
+
+_EVERYBODY = 1 << 62
+_PLANNING_S, _STARTING_S = 600.0, 60.0
+_log = get(__name__)
+
+
+class DatasetUpkeep:
+    """Deletes files of one dataset.
+
+    Args:
+        dataset: its name on the timeline.
+        timeline: of the cluster.
+        views: over that timeline.
+        holds: of its readers.
+        open: opens the store at the dataset's root.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        timeline: Timeline,
+        views: Views,
+        holds: TimelineHolds,
+        open: Callable[[str], Store] = open_store,
+    ) -> None:
+        self._dataset, self._timeline, self._views = dataset, timeline, views
+        self._holds, self._open = holds, open
+
+    def clean(self, policy: KeepPolicy, *, every: bool = False) -> Instant | None:
+        """Delete versions that were replaced and that neither the policy nor a reader keeps.
+
+        Looks at the partitions that instants have touched since the last clean, and lists none that it knows.
+
+        Args:
+            policy: what to keep.
+            every: look at every partition.
+
+        Returns:
+            The instant, completed; None if there was nothing to delete.
+
+        Raises:
+            LockedFileError: another process cleans, rolls back or restores the dataset.
+        """
+        with self._alone() as mine:
+            self._finish()
+            versions = self._removable(policy, every=every)
+            if not versions:
+                return None
+            with self._announced(max(version.removed for version in versions), mine) as holds:
+                held = min((hold.instant for hold in holds), default=_EVERYBODY)
+                versions = [version for version in versions if version.removed <= held]
+                if not versions:
+                    return None
+                changes = Changes(
+                    removes=tuple(version.key for version in versions),
+                    retained=max(version.removed for version in versions),
+                )
+                asked = self._timeline.request(Action.CLEAN, self._dataset, root=self._root(), key=policy.key)
+                started = self._timeline.start(asked, changes)
+        return self._delete(started)
+
+    def _removable(self, policy: KeepPolicy, *, every: bool) -> list[FileVersion]:
+        self._views.sync()
+        touched = None if every else touched_since(self._timeline.newest_first(), self._dataset, policy)
+        partitions = self._views.partitions(self._dataset) if touched is None else sorted(touched)
+        return [v for name in partitions for v in policy.removable(self._views.versions(self._dataset, name))]
+
+    def rollback(self, times: Sequence[int]) -> Instant:
+        """Undo instants: delete the files that they added, and let readers see again what they replaced.
+
+        Args:
+            times: when they were completed; for pending ones, when they were requested.
+
+        Raises:
+            RequestError: an instant is unknown, or a file that it had replaced is gone.
+            LockedFileError: readers hold the files, or another process changes the dataset.
+        """
+        return self._undo(times, Action.ROLLBACK)
+
+    def restore(self, instant: int) -> Instant | None:
+        """Undo all instants after one; None if there are none. Raises as ``rollback``."""
+        self._timeline.state().check_readable(self._dataset, instant)
+        times = undone_by_restore(self._timeline.since(0), self._dataset, instant)
+        return self._undo(times, Action.RESTORE) if times else None
+
+    def _undo(self, times: Sequence[int], action: Action) -> Instant:
+        with self._alone() as mine:
+            self._finish()
+            with self._announced(_EVERYBODY, mine) as holds:
+                if held := [hold for hold in holds if hold.instant >= min(times)]:
+                    raise LockedFileError(
+                        f"{len(held)} readers hold files of {self._dataset} as of {held[0].instant} or later",
+                        "Wait until they are done",
+                    )
+                started = self._timeline.undo(self._dataset, times, action=action)
+        return self._delete(started)
+
+    def _finish(self) -> None:
+        """Finish what a process that died has begun."""
+        self._root()
+        for instant in list(self._timeline.state().pending.values()):
+            if instant.dataset != self._dataset or instant.action not in DELETING:
+                continue
+            if instant.state is InstantState.INFLIGHT:
+                self._delete(instant)
+            else:
+                self._timeline.complete(instant, Changes())
+
+    def _delete(self, started: Instant) -> Instant:
+        paths = [RelativePath(path) for _, path in started.changes.removes]
+        with self._open(self._root()) as store:
+            for path in paths:
+                store.remove(path)
+            folders = sorted({path.parent for path in paths})
+            store.sync([folder for folder in folders if store.status(folder) is not None])
+        done = self._timeline.complete(started, started.changes)
+        self._views.sync()
+        _log.info("dataset_files_deleted", dataset=self._dataset, action=done.action.value, files=len(paths))
+        return done
+
+    def _root(self) -> str:
+        root = self._timeline.state().roots.get(self._dataset)
+        if root is None:
+            raise RequestError(f"The timeline has no dataset {self._dataset}", "See walship timeline list")
+        return root
+
+    @contextmanager
+    def _alone(self) -> Iterator[Hold]:
+        """Keep other processes from deleting files of the dataset. LockedFileError if one does."""
+        mine = self._holds.announce(self._dataset, 0, _PLANNING_S)
+        try:
+            self._others(mine.id)
+            yield mine
+        finally:
+            self._holds.release(mine)
+
+    @contextmanager
+    def _announced(self, retained: int, mine: Hold) -> Iterator[list[Hold]]:
+        """Have new readers of older instants wait; the holds of those that there are."""
+        announced = self._holds.announce(self._dataset, retained, _STARTING_S)
+        try:
+            yield self._others(mine.id, announced.id)
+        finally:
+            self._holds.release(announced)
+
+    def _others(self, *mine: str) -> list[Hold]:
+        others = [hold for hold in self._holds.of(self._dataset) if hold.id not in mine]
+        if any(hold.is_cleaner for hold in others):
+            raise LockedFileError(f"another process deletes files of {self._dataset}", "Wait until it is done")
+        return others

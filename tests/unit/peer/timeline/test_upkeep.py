@@ -1,0 +1,211 @@
+"""A dataset that keeps versions: readers of every instant, cleans that take only what nobody needs, and undoing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from peer.timeline.listing import FolderListings
+from peer.timeline.stores.memory import MemoryViews
+from peer.timeline.upkeep import DatasetUpkeep
+from peer.timeline.views import Views
+from replication.core.timeline.cleaning import KeepPolicy
+from replication.core.timeline.instants import Action, InstantState
+from replication.datasets.stores.local import LocalStore
+from replication.errors import LockedFileError, RequestError
+from replication.timeline.holds import TimelineHolds
+from replication.timeline.recorded import RecordedTimeline
+from tests.copying import Killed, read_tree, write_tree
+from tests.recording import reader, recorded, timeline
+
+TWO = KeepPolicy(versions=2)
+ONE = KeepPolicy(versions=1)
+
+
+@dataclass
+class Lake:
+    """A source whose changes are copied to a dataset with versions."""
+
+    at: Path
+    listings: FolderListings = field(default_factory=FolderListings)
+    writes: int = 0
+
+    def __post_init__(self) -> None:
+        self.timeline: RecordedTimeline = timeline(self.at)
+        self.views = Views(self.timeline, MemoryViews(), self.listings)
+        self.holds = TimelineHolds(str(self.at / "timeline"))
+
+    def copy(self, **files: str) -> int:
+        """Write files (``p_a`` is ``p/a.csv``) and copy; the instant."""
+        self.writes += 1
+        content = {f"{name.replace('_', '/')}.csv": text.encode() for name, text in files.items()}
+        write_tree(self.at / "src", content, 1_700_000_000 + self.writes)
+        assert recorded(self.at, versions=True).run().failed == 0
+        return self.timeline.state().instant
+
+    def upkeep(self, opened: type[LocalStore] = LocalStore) -> DatasetUpkeep:
+        return DatasetUpkeep(
+            "lake", self.timeline, self.views, self.holds, lambda url: opened(url.removeprefix("file://"))
+        )
+
+    def read(self, as_of: int | None = None) -> dict[str, str]:
+        with reader(self.at).files(as_of) as files:
+            return {v.file: Path(self.at / "dst" / v.path).read_text() for v in files.versions}
+
+    def names(self) -> set[str]:
+        return set(read_tree(self.at / "dst"))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    made = Lake(tmp_path)
+    yield made
+    made.views.close()
+
+
+def test_a_reader_of_an_instant_sees_all_its_files_however_often_they_changed_since(lake: Lake) -> None:
+    seen = {lake.copy(p_a="1", p_b="1", q_c="1"): {"p/a.csv": "1", "p/b.csv": "1", "q/c.csv": "1"}}  # 003-3
+    seen[lake.copy(p_a="2")] = {"p/a.csv": "2", "p/b.csv": "1", "q/c.csv": "1"}
+    seen[lake.copy(p_a="3", q_c="3")] = {"p/a.csv": "3", "p/b.csv": "1", "q/c.csv": "3"}
+    assert {instant: lake.read(instant) for instant in seen} == seen
+    assert lake.names() >= {"p/b~000001-" + name.partition("-")[2] for name in lake.names() if "/b~" in name}
+    assert lake.copy() == max(seen), "nothing is copied twice"
+
+
+def test_a_file_that_goes_back_to_an_earlier_content_is_a_new_version(lake: Lake) -> None:
+    lake.copy(p_a="1")
+    lake.copy(p_a="2")
+    write_tree(lake.at / "src", {"p/a.csv": b"1"}, 1_700_000_001)
+    recorded(lake.at, versions=True).run()
+    assert lake.read() == {"p/a.csv": "1"}
+
+
+def test_cleaning_by_versions_deletes_the_oldest_and_says_as_of_when_can_be_read(lake: Lake) -> None:
+    first, second, third = lake.copy(p_a="1", p_b="1"), lake.copy(p_a="2"), lake.copy(p_a="3")
+    done = lake.upkeep().clean(TWO)
+    assert done is not None and len(done.changes.removes) == 1  # 003-17
+    assert (lake.read(second)["p/a.csv"], lake.read(third)["p/a.csv"]) == ("2", "3")
+    with pytest.raises(RequestError, match="are gone"):
+        lake.read(first)
+    assert len(lake.names()) == 3
+    assert lake.upkeep().clean(TWO) is None, "a clean that deletes nothing is no instant"
+
+
+def test_cleaning_by_time_keeps_what_could_be_seen_since(lake: Lake) -> None:
+    lake.copy(p_a="1")
+    second = lake.copy(p_a="2")
+    middle = time.time_ns() // 1000
+    lake.copy(p_a="3")
+    done = lake.upkeep().clean(KeepPolicy(since=middle))
+    assert done is not None and done.changes.retained == second
+    assert lake.read(second) == {"p/a.csv": "2"}
+
+
+def test_a_clean_looks_only_at_partitions_that_changed_since_the_last_one_and_lists_nothing(lake: Lake) -> None:
+    lake.copy(p_a="1", q_b="1", r_c="1")
+    lake.copy(p_a="2", q_b="2")
+    assert lake.upkeep().clean(ONE) is not None
+    lake.copy(r_c="2")
+    before = lake.listings.calls
+    looked: list[str] = []
+    versions = lake.views.versions
+    lake.views.versions = lambda dataset, name: looked.append(name) or versions(dataset, name)  # type: ignore
+    done = lake.upkeep().clean(ONE)
+    assert done is not None and [path for _, path in done.changes.removes][0].startswith("r/c~000001")
+    assert (looked, lake.listings.calls) == (["r"], before)  # 003-2, 003-15, 003-17
+
+
+def test_a_clean_by_another_policy_looks_at_every_partition(lake: Lake) -> None:
+    lake.copy(p_a="1", q_b="1")
+    lake.copy(p_a="2", q_b="2")
+    lake.copy(p_a="3", q_b="3")
+    assert lake.upkeep().clean(TWO) is not None
+    lake.copy(p_a="4")
+    done = lake.upkeep().clean(KeepPolicy(since=time.time_ns() // 1000))
+    assert done is not None and len(done.changes.removes) == 3
+
+
+def test_rollbacks_between_cleans_count(lake: Lake) -> None:
+    lake.copy(p_a="1")
+    second = lake.copy(p_a="2")
+    assert lake.upkeep().clean(ONE) is not None
+    third = lake.copy(p_a="3")
+    lake.upkeep().rollback([third])
+    assert lake.read() == {"p/a.csv": "2"}, "what it replaced is seen again"
+    assert lake.upkeep().clean(ONE) is None, "and is not cleaned"
+    lake.copy(p_a="4")
+    assert lake.upkeep().clean(ONE) is not None
+    assert (lake.read(), len(lake.names())) == ({"p/a.csv": "4"}, 1)
+    assert second < third
+
+
+def test_a_restore_puts_the_dataset_back_and_what_is_copied_after_it_is_seen(lake: Lake) -> None:
+    first = lake.copy(p_a="1", q_b="1")
+    lake.copy(p_a="2")
+    lake.copy(p_a="3", r_c="1")
+    done = lake.upkeep().restore(first)
+    assert done is not None and done.action is Action.RESTORE
+    assert lake.read() == {"p/a.csv": "1", "q/b.csv": "1"}
+    assert lake.names() == {path for path in lake.names() if "~000001-" in path}
+    assert lake.upkeep().restore(lake.timeline.state().instant) is None
+    lake.copy(p_a="5")
+    assert lake.read()["p/a.csv"] == "5"
+    with pytest.raises(RequestError, match="was rolled back since"):
+        other = lake.timeline.since(0)[2].instant.completed
+        assert other == first
+        lake.upkeep().rollback([lake.timeline.state().instant])
+        lake.upkeep().rollback([first])
+        lake.upkeep().restore(first)
+
+
+def test_a_clean_keeps_what_an_open_reader_holds_and_deletes_it_afterwards(lake: Lake) -> None:
+    first = lake.copy(p_a="1", q_b="1")
+    held = reader(lake.at).files(first)
+    lake.copy(p_a="2")
+    lake.copy(p_a="3")
+    assert lake.upkeep().clean(ONE) is None
+    assert sorted(Path(path.removeprefix("file://")).read_text() for path in held) == ["1", "1"]
+    held.check()
+    with pytest.raises(LockedFileError, match="1 readers hold"):
+        lake.upkeep().restore(first - 1) or lake.upkeep().rollback([first])
+    held.close()
+    done = lake.upkeep().clean(ONE)
+    assert done is not None and len(done.changes.removes) == 2
+
+
+class DyingAtRemoval(LocalStore):
+    """Deletes one file, then dies."""
+
+    removed = 0
+
+    def remove(self, path: str) -> None:  # type: ignore[override]
+        type(self).removed += 1
+        if type(self).removed > 1:
+            raise Killed
+        super().remove(path)  # type: ignore[arg-type]
+
+
+def test_a_clean_that_died_is_finished_by_the_next_one(lake: Lake, tmp_path: Path) -> None:
+    lake.copy(p_a="1", q_b="1")
+    lake.copy(p_a="2", q_b="2")
+    with pytest.raises(Killed):
+        lake.upkeep(DyingAtRemoval).clean(ONE)
+    assert len(lake.names()) == 3
+    assert lake.read() == {"p/a.csv": "2", "q/b.csv": "2"}
+    assert lake.upkeep().clean(ONE) is None
+    assert len(lake.names()) == 2
+    states = [e.instant.state for e in lake.timeline.since(0) if e.instant.action is Action.CLEAN]
+    assert states == [InstantState.REQUESTED, InstantState.INFLIGHT, InstantState.COMPLETED]
+
+
+def test_two_processes_do_not_delete_at_once(lake: Lake) -> None:
+    lake.copy(p_a="1")
+    announced = lake.holds.announce("lake", 0, 60)
+    with pytest.raises(LockedFileError, match="another process deletes"):
+        lake.upkeep().clean(ONE)
+    lake.holds.release(announced)
+    assert lake.upkeep().clean(ONE) is None
