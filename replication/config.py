@@ -28,6 +28,7 @@ from replication.settings import (
     CatalogSection,
     ClusterSection,
     DrillsSection,
+    FailoverSection,
     LedgerSection,
     LogSection,
     MasterSection,
@@ -46,7 +47,7 @@ _SSL_MODES = ("require", "verify-ca", "verify-full")  # of a URL of PostgreSQL
 ENV_PREFIX = "WALSHIP_"
 # Of the command line, the caches and the tests: not configuration, so not refused as unknown keys.
 _OTHER_VARIABLES = ("CLUSTER", "CONFIG", "CACHE", "DEBUG", "DRILL")
-_OTHER_PREFIXES = ("TEST_", "BENCH_", "DEMO_", "DRILL_")
+_OTHER_PREFIXES = ("TEST_", "BENCH_", "DEMO_", "DRILL_", "HOOK_")
 
 
 class Config(BaseModel):
@@ -66,6 +67,7 @@ class Config(BaseModel):
     catalog: CatalogSection = CatalogSection()
     timeline: TimelineSection = TimelineSection()
     drills: DrillsSection = DrillsSection()
+    failover: FailoverSection = FailoverSection()
     log: LogSection = LogSection()
 
     @property

@@ -294,6 +294,13 @@ class TimelineSection(_Section):
     retry_max_s: Seconds = Field(30.0, description="... and after many in a row; they list files meanwhile")
 
 
+class FailoverSection(_Section):
+    """Switchover and failover."""
+
+    hooks: OptionalPath = Field(None, description="folder of programs that run before and after each phase")
+    hook_timeout_s: Seconds = Field(30.0, description="a hook that takes longer is killed and has failed")
+
+
 class LogSection(_Section):
     """Logs of the processes."""
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 
 from peer.client.cluster import Cluster
 from peer.client.contacts import known_peer
+from peer.failover.hooks import RoleHooks
 from peer.failover.landed import LandedFrame
 from replication.commit.leases import Leases
 from replication.commit.redo import Redo
-from replication.commit.sequence import CommitSequence
+from replication.commit.sequence import Around, CommitSequence
 from replication.commit.step import CommitStep, step_from_json
 from replication.core.ids import ClusterId
 from replication.errors import RequestError
@@ -24,6 +25,7 @@ from replication.roles.takeover import Takeover
 _STEP_MODULES = ("peer.failover.switchover", "peer.failover.failover", "peer.failover.take_back")
 #: One role change of a cluster at a time.
 URN = "role"
+_PARTIES = ("peer", "origin")  # fields of steps: the successor of a switchover, the origin of a failover
 
 
 def _silent(text: str) -> None:
@@ -98,11 +100,47 @@ class RoleChange:
     def finish(self) -> None:
         """Go on with it. Raises StepFailedError, SequenceHeldError, SuspendedSequenceError."""
         with Leases(self.cluster.ledger.steps) as leases:
-            Redo(leases, self).run(self.cluster.name, URN)
+            Redo(leases, self, around=self._hooked(self.unfinished_steps())).run(self.cluster.name, URN)
 
     def run(self, steps: tuple[CommitStep[RoleChange], ...]) -> None:
-        """Store the steps, and carry them out. Raises StepFailedError, UnfinishedSequenceError."""
-        CommitSequence(self.cluster.ledger.steps, self.cluster.name, URN, steps).run(self)
+        """Store the steps, and carry them out, with this host's hooks around each.
+
+        Raises:
+            ConfigError: the hooks cannot be read; nothing was changed.
+            StepFailedError, UnfinishedSequenceError: as ``CommitSequence.run``.
+        """
+        self.hooks.files()  # refused before anything changes
+        sequence = CommitSequence(self.cluster.ledger.steps, self.cluster.name, URN, steps)
+        sequence.run(self, around=self._hooked(steps))
+
+    @property
+    def hooks(self) -> RoleHooks:
+        """This host's hooks."""
+        section = self.cluster.config.failover
+        return RoleHooks(section.hooks, section.hook_timeout_s, self.report)
+
+    def about(self, steps: Sequence[CommitStep[RoleChange]]) -> dict[str, str]:
+        """What hooks are told of the role change that these steps make."""
+        peer, origin = (next((getattr(each, name) for each in steps if hasattr(each, name)), "") for name in _PARTIES)
+        epoch = max((getattr(each, "epoch", 0) for each in steps), default=0)
+        successor = self.peer(peer) if peer else None
+        own = self.cluster.ledger.successions.address(self.own)
+        return {
+            "cluster": self.own.name,
+            "origin": self.own.name if peer else ClusterId.parse(origin).name,
+            "successor": successor.name if successor else self.own.name,
+            "epoch": str(epoch),
+            "zookeepers": successor.zookeepers if successor else own,
+        }
+
+    def _hooked(self, steps: Sequence[CommitStep[RoleChange]]) -> Around:
+        about = self.about(steps)
+
+        def around(step: CommitStep[RoleChange]) -> AbstractContextManager[None]:
+            change, _, phase = step.kind.partition(".")
+            return self.hooks.around(change, phase, about)
+
+        return around
 
     def forget(self) -> None:
         """Drop the stored steps, after what they did was undone."""

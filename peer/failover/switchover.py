@@ -297,7 +297,9 @@ def _take_writes(context: RoleChange, epoch: int) -> RoleState:
         return RoleState(Role.ACTIVE, max(epoch, state.epoch + 1))  # newer than what the peer was told to refuse
 
     state = change_role(context.cluster.ledger, context.cluster.coordination, decide)
+    about = context.about(context.unfinished_steps())
     context.forget()
+    context.hooks.after("switchover", "undo", about)
     return state
 
 

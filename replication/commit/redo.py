@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Generic
 
 from replication.commit.leases import Leases
-from replication.commit.sequence import FAILURES_MAX, CommitSequence, OnStep, ignore_step
+from replication.commit.sequence import FAILURES_MAX, Around, CommitSequence, OnStep, ignore_step, nothing_around
 from replication.commit.step import C
 from replication.errors import (
     ReplicationError,
@@ -47,16 +47,23 @@ class Redo(Generic[C]):
         context: what the steps work on.
         failures_max: after so many failed runs a sequence is suspended.
         on_step: called before each step that is executed.
+        around: as ``CommitSequence.run``.
     """
 
     def __init__(
-        self, leases: Leases, context: C, failures_max: int = FAILURES_MAX, on_step: OnStep | None = None
+        self,
+        leases: Leases,
+        context: C,
+        failures_max: int = FAILURES_MAX,
+        on_step: OnStep | None = None,
+        around: Around = nothing_around,
     ) -> None:
         self._leases = leases
         self._store: CommitStepStore = leases.store
         self._context = context
         self._failures_max = failures_max
         self._on_step = on_step or ignore_step
+        self._around = around
 
     def before_work(self, name: str, urn: str, wait_s: float = 0.0) -> SequenceOutcome:
         """Do what ``run`` does; a failure is logged and told by the outcome, not raised."""
@@ -112,7 +119,7 @@ class Redo(Generic[C]):
         """Run a leased sequence; it stays stored. Raises as ``run``."""
         with self._leases.held_while([leased.id]):
             sequence = CommitSequence.of(self._store, leased, self._failures_max)
-            sequence.execute(self._context, self._leases, self._on_step)
+            sequence.execute(self._context, self._leases, self._on_step, self._around)
         _log.info("sequence_redone", sequence=str(leased.id), failures=leased.failures)
 
     def retry(self, name: str, urn: str) -> SequenceOutcome:

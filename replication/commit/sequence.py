@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic
 
 from replication.commit.leases import Leases
@@ -13,6 +14,7 @@ from replication.log import get
 
 FAILURES_MAX = 5
 OnStep = Callable[[int, CommitStep[Any]], None]
+Around = Callable[[CommitStep[Any]], AbstractContextManager[None]]
 
 _log = get(__name__)
 
@@ -20,6 +22,11 @@ _log = get(__name__)
 def ignore_step(_number: int, _step: CommitStep[Any]) -> None:
     """Tell nobody of a step."""
     return
+
+
+def nothing_around(_step: CommitStep[Any]) -> AbstractContextManager[None]:
+    """Do nothing before or after a step."""
+    return nullcontext()
 
 
 class CommitSequence(Generic[C]):
@@ -66,13 +73,20 @@ class CommitSequence(Generic[C]):
             return False
         return True
 
-    def run(self, context: C, leases: Leases | None = None, on_step: OnStep = ignore_step) -> None:
+    def run(
+        self,
+        context: C,
+        leases: Leases | None = None,
+        on_step: OnStep = ignore_step,
+        around: Around = nothing_around,
+    ) -> None:
         """Store all steps, durably; then verify each, else execute it; then remove them.
 
         Args:
             context: what the steps work on.
             leases: of a process that runs many sequences; this one's own by default.
             on_step: called before each step that is executed.
+            around: entered for each step, done before or not; what it raises fails the step.
 
         Raises:
             UnfinishedSequenceError: the URN has a sequence already, to be redone first. Nothing was done.
@@ -81,10 +95,10 @@ class CommitSequence(Generic[C]):
         """
         if leases is None:
             with Leases(self._store) as own:
-                return self.run(context, own, on_step)
+                return self.run(context, own, on_step, around)
         leases.put([self.stored_form()])
         with leases.held_while([self.id]):
-            self.execute(context, leases, on_step)
+            self.execute(context, leases, on_step, around)
         leases.finish([self.id])
         _log.info("sequence_committed", sequence=str(self.id), steps=len(self.steps))
 
@@ -92,17 +106,20 @@ class CommitSequence(Generic[C]):
         """The sequence as a store takes it."""
         return NewSequence(self.id, tuple(step_to_json(step) for step in self.steps))
 
-    def execute(self, context: C, leases: Leases, on_step: OnStep = ignore_step) -> None:
+    def execute(
+        self, context: C, leases: Leases, on_step: OnStep = ignore_step, around: Around = nothing_around
+    ) -> None:
         """Verify each step, else execute it; the sequence is stored and leased, and stays. Raises as ``run``."""
         for number, step in enumerate(self.steps):
             leases.check(self.id, number)
             try:
-                if not step.verify(context):
-                    leases.check(self.id, number)
-                    on_step(number, step)
-                    step.execute(context)
+                with around(step):
                     if not step.verify(context):
-                        raise StepFailedError("it was executed, but what is there is not what it makes")
+                        leases.check(self.id, number)
+                        on_step(number, step)
+                        step.execute(context)
+                        if not step.verify(context):
+                            raise StepFailedError("it was executed, but what is there is not what it makes")
             except SequenceHeldError:
                 raise
             except Exception as error:

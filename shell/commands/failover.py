@@ -59,7 +59,7 @@ def switchover(
             if printer.as_json:
                 printer.value(planned)
                 return
-            _print_steps(printer, planned.steps, planned.refusals)
+            _print_steps(printer, planned.steps, planned.refusals, context.hooks.files())
             printer.line(
                 f"{bytes_text(planned.pending_bytes)} are missing at {to}. No writes would be taken for about"
                 f" {seconds_text(planned.outage_s)}. No acked row would be lost."
@@ -114,7 +114,7 @@ def failover(
         context = RoleChange(cluster, printer.line)
         planned = failing.plan_failover(context, source, at=opens, force=force, incomplete=incomplete)
         if plan:
-            _print_failover(printer, planned)
+            _print_failover(printer, planned, context.hooks.files())
             return
         shown = _loss_text(planned.loss, planned.origin)
         if loss_under_s is not None and not planned.loss.is_under(loss_under_s):
@@ -223,11 +223,11 @@ def _moment(text: str) -> int:
     return moment
 
 
-def _print_failover(printer: Printer, planned: FailoverPlan) -> None:
+def _print_failover(printer: Printer, planned: FailoverPlan, hooks: Sequence[Path]) -> None:
     if printer.as_json:
         printer.value(planned)
         return
-    _print_steps(printer, planned.steps, planned.refusals)
+    _print_steps(printer, planned.steps, planned.refusals, hooks)
     if planned.note:
         printer.note(planned.note)
     _print_losses(printer.line, planned)
@@ -257,8 +257,10 @@ def _loss_text(loss: Loss, origin: str) -> str:
     return f"{' '.join(parts)} What {origin} acked in {ago}, is not known here."
 
 
-def _print_steps(printer: Printer, steps: Sequence[str], refusals: Sequence[str]) -> None:
+def _print_steps(printer: Printer, steps: Sequence[str], refusals: Sequence[str], hooks: Sequence[Path]) -> None:
     for number, step in enumerate(steps, 1):
         printer.line(f"{number}. {step}")
+    if hooks:
+        printer.line(f"Before and after each step run: {', '.join(hook.name for hook in hooks)}")
     for refusal in refusals:
         printer.line(f"Not possible now: {refusal}")
