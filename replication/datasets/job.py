@@ -113,6 +113,8 @@ class CopyJob:
             stack.callback(journal.close)
             run = _Run(self, steps, journal, blocked, recorder)
             run.run()
+            if recorder is not None:
+                recorder.archive()
             counts = self.progress.counts
             is_done = not counts.failed and not self.stopped.is_set() and not blocked
             if is_done:

@@ -11,6 +11,9 @@ from typing import Protocol
 
 from replication.core.timeline.instants import Action, Changes, Event, Instant, TimelineState
 
+#: So many events are packed into one object.
+ARCHIVED_TOGETHER = 100
+
 
 class Records(Protocol):
     """Numbered objects. Safe for threads. Failures raise StorageError."""
@@ -24,6 +27,17 @@ class Records(Protocol):
 
     def read(self, number: int) -> bytes | None:
         """Return an object's content; None if it does not exist."""
+
+    def archived(self) -> str:
+        """Return the state that ``archive`` was given last; "" for none."""
+
+    def archive(self, through: int, state: str) -> None:
+        """Pack objects up to ``through`` together; they can still be read.
+
+        Args:
+            through: a multiple of ``ARCHIVED_TOGETHER``.
+            state: of the timeline after that object, as text.
+        """
 
 
 class Timeline(Protocol):
@@ -71,6 +85,12 @@ class Timeline(Protocol):
 
     def since(self, number: int) -> Sequence[Event]:
         """Return the events after one, oldest first."""
+
+    def archive(self, keep: int) -> int:
+        """Pack events together, all but at least the newest ``keep``; return how many are packed by now.
+
+        They can still be read. A process that starts later reads only the state after them, and the events since.
+        """
 
     def newest_first(self) -> Iterator[Event]:
         """Yield all events, the newest first."""

@@ -20,6 +20,7 @@ class MemoryRecords:
         self.before: Callable[[int], None] = lambda number: None
         self.after: Callable[[int], None] = lambda number: None
         self.lost = False
+        self.state = ""
         self.reads = 0
         self._lock = threading.Lock()
 
@@ -33,6 +34,16 @@ class MemoryRecords:
             self.contents[number] = content
         self.after(number)
         return True
+
+    def archived(self) -> str:
+        """See Records."""
+        self._check()
+        return self.state
+
+    def archive(self, through: int, state: str) -> None:
+        """See Records. The objects stay as they are."""
+        self._check()
+        self.state = state
 
     def read(self, number: int) -> bytes | None:
         """See Records."""

@@ -23,9 +23,11 @@ from replication.core.timeline.instants import (
     decode,
     encode,
     hash_of,
+    state_from_json,
+    state_to_json,
 )
 from replication.errors import CoordinationError, FormatError, RequestError
-from replication.timeline.base import Records
+from replication.timeline.base import ARCHIVED_TOGETHER, Records
 
 _TRIES = 1000
 
@@ -47,7 +49,7 @@ class RecordedTimeline:
         self._records = records
         self._clock = clock
         self._lock = threading.Lock()
-        self._state = known or TimelineState()
+        self._known = known
 
     def request(self, action: Action, dataset: str, *, root: str = "", key: str = "") -> Instant:
         """See Timeline."""
@@ -103,6 +105,18 @@ class RecordedTimeline:
     def since(self, number: int) -> Sequence[Event]:
         """See Timeline."""
         return list(self._events(number))
+
+    def archive(self, keep: int) -> int:
+        """See Timeline."""
+        through = max(0, self.state().number - keep) // ARCHIVED_TOGETHER * ARCHIVED_TOGETHER
+        state = self._archived()
+        for event in self._events(state.number, state.hash):
+            if event.number > through:
+                break
+            state = state.after(event)
+        if state.number == through:
+            self._records.archive(through, state_to_json(state))
+        return state.number
 
     def newest_first(self) -> Iterator[Event]:
         """See Timeline."""
@@ -184,15 +198,25 @@ class RecordedTimeline:
                 content = encode(instant, state.hash)
                 event = Event(state.number + 1, hash_of(content), instant)
                 if self._records.create(event.number, content):
-                    self._state = state.after(event)
+                    self._known = state.after(event)
                     return instant
         raise CoordinationError(
             f"The timeline's next event was written by others {_TRIES} times", "Try again, and check its store"
         )
 
+    def _archived(self) -> TimelineState:
+        text = self._records.archived()
+        return state_from_json(text) if text else TimelineState()
+
+    @property
+    def _state(self) -> TimelineState:
+        if self._known is None:
+            self._known = self._archived()
+        return self._known
+
     def _caught_up(self) -> TimelineState:
         for event in self._events(self._state.number, self._state.hash):
-            self._state = self._state.after(event)
+            self._known = self._state.after(event)
         return self._state
 
     def _events(self, number: int, before: str | None = None) -> Iterator[Event]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import gzip
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from replication.errors import ConfigError, StorageError
+from replication.timeline.archived import ArchivedRecords
 from replication.timeline.base import Records
 
 _SAFE = ("s3", "s3a", "memory")
@@ -27,17 +29,13 @@ def open_records(url: str) -> Records:
     """
     scheme, found, path = url.partition("://")
     if not found or scheme in ("file", "local"):
-        return _LocalRecords(Path(path if found else url))
+        return ArchivedRecords(_LocalObjects(Path(path if found else url)))
     if scheme not in _SAFE:
         raise ConfigError(
             f"A timeline cannot be kept at {url}: {scheme} may replace what another process has just written",
             "Set [timeline] url to a folder of a shared file system (file:///…) or of S3 (s3://…)",
         )
-    return _ObjectRecords(url)
-
-
-def _name(number: int) -> str:
-    return f"{number // 1000:09d}/{number:012d}.json.gz"
+    return ArchivedRecords(_RemoteObjects(url))
 
 
 def _packed(content: bytes) -> bytes:
@@ -51,13 +49,27 @@ def _unpacked(content: bytes, where: str) -> bytes:
         raise StorageError(f"{where} is damaged: {error}", "Restore it from a backup") from None
 
 
-class _LocalRecords:
+class _LocalObjects:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._made: set[Path] = set()
 
-    def create(self, number: int, content: bytes) -> bool:
-        file = self._folder / _name(number)
+    def create(self, name: str, content: bytes) -> bool:
+        return self._write(name, content, os.link)
+
+    def replace(self, name: str, content: bytes) -> None:
+        self._write(name, content, os.replace)
+
+    def remove(self, name: str) -> None:
+        try:
+            (self._folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"{self._folder / name} cannot be removed: {error.strerror}", "Check the disk"
+            ) from error
+
+    def _write(self, name: str, content: bytes, place: Callable[[Path, Path], None]) -> bool:
+        file = self._folder / name
         part = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
         try:
             if file.parent not in self._made:
@@ -69,7 +81,7 @@ class _LocalRecords:
                     opened.flush()
                     os.fsync(opened.fileno())
                 try:
-                    os.link(part, file)
+                    place(part, file)
                 except FileExistsError:
                     return False
             finally:
@@ -79,8 +91,8 @@ class _LocalRecords:
         except OSError as error:
             raise StorageError(f"{file} cannot be written: {error.strerror}", "Check the disk") from error
 
-    def read(self, number: int) -> bytes | None:
-        file = self._folder / _name(number)
+    def read(self, name: str) -> bytes | None:
+        file = self._folder / name
         try:
             return _unpacked(file.read_bytes(), str(file))
         except FileNotFoundError:
@@ -89,7 +101,7 @@ class _LocalRecords:
             raise StorageError(f"{file} cannot be read: {error.strerror}", "Check the disk") from error
 
 
-class _ObjectRecords:
+class _RemoteObjects:
     def __init__(self, url: str) -> None:
         import fsspec
 
@@ -101,8 +113,8 @@ class _ObjectRecords:
                 f"The store at {url} cannot be opened: {error}", "Install its driver: see walship's extras"
             ) from error
 
-    def create(self, number: int, content: bytes) -> bool:
-        path = f"{self._root}/{_name(number)}"
+    def create(self, name: str, content: bytes) -> bool:
+        path = f"{self._root}/{name}"
         try:
             self._fs.pipe_file(path, _packed(content), mode="create")
             return True
@@ -113,8 +125,24 @@ class _ObjectRecords:
                 return False
             raise self._failed(path, error) from error
 
-    def read(self, number: int) -> bytes | None:
-        path = f"{self._root}/{_name(number)}"
+    def replace(self, name: str, content: bytes) -> None:
+        path = f"{self._root}/{name}"
+        try:
+            self._fs.pipe_file(path, _packed(content))
+        except Exception as error:
+            raise self._failed(path, error) from error
+
+    def remove(self, name: str) -> None:
+        path = f"{self._root}/{name}"
+        try:
+            self._fs.rm_file(path)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise self._failed(path, error) from error
+
+    def read(self, name: str) -> bytes | None:
+        path = f"{self._root}/{name}"
         try:
             return _unpacked(self._fs.cat_file(path), path)
         except FileNotFoundError:

@@ -13,7 +13,7 @@ from replication.errors import ConfigError, FormatError, RequestError, StorageEr
 from replication.timeline.base import Records
 from replication.timeline.memory import MemoryRecords
 from replication.timeline.recorded import RecordedTimeline
-from replication.timeline.stored import open_records
+from replication.timeline.stored import _LocalObjects, open_records
 
 Open = Callable[[], Records]
 OUT = "out"
@@ -173,3 +173,68 @@ def test_damage_of_a_record_is_an_error_that_names_the_file(tmp_path: Path) -> N
     file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(StorageError, match=file.name):
         RecordedTimeline(open_records(str(tmp_path))).state()
+
+
+def test_archived_events_are_read_as_before_and_a_process_that_starts_later_reads_only_the_rest(opened: Open) -> None:
+    timeline, known_before = RecordedTimeline(opened()), RecordedTimeline(opened())
+    for count in range(250):
+        timeline.record(Action.COPY, OUT, added(str(count)))
+    asked = timeline.request(Action.COPY, OUT)
+    assert timeline.archive(keep=40) == 200
+    assert timeline.archive(keep=40) == 200, "again: nothing is left to do"
+    for each in (timeline, known_before, RecordedTimeline(opened())):
+        assert [event.number for event in each.since(0)] == list(range(1, 252))
+        assert [event.number for event in each.since(197)][:5] == [198, 199, 200, 201, 202]
+        assert each.state() == timeline.state()
+        assert next(iter(each.newest_first())).instant == asked
+    late = RecordedTimeline(opened())
+    reads = count_reads(late)
+    assert asked.time in late.state().pending
+    assert reads[0] == 52, "the 51 events after the archived ones, and that there is no more"
+
+
+def count_reads(timeline: RecordedTimeline) -> list[int]:
+    counted, read = [0], timeline._records.read
+
+    def counting(number: int) -> bytes | None:
+        counted[0] += 1
+        return read(number)
+
+    timeline._records.read = counting  # type: ignore[method-assign]
+    return counted
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_process_that_has_not_noticed_the_archive_writes_no_archived_number_again(
+    is_local: bool, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "timeline") if is_local else f"memory://archived-{tmp_path.name}"
+    stale, other = RecordedTimeline(open_records(url)), RecordedTimeline(open_records(url))
+    stale.record(Action.COPY, OUT, added("first"))
+    for count in range(300):
+        other.record(Action.COPY, OUT, added(str(count)))
+    assert other.archive(keep=1) == 300
+    records = open_records(url)
+    assert records.create(2, b"{}") is False
+    assert stale.record(Action.COPY, OUT, added("last")).completed == other.state().instant
+    state = RecordedTimeline(open_records(url)).state()
+    assert state.number == 302
+    if is_local:
+        assert len(list(tmp_path.glob("timeline/0*/*.json.gz"))) == 2, "packed objects are gone"
+
+
+def test_an_archiver_that_died_before_it_removed_anything_is_finished_by_the_next(tmp_path: Path) -> None:
+    timeline = RecordedTimeline(open_records(str(tmp_path)))
+    for count in range(210):
+        timeline.record(Action.COPY, OUT, added(str(count)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_LocalObjects, "remove", lambda *_: (_ for _ in ()).throw(StorageError("killed")))
+        with pytest.raises(StorageError):
+            timeline.archive(keep=1)
+    assert RecordedTimeline(open_records(str(tmp_path))).archive(keep=1) == 200
+    for count in range(100):
+        timeline.record(Action.COPY, OUT, added(f"late{count}"))
+    assert RecordedTimeline(open_records(str(tmp_path))).archive(keep=1) == 300
+    assert [event.number for event in RecordedTimeline(open_records(str(tmp_path))).since(0)] == list(range(1, 311))
+    left = sorted(int(file.name.partition(".")[0]) for file in tmp_path.glob("0*/*.json.gz"))
+    assert [number for number in left if number > 200] == list(range(301, 311))

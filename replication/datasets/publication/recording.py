@@ -29,6 +29,7 @@ from replication.log import get
 from replication.timeline.base import Timeline
 
 _ASKED_ONE_BY_ONE = 16
+_EVENTS_KEPT = 1000
 _log = get(__name__)
 
 
@@ -100,6 +101,10 @@ class InstantRecorder:
             else:
                 self._undo(instant.time)
             _log.warning("instant_settled", dataset=self.dataset, instant=instant.time, files=len(found.adds))
+
+    def archive(self) -> None:
+        """Pack old events of the timeline together."""
+        self._timeline.archive(_EVENTS_KEPT)
 
     def _in_place(self, instant: Instant) -> Changes:
         if instant.state is InstantState.REQUESTED:
