@@ -1,4 +1,4 @@
-"""Finds the parts of an INSERT, UPDATE or DELETE that a fork carries out in place of DuckDB. Pure."""
+"""Splits SQL into statements, and finds the parts of an INSERT, UPDATE or DELETE that a fork carries out. Pure."""
 
 from __future__ import annotations
 
@@ -83,6 +83,16 @@ def parse_change(statement: str) -> TableChange:
     )
 
 
+def split_statements(text: str) -> list[str]:
+    """The statements of a text, each with the comments before it."""
+    data = text.encode()
+    tokens = duckdb.tokenize(text)
+    ends = [begin + 1 for begin, _ in tokens if data[begin : begin + 1] == b";"]
+    bounds = [0, *ends, len(data)]
+    found = [data[begin:end].decode() for begin, end in zip(bounds, bounds[1:], strict=False)]
+    return [each for each in found if _without_comments(each).strip(b" \t\r\n;")]
+
+
 def _clauses(data: bytes, tokens: list[_Token]) -> dict[str, str]:
     """The texts of the clauses that follow the table's name, by their first word."""
     found: list[_Token] = []
@@ -109,7 +119,7 @@ def _top_level(data: bytes) -> Iterator[_Token]:
     """The tokens that are in no parentheses."""
     depth = 0
     tokens = [begin for begin, _ in duckdb.tokenize(data.decode())]
-    for begin, end in zip(tokens, [*tokens[1:], len(data)], strict=True):
+    for begin, end in zip(tokens, [*tokens[1:], len(data)], strict=False):
         text = data[begin:end].strip()
         if text[:1] in b"([" and text:
             depth += 1
@@ -124,7 +134,7 @@ def _without_comments(statement: str) -> bytes:
     data = bytearray(statement.encode())
     tokens = duckdb.tokenize(statement)
     ends = [*(begin for begin, _ in tokens[1:]), len(data)]
-    for (begin, kind), end in zip(tokens, ends, strict=True):
+    for (begin, kind), end in zip(tokens, ends, strict=False):
         if kind == duckdb.token_type.comment:
             data[begin:end] = b" " * (end - begin)
     return bytes(data)

@@ -42,10 +42,10 @@ def lag_chart(samples: Sequence[LagSample], phases: Sequence[DrillPhase]) -> str
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>'
         )
         parts.append(f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.3g} s</text>')
-    for part in range(6):
-        value = last_s * part / 5
-        anchor = "end" if part == 5 else "middle"
-        parts.append(f'<text x="{x(value):.1f}" y="{base + 20}" text-anchor="{anchor}">{value:.3g} s</text>')
+    step = _round_up(last_s / 8, least=0.1)
+    for number in range(int(last_s / step) + 1):
+        value = number * step
+        parts.append(f'<text x="{x(value):.1f}" y="{base + 20}" text-anchor="middle">{value:.3g} s</text>')
     points = " ".join(f"{x(sample.at_s):.1f},{y(sample.lag_s):.1f}" for sample in samples)
     area = f"{x(samples[0].at_s):.1f},{base} {points} {x(samples[-1].at_s):.1f},{base}"
     parts.append(f'<polygon points="{area}" class="area"/><polyline points="{points}" class="line"/>')
@@ -55,9 +55,9 @@ def lag_chart(samples: Sequence[LagSample], phases: Sequence[DrillPhase]) -> str
     return "".join(parts)
 
 
-def _round_up(value: float) -> float:
-    """The next of 1, 2 or 5 times a power of ten; at least 1."""
-    if value <= 1:
-        return 1.0
+def _round_up(value: float, least: float = 1.0) -> float:
+    """The next of 1, 2 or 5 times a power of ten, and no less than ``least``."""
+    if value <= least:
+        return least
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 1.001 or step == 10)

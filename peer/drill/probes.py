@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from peer.drill.changes import split_statements
 from peer.drill.fork import ForkTables
 from peer.drill.session import Answered, ForkSession
 from replication.errors import ReplicationError, RequestError, one_line
@@ -90,7 +91,7 @@ def _run_sql(file: Path, fork: ForkTables, timeout_s: float) -> ProbeResult:
     timer = threading.Timer(timeout_s, session.interrupt)
     steps: list[ProbeStep] = []
     try:
-        statements = session.split(file.read_text(encoding="utf-8"))
+        statements = split_statements(file.read_text(encoding="utf-8"))
         if not statements:
             raise RequestError(f"{file.name} has no statement", "Write SQL into it, each statement ended by ;")
         timer.start()
@@ -178,7 +179,7 @@ def _signal(group: int, number: signal.Signals) -> None:
 
 def _title(statement: str) -> str:
     named = _COMMENT.match(statement)
-    first = named[1] if named else " ".join(statement.split())
+    first = named[1] if named else " ".join(statement.split()).rstrip("; ")
     return first.strip()[:100]
 
 

@@ -31,7 +31,7 @@ h2 { font-size: 16px; margin: 0 0 10px; }
 .tiles { display: grid; grid-template-columns: repeat(4, 1fr); gap: 14px; margin-bottom: 16px; }
 .tile, section { background: #fff; border: 1px solid var(--line); border-radius: 10px; }
 .tile { padding: 14px 18px; } .tile b { display: block; font-size: 27px; line-height: 1.25; letter-spacing: -.02em; }
-section { padding: 18px 20px; margin-bottom: 16px; }
+section { padding: 18px 20px; margin-bottom: 16px; } section > :last-child { margin-bottom: 0; }
 table { border-collapse: collapse; width: 100%; }
 th { text-align: left; font-weight: 600; color: var(--soft); font-size: 13px; }
 th, td { padding: 7px 10px 7px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
@@ -74,7 +74,7 @@ def to_html(report: DrillReport) -> str:
     passed = sum(probe.passed for probe in report.probes)
     tiles = (
         ("Recovery point (RPO)", _seconds(drill.rpo_s), "age of the tested instant"),
-        ("Recovery time (RTO)", _seconds(drill.rto_s), "until every table answered"),
+        ("Recovery time (RTO)", _seconds(drill.rto_s), "until all tables answer"),
         (
             "Tables",
             str(len(report.tables)),
@@ -159,7 +159,7 @@ def _step(step: ProbeStep) -> str:
         result = f"{answered.changed:,} rows changed"
     else:
         result = '<span class="ok">done</span>' if not answered.columns else f"{len(answered.rows)} rows shown"
-    if answered.columns and not answered.checked:
+    if answered.columns and answered.checked is None:
         result += _rows(answered.columns, answered.rows)
     title = f"<details><summary>{escape(step.title)}</summary><pre>{escape(step.statement)}</pre></details>"
     return f'<tr><td>{title}</td><td>{result}</td><td class="number">{_seconds(step.seconds)}</td></tr>'
@@ -174,12 +174,12 @@ def _failover(plan: FailoverPlan | None, note: str) -> str:
     if plan is None:
         return _section("Failover", f'<p class="soft">{escape(note)}</p>') if note else ""
     loss = plan.loss
-    known = ", ".join(f"{each.table}: {each.frames} frames" for each in loss.tables)
+    known = ", ".join(f"{each.table}: {each.frames} frames" for each in loss.tables if each.frames)
     lost = f"Known to be missing: {known}." if known else "Nothing is known to be missing."
     if loss.seconds is None:
         lost += f" {plan.origin} never said what it acked."
     else:
-        lost += f" What {plan.origin} acked in the last {_seconds(loss.seconds)} is not known here."
+        lost += f" What {plan.origin} acked in the last {_seconds(loss.seconds)} would be lost, or is not known here."
     body = f"<p>{escape(lost)} Landed and not replayed yet: {plan.to_replay_bytes:,} bytes.</p>"
     return _section(f"A failover from {plan.origin} would", body + _list(plan.steps, "ol"))
 

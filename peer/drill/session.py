@@ -61,13 +61,6 @@ class ForkSession:
         """End the query that runs, with an error."""
         self._connection.interrupt()
 
-    def split(self, text: str) -> list[str]:
-        """The statements of a text. Raises RequestError when it cannot be parsed."""
-        try:
-            return [each.query for each in self._connection.extract_statements(text)]
-        except duckdb.Error as error:
-            raise RequestError(message_line(error)[:500]) from None
-
     def rows(self, query: str) -> pa.RecordBatchReader:
         """The rows of a query, or the number of rows that a change changed. Raises RequestError with DuckDB's words."""
         statement = self._single(query)

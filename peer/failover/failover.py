@@ -17,6 +17,7 @@ from peer.failover.loss import Loss, loss_of
 from peer.failover.opening import CONSISTENT, EVERYTHING, Opening, counting, opening
 from peer.failover.role_change import RoleChange, refuse
 from peer.failover.take_back import TakeBack
+from peer.status.drills import drill_health, drill_warning
 from replication.commit.step import CommitStep, step_type
 from replication.core.clock import moment_text
 from replication.core.ids import ClusterId
@@ -116,6 +117,7 @@ class FailoverPlan:
     ``refusals`` are what prevents it, with remedies. ``upto`` is the time at which the tables open, 0 with everything
     that landed; ``loss`` is what is lost then, ``least_loss`` with everything that landed. ``to_replay_bytes`` have
     landed, and are in the tables some time after writes are taken. ``note`` is what is to be done later, or "".
+    ``warning`` says why nobody knows whether it works, "" after a good drill.
     """
 
     origin: str
@@ -128,6 +130,7 @@ class FailoverPlan:
     least_loss: Loss
     to_replay_bytes: int
     note: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +175,10 @@ def plan_failover(
     steps = _steps(context, origin, epoch, opens.upto)
     described = tuple(step.describe() for step in steps)
     note = "" if isinstance(steps[0], SendBack) else _unknown_address(origin)
-    names = origin.name, context.own.name
-    return FailoverPlan(*names, epoch, described, refusals, opens.upto, loss, least, pending, note)
+    own, stale_s, now = context.own.name, context.cluster.config.drills.stale_s, time.time_ns() // 1000
+    drills = drill_health(ledger.drills.all())
+    warning = drill_warning(own, drills.drilled, drills.failure, stale_s, now)
+    return FailoverPlan(origin.name, own, epoch, described, refusals, opens.upto, loss, least, pending, note, warning)
 
 
 def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:

@@ -13,6 +13,7 @@ from peer.client.contacts import rules_to
 from peer.client.draining import PendingAtPeer, await_registered
 from peer.failover.role_change import RoleChange, refuse
 from peer.status.collect import durable_lengths
+from peer.status.drills import drill_warning
 from peer.status.members import await_writers
 from replication.commit.step import CommitStep, step_type
 from replication.core.ids import NIL_UUID
@@ -146,7 +147,8 @@ class SwitchoverPlan:
     """What a switchover would do.
 
     ``refusals`` are what prevents it, with remedies; none when it can begin. ``outage_s`` predicts for how long
-    no writes are taken. No row is lost, so the recovery point is always now.
+    no writes are taken. No row is lost, so the recovery point is always now. ``warning`` says why nobody knows whether
+    the peer's tables are good, "" after a good drill there.
     """
 
     origin: str
@@ -158,6 +160,7 @@ class SwitchoverPlan:
     lag_s: float
     outage_s: float
     lost_rows: int = 0
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,15 @@ def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
         pending,
         lag,
         round(_LEAST_OUTAGE_S + pending / _ASSUMED_BYTES_PER_S, 1),
+        warning=_warning(context, peer, there),
     )
+
+
+def _warning(context: RoleChange, peer: str, there: Description | None) -> str:
+    if there is None:
+        return ""
+    now, stale_s = time.time_ns() // 1000, context.cluster.config.drills.stale_s
+    return drill_warning(peer, there.drilled, there.drill_failure, stale_s, now)
 
 
 def switchover(context: RoleChange, peer: str) -> SwitchedOver:

@@ -21,6 +21,7 @@ from peer.receive.inbound_stream import InboundStream
 from peer.receive.landing import Landing
 from peer.receive.range_reads import RangeReads
 from peer.receive.successions import SuccessionDoor
+from peer.status.drills import drill_health
 from peer.status.replay_report import silence
 from replication import __version__, log
 from replication.core.coverage import Ranges
@@ -53,8 +54,7 @@ from replication.link.base import (
 )
 from replication.roles.takeover import Takeover
 
-_SETTLE_S, _WAIT_MAX_S = 1.0, 1.0
-_WAITS_MAX = 16  # each has a thread of the server
+_SETTLE_S, _WAIT_MAX_S, _WAITS_MAX = 1.0, 1.0, 16  # each wait has a thread of the server
 _log = log.get(__name__)
 
 
@@ -115,9 +115,9 @@ class Reception:
             return Description(self._ledger.cluster, __version__, role.role.value, role.epoch)
         replicated = {origin: found.t for origin, found in self._ledger.time.replicated().items()}
         peers = {peer.name: peer.zookeepers for peer in self._ledger.rules.peers()}
-        granted = () if grant is None else grant.tables
-        told = (self._ledger.cluster, __version__, role.role.value, role.epoch, replicated)
-        return Description(*told, peers=peers, granted=granted)
+        drills = drill_health(self._ledger.drills.all())
+        told = (self._ledger.cluster, __version__, role.role.value, role.epoch, replicated, PROTOCOL, peers)
+        return Description(*told, () if grant is None else grant.tables, drills.drilled, drills.failure)
 
     def get_schema(self, name: bytes, caller: Caller) -> SchemaVersion | None:
         """Return the schema version of this hash, or None. PeerRefusedError when its table is not the caller's."""

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from peer.tables.establish import establish
 from peer.tables.fold import Settled, fold
-from peer.tables.maintenance import Retention, tidy, trim
+from peer.tables.maintenance import Retention, drop_scratch, tidy, trim
 from replication import log
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, EngineLostError, ReplicationError, one_line
@@ -51,6 +51,7 @@ class Housekeeping:
         self._shaped: dict[UUID, TableSpec] = {}
         self._costs: dict[UUID, tuple[float, float]] = {}  # of the last two folds
         self._settled = Settled()
+        self._scratch_due = monotonic() + settings.maintenance_interval_s
         self.errors: dict[str, str] = {}
         self.fold_interval_s = settings.fold_interval_s
 
@@ -65,6 +66,7 @@ class Housekeeping:
         self._due = {key: due for key, due in self._due.items() if key[0] in known}
         self._costs = {table: costs for table, costs in self._costs.items() if table in known}
         self._settled.keep(known)
+        self._drop_scratch()
         for spec in specs:
             if stop():
                 return
@@ -120,6 +122,15 @@ class Housekeeping:
             interval_s = min(interval_s, max(_FAILED_RETRY_S, 10 * took))
         self._due[key] = self._monotonic() + max(interval_s, took)
         return took
+
+    def _drop_scratch(self) -> None:
+        if self._monotonic() < self._scratch_due:
+            return
+        self._scratch_due = self._monotonic() + self._settings.maintenance_interval_s
+        try:
+            drop_scratch(self._tables, self._ledger, _now())
+        except Exception as error:  # of the catalog's store; tables go on
+            _log.warning("scratch_not_dropped", reason=one_line(error))
 
     def _made(self, spec: TableSpec) -> None:
         try:

@@ -14,6 +14,7 @@ from uuid import UUID
 from peer.derive.progress import DerivedHere, derived_here
 from peer.status.at_peers import TableAtPeer, tables_at_peers
 from peer.status.disk_use import DiskUse, disk_use
+from peer.status.drills import DrillHealth, drill_health
 from peer.status.forecasts import DiskForecast, PeerForecast, disk_forecast, peer_forecasts
 from peer.status.lag import PeerLag
 from peer.status.losses import LostHere, lost_here
@@ -117,6 +118,7 @@ class ClusterStatus:
     batch_conflicts: tuple[BatchConflict, ...]
     refused: tuple[RefusedMessages, ...]
     operations: tuple[UnfinishedOperation, ...]
+    drills: DrillHealth
 
     def of_peer(self, peer: str) -> ClusterStatus:
         """The same with one peer only; this cluster's own part stays."""
@@ -173,6 +175,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         batch_conflicts=tuple(ledger.batches.conflicts()),
         refused=refused_lately(ledger, now),
         operations=operations(ledger.steps, now),
+        drills=drill_health(ledger.drills.all()),
     )
 
 

@@ -12,43 +12,47 @@ from replication.ledger.base import Drill
 
 @dataclass(frozen=True, slots=True)
 class DrillHealth:
-    """When the last drill passed, and what became of the newest one.
+    """What a cluster's drills say of it.
 
-    ``good_age_s`` is None when none has passed. ``running`` are those that run. ``warning`` says why the cluster should
-    not be relied on without a new drill, "" for no reason.
+    Attributes:
+        drilled: when the last drill that passed ended, in microseconds since 1970; 0 if none has.
+        failure: why the newest drill that is over did not pass; "" if it did, or there is none.
+        good: the last drill that passed.
+        running: the ids of those that run.
     """
 
-    good_age_s: float | None
+    drilled: int
+    failure: str
     good: Drill | None
-    newest: Drill | None
     running: tuple[str, ...]
-    warning: str
 
 
-def drill_health(drills: Iterable[Drill], stale_s: float, now: int = 0) -> DrillHealth:
-    """What the drills, newest first, say.
+def drill_health(drills: Iterable[Drill]) -> DrillHealth:
+    """What the drills, newest first, say."""
+    now, every = time.time_ns() // 1000, list(drills)
+    running = tuple(drill.id for drill in every if drill.is_open(now, is_gone))
+    over = [drill for drill in every if drill.id not in running]
+    good = next((drill for drill in over if drill.passed), None)
+    failure = ""
+    if over and not over[0].passed:
+        failure = f"{over[0].id}: {over[0].why or 'it was killed'}"
+    return DrillHealth(0 if good is None else good.ended, failure, good, running)
+
+
+def drill_warning(cluster: str, drilled: int, failure: str, stale_s: float, now: int) -> str:
+    """Why a cluster should not be relied on without another drill; "" for no reason.
 
     Args:
-        drills: as the ledger has them.
+        cluster: its name.
+        drilled: as of ``DrillHealth``.
+        failure: the same.
         stale_s: after so many seconds a good drill says no more.
-        now: microseconds since 1970; 0 for the clock's.
+        now: microseconds since 1970.
     """
-    at, every = now or time.time_ns() // 1000, list(drills)
-    running = tuple(drill.id for drill in every if drill.is_open(at, is_gone))
-    over = [drill for drill in every if drill.id not in running]
-    newest = next(iter(over), None)
-    good = next((drill for drill in over if drill.passed), None)
-    age_s = None if good is None else max(0.0, round((at - good.ended) / 1e6, 3))
-    return DrillHealth(age_s, good, newest, running, _warning(newest, age_s, stale_s))
-
-
-def _warning(newest: Drill | None, good_age_s: float | None, stale_s: float) -> str:
-    if newest is None:
-        return "no drill was ever run: walship drill"
-    if not newest.passed:
-        why = newest.why or "it was killed"
-        return f"the last drill, {newest.id}, did not pass: {why}"
-    assert good_age_s is not None, "the newest passed"
-    if good_age_s > stale_s:
-        return f"the last good drill was {good_age_s / 86400:.1f} days ago: walship drill"
-    return ""
+    remedy = f"walship drill {cluster}"
+    if failure:
+        return f"the last drill of {cluster} did not pass ({failure}): {remedy}"
+    if not drilled:
+        return f"no drill of {cluster} was ever run: {remedy}"
+    days = (now - drilled) / 86400e6
+    return f"the last good drill of {cluster} was {days:.1f} days ago: {remedy}" if days * 86400 > stale_s else ""

@@ -119,6 +119,13 @@ def _of_ended_drills(ledger: Ledger, history: History, now: int) -> list[str]:
     return [tag for tag in tags if tag not in held]
 
 
+def drop_scratch(tables: Tables, ledger: Ledger, now: int) -> None:
+    """Drop what probes of drills wrote that were killed, or whose time is up."""
+    running = {drill.tag for drill in ledger.drills.all() if drill.is_open(now, is_gone)}
+    for namespace in tables.drop_scratch(DRILL_PREFIX, running):
+        _log.info("drill_scratch_dropped", namespace=namespace)
+
+
 def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: Retention) -> None:
     """Delete folded changes past their retention, tombstones that no late version can need, and expired rows.
 

@@ -203,7 +203,8 @@ class Ack:
 class Description:
     """Who a cluster is: its role, replicated time per origin (microseconds since 1970), and its peers' ZooKeepers.
 
-    ``granted`` are names and patterns of tables that it grants the caller.
+    ``granted`` are names and patterns of tables that it grants the caller. ``drilled`` is when its last good drill
+    ended (microseconds since 1970, 0 for never), ``drill_failure`` why its newest did not pass.
     """
 
     cluster: ClusterId
@@ -214,6 +215,8 @@ class Description:
     protocol: int = PROTOCOL
     peers: Mapping[str, str] = field(default_factory=dict)
     granted: tuple[str, ...] = ()
+    drilled: int = 0
+    drill_failure: str = ""
 
 
 Reply = Ack | Refusal

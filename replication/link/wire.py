@@ -228,6 +228,8 @@ def encode_description(there: Description) -> bytes:
             replicated={str(origin): time for origin, time in there.replicated.items()},
             peers=dict(there.peers),
             granted=there.granted,
+            drilled=there.drilled,
+            drill_failure=there.drill_failure,
         ).SerializeToString()
     )
 
@@ -245,6 +247,8 @@ def decode_description(raw: bytes) -> Description:
         there.protocol,
         dict(there.peers),
         tuple(there.granted),
+        there.drilled,
+        there.drill_failure,
     )
 
 

@@ -8,7 +8,7 @@ There are two, since readers need neither Spark nor Java. ``Catalog`` creates, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 from uuid import UUID
@@ -181,6 +181,9 @@ class Catalog(Protocol):
 
     def near(self, name: str) -> str:
         """Return a table's name for the query of a view in the same namespace."""
+
+    def drop_scratch(self, prefix: str, kept: Container[str]) -> list[str]:
+        """Drop namespaces whose names begin with ``prefix``, except ``kept``, with their tables; return their names."""
 
     def show(self, spec: TableSpec, query: str) -> None:
         """Create or replace the view ``<table>__latest`` in the catalog; ``query`` names tables by ``near``.

@@ -7,7 +7,7 @@ ops.t`` after the commit. SQL runs in DuckDB.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from uuid import UUID
@@ -268,6 +268,10 @@ class MemoryTables:
     def untag(self, name: str, tag: str) -> None:
         """See ``base.Tables``."""
         self._get(name).tags.pop(tag, None)
+
+    def drop_scratch(self, prefix: str, kept: Container[str]) -> list[str]:
+        """See ``base.Catalog``; there are none in memory."""
+        return []
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
         """Expire snapshots older than a time, except the last ``keep`` and tagged ones."""

@@ -60,6 +60,8 @@ def switchover(
                 printer.value(planned)
                 return
             _print_steps(printer, planned.steps, planned.refusals, context.hooks.files())
+            if planned.warning:
+                printer.note(planned.warning)
             printer.line(
                 f"{bytes_text(planned.pending_bytes)} are missing at {to}. No writes would be taken for about"
                 f" {seconds_text(planned.outage_s)}. No acked row would be lost."
@@ -123,8 +125,8 @@ def failover(
             _print_losses(printer.note, planned)
             if not typer.confirm(f"Make {to} ACTIVE in place of {planned.origin}?", err=True):
                 raise RequestError("Nothing was changed", "Confirm, or give --yes")
-        if planned.note:
-            printer.note(planned.note)
+        for note in filter(None, (planned.note, planned.warning)):
+            printer.note(note)
         done = failing.failover(context, planned)
         took = done.seconds if done.writable_s is None else done.writable_s
         printer.value(
@@ -228,8 +230,8 @@ def _print_failover(printer: Printer, planned: FailoverPlan, hooks: Sequence[Pat
         printer.value(planned)
         return
     _print_steps(printer, planned.steps, planned.refusals, hooks)
-    if planned.note:
-        printer.note(planned.note)
+    for note in filter(None, (planned.note, planned.warning)):
+        printer.note(note)
     _print_losses(printer.line, planned)
     printer.line(f"Landed and not replayed yet: {bytes_text(planned.to_replay_bytes)}.")
 

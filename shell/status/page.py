@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from peer.status.paths import broken
 from peer.status.replay_report import ReplayReport
+from replication.core.roles import Role
 from replication.tables.work import WorkDone
 from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 from shell.status.peers import (
@@ -45,6 +47,7 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
     show_retained(printer, found)
     show_forecasts(printer, found.peer_forecasts, found.disk)
     show_operations(printer, found.operations)
+    show_drills(printer, found)
     _show_alarms(printer, found)
 
 
@@ -202,6 +205,21 @@ def show_operations(printer: Printer, found: Sequence[UnfinishedOperation]) -> N
         printer.note(f"{each.store}/{each.operation} {told}{why}. See walship ops show, then walship ops {verb}")
     if len(resting) > _OPERATIONS_MAX:
         printer.note(f"{len(resting) - _OPERATIONS_MAX} more operations are unfinished: walship ops list")
+
+
+def show_drills(printer: Printer, found: ClusterStatus) -> None:
+    """When the last drill passed, if there was any, or the cluster is to take over one day."""
+    good, failure = found.drills.good, found.drills.failure
+    if good is not None:
+        rpo, rto = (seconds_text(value or 0.0) for value in (good.rpo_s, good.rto_s))
+        age = seconds_text(max(0.0, time.time() - good.ended / 1e6))
+        printer.line(f"last good drill: {age} ago (RPO {rpo}, RTO {rto}); report {good.report}")
+    elif found.members.role == Role.STANDBY.value and not failure:
+        printer.line("no drill was ever run: walship drill")
+    if failure:
+        printer.note(f"the last drill did not pass: {failure}")
+    for each in found.drills.running:
+        printer.line(f"drill {each} runs")
 
 
 def _show_alarms(printer: Printer, found: ClusterStatus) -> None:

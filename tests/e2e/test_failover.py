@@ -306,6 +306,10 @@ def test_a_drill_rehearses_a_failover_while_rows_keep_arriving(pair: Pair, tmp_p
     await_rows(west, "id >= 210000", load.acked)
     found = rows(west, "id >= 200000 and id < 200100")
     assert (found[200_000], found[200_001]) == ("drilled200000", "drilled200001"), "the fork's writes are gone"
+    assert "last good drill" in west.shell("status")
+    assert (east.json("switchover", "west", "--plan")["warning"], west.json("status")["drills"]["failure"]) == ("", "")
     assert "stopped after 1 s" in west.shell("drill", "west", "--probe", str(slow), "--probe-timeout-s", "1", code=1)
     newest, older = west.json("drill", "west", "--history")[:2]
     assert (newest["result"], older["result"]) == ("did not pass", "passed") and "stopped after 1 s" in newest["why"]
+    for plan in (east.json("switchover", "west", "--plan"), west.json("failover", "west", "--plan", "--force")):
+        assert "the last drill of west did not pass" in plan["warning"]

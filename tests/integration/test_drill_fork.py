@@ -14,92 +14,24 @@ import pytest
 from peer.drill.fork import Fork
 from peer.drill.forking import make_fork, remove_abandoned, remove_fork
 from peer.drill.open_fork import OpenFork
-from peer.frames.quarantine import Quarantine
-from peer.replay.context import ReplayContext
-from peer.replay.rounds import Replayer
-from peer.tables.fold import merge_changes
 from peer.tables.maintenance import tidy
 from peer.tables.read import read
 from replication.core.definition.schema import TableSpec
 from replication.errors import NullKeyError, RequestError, SchemaError, UnknownTableError
 from replication.files.owner import owner_name
-from replication.ledger.base import Drill
-from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from replication.tables.layout import iceberg_names
-from replication.tables.spark.iceberg import IcebergTables
-from tests.integration.replay_site import settle
-from tests.integration.test_first_round import NoSession
-from tests.origin import OriginWal, new_ledger
+from tests.drilling import HOUR_US, ForkSite
 from tests.tables_made import keyed
 
-HOUR_US = 3_600_000_000
 HOSTILE = pa.schema([("from", pa.string()), ("where", pa.int64()), ("c0", pa.int64())])
-
-
-class ForkSite:
-    """A ledger, a WAL and real Iceberg tables, replayed in this process without Spark."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.ledger = new_ledger(folder)
-        self.catalog = IcebergCatalog(catalog_properties(folder))
-        self.tables = IcebergTables(self.catalog, NoSession())  # type: ignore[arg-type]
-        self.wal = OriginWal(self.ledger, folder / "wal")
-        self.drills = 0
-
-    def table(self, spec: TableSpec) -> TableSpec:
-        self.ledger.tables.create(spec)
-        return spec
-
-    def put(self, spec: TableSpec, *rows: dict[str, Any]) -> None:
-        self.wal.upsert(spec, list(rows))
-        self.wal.register(closed=self.wal.now)
-
-    def replay(self) -> None:
-        context = ReplayContext(
-            self.ledger,
-            self.tables,
-            Quarantine(self.folder / "q", self.ledger.replay),
-            self.ledger.replay.raise_epoch(),
-        )
-        replayer = Replayer(context, parallel=1)
-        settle(replayer)
-        replayer.close()
-
-    def fold(self, spec: TableSpec) -> None:
-        times = self.ledger.time.replicated(spec.uuid)
-        merge_changes(self.tables, spec, min(reached.t for reached in times.values()))
-
-    def drill(self, owner: str = "", until: int = 0) -> Drill:
-        now = time.time_ns() // 1000
-        self.drills += 1
-        made = Drill(f"d{self.drills}", "h0", owner or owner_name(), now, until or now + HOUR_US)
-        self.ledger.drills.put(made)
-        return made
-
-    def fork(self, drill: Drill | None = None, write_bytes_max: int = 1 << 30) -> OpenFork:
-        return OpenFork(self.catalog, make_fork(self.catalog, self.ledger, drill or self.drill(), write_bytes_max))
-
-    def traces(self) -> list[str]:
-        """Tags, namespaces and files of drills."""
-        tags = [
-            f"{name} {tag}"
-            for spec in self.ledger.tables.all()
-            for name in iceberg_names(spec)
-            if self.catalog.exists(name)
-            for tag in self.catalog.history(name).tags
-            if "drill" in tag
-        ]
-        files = [path.name for path in self.folder.rglob("*") if "walship_drill" in path.name]
-        return tags + files + self.catalog.drop_scratch("walship_drill_", ())
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[ForkSite]:
     made = ForkSite(tmp_path)
     yield made
-    made.catalog.close()
-    made.ledger.close()
+    made.close()
 
 
 def rows_of(fork: OpenFork, spec: TableSpec) -> dict[str, Any]:
@@ -168,7 +100,7 @@ def test_rows_are_written_from_python_and_another_process_sees_them(site: ForkSi
     drill = site.drill()
     with site.fork(drill) as fork:
         fork.fork.save(site.folder / drill.id)
-        other = OpenFork(IcebergCatalog(catalog_properties(site.folder)), Fork.load(site.folder / drill.id))
+        other = OpenFork(IcebergCatalog(configured_catalog(site.config)), Fork.load(site.folder / drill.id))
         assert other.upsert("ops.t", [{"k": "b", "v": 2}, {"k": "b", "v": 3}]) == 2
         assert other.upsert("ops.log", {"k": "a", "v": 2}) == 1
         assert other.delete("ops.t", {"k": "a"}) == 1

@@ -303,7 +303,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("cluster", "version", "protocol", "role", "role_epoch", "replicated", "peers", "granted")
+    __slots__ = ("cluster", "version", "protocol", "role", "role_epoch", "replicated", "peers", "granted", "drilled", "drill_failure")
     class ReplicatedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -326,6 +326,8 @@ class DescribeReply(_message.Message):
     REPLICATED_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
+    DRILLED_FIELD_NUMBER: _ClassVar[int]
+    DRILL_FAILURE_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     version: str
     protocol: int
@@ -334,7 +336,9 @@ class DescribeReply(_message.Message):
     replicated: _containers.ScalarMap[str, int]
     peers: _containers.ScalarMap[str, str]
     granted: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., role: _Optional[str] = ..., role_epoch: _Optional[int] = ..., replicated: _Optional[_Mapping[str, int]] = ..., peers: _Optional[_Mapping[str, str]] = ..., granted: _Optional[_Iterable[str]] = ...) -> None: ...
+    drilled: int
+    drill_failure: str
+    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., role: _Optional[str] = ..., role_epoch: _Optional[int] = ..., replicated: _Optional[_Mapping[str, int]] = ..., peers: _Optional[_Mapping[str, str]] = ..., granted: _Optional[_Iterable[str]] = ..., drilled: _Optional[int] = ..., drill_failure: _Optional[str] = ...) -> None: ...
 
 class GetSchemaRequest(_message.Message):
     __slots__ = ("hash",)

@@ -273,7 +273,7 @@ class IcebergCatalog:
         return ScratchTables(self._catalog, namespace)
 
     def drop_scratch(self, prefix: str, kept: Container[str]) -> list[str]:
-        """Drop the scratch tables of every namespace that begins with ``prefix``, except ``kept``; their names."""
+        """See ``base.Catalog``."""
         found = [name for name in scratch_namespaces(self._catalog, prefix) if name not in kept]
         for namespace in found:
             self.scratch(namespace).drop()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -32,7 +32,6 @@ from replication.tables.pyiceberg.append import append_files, plan_write
 from replication.tables.pyiceberg.evolve import check_shape
 from replication.tables.pyiceberg.local_io import sync_commits
 from replication.tables.pyiceberg.row_delta import replace_rows
-from replication.tables.pyiceberg.tags import set_tag
 from replication.tables.pyiceberg.write import Outcome, WriteFiles, fits, remove_files, write_here
 from replication.tables.spark.application import Application
 from replication.tables.spark.engine_rows import committed, decoded_frame, with_summary
@@ -46,8 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NOTHING = pa.table({})
-_FILE_BYTES = 128 << 20
-_SMALL_FILE_BYTES = 8 << 20
+_FILE_BYTES, _SMALL_FILE_BYTES = 128 << 20, 8 << 20
 #: Up to this size a job would take longer than decoding here (``make bench``, replay).
 SMALL_BYTES = 4 << 20
 _COLD_BYTES = 32 << 20  # a round while Spark starts: the first job takes what is left then
@@ -61,10 +59,8 @@ class IcebergTables:
         catalog: the catalog of the tables.
         spark: a session with that catalog, or the application that starts it when it is needed.
         scratch: a folder for temporary files; None means the system's.
-        small_bytes: up to this size rows are decoded in this process, above it in executors.
+        small_bytes: up to this size rows are decoded in this process, above it in executors. It may be changed.
         sleep: waits for the given seconds.
-
-    ``small_bytes`` may be changed at any time.
     """
 
     dialect = SPARK
@@ -314,11 +310,15 @@ class IcebergTables:
 
     def tag(self, name: str, tag: str, snapshot: int) -> None:
         """See ``base.Tables``."""
-        set_tag(lambda: self._catalog.load(name), tag, snapshot)
+        self._catalog.tag(name, tag, snapshot)
 
     def untag(self, name: str, tag: str) -> None:
         """See ``base.Tables``."""
-        set_tag(lambda: self._catalog.load(name), tag, None)
+        self._catalog.tag(name, tag, None)
+
+    def drop_scratch(self, prefix: str, kept: Container[str]) -> list[str]:
+        """See ``base.Catalog``."""
+        return self._catalog.drop_scratch(prefix, kept)
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
         """See ``base.Tables``."""

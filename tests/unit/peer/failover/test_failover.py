@@ -5,9 +5,12 @@ from __future__ import annotations
 from uuid import UUID
 
 from peer.failover.loss import missing_frames
+from peer.status.drills import drill_health, drill_warning
 from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
+from replication.files.owner import owner_name
+from replication.ledger.base import Drill
 
 WAL = FileId(ClusterId("east", UUID(int=1)), "h0", 0)
 ONE, TWO, DROPPED = (UUID(int=n) for n in (11, 12, 13))
@@ -22,3 +25,21 @@ def test_frames_that_were_announced_and_have_not_landed_are_counted_by_table() -
     covered = {stream(ONE): Ranges.of((0, 4), (6, 9)), stream(TWO): Ranges.of((0, 5))}
     missing = missing_frames(ClosedNotice(1, tuple(sorted(announced.items()))), covered, (ONE, TWO))
     assert missing == {ONE: 4}  # sequences 4, 5 and 9, and 0 of the other group
+
+
+def test_a_takeover_is_warned_of_without_a_good_drill_of_late() -> None:
+    day = 86_400_000_000
+    ended = Drill("d2", "h0", "gone", 1, 2, ended=day, passed=True)
+    failed = Drill("d3", "h0", "gone", 3, 4, ended=2 * day, why="a probe")
+    killed = Drill("d4", "h0", "gone", 3, 4)
+    running = Drill("d5", "h0", owner_name(), 3, 1 << 62)
+    warnings = []
+    for drills in ([], [running, ended], [failed, ended], [killed, ended]):
+        health = drill_health(drills)
+        warnings.append(drill_warning("west", health.drilled, health.failure, 86_400.0, day + day // 2))
+    assert warnings[0] == "no drill of west was ever run: walship drill west"
+    assert warnings[1] == ""
+    assert warnings[2] == "the last drill of west did not pass (d3: a probe): walship drill west"
+    assert "d4: it was killed" in warnings[3]
+    stale = drill_warning("west", day, "", 86_400.0, 3 * day)
+    assert stale == "the last good drill of west was 2.0 days ago: walship drill west"
