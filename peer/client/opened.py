@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from peer.client.contacts import KeptLinks
 from peer.client.known_tables import KnownTables
 from replication.config import Config
+from replication.coordination.access import read_access
 from replication.coordination.host import check_cluster, check_place
 from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
@@ -68,6 +69,7 @@ class OpenedParts:
                     tls=ZookeeperTls.of(section),
                     session_timeout_s=section.session_timeout_s,
                     connect_timeout_s=_CONNECT_TIMEOUT_S,
+                    access=read_access(self._config.data_dir, self._config.zookeeper_root),
                 )
                 try:
                     check_cluster(self._ledger.cluster, self._ledger.former, opened)

@@ -62,6 +62,9 @@ class Tree(Protocol):
     def delete(self, path: str) -> None:
         """Delete a node; no effect when it does not exist."""
 
+    def secure(self, root: str) -> None:
+        """Let only the cluster change nodes at and below its root. ConfigError when they are another one's."""
+
     def check(self, path: str, version: int) -> bool:
         """Whether ``version`` is current: decided by the quorum, in the order of writes, not by a server that lags."""
 

@@ -138,6 +138,9 @@ class MemoryTree:
     def begin_anew(self) -> None:
         """No effect: this tree does not remember what it has seen."""
 
+    def secure(self, root: str) -> None:
+        """No effect: whoever has this tree may do everything."""
+
     def session(self) -> int:
         """The id of the session when connected, else 0."""
         return 0 if self.cut else self.number

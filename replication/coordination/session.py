@@ -91,6 +91,7 @@ class Coordination:
             self._keeper.keep(self._root)
         for path in self.paths.parents:
             self._tree.create(path, b"")
+        self._tree.secure(self.paths.root)
         self._tree.create(self.paths.role, (role or RoleState()).encode())  # ``role`` at once: never briefly ACTIVE
         self._tree.create(self.paths.announcements, b"")
         self._tree.create(self.paths.public, Public(cluster, version).encode())

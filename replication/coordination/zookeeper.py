@@ -6,6 +6,7 @@ one has expired. ``keeper.py`` then restores ephemeral nodes and watches.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import ssl
@@ -14,15 +15,25 @@ from contextlib import contextmanager
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, RolledBackError
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+)
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.security import Permissions
 
+from replication.coordination.access import FILE_NAME, ZookeeperAccess
 from replication.coordination.base import Node, Public, Woken
 from replication.coordination.keeper import LOST_DATA_S
 from replication.coordination.paths import Paths, Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
-from replication.errors import CoordinationError
+from replication.errors import ConfigError, CoordinationError
 
 _LOST = "The call may have been done. Check ZooKeeper and its disk, then walship status, and try again"
 
@@ -35,6 +46,7 @@ class ZookeeperTree:
         session_timeout_s: the servers end a session after this long without a heartbeat.
         call_timeout_s: the longest that one call waits.
         tls: for mutual TLS; without it the connection is plain.
+        access: the credential for the cluster's own nodes; without it, nodes are created for anyone to change.
     """
 
     def __init__(
@@ -44,8 +56,10 @@ class ZookeeperTree:
         session_timeout_s: float = 10.0,
         call_timeout_s: float = 5.0,
         tls: ZookeeperTls | None = None,
+        access: ZookeeperAccess | None = None,
     ) -> None:
         self._servers = servers
+        self._access = access
         self._call_timeout_s = call_timeout_s
         quiet = logging.Logger("kazoo")  # its retries are reported once, by the keeper
         quiet.addHandler(logging.NullHandler())
@@ -55,6 +69,7 @@ class ZookeeperTree:
             handler=SequentialThreadingHandler() if tls is None else _TlsHandler(tls.context()),
             connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2.0},
             logger=quiet,
+            auth_data=[] if access is None else [("digest", access.credential)],
         )
 
     def start(self, woken: Woken, timeout_s: float) -> None:
@@ -106,7 +121,9 @@ class ZookeeperTree:
         """Create a node."""
         with self._named(f"creating {path}"):
             try:
-                created = self._wait(self._client.create_async(path, content, ephemeral=ephemeral, sequence=sequential))
+                acl = None if self._access is None else self._access.acl(path)
+                made = self._client.create_async(path, content, acl, ephemeral=ephemeral, sequence=sequential)
+                created = self._wait(made)
                 return str(created)
             except (NodeExistsError, NoNodeError):
                 return None
@@ -139,6 +156,32 @@ class ZookeeperTree:
                 raise outcome
             return True
 
+    def secure(self, root: str) -> None:
+        """Give access lists to nodes that were created for anyone to change.
+
+        Raises:
+            ConfigError: the root belongs to another credential.
+        """
+        access = self._access
+        if access is None:
+            return
+        with self._named(f"reading who may change {root}"):
+            found = self._wait(self._client.get_acls_async(root))[0]
+            if access.acl(root)[0] in found:
+                return
+            if not any(each.id.scheme == "world" and each.perms & Permissions.WRITE for each in found):
+                raise ConfigError(
+                    f"the nodes at {root} in ZooKeeper belong to another credential than that of {access.name} here",
+                    f"Copy {FILE_NAME} from the data directory of a host that runs, and keep its mode 0600",
+                )
+            self._secure(root, access)
+
+    def _secure(self, path: str, access: ZookeeperAccess) -> None:
+        for name in self.children(path):
+            self._secure(f"{path}/{name}", access)
+        with contextlib.suppress(NoNodeError):  # an ephemeral node has ended
+            self._wait(self._client.set_acls_async(path, access.acl(path)))
+
     def _wait(self, result: Any) -> Any:
         return result.get(timeout=self._call_timeout_s)
 
@@ -149,6 +192,11 @@ class ZookeeperTree:
         except KazooTimeoutError:
             raise CoordinationError(
                 f"{doing} at {self._servers}: no answer within {self._call_timeout_s:g} s", _LOST
+            ) from None
+        except (NoAuthError, AuthFailedError):
+            raise CoordinationError(
+                f"{doing} at {self._servers}: the nodes of this cluster belong to another credential",
+                f"Use {FILE_NAME} of a data directory whose cluster runs; walship up writes it",
             ) from None
         except KazooException as error:
             what = f"{doing} at {self._servers}: {type(error).__name__} {error}".rstrip()
@@ -182,9 +230,11 @@ def connect(
     connect_timeout_s: float = 15.0,
     reread_s: float = 5.0,
     lost_data_s: float = LOST_DATA_S,
+    access: ZookeeperAccess | None = None,
 ) -> Coordination:
     """Open a session with the cluster at ``quorum``; CoordinationError when ZooKeeper does not answer in time."""
-    tree = ZookeeperTree(quorum.servers, session_timeout_s=session_timeout_s, call_timeout_s=call_timeout_s, tls=tls)
+    waits = {"session_timeout_s": session_timeout_s, "call_timeout_s": call_timeout_s}
+    tree = ZookeeperTree(quorum.servers, tls=tls, access=access, **waits)
     times = {"connect_timeout_s": connect_timeout_s, "reread_s": reread_s, "lost_data_s": lost_data_s}
     return Coordination(tree, quorum.root, **times)
 

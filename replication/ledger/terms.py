@@ -43,5 +43,8 @@ class Terms(Protocol):
     def role(self) -> RoleState:
         """The newest stored role, ACTIVE with epoch 1 at first; the role in force is in ZooKeeper."""
 
+    def keep_credential(self, drawn: str) -> str:
+        """Store the credential of the cluster's nodes in ZooKeeper if none is stored; return the stored one."""
+
     def keep_role(self, state: RoleState) -> None:
         """Store a role in case ZooKeeper's data are lost; a lower epoch changes nothing."""

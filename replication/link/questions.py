@@ -223,7 +223,10 @@ def decode_answer(raw: bytes) -> Answer:
 def _rows(raw: bytes) -> pa.RecordBatch:
     """Return the one batch of an IPC stream. Its unpacked size is checked before it is unpacked."""
     messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(raw))
-    schema = pa.ipc.read_schema(messages.read_next_message())
+    first = messages.read_next_message()
+    if first.type != "schema":  # Arrow would crash on it
+        raise ValueError(f"rows begin with a message of type {first.type}")
+    schema = pa.ipc.read_schema(first.serialize())
     message = messages.read_next_message()
     check_unpacked(message.serialize())
     batch = pa.ipc.read_record_batch(message, schema)

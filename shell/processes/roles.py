@@ -14,6 +14,7 @@ from uuid import uuid4
 from replication import __version__
 from replication.config import Config
 from replication.coordination import zookeeper
+from replication.coordination.access import keep_access
 from replication.coordination.embedded import EmbeddedZookeeper
 from replication.coordination.host import host_record
 from replication.coordination.paths import MemberKind, Quorum
@@ -165,6 +166,7 @@ def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
             tls=ZookeeperTls.of(config.zookeeper),
             session_timeout_s=config.zookeeper.session_timeout_s,
             connect_timeout_s=_CONNECT_TIMEOUT_S,
+            access=keep_access(config.data_dir, quorum.root, config.cluster.name, ledger.terms.keep_credential),
         ) as coordination,
     ):
         coordination.establish(ledger.cluster, __version__, ledger.former, ledger.terms.role())

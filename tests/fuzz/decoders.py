@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +21,7 @@ from replication.coordination.paths import Quorum
 from replication.core import frame as frames
 from replication.core.coverage import Ranges
 from replication.core.definition.foreign import foreign_table
+from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import FrameKind, check_payload, read_frame, scan
 from replication.core.ids import COUNT_END
 from replication.core.roles import Role, RoleState
@@ -223,7 +226,7 @@ def _core() -> dict[str, Decoder]:
     parts = true.COVERED.parts(1)
     wide = ClosedNotice(5, true.LONG)
     version = next(iter(true.PLAIN.versions.values()))
-    plain, json = (zlib.decompress(each.encode()) for each in (true.PLANNED, true.FAILED_OVER))
+    plain, failed_over = (zlib.decompress(each.encode()) for each in (true.PLANNED, true.FAILED_OVER))
     return {
         "frame": Decoder(_decode_frames, tuple(true.frames()), _same_headers, mend_frame),
         "frame.head": Decoder(lambda raw: read_frame(raw, head=True), tuple(true.frames()), mend=mend_frame),
@@ -243,9 +246,25 @@ def _core() -> dict[str, Decoder]:
             tuple(spec.to_json().encode() for spec in true.SPECS),
             lambda raw, value: _again(lambda v: v.to_json().encode(), lambda r: foreign_table(r.decode()), raw, value),
         ),
+        "schema_body": Decoder(_load_schema, tuple(each.body for each in true.VERSIONS.values())),
+        "table.columns": Decoder(_table_of_columns, tuple(map(_columns, true.SPECS))),
         "succession": _both(Succession.encode, Succession.decode, true.FAILED_OVER, true.PLANNED),
-        "succession.packed": Decoder(lambda raw: Succession.decode(zlib.compress(raw, 1)), (json, plain)),
+        "succession.packed": Decoder(lambda raw: Succession.decode(zlib.compress(raw, 1)), (failed_over, plain)),
     }
+
+
+def _load_schema(raw: bytes) -> SchemaVersion:
+    """A schema version whose hash is right."""
+    return SchemaVersion.load(true.PLAIN.uuid, "default", sha256(raw).digest(), raw)
+
+
+def _columns(spec: TableSpec) -> bytes:
+    return b64decode(json.loads(spec.to_json())["columns"])
+
+
+def _table_of_columns(raw: bytes) -> TableSpec:
+    """A definition with other columns."""
+    return foreign_table(json.dumps({**json.loads(true.PLAIN.to_json()), "columns": b64encode(raw).decode()}))
 
 
 def _wide_body(notice: ClosedNotice) -> bytes:

@@ -12,15 +12,19 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError, NotEmptyError
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from replication.coordination import embedded
+from replication.coordination.access import FILE_NAME, ZookeeperAccess, keep_access, read_access
 from replication.coordination.base import HostRecord, Public
 from replication.coordination.embedded import EmbeddedZookeeper, four_letter_word
 from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.tls import ZookeeperTls
 from replication.coordination.zookeeper import connect, connect_public
 from replication.core.ids import ClusterId
-from replication.core.roles import Role
+from replication.core.roles import Role, RoleState
 from replication.errors import ConfigError, CoordinationError
 from replication.tables.spark.jars import java_home_check
 from tests.certificates import Authority
@@ -191,3 +195,85 @@ def test_over_tls_only_certificates_of_the_own_authority_pass_on_either_side(tmp
 def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the TLS files for ZooKeeper cannot be used"):
         ZookeeperTls(str(tmp_path / "none"), "", "").context()
+
+
+def test_only_the_cluster_itself_changes_its_nodes_and_anyone_finds_it(server: EmbeddedZookeeper) -> None:
+    root, public = "/walship/east", Public(EAST, "0.1.0")
+    access = ZookeeperAccess(root, "east", "secret")
+    with connect(Quorum(server.servers, root), access=access) as here:
+        here.establish(EAST, "0.1.0")
+        here.put_host(HostRecord("h0", "/data", "sqlite:///x"))
+        here.set_assignment("h0", b"work", -1)
+        here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
+        wait_until(lambda: here.has_enrolled(MemberKind.WORKERS, "h0"), despite=CoordinationError)
+        stranger = KazooClient(server.servers)
+        stranger.start(10)
+        try:
+            nodes = ["/walship", root, *_below(stranger, root)]
+            assert {f"{root}/public", f"{root}/workers/h0", f"{root}/hosts/h0"} <= {*nodes}
+            for node in nodes:
+                with pytest.raises(NoAuthError):
+                    stranger.set(node, b"other")
+                with pytest.raises(NoAuthError):
+                    stranger.set_acls(node, OPEN_ACL_UNSAFE)
+                with pytest.raises((NoAuthError, NotEmptyError)):
+                    stranger.delete(node)
+            for hidden in ("assignments/h0", "role", "peers"):
+                with pytest.raises(NoAuthError):
+                    stranger.get(f"{root}/{hidden}")
+            stranger.create("/walship/west", b"")  # another cluster may be there
+        finally:
+            stranger.stop()
+            stranger.close()
+        assert connect_public(server.servers, root) == public
+        with connect(Quorum(server.servers, root)) as other:
+            assert [host.slot for host in other.hosts()] == ["h0"]
+            with pytest.raises(CoordinationError, match=FILE_NAME):
+                other.set_role(RoleState(Role.STANDBY, 2), 0)
+        with (
+            connect(Quorum(server.servers, root), access=ZookeeperAccess(root, "east", "guess")) as other,
+            pytest.raises((ConfigError, CoordinationError), match=f"another credential.*{FILE_NAME}"),
+        ):
+            other.establish(EAST, "0.1.0")
+        assert here.role().state.role is Role.ACTIVE
+
+
+def _below(client: KazooClient, path: str) -> list[str]:
+    """Nodes below ``path``, as far as anyone may list them."""
+    try:
+        children = [f"{path}/{name}" for name in client.get_children(path)]
+    except NoAuthError:
+        return []
+    return [node for child in children for node in (child, *_below(client, child))]
+
+
+def test_nodes_of_before_get_access_lists_at_the_next_start(server: EmbeddedZookeeper) -> None:
+    quorum = Quorum(server.servers, "/walship/east")
+    with connect(quorum) as before:
+        before.establish(EAST, "0.1.0")
+        before.set_assignment("h0", b"work", -1)
+    with connect(quorum, access=ZookeeperAccess(quorum.root, "east", "secret")) as here:
+        here.establish(EAST, "0.1.0")
+        with connect(quorum) as stranger, pytest.raises(CoordinationError, match="another credential"):
+            stranger.set_assignment("h0", b"other", 0)
+        read = here.assignment("h0")
+        assert read is not None and read.content == b"work"
+
+
+def test_the_credential_is_drawn_once_and_is_its_owners_alone(tmp_path: Path) -> None:
+    kept: list[str] = []
+
+    def keep(drawn: str) -> str:
+        kept.append(drawn)
+        return kept[0]
+
+    (tmp_path / "h1").mkdir()
+    assert read_access(tmp_path, "/e") is None
+    made = keep_access(tmp_path, "/e", "east", keep)
+    assert made == read_access(tmp_path, "/e") == keep_access(tmp_path, "/e", "east", keep)
+    assert keep_access(tmp_path / "h1", "/e", "east", keep) == made and len(made.password) == 64
+    file = tmp_path / FILE_NAME
+    assert file.stat().st_mode & 0o777 == 0o600 and made.password not in repr(made)
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="can be read"):
+        read_access(tmp_path, "/e")

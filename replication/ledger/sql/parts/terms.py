@@ -51,6 +51,18 @@ class SqlTerms:
         with self._store.read() as connection:
             return {row.name.removeprefix(_ASSIGNED): int(row.value) for row in connection.execute(wanted)}
 
+    def keep_credential(self, drawn: str) -> str:
+        """See ``Terms``."""
+        wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == "zookeeper_auth")
+        with self._store.read() as connection:
+            kept = connection.scalar(wanted)
+        if kept is None:
+            with self._store.write() as connection:
+                kept = connection.scalar(wanted)
+                if kept is None:
+                    put_meta(connection, {"zookeeper_auth": (kept := drawn)})
+        return str(kept)
+
     def term_history(self) -> TermHistory:
         """See ``Terms``."""
         with self._store.read() as connection:
