@@ -206,8 +206,7 @@ class Waiting:
         """
         statuses = {
             (file, rule.table, rule.group): (rule, status)
-            for file, rule, status in self.ledger.files.statuses(peer.name)
-            if file in position.ends
+            for file, rule, status in self.ledger.files.statuses(peer.name, position.ends.keys())
         }
         missing = 0
         for stream, last in position.sequences.items():

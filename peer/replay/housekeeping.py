@@ -6,6 +6,7 @@ of its own table. ``status`` shows the current intervals and the errors, from th
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from uuid import UUID
@@ -23,6 +24,7 @@ from replication.tables.layout import landing_name
 
 _log = log.get(__name__)
 _ALTER_RETRY_S = 10.0
+_MISSING_RETRY_S = 10.0  # tables that replay has not made yet
 _FAILED_RETRY_S = 30.0  # the longest wait after a failure, even if the interval is longer
 
 
@@ -47,6 +49,8 @@ class Housekeeping:
         self._tables = tables
         self._ledger = ledger
         self._settings = settings
+        self._specs: list[TableSpec] = []
+        self._next_s = 0.0
         self._due: dict[tuple[UUID, str], float] = {}
         self._shaped: dict[UUID, TableSpec] = {}
         self._costs: dict[UUID, tuple[float, float]] = {}  # of the last two folds
@@ -61,7 +65,10 @@ class Housekeeping:
         Raises:
             EngineLostError: the Spark session is gone.
         """
-        specs = self._ledger.tables.all()
+        specs, before = self._ledger.tables.all(), self._specs
+        if specs == before and self._monotonic() < self._next_s:
+            return
+        self._specs, self._next_s = specs, 0.0
         known = {spec.uuid for spec in specs}
         self._due = {key: due for key, due in self._due.items() if key[0] in known}
         self._costs = {table: costs for table, costs in self._costs.items() if table in known}
@@ -75,6 +82,8 @@ class Housekeeping:
                 self._count(spec, self._when_due(spec, "fold", self.fold_interval_s, self._fold))
             self._when_due(spec, "tidy", min(10.0, self._settings.maintenance_interval_s), self._tidy)
             self._when_due(spec, "trim", self._settings.maintenance_interval_s, self._trim)
+        if all(self._shaped.get(spec.uuid) == spec for spec in specs):
+            self._next_s = min((due for (_, what), due in self._due.items() if what != "alter"), default=math.inf)
 
     def _count(self, spec: TableSpec, took: float) -> None:
         """Set the interval to twice the time of folding every table: the faster of each table's last two folds."""
@@ -104,6 +113,7 @@ class Housekeeping:
             return 0.0
         try:
             if not self._tables.exists(landing_name(spec)):
+                self._due[key] = started + min(interval_s, _MISSING_RETRY_S)
                 return 0.0
             act(spec)
             self.errors.pop(f"{spec.name} {what}", None)

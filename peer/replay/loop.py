@@ -34,8 +34,8 @@ from replication.ledger.base import Ledger
 from replication.tables.base import Tables
 
 _log = log.get(__name__)
-_REPORT_S = 2.0
-_IDLE_S = 1.0  # a notification may be lost
+_REPORT_S = 5.0
+_IDLE_S = 3.0  # a notification may be lost
 _STOP_S = 0.2
 
 

@@ -30,6 +30,7 @@ from replication.config import Config
 from replication.core.definition.schema import TableSpec
 from replication.core.grants import is_covered
 from replication.errors import ReplicationError, UnknownTableError
+from replication.files.notifier import Notifier
 from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import open_ledger
 from replication.link import questions as q
@@ -59,6 +60,7 @@ class Answering:
         self._patterns = tables
         self._reader = Reader(config, ledger)
         self._reading: Reading | None = None
+        self._worker = Notifier(str(config.wal_dir))
 
     def answers(self, raw: bytes) -> Iterator[bytes]:
         """The answers to a question; a refusal when it fails."""
@@ -78,6 +80,7 @@ class Answering:
         spec = next((spec for spec in self._tables() if spec.uuid == table), None)
         if spec is None:
             return q.About(None, is_taken=any(spec.name == name for spec in self._ledger.tables.all()))
+        self._worker.ask_closed_time()  # who asks waits for replicated time to pass
         rules = [rule for rule in self._ledger.rules.all() if rule.table == table and rule.peer == self._asker]
         times = self._ledger.time.replicated(table).values()
         return q.About(

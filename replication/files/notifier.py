@@ -18,6 +18,7 @@ from hashlib import sha256
 
 _SUPPORTED = sys.platform == "linux"
 _READ_MAX = 64
+_CLOSED_TIME = b"c"
 _SUBSCRIBED_S = 0.25
 _SUBSCRIBERS_MAX = 256
 _POLL_FIRST_S, _POLL_MAX_S = 0.005, 0.1
@@ -52,16 +53,23 @@ class Notifier:
 
     def notify(self) -> None:
         """Wake the listener. No effect when there is none, or when its queue is full."""
-        current = self._socket  # another thread may close it: sending then raises OSError
-        if current is not None:
-            with contextlib.suppress(OSError):
-                current.sendto(b"", self._address)
+        self._send(b"")
+
+    def ask_closed_time(self) -> None:
+        """Have the worker raise closed time within a second, also while nobody writes. No effect as ``notify``."""
+        self._send(_CLOSED_TIME)
 
     def close(self) -> None:
         """Close the socket. Idempotent."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _send(self, what: bytes) -> None:
+        current = self._socket  # another thread may close it: sending then raises OSError
+        if current is not None:
+            with contextlib.suppress(OSError):
+                current.sendto(what, self._address)
 
 
 class NotificationListener:
@@ -71,6 +79,7 @@ class NotificationListener:
         self._socket: socket.socket | None = None
         self._sending: socket.socket | None = None  # another one, since ``wait`` lets the first one block
         self._subscribers: dict[bytes, float] = {}  # until when, by address
+        self._wants_closed_time = False
         listening = _open()
         if listening is None:
             return
@@ -107,6 +116,11 @@ class NotificationListener:
                 self._take(self._socket)
         return True
 
+    def closed_time_wanted(self) -> bool:
+        """Return whether ``ask_closed_time`` was called since the last call of this. For the thread of ``wait``."""
+        wanted, self._wants_closed_time = self._wants_closed_time, False
+        return wanted
+
     def publish(self) -> None:
         """Notify the subscribers. Safe for threads."""
         now_s = time.monotonic()
@@ -125,7 +139,8 @@ class NotificationListener:
         self._socket = self._sending = None
 
     def _take(self, listening: socket.socket) -> None:
-        _, address = listening.recvfrom(1)
+        what, address = listening.recvfrom(1)
+        self._wants_closed_time |= what == _CLOSED_TIME
         if address and (address in self._subscribers or len(self._subscribers) < _SUBSCRIBERS_MAX):
             self._subscribers[address] = time.monotonic() + _SUBSCRIBED_S
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -179,8 +179,12 @@ class FileRecords(Protocol):
     def lacking(self) -> list[FileView]:
         """Files that some peer lacks bytes of, and which bytes. Only reads what changed since the last call."""
 
-    def statuses(self, peer: str | None = None) -> list[tuple[FileId, Rule, ReplicationStatus]]:
+    def statuses(
+        self, peer: str | None = None, files: Collection[FileId] | None = None
+    ) -> list[tuple[FileId, Rule, ReplicationStatus]]:
         """ReplicationStatus per (file, peer, table, group): a view over files, progress and rules.
+
+        Of one peer, or of all; of some files, or of all.
 
         A control file has one per peer with rules, under a rule of the NIL table and group "". A landing file has none
         for the peer that it came from. A rule that needs a bootstrap has none. Bytes known to hold only frames of

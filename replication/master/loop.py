@@ -1,5 +1,7 @@
 """The master of a cluster: a candidate that, while elected, observes, plans and acts about once a second.
 
+Once there is nothing to decide it looks every few seconds, or when a change of rules or peers is announced.
+
 Election proves nothing (rule 6). A new master first raises the term in the ledger, and decides only while the ledger's
 term is its own. Assignments are written only over the version they were planned from. The ledger refuses decisions of
 an older term. If the master dies, workers continue their assigned work, and the next master plans from stored state.
@@ -34,6 +36,7 @@ from replication.master.report import RoundReport
 from replication.master.retire import retire
 from replication.retries import exponential
 
+_QUIET_INTERVALS = 3
 _log = log.get(__name__)
 
 
@@ -101,6 +104,8 @@ class Master:
         self._term = 0
         self._retire_due_s = self._orphans_due_s = 0.0
         self._report = RoundReport(ledger, disk.host)
+        self._is_quiet = False
+        self._woken = threading.Event()
 
     @property
     def term(self) -> int:
@@ -109,13 +114,24 @@ class Master:
 
     def run(self, stop: threading.Event) -> None:
         """Do rounds until ``stop`` is set. A failed round is logged, and the next one reads the state again."""
-        while not stop.is_set():
-            try:
-                self.round()
-                self._report.succeeded()
-            except ReplicationError as error:
-                self._report.failed(error, self._term)
-            stop.wait(self._times.interval_s)
+        announcements = self._coordination.watch_announcements(lambda count: self._woken.set())
+        try:
+            while not stop.is_set():
+                self._woken.clear()
+                self._is_quiet = False
+                try:
+                    self.round()
+                    self._report.succeeded()
+                except ReplicationError as error:
+                    self._report.failed(error, self._term)
+                self._pause(stop)
+        finally:
+            announcements.close()
+
+    def _pause(self, stop: threading.Event) -> None:
+        for _ in range(_QUIET_INTERVALS):
+            if stop.wait(self._times.interval_s) or not self._is_quiet or self._woken.is_set():
+                return
 
     def close(self) -> None:
         """Withdraw from the election and join the threads that read from peers. Idempotent."""
@@ -144,7 +160,9 @@ class Master:
                 for rule in self._ledger.rules.settle(self._term):
                     _log.info("rule_settled", peer=rule.peer, table=rule.remote_table, group=rule.group)
             self._publish(observed.receivers)
-            self._act(plan(observed.snapshot, self._limits), observed)
+            planned = plan(observed.snapshot, self._limits)
+            self._act(planned, observed)
+            self._is_quiet = not (planned.fence or planned.assignments or planned.decisions) and observed.is_complete
         elif self._term:
             _log.warning("master_stepped_down", host=self._disk.host, term=self._term)
             self._term = 0

@@ -34,6 +34,14 @@ class Observed:
     retirable: Mapping[FileId, FileRow]
     policy: RetentionPolicy
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every host has a worker, there are receivers, and every peer answers as itself."""
+        snapshot = self.snapshot
+        workers = all(host.absent_s == 0.0 for host in snapshot.hosts)
+        peers = all(peer.answers_as == peer.cluster and peer.receivers for peer in snapshot.peers)
+        return bool(snapshot.hosts and self.receivers) and workers and peers and not snapshot.files
+
 
 class Observer:
     """Takes snapshots. Between them it keeps only the times since when workers are absent, and peers' public parts.

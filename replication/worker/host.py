@@ -19,12 +19,13 @@ from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 from replication.worker.files.spill import Spiller
-from replication.worker.periodic import every
+from replication.worker.periodic import Pace, every, when_asked
 from replication.worker.report.attempts import SPILL, AttemptLog
 from replication.writer.wal.recovery import Recovery, recover_file
 
 _RECOVER_S = 2.0
 SPILL_S = 2.0
+_QUIET_S = 4.0  # a third of what makes an open route count as silent
 _log = log.get(__name__)
 
 
@@ -51,6 +52,10 @@ class HostWork:
         self._closed_time = ClosedTime(
             ledger, host, self.files, self.registrar, self._control, lambda: time.time_ns() // 1000, role_epoch
         )
+        closed_s = config.worker.closed_time_interval_s
+        # Writers of other hosts wait for this host's part of closed time, so it is raised as often as theirs.
+        self._closing = Pace(closed_s, closed_s if config.shares_ledger else max(closed_s, _QUIET_S))
+        self._registered = self._registered_rows = 0
         self._spill_failures = 0
 
     def recover(self) -> None:
@@ -65,19 +70,38 @@ class HostWork:
 
     def threads(self, stop: threading.Event) -> list[threading.Thread]:
         """Return the threads of the periodic work, not started; they end at ``stop``."""
-        closed_time_s = self._config.worker.closed_time_interval_s
         threads = [
-            every(closed_time_s, "closed time", self._closed_time.run_once, stop),
+            when_asked(self._closing, "closed time", self._close_time, stop),
             every(_RECOVER_S, "recovery", self._recovery.run_once, stop),
         ]
         if self._config.master.spill_url:
             threads.append(every(SPILL_S, "spill", partial(self._spill, self._spiller()), stop))
         return threads
 
+    def register(self) -> bool:
+        """Register new bytes, and ask for closed time if they hold rows. Returns whether any were registered."""
+        self.registrar.run_once()
+        before = self._registered, self._registered_rows
+        self._registered, self._registered_rows = self.registrar.registered, self.registrar.registered_rows
+        if self._registered_rows != before[1]:
+            self.ask_closed_time()
+        return self._registered != before[0]
+
+    def ask_closed_time(self, *, hurry: bool = False) -> None:
+        """Raise closed time before the quiet interval is over; with ``hurry`` at once."""
+        self._closing.ask(hurry=hurry)
+
     def finish(self) -> None:
         """Register all durable bytes, and close the control log."""
         self.registrar.run_once()
         self._control.close()
+
+    def _close_time(self) -> None:
+        try:
+            self._closed_time.run_once()
+        finally:
+            if not self._closed_time.is_settled:
+                self.ask_closed_time()
 
     def _spiller(self) -> Spiller:
         config, section = self._config, self._config.master

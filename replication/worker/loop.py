@@ -40,7 +40,7 @@ from replication.worker.ship.limits import ShippingLimits
 
 _CALL_TIMEOUT_S = 5.0
 _LISTEN_S = 1.0
-_IDLE_S = 1.0  # a notification may be lost
+_IDLE_S = 2.0  # a notification may be lost
 _log = log.get(__name__)
 
 
@@ -66,6 +66,7 @@ class Worker:
         self._takeover = Takeover(ledger, coordination)
         self._host = HostWork(config, ledger, self._attempts, self._role_epoch)
         self._listener = NotificationListener(str(config.wal_dir))
+        self._notified = threading.Event()
         self._replay = Notifier(str(config.wal_dir), Listening.REPLAY)
         idle_s = _IDLE_S if self._listener.is_listening else section.register_interval_s
         self._registering = Pace(section.register_interval_s, idle_s)
@@ -107,6 +108,8 @@ class Worker:
         self._enrolment.announce()
         changed = self._rules.refresh()
         self.peers.apply(self._assigned, self._rules.paused(), self._rules.rate, rules_changed=bool(changed))
+        if changed:
+            self._host.ask_closed_time()  # a new route's replicated time begins with a closed frame
         if changed is not None:
             self._enrolment.show(announced)
 
@@ -132,7 +135,9 @@ class Worker:
         section = self._config.worker
         limits = tail_limits = ShippingLimits.of(section)
         if self._listener.is_listening:  # writers notify, and registering nudges: polling can be slow
-            tail_limits = replace(limits, poll_busy_s=limits.poll_idle_s, poll_idle_s=section.register_interval_s)
+            tail_limits = replace(
+                limits, poll_busy_s=limits.poll_idle_s, poll_idle_s=section.register_interval_s, poll_level_s=_IDLE_S
+            )
         retries = (limits.retry_min_s, limits.retry_max_s)
         uplink = Uplink(self._connect, self._role_epoch, self._attempts, *retries, self._learn)
         return PeersContext(
@@ -151,6 +156,7 @@ class Worker:
         self._changed.set()
         self._registering.ask(hurry=True)
         self._reporting.ask(hurry=True)
+        self._host.ask_closed_time(hurry=True)
         with contextlib.closing(Notifier(str(self._config.wal_dir))) as notifier:
             notifier.notify()
 
@@ -158,19 +164,27 @@ class Worker:
         """Nudge the tails, and register, when a writer or receiver notifies."""
         while not self._stop.is_set():
             if self._listener.wait(_LISTEN_S):
+                if self._listener.closed_time_wanted():
+                    self._host.ask_closed_time()
                 self.peers.nudge()
+                self._notified.set()
                 self._registering.ask(hurry=self._listener.has_subscribers)
                 self._listener.publish()  # a receiver has registered what landed
 
     def _register(self) -> None:
-        self._host.registrar.run_once()
-        self._replay.notify()
-        self._listener.publish()
-        self.peers.nudge()  # tails see what landed since the last pass
+        is_notified = self._notified.is_set() or not self._listener.is_listening
+        self._notified.clear()
+        if self._host.register() or is_notified:
+            self._replay.notify()
+            self._listener.publish()
+            self.peers.nudge()  # tails see what landed since the last pass
 
     def _report(self) -> None:
+        has_reports = self._progress.has_reports
         self._progress.flush()
         self._attempts.flush()
+        if has_reports:
+            self.peers.progressed()
 
     def _finish(self) -> None:
         self._enrolment.leave()

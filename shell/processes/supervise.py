@@ -24,6 +24,7 @@ from shell.processes.spawn import spawn
 
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S, _STEADY_S = 0.5, 30.0, 60.0
 _LOG_BYTES_MAX = 32 << 20
+_SETTLED_POLL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,11 @@ class RoleSupervisor:
         self._again = 0.0
         self._retries = Retries(first_backoff_s, _BACKOFF_MAX_S, jitter=False)
         self._was_ready = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it runs and was ready."""
+        return self._process is not None and self._was_ready
 
     @property
     def pid(self) -> int:
@@ -125,8 +131,10 @@ class RoleSupervisor:
         assert self._process is not None
         if self._monotonic() - self._started > _STEADY_S:
             self._retries.succeeded()
+        if self._was_ready:
+            return []
         state = self.state()
-        if self._was_ready or state is None or state.state != "ready":
+        if state is None or state.state != "ready":
             return []
         self._was_ready = True
         return [RoleEvent(self.role, "ready", self._process.pid)]
@@ -196,7 +204,7 @@ class Supervisor:
         running: list[RoleSupervisor] = []
         announced = False
         try:
-            while not stop.wait(poll_s if running else 0):
+            while not stop.wait(self._pause_s(running, waiting, poll_s)):
                 for role in running:
                     for event in role.poll():
                         self._tell(event)
@@ -214,6 +222,14 @@ class Supervisor:
                     waiting += woken
         finally:
             self._stop(running)
+
+    @staticmethod
+    def _pause_s(running: Sequence[RoleSupervisor], waiting: Sequence[RoleSupervisor], poll_s: float) -> float:
+        """The time until the next look: longer when nothing but the end of a process is awaited."""
+        if not running:
+            return 0.0
+        is_settled = not waiting and all(role.is_settled for role in running)
+        return max(poll_s, _SETTLED_POLL_S) if is_settled else poll_s
 
     @staticmethod
     def _is_ready(role: RoleSupervisor) -> bool:

@@ -1,5 +1,7 @@
 """Closed time: raised once a second in the ledger, up to the lowest watermark of all writers, and sent to peers.
 
+While nobody writes it is raised seldom (``HostWork``): a few closed frames after the last row say all there is to say.
+
 The order matters: read the watermarks, then the lengths; register all bytes below the lengths; then report the
 watermarks. So every frame with a commit time at or below closed time is claimed before closed time is raised. Closed
 time stops at a writer with a file that cannot be registered, and at an open file whose writer is dead.
@@ -17,6 +19,7 @@ from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 
+_SETTLED_RUNS = 3  # closed time may still be below the last row's commit time at the first
 _SEEN_MAX = 4096  # WALs whose length is remembered; for another one that grows, all claims are read again
 
 
@@ -48,7 +51,13 @@ class ClosedTime:
         self._grown: dict[StreamId, int] = {}
         self._seen: dict[FileId, int] = {}
         self._last = 0
+        self._quiet_runs = 0
         self._is_first = True
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing was written for some runs, and closed time moved on in each."""
+        return self._quiet_runs >= _SETTLED_RUNS
 
     def run_once(self) -> int:
         """Raise closed time and append a CLOSED frame; return closed time.
@@ -62,7 +71,8 @@ class ClosedTime:
         for writer in self._registrar.run_once():
             floors.pop(writer, None)
         closed = self._ledger.time.raise_closed(self._host, floors, now)
-        self._note_growth()
+        grew = self._note_growth()
+        self._quiet_runs = self._quiet_runs + 1 if closed > self._last and not grew else 0
         if closed > self._last:
             notice = ClosedNotice(closed, tuple(sorted(self._grown.items())))
             self._control.append(FrameKind.CLOSED, notice.encode(), closed, self._role_epoch())
@@ -73,7 +83,7 @@ class ClosedTime:
             self._control.append(FrameKind.CLOSED, again.encode(), self._last, self._role_epoch())
         return closed
 
-    def _note_growth(self) -> None:
+    def _note_growth(self) -> bool:
         """Note which streams grew, also when closed time did not move: a file may be retired before it does."""
         if self._is_first:
             own = self._ledger.cluster
@@ -86,6 +96,7 @@ class ClosedTime:
             self._grown.update(grown.last)
         self._seen = self._seen | lengths if len(self._seen) < _SEEN_MAX else lengths
         self._is_first = False
+        return any(grown.last for grown in growth.values())
 
     def _floors(self) -> dict[str, int]:
         """Return the lowest watermark of each local writer's open WALs; a writer without open WALs has no entry."""

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from replication import log
 from replication.core.frame import FrameKind, FrameView
+from replication.core.ids import NIL_UUID
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import BatchConflictError, FormatError, ReplicationError, StorageError
 from replication.ledger.base import BatchPart, Claim, FileKind, Ledger
@@ -24,13 +25,17 @@ _log = log.get(__name__)
 
 
 class Registrar:
-    """Registers this host's own files. Several threads may call ``run_once``; a lock serializes them."""
+    """Registers this host's own files. Several threads may call ``run_once``; a lock serializes them.
+
+    ``registered`` counts the frames so far, and ``registered_rows`` those that are not control frames.
+    """
 
     def __init__(self, ledger: Ledger, host_files: HostFiles) -> None:
         self._ledger = ledger
         self._host_files = host_files
         self._lock = threading.Lock()
         self._troubled: set[str] = set()
+        self.registered = self.registered_rows = 0
 
     def run_once(self) -> set[str]:
         """Register all bytes that are durable at the call; return the writers of files that could not be registered."""
@@ -65,6 +70,8 @@ class Registrar:
                 divergences = self._ledger.registration.register_own(
                     source.file, begin, end, scanned.claims, scanned.notices
                 )
+                self.registered += len(scanned.claims)
+                self.registered_rows += sum(claim.stream.table != NIL_UUID for claim in scanned.claims)
                 for divergence in divergences:
                     _log.error("own_frame_diverged", file=str(source.file), begin=divergence.claim.begin)
                 begin = end

@@ -1,10 +1,12 @@
 """Polls one peer for how far this host's files are applied there, and for losses. Retiring depends on the answers.
 
-The interval is one second, or less while a bootstrap is being sent, because a user waits for its end.
+The interval is one second, or less while a bootstrap is being sent, because a user waits for its end. It is longer
+while all that was sent is applied.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,7 +24,7 @@ INTERVAL_S = 1.0
 RETRY_MAX_S = 60.0
 _SOON_S = 0.05
 _ASK_MAX = 1000
-_ALL_EVERY = 30
+_LEVEL_S, _ALL_S = 5.0, 30.0
 _log = log.get(__name__)
 
 
@@ -49,7 +51,9 @@ class AppliedPoll:
         self._ledger = ledger
         self._progress = progress
         self._on_loss = tuple(on_loss)
-        self._turn = 0
+        self._all_due_s = 0.0
+        self._is_level = False
+        self._news = threading.Event()
         self._has_loss = False  # a loss that the ledger may not have recorded yet
         slow = replace(uplink, retry_min_s=INTERVAL_S, retry_max_s=RETRY_MAX_S)
         self.loop = PeerLoop(self, tail.peer, slow, shows_failures=False)
@@ -60,6 +64,10 @@ class AppliedPoll:
         if tail != self._tail:
             self._tail = tail
             self.loop.wake()
+
+    def nudge(self) -> None:
+        """Poll within a second, because the peer got something."""
+        self._news.set()
 
     def ready(self) -> Tail:
         """The peer to poll."""
@@ -73,6 +81,11 @@ class AppliedPoll:
             self.loop.progressed()
             soon_s = max(_SOON_S, 10 * (time.monotonic() - begun_s))
             self.loop.wait(min(soon_s, INTERVAL_S) if bootstrapping else INTERVAL_S)
+            while self._is_level and time.monotonic() < begun_s + _LEVEL_S:
+                if self.loop.is_woken or self._news.is_set():
+                    break
+                self.loop.wait(INTERVAL_S)
+            self._news.clear()
 
     def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
         """Log at debug level only: the tail reports a peer that does not answer."""
@@ -82,9 +95,11 @@ class AppliedPoll:
         """Poll once; return whether a bootstrap is not yet applied."""
         rows = {row.file: row for row in self._ledger.files.all(self._host)}
         known = {progress.file: progress for progress in self._ledger.files.progress(peer)}
-        every = self._turn % _ALL_EVERY == 0  # applied files too: the peer may lose bytes that it has yet to pass on
-        self._turn += 1
-        asked = [f for f, row in rows.items() if f in known and (every or known[f].applied < row.needed)]
+        behind = [f for f, row in rows.items() if f in known and known[f].applied < row.needed]
+        self._is_level, asked = not behind, behind
+        if time.monotonic() >= self._all_due_s:  # applied files too: the peer may lose bytes that it has yet to pass on
+            self._all_due_s = time.monotonic() + _ALL_S
+            asked = [f for f in rows if f in known]
         bootstraps = {f for f in asked if rows[f].kind is FileKind.BOOTSTRAP}
         flush_now = False  # a user waits for a bootstrap that progressed
         for files in _split(asked):

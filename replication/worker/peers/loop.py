@@ -63,13 +63,23 @@ class PeerLoop:
 
     Args:
         shows_failures: whether failures are recorded as attempts, which ``status`` shows.
+        interrupt: called after ``wake`` and ``stop``; ends a wait of the step itself.
     """
 
-    def __init__(self, step: PeerStep, peer: str, uplink: Uplink, *, shows_failures: bool = True) -> None:
+    def __init__(
+        self,
+        step: PeerStep,
+        peer: str,
+        uplink: Uplink,
+        *,
+        shows_failures: bool = True,
+        interrupt: Callable[[], None] = lambda: None,
+    ) -> None:
         self._step = step
         self._peer = peer
         self._uplink = uplink
         self._shows_failures = shows_failures
+        self._interrupt = interrupt
         self._retries = Retries(uplink.retry_min_s, uplink.retry_max_s)
         self._wake = threading.Event()
         self._stopping = False
@@ -82,6 +92,7 @@ class PeerLoop:
     def wake(self) -> None:
         """Interrupt the step; it starts again with the current assignment."""
         self._wake.set()
+        self._interrupt()
 
     @property
     def is_woken(self) -> bool:
@@ -103,7 +114,7 @@ class PeerLoop:
     def stop(self) -> None:
         """End the step and join the thread."""
         self._stopping = True
-        self._wake.set()
+        self.wake()
         self._thread.join()
 
     def _run(self) -> None:

@@ -104,6 +104,11 @@ class Peers:
         for threads in tuple(self._threads.values()):
             threads.tail.nudge()
 
+    def progressed(self) -> None:
+        """Poll for ``applied`` soon, because a peer got something."""
+        for threads in tuple(self._threads.values()):
+            threads.applied.nudge()
+
     def is_alive(self) -> bool:
         """Whether all threads of all peers run."""
         return all(threads.is_alive() for threads in self._threads.values())

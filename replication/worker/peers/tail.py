@@ -1,7 +1,7 @@
 """The tail of one host to one peer: follows every file as it grows, over rolls and successors, and ships new bytes.
 
-It polls mapped counters, often when busy and seldom when idle. A failed stream is reopened after a backoff. Other
-peers have their own threads and are not affected.
+It polls mapped counters, often when busy. Once all is sent it waits for a notification. A failed stream is reopened
+after a backoff. Other peers have their own threads and are not affected.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TailStep:
         self._following: set[FileId] = set()
         self._closed_routes: set[tuple[UUID, str]] = set()  # routes that were closed at the peer
         self.skipped = SkippedFiles(uplink.retry_max_s)
-        self.loop = PeerLoop(self, tail.peer, uplink)
+        self.loop = PeerLoop(self, tail.peer, uplink, interrupt=self.nudge)
         self.loop.start()
 
     def update(self, tail: Tail, term: int) -> None:
@@ -169,15 +169,17 @@ class _TailPass:
         reported: FrameFilter | None = None
         while not step.loop.is_woken:
             self._order.begin_pass()
-            moved = False
+            moved, is_level = False, True
             for source in self._look():
                 if self._is_due(source):
                     moved |= self._ship(source)
+                is_level = is_level and self._is_level(source)
             now_s = time.monotonic()
             if moved:
                 busy_until_s = now_s + _BUSY_S
             is_busy = now_s < busy_until_s or shipment.window.in_flight
-            waiting_s = limits.poll_busy_s if is_busy else limits.poll_idle_s
+            idle_s = limits.poll_level_s if is_level else limits.poll_idle_s
+            waiting_s = limits.poll_busy_s if is_busy else idle_s
             if shipment.drain(0.0 if moved and shipment.window.room else waiting_s) and shipment.acked_bytes:
                 step.loop.progressed()
             if shipment.selection is not reported:
@@ -215,6 +217,13 @@ class _TailPass:
             self._following.discard(file)
             shipment.leave(file)
         return moved
+
+    def _is_level(self, source: Source) -> bool:
+        """Return whether nothing of a file waits here to be sent."""
+        passage = self._shipment.window.files.get(source.file)
+        if passage is None:
+            return source.file in self._done or source.file in self._tail.elsewhere
+        return passage.gap(source.length) is None
 
     def _look(self) -> list[Source]:
         sources = self._step.host_files.poll()

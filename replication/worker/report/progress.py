@@ -30,6 +30,11 @@ class ProgressLog:
         self._flushing = threading.Lock()
         self._waiting: dict[tuple[FileId, str], PeerProgress] = {}
 
+    @property
+    def has_reports(self) -> bool:
+        """Whether reports wait."""
+        return bool(self._waiting)
+
     def report(self, progress: PeerProgress) -> None:
         """Add to the next batch."""
         key = (progress.file, progress.peer)

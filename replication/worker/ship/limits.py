@@ -12,13 +12,17 @@ WITHHELD_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ShippingLimits:
-    """Sizes in bytes, times in seconds; the loops' times default to the configuration's defaults."""
+    """Sizes in bytes, times in seconds; the loops' times default to the configuration's defaults.
+
+    A tail that has sent all there is polls every ``poll_level_s``.
+    """
 
     window_bytes: int
     message_bytes_max: int
     ack_timeout_s: float
     poll_busy_s: float = WorkerSection.model_fields["poll_busy_s"].default
     poll_idle_s: float = WorkerSection.model_fields["poll_idle_s"].default
+    poll_level_s: float = WorkerSection.model_fields["poll_idle_s"].default
     retry_min_s: float = WorkerSection.model_fields["retry_min_s"].default
     retry_max_s: float = WorkerSection.model_fields["retry_max_s"].default
     skip_dropped: bool = False
@@ -31,6 +35,7 @@ class ShippingLimits:
             section.message_bytes_max,
             section.ack_timeout_s,
             section.poll_busy_s,
+            section.poll_idle_s,
             section.poll_idle_s,
             section.retry_min_s,
             section.retry_max_s,

@@ -33,6 +33,17 @@ def test_a_notification_wakes_who_waits_and_who_waits_later_once(tmp_path: Path)
     notifier.close()
 
 
+def test_closed_time_is_wanted_once_for_each_time_that_somebody_asked(tmp_path: Path) -> None:
+    notifier, listener = Notifier(str(tmp_path)), NotificationListener(str(tmp_path))
+    notifier.notify()
+    assert listener.wait(1) and not listener.closed_time_wanted()
+    notifier.ask_closed_time()
+    notifier.notify()
+    assert listener.wait(1) and listener.closed_time_wanted() and not listener.closed_time_wanted()
+    listener.close()
+    notifier.close()
+
+
 def test_notifying_never_blocks_nor_fails_whoever_listens(tmp_path: Path) -> None:
     notifier = Notifier(str(tmp_path))
     notifier.notify()  # nobody does

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -181,9 +181,13 @@ class SqlFileRecords:
         with self._store.read() as connection:
             return frozenset(connection.scalars(sa.select(_p.peer).where(_p.error != "", ~held).distinct()))
 
-    def statuses(self, peer: str | None = None) -> list[tuple[FileId, Rule, ReplicationStatus]]:
+    def statuses(
+        self, peer: str | None = None, files: Collection[FileId] | None = None
+    ) -> list[tuple[FileId, Rule, ReplicationStatus]]:
         """See ``FileRecords``."""
         wanted = sa.select(schema.files).order_by(_f.file)
+        if files is not None:
+            wanted = wanted.where(_f.file.in_(map(str, files)))
         with self._store.read() as connection:
             rows = [(row.id, file_row(row)) for row in connection.execute(wanted)]
             return statuses(connection, self._rules_cache, rows, peer)

@@ -163,14 +163,14 @@ class SqlLandingRecords:
     def routes(self) -> list[InboundRoute]:
         """See ``LandingRecords``."""
         with self._store.read() as connection:
-            return open_routes(connection, None)
+            return open_routes(connection)
 
     def carried_by(self, source: ClusterId) -> frozenset[ClusterId]:
         """See ``LandingRecords``."""
         once = sa.select(schema.carriers.c.origin).where(schema.carriers.c.source == str(source))
         with self._store.read() as connection:
             known = map(ClusterId.parse, connection.scalars(once))
-            declared = (route.carried for route in open_routes(connection, None) if route.source == source)
+            declared = (route.carried for route in open_routes(connection) if route.source == source)
             return frozenset([*known, *(each.origin for some in declared for each in some)])
 
     def repeats(self, stream: StreamId, sequence: int) -> list[tuple[FileRow, int, int]]:

@@ -77,7 +77,7 @@ class RouteSnapshot:
             live &= {table}
         own = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "cluster"))
         wanted = {stream for notice in notices for stream, _ in notice.streams if stream.table in live}
-        routes = by_group(open_routes(connection, table))
+        routes = by_group(open_routes(connection, *([] if table is None else [table])))
         is_own = own == str(origin)
         waiting = "" if is_own else _waiting(routes.values(), live)
         found = _coverage(connection, wanted)
@@ -145,15 +145,18 @@ def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId,
 
     Nothing of a dropped table is here, and nothing comes.
     """
-    tables = [str(table) for table in {stream.table for stream in sequences}]
+    named = {stream.table for stream in sequences}
+    tables = [str(table) for table in named]
     dropped = {
         UUID(uuid): Reach(False, False, False, f"{name} was dropped on {own.name}", comes=False, dropped=True)
         for some in chunked(tables)
         for uuid, name in connection.execute(sa.select(_t.uuid, _t.name).where(_t.uuid.in_(some), _t.dropped))
     }
-    routes = by_group(open_routes(connection, None))
+    if not named:
+        return {}
+    routes = by_group(open_routes(connection, *named))
     covered, applied, quarantined = _coverage(connection, sequences)
-    none, gaps = Ranges(), acknowledged(connection)
+    none, gaps = Ranges(), acknowledged(connection, *named)
     return {
         stream: dropped.get(stream.table)
         or reach(
@@ -200,7 +203,7 @@ def origins_of_tables(connection: Connection, own: ClusterId) -> dict[UUID, set[
     """``origins`` of each table that is not dropped, in so many statements however many tables there are."""
     seen = {ClusterId.parse(text) for text in connection.scalars(sa.select(_n.origin).distinct())}
     feeding = {UUID(text): {own} for text in connection.scalars(sa.select(_t.uuid).where(~_t.dropped))}
-    for route in open_routes(connection, None):
+    for route in open_routes(connection):
         if route.table in feeding:
             feeding[route.table] |= {route.source, *(each.origin for each in route.carried)}
     ended = {ClusterId.parse(text) for text in _ended(connection)} - {own}
@@ -234,16 +237,16 @@ def _waiting(routes: Iterable[Sequence[InboundRoute]], tables: Container[UUID]) 
     return next(filter(None, awaited), "")
 
 
-def open_routes(connection: Connection, table: UUID | None) -> list[InboundRoute]:
-    """Open routes into this cluster, of one table or all."""
+def open_routes(connection: Connection, *tables: UUID) -> list[InboundRoute]:
+    """Open routes into this cluster, of some tables; of all when none is named."""
     wanted = (
         sa.select(schema.routes, sa.func.coalesce(_h.at, 0).label("last_seen"))
         .outerjoin(schema.last_seen, _h.source == _r.source)
         .where(~_r.closed)
         .order_by(_r.source, _r.table_uuid, _r.table_group)
     )
-    if table is not None:
-        wanted = wanted.where(_r.table_uuid == str(table))
+    if tables:
+        wanted = wanted.where(_r.table_uuid.in_(map(str, tables)))
     return [
         InboundRoute(
             ClusterId.parse(row.source),
@@ -291,10 +294,12 @@ def own_route(stream: StreamId, gaps: Mapping[tuple[UUID, str], Mapping[FileId, 
     return (EVERYTHING,) if of_group is None else (RouteCoverage({}, of_group),)
 
 
-def acknowledged(connection: Connection) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
-    """See ``Salvage.acknowledged``."""
+def acknowledged(connection: Connection, *tables: UUID) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
+    """See ``Salvage.acknowledged``; of some tables, or of all when none is named."""
     losses: dict[tuple[UUID, str], dict[FileId, Ranges]] = {}
     wanted = sa.select(_s.wal, _s.table_uuid, _s.table_group, _v.seq_begin, _v.seq_end).join(schema.acknowledged)
+    if tables:
+        wanted = wanted.where(_s.table_uuid.in_(map(str, tables)))
     for wal, table, group, begin, end in connection.execute(wanted):
         of_group = losses.setdefault((UUID(table), group), {})
         of_group[file_id(wal)] = of_group.get(file_id(wal), Ranges()).add(begin, end)
