@@ -40,7 +40,9 @@ from tests.contract.ledger_stores import (
     wal,
 )
 
-SPAWN = multiprocessing.get_context("spawn")
+#: New processes are forked from one that has loaded this module and nothing else, so that none loads it again.
+CLEAN = multiprocessing.get_context("forkserver")
+CLEAN.set_forkserver_preload([__name__])
 FLIGHTS = table()
 S = stream(FLIGHTS, wal())
 
@@ -90,8 +92,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def start(
     path: str, number: int, rounds: int, work: Callable[..., None] = hammer
 ) -> tuple[multiprocessing.process.BaseProcess, Connection]:
-    mine, theirs = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=work, args=(path, number, rounds, theirs))
+    mine, theirs = CLEAN.Pipe(duplex=False)
+    process = CLEAN.Process(target=work, args=(path, number, rounds, theirs))
     process.start()
     theirs.close()
     assert mine.poll(60) and mine.recv() == "started"
@@ -256,9 +258,10 @@ def test_a_missing_or_foreign_ledger_is_named_with_its_remedy(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="no ledger at .*walship up"):
         open_ledger(str(tmp_path / "none.db"))
     assert not (tmp_path / "none.db").exists()
-    (tmp_path / "empty.db").touch()
+    (tmp_path / "empty.db").touch(0o600)
     with pytest.raises(ConfigError, match="walship up"):
         open_ledger(str(tmp_path / "empty.db"))
+    (tmp_path / "text.db").touch(0o600)
     (tmp_path / "text.db").write_text("not a database at all, but long enough to look at" * 20)
     with pytest.raises(CoordinationError, match="not a database"):
         open_ledger(str(tmp_path / "text.db"))

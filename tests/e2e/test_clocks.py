@@ -15,6 +15,7 @@ from tests.e2e.conftest import START_TIMEOUT_S, Site, await_fold, await_ready, d
 from tests.waiting import wait_until
 
 HOUR_S = 3600
+pytestmark = pytest.mark.slow
 
 
 class Skewed:

