@@ -123,6 +123,11 @@ class Config(BaseModel):
         return self.data_dir / "drills"
 
     @property
+    def datasets_file(self) -> Path:
+        """Where datasets are declared whose specifications the timeline's server answers with."""
+        return self.timeline.datasets or self.data_dir / "datasets.toml"
+
+    @property
     def zookeeper_dir(self) -> Path:
         """Data of the embedded ZooKeeper server."""
         return self.data_dir / "zookeeper"

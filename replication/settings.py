@@ -282,10 +282,11 @@ class TimelineSection(_Section):
     """Which files datasets have, as of any instant."""
 
     url: str = Field("", description="file:///... or s3://... for instants; empty means data_dir, or the warehouse")
-    service: bool = Field(False, description="whether clients ask a server: walship timeline serve")
+    service: bool = Field(False, description="whether clients ask a server, which is a role of up then")
     incremental: bool = Field(True, description="false: partitions are listed again after each instant")
     listen: Address = Field("127.0.0.1:0", description="host:port of the server; port 0 means any free one")
     server: OptionalAddress = Field("", description="host:port that clients ask; empty means this host's server")
+    datasets: OptionalPath = Field(None, description="declared datasets that the server tells of, else in data_dir")
     store: Literal["memory", "spillable", "embedded"] = Field("memory", description="where the server keeps views")
     memory_bytes_max: Bytes = Field(256 * _MIB, description="how much of them the spillable store has in memory")
     requests_max: PositiveInt = Field(64, description="refuses more questions at once")

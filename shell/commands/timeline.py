@@ -83,18 +83,10 @@ def timeline_files(
 
 def timeline_serve(invocation: Invocation) -> None:
     """Answer questions about the timeline over HTTP, until Ctrl-C; needs walship[timeline]."""
-    from peer.timeline.client import address_file
-    from peer.timeline.configured import configured_timeline, configured_views
-    from peer.timeline.serving.server import TimelineServer
+    from peer.timeline.serving.configured import serving_timeline
 
     config, printer = _config(invocation), invocation.printer
-    with (
-        leaving_on_interrupt(printer.stopped),
-        closing(configured_views(config, configured_timeline(config))) as views,
-        TimelineServer(
-            config.cluster.name, views, lambda job: None, config.timeline, config.tls, address_file(config)
-        ) as server,
-    ):
+    with leaving_on_interrupt(printer.stopped), serving_timeline(config) as server:
         scheme = "https" if config.tls.enabled else "http"
         printer.value(
             {"address": server.address}, f"the timeline of {config.cluster.name}: {scheme}://{server.address}"

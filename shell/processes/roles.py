@@ -33,6 +33,7 @@ from shell.processes.preflight import check_ledger_age, follow_files
 Ready = Callable[[], None]
 Role = Callable[[Config, threading.Event, Ready], None]
 _CONNECT_TIMEOUT_S = 30.0
+_CHECK_S = 0.5
 
 
 def run_role(role: str, config: Config, stop: threading.Event, ready: Ready) -> None:
@@ -133,6 +134,15 @@ def _derive(config: Config, stop: threading.Event, ready: Ready) -> None:
         DeriveRole(config, ledger, coordination, stop, cluster.reader.catalog, wait).run()
 
 
+def _timeline(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from peer.timeline.serving.configured import serving_timeline
+
+    with serving_timeline(config) as server:
+        ready()
+        while not stop.wait(_CHECK_S):
+            server.check()
+
+
 ROLES: dict[str, Role] = {
     "zookeeper": _zookeeper,
     "master": _master,
@@ -140,6 +150,7 @@ ROLES: dict[str, Role] = {
     "receiver": _receiver,
     "replay": _replay,
     "derive": _derive,
+    "timeline": _timeline,
 }
 
 

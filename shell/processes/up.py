@@ -40,7 +40,7 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
         unknown = [name for name in names if name not in ROLES]
         if unknown:
             raise ConfigError(f"There is no role {', '.join(unknown)}", f"Roles are {', '.join(ROLES)}")
-        without = set() if config.replay_asks_receivers else {"replay"}
+        without = {"timeline"} if config.replay_asks_receivers else {"timeline", "replay"}
         if config.zookeeper.embedded and not without.issuperset(names):
             names.append("zookeeper")
         elsewhere = set() if config.zookeeper.embedded else {"zookeeper"}
@@ -52,6 +52,7 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
         "master": not config.master.enabled,
         "replay": not config.replay.enabled,
         "derive": True,  # it starts later, when there is something to derive
+        "timeline": not config.timeline.service or bool(config.timeline.server),
     }
     return tuple(role for role in ROLES if not disabled.get(role, False))
 

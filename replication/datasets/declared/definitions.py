@@ -115,6 +115,17 @@ class DatasetFile:
         part.replace(self.path)
 
 
+def specification(definition: DatasetDefinition) -> dict[str, Any]:
+    """The definition for others to read: of drivers' options only those are shown that name a variable."""
+    shown = asdict(definition)
+    for name in ("source_options", "target_options"):
+        shown[name] = {
+            option: value if isinstance(value, str) and value.startswith("$") else "…"
+            for option, value in shown[name].items()
+        }
+    return shown
+
+
 def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
     """Driver options with the variables of the environment put in; ConfigError for one that is not set."""
     found = {}
