@@ -102,6 +102,20 @@ class RoleChange:
         with Leases(self.cluster.ledger.steps) as leases:
             Redo(leases, self, around=self._hooked(self.unfinished_steps())).run(self.cluster.name, URN)
 
+    @contextmanager
+    def leased(self) -> Iterator[StoredSequence | None]:
+        """The unfinished role change, which no other process runs meanwhile; None when there is none, or one does."""
+        with Leases(self.cluster.ledger.steps) as leases:
+            found = self.unfinished()
+            stored = next(iter(leases.lease([found.id])), None) if found is not None else None
+            if stored is None:
+                yield None
+                return
+            try:
+                yield stored
+            finally:
+                leases.release([stored.id])
+
     def run(self, steps: tuple[CommitStep[RoleChange], ...]) -> None:
         """Store the steps, and carry them out, with this host's hooks around each.
 

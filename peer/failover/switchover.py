@@ -28,6 +28,10 @@ from replication.roles.takeover import change_role
 _LEAST_OUTAGE_S = 0.3
 _ASSUMED_BYTES_PER_S = 20e6
 _PROMOTION = 3  # the step from which on the peer decides
+_UNDECIDED = (
+    "The peer may be ACTIVE already, so this cluster takes no writes. Run it again, or undo it: walship switchover"
+    " --cancel"
+)
 
 
 @step_type("switchover.prepare")
@@ -216,19 +220,23 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
     """
     began = time.monotonic()
     steps = context.unfinished_steps()
-    try:
-        if steps:
-            epoch = _epoch_of(steps, peer)
+    if steps:
+        epoch = _epoch_of(steps, peer)
+        try:
             context.finish()
-        elif (done := _already(context, peer)) is not None:
-            return done
-        else:
-            plan = plan_switchover(context, peer)
-            refuse(list(plan.refusals), f"{peer} cannot take over from {plan.origin} now")
-            epoch = plan.epoch
+        except StepFailedError as error:
+            error.hint = _UNDECIDED  # an earlier run may have asked the peer
+            raise
+    elif (done := _already(context, peer)) is not None:
+        return done
+    else:
+        plan = plan_switchover(context, peer)
+        refuse(list(plan.refusals), f"{peer} cannot take over from {plan.origin} now")
+        epoch = plan.epoch
+        try:
             context.run(_steps(peer, epoch))
-    except StepFailedError as error:
-        raise _undone(context, error) from error
+        except StepFailedError as error:
+            raise _undone(context, error, epoch) from error
     seconds = round(time.monotonic() - began, 3)
     return SwitchedOver(context.own.name, peer, epoch, context.outage_s(), seconds)
 
@@ -286,18 +294,14 @@ def _already(context: RoleChange, peer: str) -> SwitchedOver | None:
     return SwitchedOver(context.own.name, peer, newest.epoch, None, 0.0)
 
 
-def _undone(context: RoleChange, error: StepFailedError) -> ReplicationError:
-    """Undo a switchover that failed before its last step. Returns the error to raise."""
-    if error.number >= _PROMOTION:
-        error.hint = (
-            "The peer may be ACTIVE already, so this cluster takes no writes. Run it again, or undo it: walship"
-            " switchover --cancel"
-        )
-        return error
-    steps = context.unfinished_steps()
-    stop = next(step for step in steps if isinstance(step, StopWrites))
-    _take_writes(context, stop.epoch + 1)
-    error.hint = f"It was undone: {context.own.name} takes writes. {error.hint}"
+def _undone(context: RoleChange, error: StepFailedError, epoch: int) -> ReplicationError:
+    """Undo a switchover whose first run failed before its last step. Returns the error to raise."""
+    error.hint = _UNDECIDED
+    if error.number < _PROMOTION:
+        with context.leased() as stored:
+            if stored is not None and stored.failures == 1:  # nobody has run it again meanwhile
+                _take_writes(context, epoch + 1)
+                error.hint = f"It was undone: {context.own.name} takes writes"
     return error
 
 
