@@ -109,7 +109,7 @@ class Reception:
 
     def describe(self, caller: Caller) -> Description:
         """Describe this cluster: id, version and role; also replicated times and peers, to callers with a grant."""
-        role = self._role()
+        role = max(self._role(), self._ledger.terms.role(), key=lambda state: state.epoch)  # a watch may lag behind
         grant = self._rights.find(caller)
         if caller.cluster != self._ledger.cluster and grant is None:
             return Description(self._ledger.cluster, __version__, role.role.value, role.epoch)
