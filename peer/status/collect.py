@@ -31,8 +31,10 @@ from replication.config import Config
 from replication.core.definition.evolution import clashes
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, FileId
+from replication.core.roles import Role, RoleState
 from replication.core.routes.freshness import Replicated, named
 from replication.core.shipping.retention import RetentionPolicy
+from replication.core.succession import contested
 from replication.files.boot import boot_id
 from replication.ledger.base import (
     FileKind,
@@ -89,7 +91,10 @@ class FarAhead:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The whole status of one cluster; ``location`` is this host's location in its configuration."""
+    """The whole status of one cluster; ``location`` is this host's location in its configuration.
+
+    ``contested`` are the successions by which another cluster takes writes in place of this one, which is ACTIVE.
+    """
 
     cluster: str
     id: str
@@ -119,6 +124,7 @@ class ClusterStatus:
     refused: tuple[RefusedMessages, ...]
     operations: tuple[UnfinishedOperation, ...]
     drills: DrillHealth
+    contested: tuple[str, ...] = ()
 
     def of_peer(self, peer: str) -> ClusterStatus:
         """The same with one peer only; this cluster's own part stays."""
@@ -176,7 +182,16 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         refused=refused_lately(ledger, now),
         operations=operations(ledger.steps, now),
         drills=drill_health(ledger.drills.all()),
+        contested=_contested(ledger, members),
     )
+
+
+def _contested(ledger: Ledger, members: Members) -> tuple[str, ...]:
+    role = RoleState(Role(members.role), members.role_epoch) if members.role else ledger.terms.role()
+    if role.role is not Role.ACTIVE:
+        return ()
+    known = (*ledger.successions.known().all, *ledger.successions.contradictions())
+    return tuple(map(str, contested(ledger.cluster, role, known)))
 
 
 def durable_lengths(ledger: Ledger, host: str) -> dict[FileId, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from uuid import UUID
@@ -192,6 +192,24 @@ def without(cut: Cut, frames: Iterable[tuple[StreamId, int]]) -> dict[StreamId, 
         for stream, ranges in cut.items()
     }
     return {stream: ranges for stream, ranges in left.items() if ranges}
+
+
+def contested(own: ClusterId, state: RoleState, known: Sequence[Succession]) -> tuple[Succession, ...]:
+    """The successions by which another cluster takes writes in place of an ACTIVE one; none when all is well.
+
+    Either another one took over from it, and it has not taken over again since; or it took over from an origin that has
+    changed its role with others since.
+    """
+    if state.role is not Role.ACTIVE:
+        return ()
+    mine = max((each for each in known if each.successor == own), key=lambda each: each.epoch, default=None)
+    since = 0 if mine is None else mine.epoch
+
+    def contests(other: Succession) -> bool:
+        from_origin = mine is not None and other != mine and mine.origin in (other.origin, other.successor)
+        return other.epoch >= since and (other.origin == own or from_origin)
+
+    return tuple(filter(contests, known))
 
 
 def next_epoch(*known: int) -> int:

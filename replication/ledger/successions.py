@@ -41,6 +41,12 @@ class SuccessionRecords(Protocol):
         count. Writers' clocks then start above what has landed by a microsecond, in which rows can be restated.
         """
 
+    def contradict(self, succession: Succession) -> None:
+        """Keep, for ``status``, that another cluster says it took over under the epoch of a known succession."""
+
+    def contradictions(self) -> tuple[Succession, ...]:
+        """The successions that were kept so, without their cuts."""
+
     def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:
         """Store the ZooKeeper address that another cluster names as its own."""
 

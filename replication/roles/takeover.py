@@ -90,8 +90,10 @@ class Takeover:
             SuccessionError: another cluster took over from the origin, or this cluster's epoch is newer.
             CoordinationError: ZooKeeper does not answer; call again.
         """
+        wanted = RoleState(Role.ACTIVE, succession.epoch)
+        self._check_newer(wanted, self.coordination.role().state)  # before anything is stored
         self.ledger.successions.accept(succession)
-        state = self._become(RoleState(Role.ACTIVE, succession.epoch))
+        state = self._become(wanted)
         _log.info("took_over", origin=succession.origin.name, epoch=succession.epoch, planned=succession.is_planned)
         return state
 
@@ -111,7 +113,11 @@ class Takeover:
         """
         if succession not in self.ledger.successions.known().all:
             self._check_source(succession, source)
-            self.ledger.successions.record(succession)
+            try:
+                self.ledger.successions.record(succession)
+            except SuccessionError:
+                self.ledger.successions.contradict(succession)
+                raise
             _log.warning("succession_learned", succession=str(succession), source=source.name)
         if succession.origin == self.ledger.cluster:
             self.step_down(succession)
@@ -122,14 +128,17 @@ class Takeover:
 
     def _become(self, wanted: RoleState) -> RoleState:
         def decide(state: RoleState) -> RoleState:
-            if state != wanted and state.epoch >= wanted.epoch:
-                raise SuccessionError(
-                    f"{self.ledger.cluster.name} has role epoch {state.epoch} already, not below {wanted.epoch}",
-                    "Its role was changed meanwhile: begin again, under a newer epoch",
-                )
+            self._check_newer(wanted, state)
             return wanted
 
         return change_role(self.ledger, self.coordination, decide)
+
+    def _check_newer(self, wanted: RoleState, state: RoleState) -> None:
+        if state != wanted and state.epoch >= wanted.epoch:
+            raise SuccessionError(
+                f"{self.ledger.cluster.name} has role epoch {state.epoch} already, not below {wanted.epoch}",
+                "Its role was changed meanwhile: begin again, under a newer epoch",
+            )
 
     def _define(self, origin: ClusterId, zookeepers: str) -> None:
         known = next((peer for peer in self.ledger.rules.peers() if peer.name == origin.name), None)

@@ -223,7 +223,12 @@ def show_drills(printer: Printer, found: ClusterStatus) -> None:
 
 
 def _show_alarms(printer: Printer, found: ClusterStatus) -> None:
-    """Frames, clocks, batch ids and files that need a person."""
+    """Roles, frames, clocks, batch ids and files that need a person."""
+    for succession in found.contested:
+        printer.note(
+            f"two clusters take writes: this one is ACTIVE, and so is another one by a succession ({succession}). Make"
+            " one of them read-only: walship readonly on. Nothing is lost: what both wrote is merged"
+        )
     for frame in found.quarantined:
         state = f"discarded {moment_text(frame.discarded)}" if frame.discarded else "quarantined"
         printer.note(f"{state}: frame {frame.file.local}:{frame.begin}: {frame.reason}; copy {frame.copy}")

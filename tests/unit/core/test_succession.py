@@ -15,7 +15,7 @@ from replication.core.coverage import Ranges
 from replication.core.frame import Codec, FrameKind, SealedHeader
 from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId
 from replication.core.roles import Role, RoleState
-from replication.core.succession import Succession, Successions, after, next_epoch
+from replication.core.succession import Succession, Successions, after, contested, next_epoch
 from replication.errors import FormatError, SuccessionError
 
 EAST, WEST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "north"), 1))
@@ -130,3 +130,15 @@ def test_the_last_successor_is_the_one_that_nobody_took_over_from_later() -> Non
     assert Successions((PLANNED, on, back)).last_of(EAST) == back  # a ring ends where it is newest
     earlier = Succession(WEST, EAST, 2, 70, is_planned=True)
     assert Successions((PLANNED, earlier)).last_of(EAST) == PLANNED
+
+
+def test_an_active_cluster_is_contested_once_another_one_took_over_from_it_or_from_its_own_origin() -> None:
+    active = RoleState(Role.ACTIVE, 4)
+    back = Succession(WEST, EAST, 4, 88, is_planned=True)
+    assert contested(EAST, active, (LOST,)) == (LOST,)
+    assert contested(EAST, RoleState(Role.STANDBY, 3), (LOST,)) == ()
+    assert contested(EAST, active, (LOST, back)) == contested(WEST, active, (LOST,)) == ()
+    assert contested(WEST, active, (LOST, back)) == (back,)
+    other = replace(LOST, successor=NORTH)  # two standbys took over under one epoch
+    assert contested(WEST, active, (LOST, other)) == (other,) and contested(NORTH, active, (LOST, other)) == (LOST,)
+    assert contested(WEST, active, (LOST, replace(other, epoch=5))) == (replace(other, epoch=5),)

@@ -16,7 +16,7 @@ from replication.core.succession import Succession
 from replication.errors import SuccessionError
 from replication.ledger.base import Peer
 from replication.ledger.sql.memory import MemoryLedger
-from replication.roles.takeover import Takeover
+from replication.roles.takeover import Takeover, change_role
 
 OWN, EAST, WEST, NORTH = (ClusterId(n, UUID(int=i)) for i, n in enumerate(("own", "east", "west", "north"), 1))
 TABLE = UUID(int=9)
@@ -59,3 +59,21 @@ def test_a_cluster_steps_down_only_for_a_successor_that_it_sends_to(takeover: Ta
         takeover.learn(of(OWN, WEST), EAST)
     takeover.learn(of(OWN, WEST), WEST)
     assert takeover.coordination.role().state == RoleState(Role.STANDBY, 2)
+
+
+def test_a_cluster_with_a_newer_epoch_does_not_take_over_and_stores_nothing(takeover: Takeover) -> None:
+    for role in (Role.STANDBY, Role.ACTIVE, Role.STANDBY):
+        change_role(takeover.ledger, takeover.coordination, lambda state, role=role: state.becomes(role))
+    with pytest.raises(SuccessionError, match="own has role epoch 4 already"):
+        takeover.promote(Succession(EAST, OWN, 3, 7, is_planned=True))
+    takeover.cancel(EAST, 3)  # so the origin can take writes again
+
+
+def test_a_second_successor_under_one_epoch_is_kept_as_a_contradiction(takeover: Takeover) -> None:
+    takeover.learn(of(EAST, WEST), EAST)
+    takeover.ledger.landing.declare_route(NORTH, TABLE, "default", 1, {}, carried=(Carried(EAST, (EAST, NORTH)),))
+    for _ in range(2):
+        with pytest.raises(SuccessionError, match="two clusters have taken over"):
+            takeover.learn(of(EAST, NORTH), NORTH)
+    assert takeover.ledger.successions.contradictions() == (of(EAST, NORTH),)
+    assert takeover.ledger.successions.known().all == (of(EAST, WEST),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -15,6 +17,7 @@ from replication.ledger.sql.store.store import SqlStore, greatest, insert_into, 
 
 _e, _s, _stream = schema.epochs.c, schema.successions.c, schema.streams.c
 _ADDRESS = "address of "  # and the cluster, in meta
+_CONTRADICTION = "contradiction "  # and the succession
 
 
 class SqlSuccessions:
@@ -75,6 +78,18 @@ class SqlSuccessions:
                 cut = common(cut, within)
             raise_counter(connection, "seen", newest_commit(connection) + 1)
             return _record(connection, Succession(origin, successor, epoch, at, is_planned=False, cut=cut))
+
+    def contradict(self, succession: Succession) -> None:
+        """See ``SuccessionRecords``."""
+        with self._store.write() as connection:
+            put_meta(connection, {f"{_CONTRADICTION}{succession}": replace(succession, cut={}).encode().hex()})
+
+    def contradictions(self) -> tuple[Succession, ...]:
+        """See ``SuccessionRecords``."""
+        kept = schema.meta.c
+        wanted = sa.select(kept.value).where(kept.name.startswith(_CONTRADICTION)).order_by(kept.name)
+        with self._store.read() as connection:
+            return tuple(Succession.decode(bytes.fromhex(text)) for text in connection.scalars(wanted))
 
     def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:
         """See ``SuccessionRecords``."""
