@@ -139,6 +139,11 @@ class WriterRegistration:
             "Append again when ZooKeeper can be reached",
         )
 
+    def renew(self) -> None:
+        """Confirm the role, and with it the lease. Raises CoordinationError: ZooKeeper does not answer."""
+        started = self._clock_ns()
+        self._adopt(self._coordination.role().state, started)
+
     def close(self, *, clean: bool) -> None:
         """Stop renewing the lease and leave ZooKeeper. Idempotent.
 
@@ -164,9 +169,8 @@ class WriterRegistration:
 
     def _confirm_enrolled(self) -> None:
         """Read the role again: a change made before this writer was a member did not wait for its acknowledgement."""
-        started = self._clock_ns()
         try:
-            self._adopt(self._coordination.role().state, started)
+            self.renew()
         except ReplicationError:
             self._member.leave()
             raise
@@ -196,10 +200,8 @@ class WriterRegistration:
             self._woken.clear()
             if self._closing:
                 return
-            started = self._clock_ns()
             try:
-                state = self._coordination.role().state
-                self._adopt(state, started)
+                self.renew()
             except ReplicationError as error:
                 _log.warning("lease_not_renewed", writer=self.place.writer, error=str(error))
 
