@@ -7,12 +7,15 @@ is behind.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from peer.client.contacts import Contacts
 from peer.client.opened import OpenedParts
 from replication.config import Config
+from replication.coordination.paths import Quorum
 from replication.coordination.tls import ZookeeperTls
 from replication.core.ids import ClusterId
 from replication.core.roles import Role
@@ -21,6 +24,7 @@ from replication.ledger.base import Ledger
 from replication.roles.active import address_of, known_active
 
 HOPS_MAX = 8
+_CONNECT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,9 @@ class ActiveSearch:
         for cluster, address, is_successor in _candidates(ledger):
             if cluster in visited or not address:
                 continue
+            if not _listens(address):
+                self.notes.append(f"{cluster.name} does not answer")
+                continue
             try:
                 there = contacts.reach(cluster.name, address).described
             except ReplicationError as error:
@@ -105,6 +112,15 @@ class ActiveSearch:
 
     def _note(self, name: str, role: str, epoch: int) -> None:
         self.notes.append(f"{name} is {role} (epoch {epoch})")
+
+
+def _listens(address: str) -> bool:
+    """Whether a ZooKeeper server takes connections there; a lost site is found out sooner than by its time-outs."""
+    for server in Quorum.parse(address).servers.split(","):
+        host, _, port = server.rpartition(":")
+        with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S):
+            return True
+    return False
 
 
 def _candidates(ledger: Ledger) -> Iterator[tuple[ClusterId, str, bool]]:

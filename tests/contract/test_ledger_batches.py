@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from replication.core.coverage import Ranges
 from replication.core.succession import Succession
 from replication.errors import (
     BatchConflictError,
@@ -59,9 +60,15 @@ def test_batch_ids_of_landed_frames_hold_here_too_unless_the_frames_may_be_lost_
     (kept,) = land(0, "load", b"a")
     assert kept.position(WEST, FLIGHTS.uuid).ends == {} and kept.position(WEST, FLIGHTS.uuid).sequences == {of_route: 0}
     assert land(0, "load", b"b") == [kept] and [each.batch_id for each in ledger.batches.conflicts()] == ["load"]
-    ledger.successions.record(Succession(EAST, WEST, 2, 7, is_planned=False))
+    beyond = land(1, "beyond", b"d")
+    assert len(beyond) == 1
+    cut = {of_route: Ranges.of((0, 1))}  # the first frame; the others are lost writes
+    ledger.successions.record(Succession(EAST, WEST, 2, 7, is_planned=False, cut=cut))
+    assert ledger.batches.parts(FLIGHTS.uuid, "beyond") == [], "it may be repeated"
     assert land(1, "load", b"c") == [kept], "a part that came after another cluster took over"
     assert len(land(1, "load", b"c", epoch=2)) == 2
+    ledger.successions.record(Succession(EAST, WEST, 2, 7, is_planned=False, cut={of_route: Ranges.of((0, 2))}))
+    assert len(ledger.batches.parts(FLIGHTS.uuid, "load")) == 2, "what came under a newer epoch stays"
 
 
 def test_parts_that_were_written_twice_are_remembered_where_they_came_first(ledger: Ledger) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 from replication.core.ids import NIL_UUID, ClusterId
 from replication.core.succession import Cut, Succession, Successions, common
 from replication.errors import SuccessionError
+from replication.ledger.sql.queries.batches import forget_beyond
 from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.queries.files import newest_commit
 from replication.ledger.sql.schema import tables as schema
@@ -107,6 +108,8 @@ class SqlSuccessions:
 def _record(connection: Connection, succession: Succession) -> Succession:
     known = _stored(connection, succession.origin, succession.epoch)
     joined = succession if known is None else known.joined(succession)
+    if known is None and not joined.is_planned:
+        forget_beyond(connection, joined)
     if joined != known:
         content = joined.encode()
         clusters = {"origin": str(joined.origin), "successor": str(joined.successor)}

