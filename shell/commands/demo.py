@@ -37,18 +37,26 @@ def demo(
     spark_cluster: Annotated[
         bool, typer.Option("--spark-cluster", help="Replay on a Spark cluster: a master and two workers.")
     ] = False,
+    failover: Annotated[
+        bool, typer.Option("--failover", help="Switch over under load, lose a site, fail over, and come back.")
+    ] = False,
 ) -> None:
     """Run clusters on this machine that replicate flight data while their processes are killed."""
     from shell.demo.demo import run_demo
+    from shell.demo.failover import run_failover_demo
     from shell.demo.graph import run_graph_demo
 
+    if failover and (spark_cluster or graph is not None):
+        raise RequestError("--failover was given with --graph or --spark-cluster", "Give one of them")
     if spark_cluster and graph is not None:
         raise RequestError("A graph has more clusters than the Spark cluster has cores", "Leave one of both out")
-    printer = invocation.printer
-    result = (
-        run_demo(printer, directory.absolute(), keep=keep, spark_cluster=spark_cluster)
-        if graph is None
-        else run_graph_demo(printer, directory.absolute(), graph.value, keep=keep)
-    )
+    printer, folder = invocation.printer, directory.absolute()
+    result: object
+    if failover:
+        result = run_failover_demo(printer, folder, keep=keep)
+    elif graph is not None:
+        result = run_graph_demo(printer, folder, graph.value, keep=keep)
+    else:
+        result = run_demo(printer, folder, keep=keep, spark_cluster=spark_cluster)
     if printer.as_json:
         printer.value(result)

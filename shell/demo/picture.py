@@ -23,6 +23,7 @@ _TURNS = {
     ("left", "up"): "╰",
     ("down", "right"): "╰",
 }
+_BADGES = {"ACTIVE": "bold white on green", "STANDBY": "bold black on cyan", "LOST": "bold white on red"}
 _HEADS = {"right": "▶", "left": "◀", "up": "▲", "down": "▼"}
 
 
@@ -100,12 +101,16 @@ class RouteLag:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A cluster: whether each process is up, rows written there, and bytes that are not in its tables yet."""
+    """A cluster: whether each process is up, rows written there, and bytes that are not in its tables yet.
+
+    ``badge`` is ACTIVE, STANDBY or LOST, or "" where roles do not matter.
+    """
 
     roles: Mapping[str, bool]
     written: int
     unapplied_bytes: int
     is_starting: bool = False
+    badge: str = ""
 
 
 class _Canvas:
@@ -153,6 +158,8 @@ def _box(canvas: _Canvas, at: Point, name: str, state: NodeState | None) -> None
         canvas.put((x, y + row), f"│{' ' * inner}│", edge)
     canvas.put((x, y + BOX_HEIGHT - 1), f"╰{'─' * inner}╯", edge)
     canvas.put((x + 3, y), name, "dim" if starting else "bold")
+    if state is not None and state.badge:
+        canvas.put((x + BOX_WIDTH - 4 - len(state.badge), y), f" {state.badge} ", _BADGES[state.badge])
     if state is None or state.is_starting:
         roles = {} if state is None else state.roles
         for number, is_up in enumerate(roles.values()):
@@ -160,10 +167,11 @@ def _box(canvas: _Canvas, at: Point, name: str, state: NodeState | None) -> None
         canvas.put((x + 2, y + 2), "starting …", "dim")
         return
     at_x = x + 2
+    is_lost = not any(state.roles.values())
     for role, is_up in state.roles.items():
         canvas.put((at_x, y + 1), "●" if is_up else "○", "green" if is_up else "bold red")
         at_x += 2
-        if not is_up:
+        if not is_up and not is_lost:
             canvas.put((at_x, y + 1), f"{role} ", "bold red")
             at_x += len(role) + 1
     canvas.put((x + 2, y + 2), f"wrote     {state.written:>9,} rows")

@@ -45,14 +45,21 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def demo_sites(
-    printer: Printer, folder: Path, names: Sequence[str], *, keep: bool, spark: SparkCluster | None = None
+    printer: Printer,
+    folder: Path,
+    names: Sequence[str],
+    *,
+    keep: bool,
+    spark: SparkCluster | None = None,
+    standby: Sequence[str] = (),
 ) -> Iterator[list[DemoSite]]:
     """Clusters to start in a locked folder; all are stopped at the end, unless ``keep`` and nothing failed.
 
-    With ``spark``, which is to be started first, they replay on it, and it ends after them.
+    With ``spark``, which is to be started first, they replay on it, and it ends after them. Those in ``standby`` begin
+    as STANDBY.
     """
     with interruptible(), in_folder(folder):
-        sites = make_sites(folder, names, spark)
+        sites = make_sites(folder, names, spark, standby)
         try:
             yield sites
         finally:

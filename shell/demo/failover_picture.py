@@ -1,0 +1,150 @@
+"""What ``walship demo --failover`` shows while it runs: both clusters, their roles, and who acks what is written."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from peer.client.cluster import Cluster
+from peer.client.connect import connect
+from replication.errors import ReplicationError
+from shell.cli.render import Printer, seconds_text
+from shell.demo.display import Display, Flow
+from shell.demo.load import BEAT_S, Acks
+from shell.demo.picture import MASTERS, NodeState, RouteLag, draw
+from shell.demo.sites import DemoSite
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 62
+_COLOURS = {"east": "cyan", "west": "magenta"}
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverFlow(Flow):
+    """The state of each cluster, and the lag of each route that is in use."""
+
+    routes: Mapping[tuple[str, str], RouteLag] = field(default_factory=dict)
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+
+
+class FailoverWatch:
+    """Looks at both clusters for the display, by handles of its own. Safe for threads."""
+
+    def __init__(self, sites: Sequence[DemoSite], acks: Acks) -> None:
+        self._sites = {site.name: site for site in sites}
+        self._acks = acks
+        self._looking = threading.Lock()
+        self._handles: dict[str, Cluster] = {}
+        self._lost: set[str] = set()
+        self._last: FailoverFlow | None = None
+
+    def open(self, name: str) -> None:
+        """Look at a cluster from now on; its processes are up."""
+        handle = connect(self._sites[name].file, for_writing=False)
+        with self._looking:
+            self._handles[name] = handle
+            self._lost.discard(name)
+
+    def lose(self, name: str) -> None:
+        """Look no more at a cluster, which is about to be killed."""
+        with self._looking:
+            self._lost.add(name)
+            self._handles.pop(name).close()
+
+    def close(self) -> None:
+        """Look once more, and then no more."""
+        with self._looking:
+            self._last = self._look() or self._last
+            for handle in self._handles.values():
+                handle.close()
+            self._handles.clear()
+
+    def observe(self) -> FailoverFlow | None:
+        """The flow now; None when a cluster does not answer."""
+        with self._looking:
+            return self._look() if self._handles else self._last or FailoverFlow(0, 0.0, 0, {}, {}, self._starting())
+
+    def _starting(self) -> dict[str, NodeState]:
+        return {name: self._node(name, 0, "", is_starting=True) for name in self._sites}
+
+    def _look(self) -> FailoverFlow | None:
+        self._acks.tick()
+        nodes, routes = self._starting(), dict[tuple[str, str], RouteLag]()
+        for name in self._lost:
+            nodes[name] = self._node(name, 0, "LOST")
+        try:
+            for name, handle in self._handles.items():
+                status = handle.status()
+                nodes[name] = self._node(name, status.replay_backlog_bytes, status.members.role)
+                if status.members.role == "ACTIVE" and status.peers:
+                    (peer,) = {row.peer for row in status.peers}
+                    trouble = next((row.last_error for row in status.peers if row.state == "failing"), "")
+                    trouble = trouble or ("down" if peer in self._lost else "")
+                    lag = max(row.lag_bytes for row in status.peers), max(row.lag_s for row in status.peers)
+                    routes[name, peer] = RouteLag(*lag, trouble)
+        except ReplicationError:
+            return None
+        lags = routes.values()
+        most = max((lag.lag_bytes for lag in lags), default=0), max((lag.lag_s for lag in lags), default=0.0)
+        return FailoverFlow(*most, max(node.unapplied_bytes for node in nodes.values()), {}, routes, nodes)
+
+    def _node(self, name: str, unapplied: int, badge: str, *, is_starting: bool = False) -> NodeState:
+        site = self._sites[name]
+        up = {role: badge != "LOST" and site.is_up(role) for role in site.roles}
+        return NodeState(up, self._acks.rows[name], unapplied, is_starting, badge)
+
+
+class FailoverDisplay(Display):
+    """The picture, what the application gets acked, the results so far, and what happened."""
+
+    def __init__(self, printer: Printer, watch: FailoverWatch, acks: Acks) -> None:
+        super().__init__(printer.err, printer.as_json, watch.observe)
+        self._acks = acks
+        self.results: list[tuple[str, str]] = []
+
+    def result(self, what: str, text: str) -> None:
+        """Show a result until the end."""
+        self.results.append((what, text))
+        self.event(f"{what}: {text}")
+
+    def _line(self) -> str:
+        rows = ", ".join(f"{count:,} by {name}" for name, count in sorted(self._acks.rows.items()))
+        return f"         rows acked: {rows or 'none'}"
+
+    def _picture(self) -> Panel:
+        scene, flow = self.scene, self.scene.flow
+        shown = flow if isinstance(flow, FailoverFlow) else FailoverFlow(0, 0.0, 0, {})
+        used = {route: arrow for route, arrow in MASTERS.routes.items() if route in shown.routes}
+        shape = type(MASTERS)(MASTERS.name, MASTERS.title, MASTERS.boxes, used)
+        results = Table.grid(padding=(0, 2, 0, 0))
+        for what, text in self.results:
+            results.add_row(Text(f"✔ {what}", style="green"), Text(text))
+        rows, bars = self._acked()
+        picture = draw(shape, shown.nodes, shown.routes)
+        content = Group(picture, Text(), rows, bars, Text(), results, Text(), self._events())
+        took = time.monotonic() - scene.began
+        title = "walship demo: switchover, failover, and the way back"
+        return Panel(content, title=title, subtitle=f"{took:.0f} s", title_align="left", width=82)
+
+    def _acked(self) -> tuple[Text, Text]:
+        """The application's acks: a bar for each half second in the colour of who acked; red dots are no acks."""
+        beats = list(self._acks.beats)[-_WIDTH:]
+        most = max((rows for rows, _ in beats), default=0)
+        bars = Text("acks  ")
+        for rows, name in beats:
+            if rows:
+                bars.append(_BARS[min(len(_BARS) - 1, rows * len(_BARS) // (most + 1))], style=_COLOURS.get(name, ""))
+            else:
+                bars.append("·", style="bold red")
+        total = sum(self._acks.rows.values())
+        silent = time.monotonic() - self._acks.last_s if self._acks.last_s else 0.0
+        last = next((name for _, name in reversed(beats) if name), "nobody yet")
+        now = f"nothing for {seconds_text(silent)}" if silent > 2 * BEAT_S else f"now by {last}"
+        return Text(f"application  {total:,} rows acked, {now}"), bars
