@@ -29,6 +29,7 @@ SPARED_TAG = "walship_spared_"
 _WORTH_EXPIRING = 50
 _KEEP = 20
 _FILES_TO_COMPACT = 48
+_CONTROL_ROWS = 50
 _CELL_SLACK_US = 3_600_000_000
 #: Prefix of a bootstrap's snapshot tag; the number of the bootstrap's file follows.
 HOLD = "walship_bootstrap_"
@@ -154,7 +155,8 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
         unseen = f"{gone} and _op >= 0 and _replay > {derivation.position}"
         if behind and _there_is(tables, spec.name + CHANGES, unseen):
             ledger.derivations.renew(derivation.table)  # it compares all rows, since its changed keys are lost
-    _delete(tables, spec.name + CHANGES, gone)
+    if _is_worth_trimming(tables, spec.name + CHANGES, gone):
+        _delete(tables, spec.name + CHANGES, gone)
     replicated = _replicated(ledger, spec)
     where = forgettable(spec, replicated, now)
     if not _there_is(tables, spec.name + TOMBSTONES, where):
@@ -231,6 +233,15 @@ def _delete(tables: Tables, name: str, where: str, there: str = "") -> None:
     if _there_is(tables, name, where):
         tables.delete(name, there or where)
         _log.info("trimmed", table=name, where=where)
+
+
+def _is_worth_trimming(tables: Tables, name: str, where: str) -> bool:
+    """Whether changes match a condition, or many control rows: a start of replay leaves one, and Spark costs more."""
+    with open_duckdb() as connection:
+        tables.attach(connection, "landed", name)
+        counts = f"select count(*) filter (where _op >= 0), count(*) from landed where {where}"
+        ((changes, rows),) = connection.execute(counts).fetchall()
+    return bool(changes) or rows >= _CONTROL_ROWS
 
 
 def _there_is(tables: Tables, name: str, where: str) -> bool:

@@ -164,6 +164,23 @@ def test_folded_changes_stay_for_their_retention_and_then_go(site: Site) -> None
     assert site.rows() == {"a": 1, "b": 1, "c": 1}
 
 
+@pytest.mark.parametrize("warehouse", ["memory", "small"], indirect=True)
+def test_a_control_row_alone_is_not_trimmed_since_that_would_start_spark(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replayer = site.replayer()
+    for key in "ab":
+        site.put((key, 1))
+        replayer.round()
+        merge_changes(site.tables, site.spec, site.wal.now)
+    counted = f"select count(*) as n from {site.tables.ref(site.spec.name + CHANGES)} where _op < 0"
+    assert site.tables.query(counted).column("n")[0].as_py() == 1
+    deleted: list[str] = []
+    monkeypatch.setattr(site.tables, "delete", lambda name, where: deleted.append(name))
+    trim(site.tables, site.ledger, site.spec, site.wal.now, WEEK)
+    assert not deleted
+
+
 def test_changes_that_are_not_folded_never_go(site: Site) -> None:
     replayer = site.replayer()
     for key in "abc":
