@@ -59,6 +59,8 @@ def export(
         ForeignMaintenanceError: the table was rolled back, or its catalog is old or lost.
     """
     coverages, commit = ledger.bootstraps.covered(wanted)
+    known = ledger.bootstraps.known(wanted)
+    coverages = [coverage.without(known) for coverage in coverages] if known else coverages
     directory = str(PurePath(row.path).parent)
     refuse_occupied(files, row.path, row.file, unfinished=True)
     files.remove(row.path)
@@ -68,7 +70,7 @@ def export(
         hold = f"{HOLD}{row.file.number}"
         with held(tables, spec, hold, commit) as rows:
             coverages = _with_forgotten(ledger, spec, coverages)
-            for encoded in _encoded(rows(coverages), [spec.versions[coverage.group] for coverage in coverages]):
+            for encoded in _encoded(rows(coverages, known), [spec.versions[coverage.group] for coverage in coverages]):
                 for content in encoded:
                     writing.add(content)
                 room.grow(writing.length)

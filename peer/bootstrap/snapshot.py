@@ -7,7 +7,7 @@ leaves it out of the bootstrap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.latest import Folded, MergeQuery, group_of_family
+from replication.core.coverage import Ranges
 from replication.core.definition.schema import Column, TableSpec
+from replication.core.ids import StreamId
 from replication.core.routes.bootstrap import FORGOTTEN_ROW, Coverage
 from replication.errors import CommitConflictError, ForeignMaintenanceError
 from replication.retries import repeated_on
@@ -25,13 +27,17 @@ from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, landing_name
 from replication.tables.pyiceberg.damage import refuse_unreadable
 
 BATCH_ROWS = 65_536
+_KNOWN = pa.schema([*((name, pa.string()) for name in "gow"), ("b", pa.int64()), ("e", pa.int64())])
 _TRIES = 10
-RowsOf: TypeAlias = Callable[[Sequence[Coverage]], Iterator[pa.RecordBatch]]
+Known: TypeAlias = Mapping[StreamId, Ranges]
+RowsOf: TypeAlias = Callable[[Sequence[Coverage], Known], Iterator[pa.RecordBatch]]
 
 
 @contextmanager
 def held(tables: Tables, spec: TableSpec, hold: str, commit: int) -> Iterator[RowsOf]:
     """Hold the table's snapshots while the context lasts; gives a function that reads the rows of some groups, once.
+
+    The function gets the groups' coverage, and the sequences that the peer has already, whose rows are left out.
 
     The rows have the table's columns, ``_op`` and ``_ts`` if it has a key, ``_group``, ``_commit``, ``_seq``, ``_row``
     and ``_at``: the number of a row's WAL in the coverage of its group. Rows of other WALs are left out. So are
@@ -51,14 +57,14 @@ def held(tables: Tables, spec: TableSpec, hold: str, commit: int) -> Iterator[Ro
     if not tables.has(spec):
         if commit:
             raise _lost(spec, commit)
-        yield lambda coverages: iter(())
+        yield lambda coverages, known: iter(())
         return
     names = [spec.name] if not spec.key else [spec.name, spec.name + TOMBSTONES, spec.name + CHANGES]
     with open_duckdb() as connection:
         try:
             with _naming():
                 query = _attached(tables, connection, spec, hold, commit)
-            yield lambda coverages: _batches(connection, spec, coverages, query)
+            yield lambda coverages, known: _batches(connection, spec, coverages, known, query)
         finally:
             for name in names:
                 tables.untag(name, hold)
@@ -130,14 +136,14 @@ def _naming() -> Iterator[None]:
 
 
 def _batches(
-    connection: duckdb.DuckDBPyConnection, spec: TableSpec, coverages: Sequence[Coverage], query: str
+    connection: duckdb.DuckDBPyConnection, spec: TableSpec, coverages: Sequence[Coverage], known: Known, query: str
 ) -> Iterator[pa.RecordBatch]:
     with _naming():
-        yield from _reader(connection, spec, coverages, query)
+        yield from _reader(connection, spec, coverages, known, query)
 
 
 def _reader(
-    connection: duckdb.DuckDBPyConnection, spec: TableSpec, coverages: Sequence[Coverage], query: str
+    connection: duckdb.DuckDBPyConnection, spec: TableSpec, coverages: Sequence[Coverage], known: Known, query: str
 ) -> pa.RecordBatchReader:
     wals = [
         (coverage.group, str(wal.cluster), wal.local, at)
@@ -150,9 +156,16 @@ def _reader(
     logged = ["_op", *VERSION] if spec.key else [name for name in VERSION if name != "_ts"]
     places = ", ".join(f"v.{name}" for name in logged if name not in ("_origin", "_wal"))
     group = _group_of(spec)
+    spans = [(s.group, str(s.wal.cluster), s.wal.local, *span) for s, ranges in known.items() for span in ranges]
+    connection.register("known", pa.Table.from_pylist([dict(zip(_KNOWN.names, s, strict=True)) for s in spans], _KNOWN))
+    at_peer = (
+        f"exists (select 1 from known k where k.g = {group} and k.o = v._origin and k.w = v._wal"
+        " and v._seq >= k.b and v._seq < k.e)"
+    )
     return connection.sql(
         f"select {columns}, {places}, {group} as _group, w._at from ({query}) v"
         f" join wals w on w.g = {group} and w.o = v._origin and w.w = v._wal where v._row < {FORGOTTEN_ROW}"
+        + (f" and not {at_peer}" if spans else "")
     ).to_arrow_reader(BATCH_ROWS)
 
 

@@ -13,6 +13,7 @@ from peer.tables.latest import Folded, MergeQuery
 from replication import log
 from replication.core.definition.aging import REMOVED_LATER_US, horizon, longest_history_s
 from replication.core.definition.schema import TableSpec
+from replication.core.phase import Phase
 from replication.core.routes.bootstrap import Forgotten
 from replication.errors import CommitConflictError
 from replication.files.owner import is_gone
@@ -159,7 +160,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
         _delete(tables, spec.name + CHANGES, gone)
     replicated = _replicated(ledger, spec)
     where = forgettable(spec, replicated, now)
-    if not _there_is(tables, spec.name + TOMBSTONES, where):
+    if _is_needed(ledger, spec) or not _there_is(tables, spec.name + TOMBSTONES, where):
         return
     with open_duckdb() as connection:
         tables.attach(connection, "changes", spec.name + CHANGES)
@@ -169,6 +170,11 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
         where = f"{where} and coalesce(_ts, _commit) < {oldest}"
     ledger.bootstraps.forget(spec.uuid, Forgotten(before=_forgettable_before(spec, replicated, now)))
     _delete(tables, spec.name + TOMBSTONES, where)
+
+
+def _is_needed(ledger: Ledger, spec: TableSpec) -> bool:
+    """Whether a peer needs a bootstrap of the table: it may have rows that were deleted meanwhile."""
+    return any(rule.table == spec.uuid and rule.phase is not Phase.LIVE for rule in ledger.rules.all())
 
 
 def _age_off_keyless(tables: Tables, ledger: Ledger, spec: TableSpec) -> None:

@@ -77,6 +77,12 @@ class Bootstraps(Protocol):
     def passed_on(self) -> frozenset[PassedOn]:
         """Bootstraps received and applied here, with each peer that has yet to apply them."""
 
+    def keep_known(self, peer: str, table: UUID, generation: int, known: Mapping[StreamId, Ranges]) -> None:
+        """Store the sequences that a peer has already: its bootstrap of that generation leaves their rows out."""
+
+    def known(self, wanted: Bootstrap) -> Mapping[StreamId, Ranges]:
+        """The sequences stored for a bootstrap; none when they are of another generation."""
+
     def adopt(self, file: FileId, begin: int, end: int, coverage: Coverage) -> Mapping[StreamId, Ranges]:
         """Claim the unclaimed sequences of ``coverage`` for the bytes ``[begin, end)`` of a received bootstrap.
 

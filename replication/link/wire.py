@@ -276,6 +276,7 @@ def encode_reached(reached: Mapping[StreamId, Reach]) -> bytes:
             held_by=each.held_by,
             comes=each.comes,
             dropped=each.dropped,
+            covered=[bound for span in each.covered for bound in span],
         )
         for stream, each in reached.items()
     ]
@@ -286,10 +287,14 @@ def decode_reached(raw: bytes) -> dict[StreamId, Reach]:
     """Read a ReachedReply."""
     return {
         StreamId.parse(each.stream): Reach(
-            each.durable, each.applied, each.visible, each.held_by, each.comes, each.dropped
+            each.durable, each.applied, each.visible, each.held_by, each.comes, each.dropped, _read_spans(each.covered)
         )
         for each in read_message(pb.ReachedReply, raw).streams
     }
+
+
+def _read_spans(bounds: Sequence[int]) -> Ranges:
+    return Ranges.union_of(zip(bounds[::2], bounds[1::2], strict=False))
 
 
 def encode_schema(version: SchemaVersion | None) -> bytes:

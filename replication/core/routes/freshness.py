@@ -188,7 +188,7 @@ class Reach:
     """Whether a cluster has all required sequences of a stream up to one; ``held_by`` says what is missing.
 
     ``applied`` includes quarantined frames, ``visible`` does not. ``comes`` is False when no open route carries the
-    stream, for instance after its table was ``dropped`` there.
+    stream, for instance after its table was ``dropped`` there. ``covered`` are the claimed sequences.
     """
 
     durable: bool
@@ -197,6 +197,7 @@ class Reach:
     held_by: str = ""
     comes: bool = True
     dropped: bool = False
+    covered: Ranges = field(default=Ranges(), compare=False)
 
     def has(self, until: Until) -> bool:
         """Whether that is reached."""

@@ -389,7 +389,7 @@ class ReachedRequest(_message.Message):
     def __init__(self, streams: _Optional[_Iterable[_Union[Sequences, _Mapping]]] = ..., until: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class Reach(_message.Message):
-    __slots__ = ("stream", "durable", "applied", "visible", "held_by", "comes", "dropped")
+    __slots__ = ("stream", "durable", "applied", "visible", "held_by", "comes", "dropped", "covered")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
@@ -397,6 +397,7 @@ class Reach(_message.Message):
     HELD_BY_FIELD_NUMBER: _ClassVar[int]
     COMES_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    COVERED_FIELD_NUMBER: _ClassVar[int]
     stream: str
     durable: bool
     applied: bool
@@ -404,7 +405,8 @@ class Reach(_message.Message):
     held_by: str
     comes: bool
     dropped: bool
-    def __init__(self, stream: _Optional[str] = ..., durable: _Optional[bool] = ..., applied: _Optional[bool] = ..., visible: _Optional[bool] = ..., held_by: _Optional[str] = ..., comes: _Optional[bool] = ..., dropped: _Optional[bool] = ...) -> None: ...
+    covered: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream: _Optional[str] = ..., durable: _Optional[bool] = ..., applied: _Optional[bool] = ..., visible: _Optional[bool] = ..., held_by: _Optional[str] = ..., comes: _Optional[bool] = ..., dropped: _Optional[bool] = ..., covered: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReachedReply(_message.Message):
     __slots__ = ("streams",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
@@ -21,13 +22,13 @@ from replication.ledger.sql.queries.statuses import statuses
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, file_id, file_row, missing
-from replication.ledger.sql.store.store import SqlStore, chunked, counter, execute_many, raise_counter
+from replication.ledger.sql.store.store import SqlStore, chunked, counter, execute_many, put_meta, raise_counter
 
 _b, _c, _f, _s = (t.c for t in (sending.bootstraps, schema.claims, schema.files, schema.streams))
 _m = schema.checkpoints.c
 _p, _q, _rule, _begins = (t.c for t in (schema.positions, schema.quarantined, sending.rules, sending.rule_begins))
 
-_AGED, _FORGOTTEN = "aged", "forgotten"
+_AGED, _FORGOTTEN, _KNOWN = "aged", "forgotten", "known"
 
 _CLAIMS = (
     schema.claims.join(schema.streams, _s.id == _c.stream_id)
@@ -137,6 +138,21 @@ class SqlBootstraps:
             for key, row in [rows[file]]
             if row.source is not None and rule.table in tables.get(key, ()) and not status_is_applied(status)
         )
+
+    def keep_known(self, peer: str, table: UUID, generation: int, known: Mapping[StreamId, Ranges]) -> None:
+        """See ``Bootstraps``."""
+        streams = [[str(stream), list(ranges)] for stream, ranges in sorted(known.items())]
+        with self._store.write() as connection:
+            put_meta(connection, {f"{_KNOWN} {peer} {table}": json.dumps([generation, streams])})
+
+    def known(self, wanted: Bootstrap) -> Mapping[StreamId, Ranges]:
+        """See ``Bootstraps``."""
+        stored = sa.select(schema.meta.c.value).where(schema.meta.c.name == f"{_KNOWN} {wanted.peer} {wanted.table}")
+        with self._store.read() as connection:
+            generation, streams = json.loads(connection.scalar(stored) or "[0, []]")
+        if generation != wanted.generation:
+            return {}
+        return {StreamId.parse(stream): Ranges.union_of(map(tuple, spans)) for stream, spans in streams}
 
     def adopt(self, file: FileId, begin: int, end: int, coverage: Coverage) -> Mapping[StreamId, Ranges]:
         """See ``Bootstraps``."""

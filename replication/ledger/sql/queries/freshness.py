@@ -159,13 +159,16 @@ def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId,
     none, gaps = Ranges(), acknowledged(connection, *named)
     return {
         stream: dropped.get(stream.table)
-        or reach(
-            stream,
-            last,
-            own_route(stream, gaps) if stream.wal.cluster == own else routes_of(stream, routes, gaps),
-            covered.get(stream, none),
-            applied.get(stream, none),
-            quarantined.get(stream, none),
+        or replace(
+            reach(
+                stream,
+                last,
+                own_route(stream, gaps) if stream.wal.cluster == own else routes_of(stream, routes, gaps),
+                covered.get(stream, none),
+                applied.get(stream, none),
+                quarantined.get(stream, none),
+            ),
+            covered=covered.get(stream, none),
         )
         for stream, last in sequences.items()
     }
