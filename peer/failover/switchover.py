@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from uuid import UUID
 
 from peer.client.contacts import rules_to
 from peer.client.draining import PendingAtPeer, await_registered
@@ -187,7 +188,8 @@ def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
     """
     context.peer(peer)
     role = context.cluster.coordination.role().state
-    found, there = _refusals(context, peer, role)
+    found, there = find_refusals(context, peer, role)
+    found += [_unready(name, peer) for _, name in unready_tables(context, peer)]
     epoch = next_epoch(role.epoch, there.role_epoch if there is not None else 0)
     pending = pending_bytes(context, peer)
     lag = max((each.lag_s for each in context.cluster.status().peers if each.peer == peer), default=0.0)
@@ -318,8 +320,23 @@ def _take_writes(context: RoleChange, epoch: int) -> RoleState:
     return state
 
 
-def _refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list[str], Description | None]:
-    """What prevents a switchover, each with its remedy; and how the peer describes itself."""
+def unready_tables(context: RoleChange, peer: str) -> list[tuple[UUID, str]]:
+    """The tables that go to a peer and need a bootstrap there, or are being bootstrapped, with their names."""
+    named = {spec.uuid: spec.name for spec in context.cluster.tables()}
+    rules = rules_to(context.cluster.ledger, peer)
+    found = {rule.table: named.get(rule.table, rule.remote_table) for rule in rules if rule.phase is not Phase.LIVE}
+    return sorted(found.items(), key=lambda each: each[1])
+
+
+def _unready(name: str, peer: str) -> str:
+    return f"{name} is not whole at {peer}: walship bootstrap {peer} -t {name} --wait 600"
+
+
+def find_refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list[str], Description | None]:
+    """What prevents a switchover once every table is whole at the peer, each with its remedy.
+
+    Returns these, and how the peer describes itself; None when it does not answer.
+    """
     cluster, found = context.cluster, []
     if role.role is not Role.ACTIVE:
         found.append(f"{cluster.name} is STANDBY: run it on the ACTIVE cluster")
@@ -340,10 +357,6 @@ def _refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list[str
         names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         found.append(f"{names} would not be at {peer}: walship enablereplication -t TABLE --bootstrap {peer}")
     named = {spec.uuid: spec.name for spec in cluster.tables()}
-    for rule in rules:
-        if rule.phase is not Phase.LIVE:
-            wait = f"walship bootstrap {peer} -t {named.get(rule.table, rule.remote_table)} --wait 600"
-            found.append(f"{named.get(rule.table, rule.remote_table)} is not whole at {peer}: {wait}")
     for held in cluster.ledger.sending.held():
         if held.peer == peer:
             found.append(f"{peer} refuses {named.get(held.table, str(held.table))}: {held.reason}")

@@ -1,4 +1,4 @@
-"""switchover, failover, lostwrites: another cluster becomes the one that takes writes."""
+"""switchover, failover, failback, lostwrites: another cluster becomes the one that takes writes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
     add_verb(app, "switchover", switchover)
     add_verb(app, "failover", failover)
+    add_verb(app, "failback", failback)
     noun = typer.Typer(cls=Sections, no_args_is_help=True, help="Rows that a failover left out.", rich_markup_mode=None)
     add_verb(noun, "list", lostwrites_list)
     add_verb(noun, "show", lostwrites_show)
@@ -134,6 +135,34 @@ def failover(
             f"{to} is ACTIVE (epoch {done.epoch}) in place of {done.origin}, after {seconds_text(took)}."
             f" {shown} What {done.origin} sends once it returns: walship lostwrites list",
         )
+
+
+def failback(
+    invocation: Invocation,
+    to: Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster that has returned, and is to take writes.")],
+    plan: PlanOption = False,
+    leave: Annotated[
+        bool, typer.Option("--leave-lost-writes", help="Also if nobody has decided on the lost writes.")
+    ] = False,
+    timeout_s: Annotated[float, timeout_option("How long writes may be stopped before it is undone.")] = 60,
+) -> None:
+    """Make a cluster ACTIVE again that was lost and has returned; it gets only what it lacks."""
+    from peer.failover import failback as returning
+    from peer.failover.role_change import RoleChange
+
+    with invocation.connect() as (cluster, printer):
+        context = RoleChange(cluster, printer.line, timeout_s)
+        if plan:
+            planned = returning.plan_failback(context, to, leave=leave)
+            if printer.as_json:
+                printer.value(planned)
+                return
+            _print_steps(printer, planned.steps, planned.refusals)
+            printer.line(f"No writes would be taken for about {seconds_text(planned.outage_s)}.")
+            return
+        done = returning.failback(context, to, leave=leave)
+        stopped = "" if done.outage_s is None else f" No writes were taken for {seconds_text(done.outage_s)}."
+        printer.value(done, f"{to} is ACTIVE (epoch {done.epoch}), {done.origin} is STANDBY.{stopped}")
 
 
 def lostwrites_list(invocation: Invocation, table: Annotated[str, table_option("Only of this table.")] = "") -> None:

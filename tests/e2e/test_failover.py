@@ -217,6 +217,8 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
     )
     assert {row["text"] for row in west.json("lostwrites", "show", "ops.t")} >= {f"{decision}{at + 14}"}
     assert rows(west)[at + 5] == f"before{at + 5}" and at + 14 not in rows(west)
+    refusals = west.json("failback", "east", "--plan")["refusals"]
+    assert len(refusals) == 1 and "nobody has decided" in refusals[0]
     for site in keeping:
         site.shell("lostwrites", decision, *(["--yes"] if decision == "discard" else []))
     await_same(east, west)
@@ -226,7 +228,8 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
     texts = [text and f"{text}{at + n}" for n, text in zip((3, 5, 14), expected, strict=True)]
     assert [found.get(at + n) for n in (3, 5, 14)] == texts
     assert kept(west) == kept(east) == 0
-    west.shell("switchover", "east")
+    back = west.json("failback", "east")
+    assert back["successor"] == "east" and back["bootstraps"] == []
     assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]
     put(east, 20, 1, f"back {decision}")
     await_same(east, west)

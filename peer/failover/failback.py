@@ -1,0 +1,174 @@
+"""Failback: a cluster that was lost and has returned becomes ACTIVE again. Only what it lacks is sent to it.
+
+What it lacks is in WALs that were retained for it. Where they were not, a bootstrap brings the rows of sequences that
+it does not have. Nothing of this has an age limit. The last step is a switchover, which has its own steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from peer.bootstrap.room import room
+from peer.client.bootstrap import await_bootstrap, begin_bootstrap
+from peer.failover.lost_writes import lost_writes
+from peer.failover.role_change import RoleChange, refuse
+from peer.failover.switchover import (
+    SwitchedOver,
+    find_refusals,
+    pending_bytes,
+    plan_switchover,
+    switchover,
+    unready_tables,
+)
+from replication.core.coverage import Ranges
+from replication.core.ids import StreamId
+from replication.core.roles import Role
+from replication.ledger.base import Peer
+
+_STREAMS_ASKED = 1000
+_BOOTSTRAP_TIMEOUT_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class FailbackPlan:
+    """What a failback would do.
+
+    Attributes:
+        origin: the cluster that is ACTIVE now.
+        successor: the one that returns.
+        epoch: its role epoch then.
+        steps: in their order.
+        refusals: what prevents it, with remedies.
+        bootstraps: tables whose WALs were not retained, and what of them is sent: "what differs", or "all rows".
+        pending_bytes: bytes of WALs that it has yet to get.
+        outage_s: for how long no writes would be taken.
+    """
+
+    origin: str
+    successor: str
+    epoch: int
+    steps: tuple[str, ...]
+    refusals: tuple[str, ...]
+    bootstraps: Mapping[str, str]
+    pending_bytes: int
+    outage_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailedBack:
+    """A failback that is done; ``outage_s`` is how long no writes were taken, None after an interruption."""
+
+    origin: str
+    successor: str
+    epoch: int
+    bootstraps: tuple[str, ...]
+    outage_s: float | None
+    seconds: float
+
+
+def plan_failback(context: RoleChange, peer: str, *, leave: bool = False) -> FailbackPlan:
+    """The steps of a failback, what prevents it, and what would be sent. Changes nothing.
+
+    Args:
+        context: the cluster that is ACTIVE.
+        peer: the cluster that returns.
+        leave: also if lost writes are kept that nobody has decided on.
+
+    Raises:
+        UnknownPeerError: there is no such peer.
+        PeerUnavailableError: it was reached, and does not answer any more.
+        CoordinationError: this cluster's ZooKeeper does not answer.
+    """
+    cluster, known = context.cluster, context.peer(peer)
+    refusals, there = find_refusals(context, peer, cluster.coordination.role().state)
+    if there is not None and there.role == Role.ACTIVE.value:
+        refusals.append(f"{peer} is ACTIVE, and has not learned yet that {context.own.name} took over: walship status")
+    undecided = sum(each.rows for each in lost_writes(cluster) if each.state == "kept")
+    if undecided and not leave:
+        refusals.append(
+            f"{undecided} rows of lost writes are kept and nobody has decided on them: walship lostwrites merge, or"
+            " discard; --leave-lost-writes leaves them as they are"
+        )
+    unready = unready_tables(context, peer) if there is not None else []
+    sent = {name: "what differs" if known_there(context, known, table) else "all rows" for table, name in unready}
+    planned = plan_switchover(context, peer)
+    steps = [f"{peer} gets {what} of {name}" for name, what in sent.items()]
+    steps += [f"{peer} gets what is in WALs here and not there ({planned.pending_bytes:,} bytes)", *planned.steps]
+    return FailbackPlan(
+        planned.origin,
+        peer,
+        planned.epoch,
+        tuple(steps),
+        tuple(refusals),
+        sent,
+        planned.pending_bytes,
+        planned.outage_s,
+    )
+
+
+def failback(context: RoleChange, peer: str, *, leave: bool = False) -> FailedBack:
+    """Send the peer what it lacks, then switch over to it; run again it goes on. On return the peer takes writes.
+
+    Raises:
+        RequestError: something prevents it. No role was changed.
+        StepFailedError: as ``switchover``.
+        WaitTimeoutError: the peer did not get everything in time. No role was changed.
+    """
+    began = time.monotonic()
+    brought: tuple[str, ...] = ()
+    if not context.unfinished_steps() and context.cluster.coordination.role().state.role is Role.ACTIVE:
+        plan = plan_failback(context, peer, leave=leave)
+        refuse(list(plan.refusals), f"{peer} cannot take over from {plan.origin} now")
+        brought = tuple(plan.bootstraps)
+        _bootstrap(context, peer)
+        if pending_bytes(context, peer):
+            context.report(f"{peer} gets what is in WALs here and not there")
+            context.cluster.drain(peer)
+    done: SwitchedOver = switchover(context, peer)
+    seconds = round(time.monotonic() - began, 3)
+    return FailedBack(done.origin, peer, done.epoch, brought, done.outage_s, seconds)
+
+
+def known_there(context: RoleChange, peer: Peer, table: UUID) -> dict[StreamId, Ranges]:
+    """The sequences of a table that a peer has, of those that are here; none where a bootstrap must send all rows.
+
+    A bootstrap may leave known rows out only if the peer knows every delete that this cluster has forgotten. It does if
+    only these two feed the table, and nothing was forgotten since this cluster took over.
+    """
+    ledger = context.cluster.ledger
+    here = ledger.landing.coverage(table)
+    succession = ledger.successions.known().of(peer.cluster)
+    if succession is None or succession.successor != context.own:
+        return {}
+    others = {stream.wal.cluster for stream in here} - {context.own, peer.cluster}
+    if others or ledger.bootstraps.forgotten(table).before > succession.at:
+        return {}
+    found: dict[StreamId, Ranges] = {}
+    with context.link(peer.name) as link:
+        for asked in _some({stream: ranges.end - 1 for stream, ranges in here.items()}):
+            found |= {stream: reach.covered for stream, reach in link.reached(asked).items() if reach.covered}
+    return found
+
+
+def _bootstrap(context: RoleChange, peer: str) -> None:
+    """Begin the bootstraps that are needed, and wait until they are complete."""
+    cluster, known, names = context.cluster, context.peer(peer), []
+    for table, name in unready_tables(context, peer):
+        context.report(f"{peer} gets rows of {name} that were not retained in WALs")
+        there = known_there(context, known, table)
+        needed = room(cluster.config, cluster.ledger, [cluster.table(name)], peer, lambda: cluster.reader.catalog)
+        rules = begin_bootstrap(cluster.peering, name, peer, needed)
+        if there:
+            cluster.ledger.bootstraps.keep_known(peer, table, max(rule.generation for rule in rules), there)
+        names.append(name)
+    if names:
+        await_bootstrap(cluster.peering, names, peer, _BOOTSTRAP_TIMEOUT_S)
+
+
+def _some(sequences: Mapping[StreamId, int]) -> Iterable[dict[StreamId, int]]:
+    items = list(sequences.items())
+    for at in range(0, len(items), _STREAMS_ASKED):
+        yield dict(items[at : at + _STREAMS_ASKED])

@@ -1,0 +1,81 @@
+"""Which rows a bootstrap leaves out when a lost cluster returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from peer.failover.failback import known_there
+from peer.failover.role_change import RoleChange
+from replication.core.coverage import Ranges
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.routes.bootstrap import Forgotten
+from replication.core.routes.freshness import Reach
+from replication.core.succession import Succession
+from replication.ledger.base import Peer
+from replication.ledger.sql.memory import MemoryLedger
+
+EAST, WEST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "north"), 1))
+TABLE = UUID(int=9)
+THERE = Ranges.of((0, 3))
+
+
+def stream(cluster: ClusterId) -> StreamId:
+    return StreamId(FileId(cluster, "h0", 0), TABLE, "default")
+
+
+class Context:
+    """West, which took over from east; east has three frames of its own, and none of west's."""
+
+    def __init__(self, ledger: MemoryLedger) -> None:
+        self.own, self.peer = WEST, Peer("east", "zk:1/east", EAST)
+        self.here = {stream(EAST): Ranges.of((0, 5)), stream(WEST): Ranges.of((0, 2))}
+        landing = SimpleNamespace(coverage=lambda table: self.here)
+        parts = {"landing": landing, "successions": ledger.successions, "bootstraps": ledger.bootstraps}
+        self.cluster = SimpleNamespace(ledger=SimpleNamespace(**parts))
+
+    def link(self, name: str) -> Any:
+        def reached(asked: dict[StreamId, int]) -> dict[StreamId, Reach]:
+            assert asked == {each: ranges.end - 1 for each, ranges in self.here.items()}
+            none = Reach(False, False, False)
+            return {each: Reach(False, False, False, covered=THERE) if each == stream(EAST) else none for each in asked}
+
+        return nullcontext(SimpleNamespace(reached=reached))
+
+    def known(self) -> dict[StreamId, Ranges]:
+        return known_there(cast(RoleChange, self), self.peer, TABLE)
+
+
+@pytest.fixture
+def ledger() -> Iterator[MemoryLedger]:
+    made = MemoryLedger(WEST)
+    yield made
+    made.close()
+
+
+def test_what_the_peer_has_is_left_out_once_this_cluster_took_over_from_it(ledger: MemoryLedger) -> None:
+    context = Context(ledger)
+    assert context.known() == {}
+    ledger.successions.record(Succession(EAST, WEST, 2, 1000, is_planned=False))
+    assert context.known() == {stream(EAST): THERE}
+
+
+def test_all_rows_are_sent_when_a_delete_may_be_forgotten_that_the_peer_never_got(ledger: MemoryLedger) -> None:
+    ledger.successions.record(Succession(EAST, WEST, 2, 1000, is_planned=False))
+    context = Context(ledger)
+    ledger.bootstraps.forget(TABLE, Forgotten(before=1000))  # of what east had
+    assert context.known()
+    ledger.bootstraps.forget(TABLE, Forgotten(before=1001))
+    assert context.known() == {}
+
+
+def test_all_rows_are_sent_of_a_table_that_a_third_cluster_feeds(ledger: MemoryLedger) -> None:
+    ledger.successions.record(Succession(EAST, WEST, 2, 1000, is_planned=False))
+    context = Context(ledger)
+    context.here[stream(NORTH)] = Ranges.of((0, 1))
+    assert context.known() == {}
