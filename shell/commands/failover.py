@@ -157,7 +157,7 @@ def failback(
             if printer.as_json:
                 printer.value(planned)
                 return
-            _print_steps(printer, planned.steps, planned.refusals)
+            _print_steps(printer, planned.steps, planned.refusals, context.hooks.files())
             printer.line(f"No writes would be taken for about {seconds_text(planned.outage_s)}.")
             return
         done = returning.failback(context, to, leave=leave)

@@ -53,7 +53,7 @@ def test_rows_of_a_bootstrap(damaged: str, monkeypatch: pytest.MonkeyPatch) -> N
     )
     told = pytest.raises(StorageError, match=r"a\.parquet.*from a backup")
     with snapshot.held(tables, spec, "hold", 0) as rows, told:
-        list(rows(()))
+        list(rows((), {}))
 
 
 def test_a_file_that_is_gone_when_a_bootstrap_begins(monkeypatch: pytest.MonkeyPatch) -> None:
