@@ -68,7 +68,7 @@ class ForkSession:
         if change is not None:
             return pa.table({"changed": [self._apply(*change)]}).to_reader()
         self._fork.attach_named(self._connection, query)
-        return query_result(self._connection, query)
+        return query_result(self._connection, statement)
 
     def run(self, query: str, rows_max: int) -> Answered:
         """Run one statement, and keep the first ``rows_max`` rows of its result. Raises as ``rows``."""

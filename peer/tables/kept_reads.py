@@ -15,6 +15,7 @@ from replication.core.definition.aging import horizon
 from replication.core.definition.schema import TableSpec
 from replication.tables.base import DUCKDB, open_duckdb
 from replication.tables.catalog.catalog import IcebergCatalog, history_of
+from replication.tables.duckdb.confined import confine
 from replication.tables.duckdb.kept_view import KeptView
 from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
 
@@ -47,6 +48,7 @@ class KeptReads:
             if self._connection is None:
                 self._connection = open_duckdb()
                 self._connection.execute("set global timezone = 'UTC'; set parquet_metadata_cache = true")
+                confine(self._connection, self._catalog.warehouse)
             kept = self._kept(self._connection, spec)
             with _transaction(self._connection, kept):
                 query = kept.follow(self._connection, self._catalog)

@@ -22,6 +22,7 @@ from replication.errors import RequestError
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, Catalog, History, open_duckdb
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
+from replication.tables.duckdb.confined import confine, one_query
 from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, shown_columns
 from replication.tables.pyiceberg.damage import refuse_unreadable
 
@@ -175,7 +176,7 @@ class Reader:
             refuse_unreadable(error)
             raise
         query = f"with latest as ({rows}) {_query(spec, where, columns, limit)}"
-        return query_result(connection, _one_statement(connection, query))
+        return query_result(connection, query)
 
     def sql(self, query: str, specs: Sequence[TableSpec]) -> pa.RecordBatchReader:
         """Run a DuckDB query over the tables ``specs``, named ``ops.flights`` or ``ops.flights__latest``.
@@ -195,6 +196,7 @@ class Reader:
                 self._check(spec)
                 attach_latest(connection, self.catalog, spec, spec.name)
                 name_view(connection, spec)
+            confine(connection, self.catalog.warehouse)
             return query_result(connection, query)
         except BaseException as error:
             connection.close()
@@ -278,21 +280,11 @@ def _query(spec: TableSpec, where: str | None, columns: Sequence[str] | None, li
     return query + (f" limit {int(limit)}" if limit is not None else "")
 
 
-def _one_statement(connection: duckdb.DuckDBPyConnection, query: str) -> duckdb.Statement:
-    """Parse a query. Its condition must not begin another statement, since the database serves later reads, too."""
-    try:
-        statements = connection.extract_statements(query)
-    except duckdb.Error as error:
-        raise RequestError(str(error).strip().splitlines()[0]) from None
-    if len(statements) > 1:
-        raise RequestError("the condition holds more than one statement", "Give one condition over the columns")
-    return statements[0]
-
-
 def query_result(connection: duckdb.DuckDBPyConnection, query: str | duckdb.Statement) -> pa.RecordBatchReader:
-    """The rows of a query in pieces, or RequestError with DuckDB's message."""
+    """The rows of one query, or of a statement of any kind, in pieces; or RequestError with DuckDB's message."""
+    statement = one_query(connection, query) if isinstance(query, str) else query
     try:
-        rows = connection.sql(query).to_arrow_reader(BATCH_ROWS)
+        rows = connection.sql(statement).to_arrow_reader(BATCH_ROWS)
         return pa.RecordBatchReader.from_batches(rows.schema, _batches(rows))
     except duckdb.Error as error:
         refuse_unreadable(error)

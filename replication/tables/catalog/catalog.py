@@ -44,6 +44,7 @@ from replication.settings import sqlite_url
 from replication.tables.base import SPARK, History, Snapshot
 from replication.tables.catalog.shared_catalog import SCHEMA, make_schema, shared_catalog
 from replication.tables.catalog.sql_lookup import SqlLookup
+from replication.tables.duckdb.confined import confine
 from replication.tables.duckdb.views import attach, shown
 from replication.tables.layout import CHANGES, LATEST, OWNER, SPEC, TOMBSTONES, Layout, landing_name, layouts
 from replication.tables.partition import parse_partition, partition_name
@@ -124,6 +125,11 @@ class IcebergCatalog:
         self._opening = threading.Lock()
         self._opened: PyCatalog | None = None
         self._lookup = SqlLookup(CATALOG, durable) if SqlLookup.serves(durable) else None
+
+    @property
+    def warehouse(self) -> str:
+        """Where the tables' files are; "" when the configured catalog does not say."""
+        return self.properties.pyiceberg.get("warehouse", "")
 
     @property
     def _catalog(self) -> PyCatalog:
@@ -241,6 +247,7 @@ class IcebergCatalog:
         columns: Sequence[Column] | None = None,
     ) -> None:
         """See ``base.Catalog``."""
+        confine(connection, self.warehouse)
         table = self.look(name)
         attach(connection, view, shown(table, columns), _planned(table, where, snapshot))
 

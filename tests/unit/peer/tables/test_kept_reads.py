@@ -164,3 +164,17 @@ def test_threads_read_side_by_side(tables: Tables) -> None:
 
             assert set(pool.map(found, range(8))) == {value}
     kept.close()
+
+
+@pytest.mark.parametrize(
+    "condition", ["k in (select content from read_text('/etc/hosts'))", "k in (from '/etc/hosts')"]
+)
+def test_a_condition_reads_no_file_but_the_warehouse(tables: Tables, condition: str) -> None:
+    spec = tables.create("ops.t")
+    tables.commit(spec, ("a", 1))
+    with pytest.raises(RequestError, match="Permission Error|does not exist"):
+        tables.reader.read(spec, condition)
+    for query in (f"select * from ops.t where {condition}", "select 1; select 2", "copy (select 1) to '/tmp/x.csv'"):
+        with pytest.raises(RequestError):
+            tables.reader.sql(query, [spec])
+    assert tables.reader.sql("select v from ops.t", [spec]).read_all().to_pylist() == [{"v": 1}]
