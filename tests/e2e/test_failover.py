@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from peer.failover.role_change import RoleChange
 from replication.errors import ReadOnlyClusterError, ReplicationError
 from shell.processes.launched import await_ready
 from tests.e2e.conftest import START_TIMEOUT_S, Site, define, processes_below, start
+from tests.e2e.cookbook import follow, script
 from tests.waiting import wait_until
 
 Pair = tuple[Site, Site]
@@ -30,8 +31,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("failover")
     replay = {"fold_interval_s": 5.0, "spark_idle_s": 5.0}
     standby = {"standby": True}  # as ``walship init --standby`` writes it
-    made = start(folder / "east", "east", replay=replay), start(folder / "west", "west", replay=replay, cluster=standby)
+    hooks = {"hooks": "hooks"}  # a folder that is made below
+    made = (
+        start(folder / "east", "east", replay=replay, failover=hooks),
+        start(folder / "west", "west", replay=replay, cluster=standby),
+    )
     with ExitStack() as stack:
+        (folder / "east" / "hooks").mkdir(mode=0o755)
         for site in made:
             stack.callback(site.stop)
         await_ready(made, START_TIMEOUT_S)
@@ -110,7 +116,8 @@ def kill_all(site: Site) -> None:
     assert site.process is not None
     pids = [*processes_below(site.process.pid), site.process.pid]
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it ended with the one above it
+            os.kill(pid, signal.SIGKILL)
     site.process.wait()
 
 
@@ -316,3 +323,59 @@ def test_a_drill_rehearses_a_failover_while_rows_keep_arriving(pair: Pair, tmp_p
     assert (newest["result"], older["result"]) == ("did not pass", "passed") and "stopped after 1 s" in newest["why"]
     for plan in (east.json("switchover", "west", "--plan"), west.json("failover", "west", "--plan", "--force")):
         assert "the last drill of west did not pass" in plan["warning"]
+
+
+def nothing(_: Site) -> None:
+    raise AssertionError("the page starts no cluster")
+
+
+def test_the_page_on_switchover_does_what_it_says_and_its_hook_runs(pair: Pair) -> None:
+    east, west = pair
+    hook = east.file.parent / "hooks" / "10-dns"
+    hook.write_text(script("switchover"))
+    hook.chmod(0o755)
+    put(east, 40, 3, "page")
+    await_same(east, west)
+    plan, done, status, *_ = follow("switchover", pair, "ops.t", nothing)
+    assert "No acked row would be lost" in plan and "10-dns" in plan
+    assert "west is ACTIVE" in done and "west took over from east" in status and "(switchover, epoch" in status
+    log = (hook.parent / "changes.log").read_text().splitlines()
+    hook.unlink()
+    assert log == ["pause jobs that write to east", "point db.example.com at west"]
+    assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]
+
+
+def test_the_pages_on_failover_and_the_return_of_the_old_site_do_what_they_say(pair: Pair) -> None:
+    east, west = pair
+    put(east, 50, 3, "before")
+    await_same(east, west)
+    with east.frozen("worker"):
+        put(east, 53, 3, "late")
+        kill_all(east)
+    _, plan, done, _ = follow("failover", pair, "ops.t", nothing)
+    assert "east is refused with role epochs below" in plan and "west is ACTIVE" in done
+
+    def lost() -> set[str]:
+        listed = west.json("lostwrites", "list")
+        return {row["text"] for row in west.json("lostwrites", "show", "ops.t")} if listed else set()
+
+    def before(words: str) -> None:
+        if words.endswith("lostwrites list"):
+            wait_until(lambda: lost() >= {f"late{n}" for n in (53, 54, 55)}, timeout_s=90, what="the lost writes")
+        if " verify " in f" {words} ":
+            await_same(east, west)
+
+    printed = follow("return-of-the-old-site", pair, "ops.t", start_again, before)
+    assert "east is STANDBY" in printed[0] and "late53" in printed[2] and "rows are in" in printed[3]
+    assert {n: rows(east)[n] for n in (50, 53, 55)} == {50: "before50", 53: "late53", 55: "late55"}
+    assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]
+
+
+@pytest.mark.parametrize("page", ["peer-down", "disk-filling"])
+def test_the_pages_on_peers_and_disks_do_what_they_say(pair: Pair, page: str) -> None:
+    east, west = pair
+    with west.frozen("receiver"):
+        put(east, 60, 3, page)
+    printed = follow(page, pair, "ops.t", nothing)
+    assert ("west" in printed[0]) if page == "peer-down" else ("disk use: WAL" in printed[0])
+    await_same(east, west)
