@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from replication.core.succession import Succession
 from replication.ledger.base import Ledger, Quarantined
 from replication.roles.active import known_active
 
@@ -14,7 +15,8 @@ from replication.roles.active import known_active
 class KnownSuccession:
     """``successor`` took over from ``origin`` at ``at``, in microseconds since 1970, by a switchover if it was planned.
 
-    ``lost_writes`` of its frames are kept here and wait for a decision.
+    ``lost_writes`` of its frames are kept here and wait for a decision. At most ``applied_here`` more are beyond its
+    cut, and in the tables here: this cluster had landed more than the successor.
     """
 
     origin: str
@@ -23,6 +25,7 @@ class KnownSuccession:
     at: int
     planned: bool
     lost_writes: int
+    applied_here: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,13 @@ def role_history(ledger: Ledger, lost_writes: Iterable[Quarantined]) -> RoleHist
     return RoleHistory(
         "" if active is None else active.cluster.name,
         "" if active is None else active.zookeepers,
-        tuple(
-            KnownSuccession(
-                each.origin.name, each.successor.name, each.epoch, each.at, each.is_planned, kept[str(each)]
-            )
-            for each in known
-        ),
+        tuple(_known(ledger, each, kept[str(each)]) for each in known),
     )
+
+
+def _known(ledger: Ledger, each: Succession, kept: int) -> KnownSuccession:
+    """One succession; the successor itself has taken back what it applied beyond the cut."""
+    is_here = each.is_planned or each.successor == ledger.cluster
+    applied = 0 if is_here else max(0, ledger.successions.landed_beyond(each) - kept)
+    names = each.origin.name, each.successor.name
+    return KnownSuccession(*names, each.epoch, each.at, each.is_planned, kept, applied)

@@ -182,6 +182,12 @@ def common(one: Cut, two: Cut) -> dict[StreamId, Ranges]:
     return {stream: ranges for stream, ranges in shared.items() if ranges}
 
 
+def beyond(covered: Cut, cut: Cut) -> dict[StreamId, Ranges]:
+    """What of ``covered`` a cut leaves out; streams of which it leaves out nothing are left out."""
+    left = {stream: ranges.subtract(cut.get(stream, Ranges())) for stream, ranges in covered.items()}
+    return {stream: ranges for stream, ranges in left.items() if ranges}
+
+
 def without(cut: Cut, frames: Iterable[tuple[StreamId, int]]) -> dict[StreamId, Ranges]:
     """A cut without some frames; streams without any sequence left are left out."""
     spans: dict[StreamId, list[tuple[int, int]]] = {}

@@ -47,6 +47,9 @@ class SuccessionRecords(Protocol):
     def contradictions(self) -> tuple[Succession, ...]:
         """The successions that were kept so, without their cuts."""
 
+    def landed_beyond(self, succession: Succession) -> int:
+        """How many frames beyond its cut were here when it was learned, less those that count since."""
+
     def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:
         """Store the ZooKeeper address that another cluster names as its own."""
 

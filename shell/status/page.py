@@ -101,6 +101,12 @@ def _show_role_history(printer: Printer, found: ClusterStatus) -> None:
     active = f"; ACTIVE: {found.role_history.active}" if found.role_history.active else ""
     where = f" ({found.role_history.zookeepers})" if found.role_history.zookeepers else ""
     printer.line(f"{told}{more}{active}{where}; lost writes to decide: {len(found.lost_writes)} frames")
+    for each in known:
+        if each.applied_here:
+            printer.note(
+                f"up to {each.applied_here} frames of {each.origin} are in the tables here and were not at"
+                f" {each.successor} when it took over; it keeps them as lost writes: walship lostwrites list, there"
+            )
 
 
 def _show_hosts(printer: Printer, found: ClusterStatus) -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from replication.core.ids import NIL_UUID, ClusterId
-from replication.core.succession import Cut, Succession, Successions, common
+from replication.core.coverage import Ranges
+from replication.core.ids import NIL_UUID, ClusterId, StreamId
+from replication.core.succession import Cut, Succession, Successions, beyond, common
 from replication.errors import SuccessionError
 from replication.ledger.sql.queries.batches import forget_beyond
 from replication.ledger.sql.queries.claims import coverage
@@ -73,8 +74,7 @@ class SqlSuccessions:
             known = _stored(connection, origin, epoch)
             if known is not None and known.successor == successor:
                 return known
-            of_origin = _stream.wal.startswith(f"{origin}/", autoescape=True) & (_stream.table_uuid != str(NIL_UUID))
-            cut = coverage(connection, of_origin)
+            cut = _covered(connection, origin)
             if within is not None:
                 cut = common(cut, within)
             raise_counter(connection, "seen", newest_commit(connection) + 1)
@@ -91,6 +91,16 @@ class SqlSuccessions:
         wanted = sa.select(kept.value).where(kept.name.startswith(_CONTRADICTION)).order_by(kept.name)
         with self._store.read() as connection:
             return tuple(Succession.decode(bytes.fromhex(text)) for text in connection.scalars(wanted))
+
+    def landed_beyond(self, succession: Succession) -> int:
+        """See ``SuccessionRecords``."""
+        wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == _beyond_name(succession))
+        with self._store.read() as connection:
+            content = connection.scalar(wanted)
+        if content is None:
+            return 0
+        then = Succession.decode(bytes.fromhex(content)).cut
+        return sum(ranges.total for ranges in beyond(then, succession.cut).values())
 
     def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:
         """See ``SuccessionRecords``."""
@@ -110,6 +120,9 @@ def _record(connection: Connection, succession: Succession) -> Succession:
     joined = succession if known is None else known.joined(succession)
     if known is None and not joined.is_planned:
         forget_beyond(connection, joined)
+        if left := beyond(_covered(connection, joined.origin), joined.cut):
+            text = replace(joined, cut=left).encode().hex()
+            put_meta(connection, {_beyond_name(joined): text})
     if joined != known:
         content = joined.encode()
         clusters = {"origin": str(joined.origin), "successor": str(joined.successor)}
@@ -117,6 +130,15 @@ def _record(connection: Connection, succession: Succession) -> Succession:
         connection.execute(insert.on_conflict_do_update(index_elements=["origin", "epoch"], set_={"content": content}))
     _raise_epoch(connection, joined.origin, joined.epoch)
     return joined
+
+
+def _covered(connection: Connection, origin: ClusterId) -> dict[StreamId, Ranges]:
+    of_origin = _stream.wal.startswith(f"{origin}/", autoescape=True) & (_stream.table_uuid != str(NIL_UUID))
+    return coverage(connection, of_origin)
+
+
+def _beyond_name(succession: Succession) -> str:
+    return f"landed beyond {succession.origin} {succession.epoch}"  # in meta
 
 
 def _raise_epoch(connection: Connection, origin: ClusterId, epoch: int) -> None:

@@ -1,0 +1,65 @@
+"""What prevents a failover, with its remedy; nothing is changed by a plan or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from peer.client.cluster import Cluster
+from peer.failover.failover import failover, plan_failover
+from peer.failover.role_change import RoleChange
+from replication.coordination.memory import MemoryEnsemble
+from replication.core.ids import ClusterId
+from replication.core.phase import Phase
+from replication.core.roles import Role, RoleState
+from replication.errors import RequestError
+from replication.ledger.base import Peer
+from replication.ledger.sql.memory import MemoryLedger
+from replication.settings import FailoverSection
+from tests.sites import table
+
+EAST, WEST = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west"), 1))
+STANDBY = RoleState(Role.STANDBY, 2)
+
+
+@pytest.fixture
+def change() -> Iterator[RoleChange]:
+    """West, which gets two tables of east; the bootstrap of one is under way."""
+    ledger = MemoryLedger(WEST)
+    with MemoryEnsemble().connect("/walship/west") as coordination:
+        coordination.establish(WEST, "1", role=STANDBY)
+        ledger.rules.define(Peer("east", "zk:2181/walship/east", EAST), 0)
+        for spec, phase in ((table(), Phase.BOOTSTRAPPING), (table("ops.weather"), Phase.LIVE)):
+            ledger.tables.create(spec)
+            ledger.landing.declare_route(EAST, spec.uuid, "default", 1, {}, phase=phase)
+        config = SimpleNamespace(failover=FailoverSection())
+        cluster = SimpleNamespace(
+            id=WEST, name="west", ledger=ledger, coordination=coordination, config=config, tables=ledger.tables.all
+        )
+        yield RoleChange(cast(Cluster, cluster))
+    ledger.close()
+
+
+def test_a_failover_before_the_first_bootstrap_is_complete_is_refused_with_the_reason(
+    change: RoleChange,
+) -> None:  # scenario 29
+    plan = plan_failover(change, "", force=True)
+    assert any("the bootstrap of ops.flights from east is not complete" in each for each in plan.refusals)
+    assert not any("ops.weather" in each for each in plan.refusals)
+    assert any("--incomplete" in each for each in plan.refusals)
+    with pytest.raises(RequestError, match="west cannot take over from east now") as refused:
+        failover(change, plan)
+    assert "ops.flights from east is not complete" in refused.value.hint
+    assert change.cluster.coordination.role().state == STANDBY
+    assert change.unfinished() is None and change.cluster.ledger.successions.known().all == ()
+
+
+def test_with_incomplete_it_takes_over_with_what_is_there(change: RoleChange) -> None:
+    plan = plan_failover(change, "", force=True, incomplete=True)
+    assert plan.refusals == () and plan.upto == 0
+    failover(change, plan)
+    assert change.cluster.coordination.role().state == RoleState(Role.ACTIVE, plan.epoch)
