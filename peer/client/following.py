@@ -224,12 +224,12 @@ class FollowingCluster(Cluster):
         with suppress(ReplicationError):
             if self.coordination.role().state.role is Role.ACTIVE:
                 return
-        with self._moving:
+        self._look_s = now + _READ_LOOK_MAX_S
+        with self._moving, suppress(ReplicationError):
             found = ActiveSearch(self._open_at, self._newest).run(self._here())
             if found is not None:
                 self._adopt(found)
-            else:
-                self._look_s = time.monotonic() + _READ_LOOK_MAX_S
+                self._look_s = now + _READ_LOOK_S
 
     def _is_repeatable(self, table: str, rows: object, batch_id: str | None, error: CoordinationError) -> bool:
         """Whether the rows can be read again, and what is durable of them is not written twice."""

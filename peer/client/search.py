@@ -19,7 +19,7 @@ from replication.coordination.paths import Quorum
 from replication.coordination.tls import ZookeeperTls
 from replication.core.ids import ClusterId
 from replication.core.roles import Role
-from replication.errors import ReplicationError
+from replication.errors import ConfigError, NoWorkerError, ReadOnlyClusterError, ReplicationError
 from replication.ledger.base import Ledger
 from replication.roles.active import address_of, known_active
 
@@ -58,7 +58,11 @@ class ActiveSearch:
     notes: list[str] = field(default_factory=list)
 
     def run(self, begin: OpenedCluster) -> OpenedCluster | None:
-        """The ACTIVE cluster, which may be ``begin`` itself; None when none is found. Others are closed again."""
+        """The ACTIVE cluster, which may be ``begin`` itself; None when none is found. Others are closed again.
+
+        Raises:
+            ReadOnlyClusterError: this machine is no host of the next one.
+        """
         here, visited = begin, {begin.parts.ledger.cluster}
         for _ in range(HOPS_MAX):
             if self._is_active(here):
@@ -70,6 +74,8 @@ class ActiveSearch:
                 return None
             try:
                 here = self.open_at(address)
+            except (NoWorkerError, ConfigError) as error:
+                raise ReadOnlyClusterError(f"{'; '.join(self.notes)}; {error.what}", error.hint) from None
             except ReplicationError as error:
                 self.notes.append(str(error))
                 return None
@@ -105,9 +111,9 @@ class ActiveSearch:
                 self.notes.append(f"{cluster.name} does not answer ({error.what})")
                 continue
             is_active = there.role == Role.ACTIVE.value
+            self._note(cluster.name, there.role, there.role_epoch)
             if there.cluster == cluster and there.role_epoch >= self.newest and (is_active or is_successor):
                 return address
-            self._note(cluster.name, there.role, there.role_epoch)
         return ""
 
     def _note(self, name: str, role: str, epoch: int) -> None:
