@@ -7,6 +7,7 @@ pass ends its file. A script passes when it exits with 0. A probe that takes lon
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -28,6 +29,8 @@ from replication.errors import ReplicationError, RequestError, one_line
 ROWS_SHOWN = 10
 _OUTPUT_SHOWN = 20_000
 _GRACE_S = 2.0
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 _COMMENT = re.compile(r"\A(?:\s*--[^\n]*\n)*\s*--\s*([^\n]+)\n", re.MULTILINE)
 
 
@@ -137,6 +140,7 @@ def _run_script(file: Path, environment: Mapping[str, str], timeout_s: float) ->
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_die_with_drill if sys.platform == "linux" else None,
             env={**os.environ, **environment},
         )
         try:
@@ -154,6 +158,11 @@ def _run_script(file: Path, environment: Mapping[str, str], timeout_s: float) ->
         output.seek(max(0, size - _OUTPUT_SHOWN))
         text = output.read().decode(errors="replace")
     return ProbeResult(file.name, "script", not why, _since(began), why, output=text)
+
+
+def _die_with_drill() -> None:
+    """Have the kernel kill the script when the drill's process is killed."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _command(file: Path) -> list[str]:

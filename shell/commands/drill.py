@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -43,20 +44,36 @@ def drill(
         float | None,
         timeout_option("How long a probe may take. Default: [drills] probe_timeout_s.", "--probe-timeout-s"),
     ] = None,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            "--schedule",
+            metavar="CRON",
+            help='Have walship up run such drills on this host, for instance "0 3 * * *" (UTC); off ends that.',
+        ),
+    ] = "",
     history: Annotated[bool, typer.Option("--history", help="List the drills of the cluster, and run none.")] = False,
+    scheduled: Annotated[bool, typer.Option("--scheduled", hidden=True)] = False,
 ) -> None:
-    """Rehearse a failover on a fork of a cluster's tables, while everything else goes on."""
+    """Rehearse a failover on a fork of a cluster's tables, while everything else goes on.
+
+    An SQL probe passes if each statement succeeds, and every query of only boolean columns has rows that are all true.
+    A script passes if it exits with 0.
+    """
+    probes = tuple(path.absolute() for path in probe or ())
     with _opened(invocation, of) as (cluster, found, printer):
         if history:
             _list(cluster, printer)
+            return
+        if schedule:
+            _schedule(cluster, schedule, probes, full, printer)
             return
         from peer.drill.report import save_report
         from peer.drill.run import DrillRequest, RunningDrill
 
         rehearse = _rehearsal(invocation, cluster) if full else None
-        request = DrillRequest(
-            tuple(probe or ()), rehearse, os.path.abspath(found.target), probe_timeout_s, tell=printer.line
-        )
+        file = os.path.abspath(found.target)
+        request = DrillRequest(probes, rehearse, file, probe_timeout_s, scheduled, printer.line)
         report = RunningDrill(cluster, request).run()
         page = save_report(report, cluster.config.drills_dir / report.drill.id)
         _show(report, page, printer)
@@ -115,6 +132,27 @@ def _is_here(name: str) -> bool:
     return True
 
 
+def _schedule(cluster: Cluster, cron: str, probes: Sequence[Path], full: bool, printer: Printer) -> None:
+    from peer.drill.probes import check_probe
+    from peer.drill.schedule import DrillSchedule
+
+    folder = cluster.config.drills_dir
+    if cron == "off":
+        was = DrillSchedule.remove(folder)
+        printer.value(
+            {"schedule": ""}, "drills are no longer scheduled here" if was else "no drills were scheduled here"
+        )
+        return
+    for probe in probes:
+        check_probe(probe)
+    now = time.time_ns() // 1000
+    made = DrillSchedule(cron, cluster.name, tuple(map(str, probes)), full, os.getcwd(), now)
+    due = made.due((), cluster.config.cluster.host)
+    made.save(folder)
+    text = f"walship up runs a drill of {cluster.name} on this host at {cron!r} (UTC), next {moment_text(due)}"
+    printer.value({"schedule": cron, "next": due}, text)
+
+
 def _show(report: DrillReport, page: Path, printer: Printer) -> None:
     if printer.as_json:
         printer.value({**asdict(report), "page": str(page)})
@@ -152,3 +190,9 @@ def _list(cluster: Cluster, printer: Printer) -> None:
         for each in cluster.ledger.drills.all()
     ]
     printer.rows(rows, ("drill", "began", "result", "as_of", "rpo", "rto", "by", "why", "report"), "no drills yet")
+    from peer.drill.schedule import DrillSchedule
+
+    schedule = DrillSchedule.load(cluster.config.drills_dir)
+    if schedule is not None:
+        due = schedule.due(cluster.ledger.drills.all(), cluster.config.cluster.host)
+        printer.line(f"scheduled on this host at {schedule.cron!r} (UTC), next {moment_text(due)}")

@@ -143,6 +143,14 @@ def _timeline(config: Config, stop: threading.Event, ready: Ready) -> None:
             server.check()
 
 
+def _drill(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from shell.processes.drilling import run_drill, run_schedule
+
+    with _ledger(config) as ledger:
+        ready()
+        run_schedule(config, ledger, stop, lambda schedule, end: run_drill(schedule, config, end))
+
+
 ROLES: dict[str, Role] = {
     "zookeeper": _zookeeper,
     "master": _master,
@@ -151,6 +159,7 @@ ROLES: dict[str, Role] = {
     "replay": _replay,
     "derive": _derive,
     "timeline": _timeline,
+    "drill": _drill,
 }
 
 

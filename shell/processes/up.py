@@ -17,11 +17,14 @@ from replication import log
 from replication.config import Config
 from replication.errors import ConfigError, CoordinationError, ReplicationError
 from replication.ledger.sql.ledger import open_ledger
+from shell.processes.drilling import has_schedule
 from shell.processes.preflight import check_host, data_dir_lock
 from shell.processes.role_process import ProcessState
 from shell.processes.roles import ROLES, make_ledger, run_role
 from shell.processes.stopping import stopping_on_signals, stopping_on_thread_errors, watch_lifeline
 from shell.processes.supervise import RoleEvent, Supervisor
+
+_LATER = ("derive", "drill")
 
 
 def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
@@ -53,6 +56,7 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
         "replay": not config.replay.enabled,
         "derive": True,  # it starts later, when there is something to derive
         "timeline": not config.timeline.service or bool(config.timeline.server),
+        "drill": True,  # the same, when drills are scheduled
     }
     return tuple(role for role in ROLES if not disabled.get(role, False))
 
@@ -89,9 +93,9 @@ def up(
         make_ledger(config)
         config.config_file.write_text(f"{file.absolute()}\n", encoding="utf-8")
         if one_process:
-            derive = ("derive",) if _may_derive(roles) else ()  # as a thread it costs next to nothing
+            threads = tuple(role for role in _LATER if _may_start(role, roles))  # as threads they cost next to nothing
             with stopping_on_thread_errors(stop) as failed:
-                _run_threads(config, (*roles, *derive), stop, say, ready)
+                _run_threads(config, (*roles, *threads), stop, say, ready)
             if failed:
                 raise ReplicationError(f"walship up ended: {failed[0]}", f"See {config.log_dir}/up.log")
         else:
@@ -99,17 +103,14 @@ def up(
                 Supervisor(config, file.absolute(), (*roles, *later), say, later).run(stop, ready)
 
 
-def _may_derive(roles: Sequence[str]) -> bool:
-    """Whether the derive role may start later: it reads the tables of replay."""
-    return "replay" in roles and "derive" not in roles
+def _may_start(later: str, roles: Sequence[str]) -> bool:
+    """Whether a role may start later: it needs the tables of replay."""
+    return "replay" in roles and later not in roles
 
 
 @contextmanager
 def _later(config: Config, roles: Sequence[str]) -> Iterator[dict[str, Callable[[], bool]]]:
     """Roles that start later, with their conditions."""
-    if not _may_derive(roles):
-        yield {}
-        return
     ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
 
     def derives() -> bool:
@@ -118,8 +119,9 @@ def _later(config: Config, roles: Sequence[str]) -> Iterator[dict[str, Callable[
         except CoordinationError:
             return False
 
+    conditions: dict[str, Callable[[], bool]] = {"derive": derives, "drill": lambda: has_schedule(config)}
     try:
-        yield {"derive": derives}
+        yield {role: condition for role, condition in conditions.items() if _may_start(role, roles)}
     finally:
         ledger.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -14,6 +15,7 @@ import pytest
 
 from peer.client.cluster import Cluster
 from peer.client.connect import connect
+from peer.drill.schedule import DrillSchedule
 from peer.failover import switchover as switching
 from peer.failover.role_change import RoleChange
 from replication.errors import ReadOnlyClusterError, ReplicationError
@@ -316,6 +318,13 @@ def test_a_drill_rehearses_a_failover_while_rows_keep_arriving(pair: Pair, tmp_p
     await_rows(west, "id >= 210000", load.acked)
     found = rows(west, "id >= 200000 and id < 200100")
     assert (found[200_000], found[200_001]) == ("drilled200000", "drilled200001"), "the fork's writes are gone"
+    missed = DrillSchedule("@daily", "west", (str(sql),), True, str(west.file.parent.parent), 1)
+    missed.save(west.config.drills_dir)  # walship up begins it, and plans the switchover beside it
+    ended = lambda: [each for each in west.json("drill", "west", "--history") if each["by"] == "schedule"]  # noqa: E731
+    wait_until(lambda: [each["result"] for each in ended()] == ["passed"], timeout_s=90, what="the scheduled drill")
+    full = json.loads(Path(ended()[0]["report"]).with_suffix(".json").read_text())
+    assert len(full["switchover"]["steps"]) == 4 and full["failover"]["origin"] == "east"
+    west.shell("drill", "west", "--schedule", "off")
     assert "last good drill" in west.shell("status")
     assert (east.json("switchover", "west", "--plan")["warning"], west.json("status")["drills"]["failure"]) == ("", "")
     assert "stopped after 1 s" in west.shell("drill", "west", "--probe", str(slow), "--probe-timeout-s", "1", code=1)

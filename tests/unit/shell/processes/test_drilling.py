@@ -1,0 +1,87 @@
+"""Scheduled drills begin when they are due, once each, and those that were missed are made up once."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from peer.drill.schedule import DrillSchedule
+from replication import config as configuration
+from replication.config import Config
+from replication.core.ids import ClusterId
+from replication.errors import FormatError, RequestError
+from replication.ledger.base import Drill
+from replication.ledger.sql.memory import MemoryLedger
+from shell.processes.drilling import has_schedule, run_schedule
+from tests.waiting import wait_until
+
+
+def micros(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1e6)
+
+
+SCHEDULE = DrillSchedule("0 3 * * *", "west", ("/probes/a.sql",), True, "/clusters", micros("2026-11-25T12:00"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return configuration.load(None, {"cluster": {"name": "west", "host": "h0", "data_dir": str(tmp_path)}}, {})
+
+
+def test_a_schedule_is_stored_replaced_and_removed(tmp_path: Path) -> None:
+    assert DrillSchedule.load(tmp_path) is None and not DrillSchedule.remove(tmp_path)
+    for schedule in (SCHEDULE, dataclasses.replace(SCHEDULE, cron="@daily", probes=())):
+        schedule.save(tmp_path / "drills")
+        assert DrillSchedule.load(tmp_path / "drills") == schedule
+    assert DrillSchedule.remove(tmp_path / "drills") and DrillSchedule.load(tmp_path / "drills") is None
+    (tmp_path / "schedule.json").write_text("{}")
+    with pytest.raises(FormatError, match="cannot be read"):
+        DrillSchedule.load(tmp_path)
+
+
+def test_the_next_drill_is_the_first_time_after_the_last_scheduled_one_of_this_host() -> None:
+    def drill(begun: str, host: str = "h0", scheduled: bool = True) -> Drill:
+        return Drill(begun, host, "", micros(begun), 0, scheduled=scheduled)
+
+    by_hand, elsewhere = drill("2026-12-01T00:00", scheduled=False), drill("2026-12-02T00:00", "h1")
+    assert SCHEDULE.due([], "h0") == micros("2026-11-26T03:00")
+    assert SCHEDULE.due([by_hand, elsewhere], "h0") == micros("2026-11-26T03:00")
+    assert SCHEDULE.due([drill("2026-11-26T03:00")], "h0") == micros("2026-11-27T03:00")
+    assert SCHEDULE.due([], "h0", tried=micros("2026-11-29T10:00")) == micros("2026-11-30T03:00")
+
+
+def test_a_drill_that_is_due_is_begun_once_though_it_never_got_into_the_ledger(config: Config) -> None:
+    ledger, stop, begun = MemoryLedger(ClusterId("west", uuid4())), threading.Event(), list[DrillSchedule]()
+    busy = [True]
+
+    def fault(call: str) -> None:
+        if call == "drills.all" and busy:
+            busy.clear()
+            raise RequestError("busy")
+
+    ledger.fault = fault
+    thread = threading.Thread(
+        target=run_schedule, args=(config, ledger, stop, lambda schedule, _: begun.append(schedule), 0.01)
+    )
+    thread.start()
+    try:
+        assert not has_schedule(config)
+        missed = dataclasses.replace(SCHEDULE, since=time.time_ns() // 1000 - 3 * 86_400_000_000)
+        missed.save(config.drills_dir)
+        assert has_schedule(config)
+        wait_until(lambda: bool(begun), timeout_s=30, what="the drill that was missed")
+        looked = threading.Event()
+        ledger.fault = lambda call: looked.set()
+        assert looked.wait(30)
+        (config.drills_dir / "schedule.json").write_text("damaged")
+        assert has_schedule(config), "the role tells what is wrong with it"
+    finally:
+        stop.set()
+        thread.join()
+    assert begun == [missed], "three days were missed, and one drill makes up for them"
