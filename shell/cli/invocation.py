@@ -11,9 +11,9 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -64,6 +64,15 @@ def tables_option(help_text: str, *names: str) -> Any:
 def tables_argument(help_text: str) -> Any:
     """Any number of tables' names."""
     return typer.Argument(metavar="TABLE", parser=full_name, help=help_text)
+
+
+def _options(group: Any) -> list[inspect.Parameter]:
+    """The fields of a group of options as parameters."""
+    hints = get_type_hints(group, include_extras=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(each.name, kind, default=each.default, annotation=hints[each.name]) for each in fields(group)
+    ]
 
 
 def _seconds(given: str | float) -> float:
@@ -118,7 +127,8 @@ def add_verb(
     Args:
         app: a Typer app.
         name: the verb.
-        function: takes an :class:`Invocation`, then its own arguments and options; its docstring is the help.
+        function: takes an :class:`Invocation`, then its own arguments and options; its docstring is the help. A
+            parameter whose type is a dataclass stands for the options that are its fields.
         any_cluster: it is about no existing cluster, so there is no ``--cluster``.
         hidden: not shown in help.
     """
@@ -134,13 +144,17 @@ def add_verb(
             as_json=given.pop("as_json") or before.as_json,
             debug=given.pop("debug") or before.debug,
         )
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         try:
             function(invocation, **given)
         except KeyboardInterrupt:
             say(invocation.printer.stopped())
             raise typer.Exit(INTERRUPTED) from None
 
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    signed = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    groups: dict[str, Any] = {each.name: each.annotation for each in signed if is_dataclass(each.annotation)}
+    own = [option for each in signed for option in (_options(groups[each.name]) if each.name in groups else [each])]
     parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     parameters += [

@@ -1,72 +1,78 @@
-"""From options as they are typed to a copy configuration."""
+"""From options as they are typed, or declared in a file, to a copy configuration."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from replication.core.copying.configuration import CopyConfiguration, Existing, Grouping, parse_preserve
 from replication.core.copying.conversions import check_conversions
 from replication.core.copying.filters import FilterRule, Filters
 from replication.core.copying.names import RelativePath
 from replication.errors import RequestError
+from shell.copying.groups import FileOptions, ReplaceOptions, SpeedOptions, VersionOptions, WriteOptions
 
+_G = TypeVar("_G")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-def modes(*, update: bool, overwrite: bool, skip: bool) -> Existing:
+def configuration_of(
+    files: FileOptions,
+    replacing: ReplaceOptions,
+    writing: WriteOptions,
+    speed: SpeedOptions,
+    versions: VersionOptions | None = None,
+) -> CopyConfiguration:
+    """The configuration of a copy; RequestError for a value that cannot be read."""
+    return CopyConfiguration(
+        existing=_mode(replacing),
+        compare_content=replacing.checksum,
+        recursive=files.recursive,
+        follow_links=files.follow_links,
+        filters=_filters(files),
+        preserve=parse_preserve(writing.preserve),
+        grouping=Grouping(writing.file_set),
+        delete=replacing.delete,
+        delete_max=replacing.max_delete,
+        backup_dir=RelativePath(replacing.backup_dir.strip("/")) if replacing.backup_dir else None,
+        verify=writing.verify,
+        replication=writing.replication,
+        block_size=size(writing.block_size) if writing.block_size else None,
+        range_bytes=size(speed.range_size),
+        files_per_split=speed.files_per_split,
+        threads=speed.threads,
+        bytes_per_s=size(speed.limit) if speed.limit else None,
+        conversions=check_conversions(writing.convert or []),
+        attempts=speed.attempts,
+        versions=versions is not None and versions.versions,
+    )
+
+
+def _mode(options: ReplaceOptions) -> Existing:
     """Which files are replaced; RequestError if two ways are asked for."""
-    given = {Existing.UPDATE: update, Existing.OVERWRITE: overwrite, Existing.SKIP: skip}
+    given = {
+        Existing.UPDATE: options.update,
+        Existing.OVERWRITE: options.overwrite,
+        Existing.SKIP: options.skip,
+    }
     asked = [mode for mode, is_given in given.items() if is_given]
     if len(asked) > 1:
         raise RequestError("--update, --overwrite and --skip exclude each other", "Give one of them")
     return asked[0] if asked else Existing.CHANGED
 
 
-def configuration_of(
-    *,
-    existing: Existing,
-    rules: tuple[Sequence[str], Sequence[str], Sequence[str]],
-    sizes: tuple[str, str],
-    ages: tuple[str, str],
-    preserve: str,
-    backup_dir: str,
-    grouping: str,
-    given: Mapping[str, Any],
-    numbers: Mapping[str, str],
-) -> CopyConfiguration:
-    """The configuration of a copy; RequestError for a value that cannot be read.
-
-    Args:
-        existing: which files are replaced.
-        rules: of ``--filter``, ``--exclude`` and ``--include``.
-        sizes: the least and the most bytes, or empty texts.
-        ages: files must be newer than the first and older than the second.
-        preserve: as ``--preserve`` has it.
-        backup_dir: below the target.
-        grouping: of file sets.
-        given: other attributes.
-        numbers: other attributes that are sizes in bytes; empty texts leave the defaults.
-    """
+def _filters(options: FileOptions) -> Filters:
     now_ns = time.time_ns()
-    filters = Filters(
-        _rules(*rules),
-        size(sizes[0]) if sizes[0] else 0,
-        size(sizes[1]) if sizes[1] else None,
-        now_ns - age_ns(ages[0]) if ages[0] else None,
-        now_ns - age_ns(ages[1]) if ages[1] else None,
-    )
-    return CopyConfiguration(
-        existing=existing,
-        filters=filters,
-        preserve=parse_preserve(preserve),
-        backup_dir=RelativePath(backup_dir.strip("/")) if backup_dir else None,
-        grouping=Grouping(grouping),
-        **given,
-        **dict[str, Any]((name, size(text)) for name, text in numbers.items() if text),
+    return Filters(
+        _rules(options.filters or (), options.exclude or (), options.include or ()),
+        size(options.min_size) if options.min_size else 0,
+        size(options.max_size) if options.max_size else None,
+        now_ns - age_ns(options.newer_than) if options.newer_than else None,
+        now_ns - age_ns(options.older_than) if options.older_than else None,
     )
 
 
@@ -106,36 +112,41 @@ def declared(options: Mapping[str, Any]) -> CopyConfiguration:
         RequestError: one is unknown, or cannot be read.
     """
     left = dict(options)
-
-    def taken(name: str, default: Any) -> Any:
-        found = left.pop(name, default)
-        if not isinstance(found, type(default)) or isinstance(found, bool) is not isinstance(default, bool):
-            raise RequestError(f"the option {name} cannot be {found!r}", "See walship copy --help")
-        return found
-
-    def texts(name: str) -> list[str]:
-        found = left.pop(name, [])
-        return [found] if isinstance(found, str) else [str(text) for text in found]
-
-    flags = ("recursive", "follow-links", "delete", "verify", "versions")
-    numbers = {"max-delete": "delete_max", "threads": "threads", "attempts": "attempts"}
-    numbers |= {"files-per-split": "files_per_split", "replication": "replication"}
-    given: dict[str, Any] = {"compare_content": taken("checksum", False)}
-    given["conversions"] = check_conversions(texts("convert"))
-    given |= {name.replace("-", "_"): taken(name, name == "recursive") for name in flags}
-    given |= {field: taken(name, 0) for name, field in numbers.items() if name in left}
-    sizes = {"limit": "bytes_per_s", "range-size": "range_bytes", "block-size": "block_size"}
     made = configuration_of(
-        existing=modes(update=taken("update", False), overwrite=taken("overwrite", False), skip=taken("skip", False)),
-        rules=(texts("filter"), texts("exclude"), texts("include")),
-        sizes=(str(left.pop("min-size", "")), str(left.pop("max-size", ""))),
-        ages=(taken("newer-than", ""), taken("older-than", "")),
-        preserve=taken("preserve", "times,permissions"),
-        backup_dir=taken("backup-dir", ""),
-        grouping=taken("file-set", "directory"),
-        given=given,
-        numbers={field: str(left.pop(name)) for name, field in sizes.items() if name in left},
+        _taken(left, FileOptions),
+        _taken(left, ReplaceOptions),
+        _taken(left, WriteOptions),
+        _taken(left, SpeedOptions),
+        _taken(left, VersionOptions),
     )
     if left:
         raise RequestError(f"the options {', '.join(sorted(left))} are unknown", "See walship copy --help")
     return made
+
+
+def _taken(left: dict[str, Any], group: type[_G]) -> _G:
+    """A group with the options that are in ``left``, which are taken out."""
+    hints = get_type_hints(group, include_extras=True)
+    given = {}
+    for field in fields(group):  # type: ignore[arg-type]
+        kind, option = get_args(hints[field.name])
+        name = str(option.default).partition("/")[0].removeprefix("--")  # where Typer keeps an option's first name
+        if name in left:
+            given[field.name] = _checked(name, left.pop(name), kind)
+    return group(**given)
+
+
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    """A declared value as its option has it: a size may be a number, and one of several a text."""
+    if kind == list[str] | None:
+        return [value] if isinstance(value, str) else [str(text) for text in value]
+    if kind is str and not isinstance(value, bool):
+        return str(value)
+    if get_origin(kind) is Literal:
+        fits = value in get_args(kind)
+    else:
+        expected = bool if kind is bool else int
+        fits = type(value) is expected
+    if not fits:
+        raise RequestError(f"the option {name} cannot be {value!r}", "See walship copy --help")
+    return value

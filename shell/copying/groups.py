@@ -1,0 +1,102 @@
+"""The options of a copy in groups, as the command line has them and as declared datasets have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+_RULES = "A glob, or regex: and an expression. May be repeated."
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """Which files are meant."""
+
+    filters: Annotated[
+        list[str] | None,
+        typer.Option("--filter", metavar="RULE", help="'+ GLOB' or '- GLOB'; the first that matches decides."),
+    ] = None
+    exclude: Annotated[list[str] | None, typer.Option("--exclude", metavar="GLOB", help=_RULES)] = None
+    include: Annotated[
+        list[str] | None,
+        typer.Option("--include", metavar="GLOB", help="Copy only these. Comes after --filter and --exclude."),
+    ] = None
+    min_size: Annotated[str, typer.Option("--min-size", metavar="SIZE", help="Skip smaller files.")] = ""
+    max_size: Annotated[str, typer.Option("--max-size", metavar="SIZE", help="Skip larger files.")] = ""
+    newer_than: Annotated[str, typer.Option("--newer-than", metavar="AGE", help="Skip older files: 30m, 7d.")] = ""
+    older_than: Annotated[str, typer.Option("--older-than", metavar="AGE", help="Skip newer files.")] = ""
+    recursive: Annotated[bool, typer.Option("--recursive/--no-recursive", help="Copy folders below, too.")] = True
+    follow_links: Annotated[bool, typer.Option("--follow-links", help="Copy what links to files point at.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceOptions:
+    """What becomes of files of the target."""
+
+    update: Annotated[bool, typer.Option("--update", help="Skip files that are newer in the target.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Copy also what is the same.")] = False
+    skip: Annotated[bool, typer.Option("--skip", help="Skip every file that the target has.")] = False
+    checksum: Annotated[bool, typer.Option("--checksum", help="Compare contents, not size and time.")] = False
+    delete: Annotated[bool, typer.Option("--delete", help="Remove files that the source does not have.")] = False
+    max_delete: Annotated[
+        int | None, typer.Option("--max-delete", min=0, help="Remove none if there are more of them.")
+    ] = None
+    backup_dir: Annotated[
+        str, typer.Option("--backup-dir", metavar="DIR", help="Keep replaced and removed files there, below DST.")
+    ] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How new files are written and published."""
+
+    preserve: Annotated[
+        str, typer.Option("--preserve", help="times, permissions, owner, group; with commas. Or all, or none.")
+    ] = "times,permissions"
+    verify: Annotated[bool, typer.Option("--verify", help="Read every file back before it is published.")] = False
+    file_set: Annotated[
+        Literal["directory", "dataset", "file"], typer.Option("--file-set", help="Which files appear together.")
+    ] = "directory"
+    block_size: Annotated[str, typer.Option("--block-size", metavar="SIZE", help="Of the target, on HDFS.")] = ""
+    replication: Annotated[int | None, typer.Option("--replication", min=1, help="Of the target, on HDFS.")] = None
+    convert: Annotated[
+        list[str] | None, typer.Option("--convert", help="gunzip, gzip, unzstd, zstd. May be repeated, in order.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedOptions:
+    """How much is copied at once."""
+
+    limit: Annotated[str, typer.Option("--limit", metavar="RATE", help="Bytes per second at most: 50MiB.")] = ""
+    threads: Annotated[int, typer.Option("--threads", min=0, max=256, help="That copy at once. 0 chooses.")] = 0
+    attempts: Annotated[int, typer.Option("--attempts", min=1, help="For each file.")] = 3
+    files_per_split: Annotated[int, typer.Option("--files-per-split", min=1, help="Small files in one task.")] = 128
+    range_size: Annotated[str, typer.Option("--range-size", metavar="SIZE", help="Parts of large files.")] = "64MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a run of ``walship copy`` does and tells."""
+
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be copied; copy nothing.")] = False
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the contents and copy nothing. Exits with 13 if they differ.")
+    ] = False
+    events: Annotated[
+        str, typer.Option("--events", metavar="URL|FILE", help="Send an event for each file and file set.")
+    ] = ""
+    retry_suspended: Annotated[bool, typer.Option("--retry-suspended", help="Publish again what failed too often.")] = (
+        False
+    )
+    report: Annotated[Path | None, typer.Option("--report", help="Write each file's outcome there, as JSON.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionOptions:
+    """What only declared datasets have."""
+
+    versions: Annotated[bool, typer.Option("--versions", help="Write new versions of files beside the old.")] = False
