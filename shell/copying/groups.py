@@ -63,7 +63,8 @@ class WriteOptions:
     block_size: Annotated[str, typer.Option("--block-size", metavar="SIZE", help="Of the target, on HDFS.")] = ""
     replication: Annotated[int | None, typer.Option("--replication", min=1, help="Of the target, on HDFS.")] = None
     convert: Annotated[
-        list[str] | None, typer.Option("--convert", help="gunzip, gzip, unzstd, zstd. May be repeated, in order.")
+        list[str] | None,
+        typer.Option("--convert", help="gunzip, gzip, unzstd, zstd, decrypt, encrypt=KEY. May be repeated."),
     ] = None
 
 

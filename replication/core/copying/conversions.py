@@ -13,13 +13,19 @@ EXTENSIONS = {
     "gzip": ("", ".gz"),
     "unzstd": (".zst", ""),
     "zstd": ("", ".zst"),
+    "decrypt": (".gpg", ""),
+    "encrypt": ("", ".gpg"),
 }
 
 
 def check_conversions(names: Sequence[str]) -> tuple[str, ...]:
-    """The names; RequestError if one is unknown."""
-    if unknown := [name for name in names if name not in EXTENSIONS]:
-        raise RequestError(f"there is no conversion {unknown[0]!r}", f"Choose of {', '.join(EXTENSIONS)}")
+    """The names; RequestError if one is unknown, or ``encrypt=KEY`` has no key."""
+    for name in names:
+        kind, equals, key = name.partition("=")
+        if kind not in EXTENSIONS or (bool(equals) and kind != "encrypt"):
+            raise RequestError(f"there is no conversion {name!r}", f"Choose of {', '.join(EXTENSIONS)}")
+        if kind == "encrypt" and (not key or key.startswith("-")):
+            raise RequestError("encrypt needs a key", "Write encrypt=FINGERPRINT, or an address of the key's owner")
     return tuple(names)
 
 
@@ -27,7 +33,7 @@ def converted_path(path: RelativePath, names: Sequence[str]) -> RelativePath:
     """The path of a file after its conversions; a file without the extension of one keeps its name and content."""
     text = str(path)
     for name in applied(path, names):
-        off, on = EXTENSIONS[name]
+        off, on = EXTENSIONS[name.partition("=")[0]]
         text = text.removesuffix(off) + on
     return RelativePath(text)
 
@@ -36,7 +42,7 @@ def applied(path: RelativePath, names: Sequence[str]) -> tuple[str, ...]:
     """The conversions that a file goes through: those whose extension it has by then."""
     found, text = [], str(path)
     for name in names:
-        off, on = EXTENSIONS[name]
+        off, on = EXTENSIONS[name.partition("=")[0]]
         if text.endswith(off) and len(RelativePath(text).name) > len(off):
             found.append(name)
             text = text.removesuffix(off) + on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 from replication.errors import CopyError, RequestError
@@ -14,11 +14,8 @@ UNPACKED_BYTES_MAX, UNPACKED_RATIO_MAX = 1 << 30, 200
 _PIECE = 1 << 20
 _GZIP = zlib.MAX_WBITS | 16
 
-#: Turns the pieces of a file of so many bytes into others.
-Convert = Callable[[Iterable[bytes], int], Iterator[bytes]]
 
-
-def gzip(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+def gzip(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
     """Compress; the same bytes every time, since the header has no time."""
     packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
     for piece in pieces:
@@ -26,7 +23,7 @@ def gzip(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     yield packer.flush()
 
 
-def gunzip(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+def gunzip(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
     """Decompress; several members one after the other, too.
 
     Raises:
@@ -43,14 +40,14 @@ def gunzip(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
                 made = unpacker.decompress(data, _PIECE)
             except zlib.error as error:
                 raise CopyError(f"a file is no gzip: {error}", "Exclude it, or copy it as it is") from None
-            seen = _checked(seen + len(made), size)
+            seen = check_ratio(seen + len(made), size)
             yield made
             data = unpacker.unconsumed_tail or unpacker.unused_data
     if is_open and not unpacker.eof:
         raise CopyError("a gzip file is cut short", "Look at the source")
 
 
-def zstd(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+def zstd(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
     """Compress."""
     packer = _zstandard().ZstdCompressor(level=3).compressobj()
     for piece in pieces:
@@ -58,7 +55,7 @@ def zstd(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     yield packer.flush()
 
 
-def unzstd(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+def unzstd(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
     """Decompress. Raises CopyError as :func:`gunzip`."""
     library, seen = _zstandard(), 0
     unpacker = library.ZstdDecompressor(max_window_size=1 << 27).decompressobj(read_across_frames=True)
@@ -68,11 +65,12 @@ def unzstd(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
                 made = unpacker.decompress(piece[begin : begin + (_PIECE >> 4)])
             except library.ZstdError as error:
                 raise CopyError(f"a file is no zstd: {error}", "Exclude it, or copy it as it is") from None
-            seen = _checked(seen + len(made), size)
+            seen = check_ratio(seen + len(made), size)
             yield made
 
 
-def _checked(unpacked: int, packed: int) -> int:
+def check_ratio(unpacked: int, packed: int) -> int:
+    """The size of what is unpacked so far; CopyError if it is far more than what it was unpacked of."""
     if unpacked > max(UNPACKED_BYTES_MAX, UNPACKED_RATIO_MAX * packed):
         raise CopyError(
             f"a file of {packed} bytes unpacks to more than {UNPACKED_RATIO_MAX} times as much", "Exclude it"
@@ -85,6 +83,3 @@ def _zstandard() -> Any:
         return importlib.import_module("zstandard")
     except ImportError:
         raise RequestError("zstd needs the package zstandard", "Install it: pip install zstandard") from None
-
-
-CONVERTERS: dict[str, Convert] = {"gzip": gzip, "gunzip": gunzip, "zstd": zstd, "unzstd": unzstd}

@@ -10,11 +10,12 @@ import hashlib
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range, file_digest
-from replication.datasets.converters.compression import CONVERTERS
+from replication.datasets.converters.table import converter_of
 from replication.datasets.copying.throttle import CopyThrottle
 from replication.datasets.stores.base import FileReader, FileWriter, Store
 from replication.errors import ChangedFileError, CopyError
@@ -109,10 +110,10 @@ def copy_converted(
         CopyError: it does not fit a conversion, or unpacks to far too much.
     """
     digests, digest, at = [], hashlib.sha256(), 0
-    with _ReadAhead(source, file, throttle) as read:
+    with _ReadAhead(source, file, throttle) as read, ExitStack() as stack:
         pieces: Iterator[bytes] = read
         for name in names:
-            pieces = CONVERTERS[name](pieces, file.origin.size)
+            pieces = stack.enter_context(closing(converter_of(name)(pieces, file.origin.size)))
         for whole in pieces:
             rest = memoryview(whole)
             while rest:

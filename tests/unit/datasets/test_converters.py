@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from replication.core.copying.conversions import converted_path
 from replication.core.copying.names import RelativePath
 from replication.datasets.converters import compression
-from replication.datasets.converters.compression import CONVERTERS
+from replication.datasets.converters.table import CONVERTERS
 from replication.errors import CopyError
 from tests.copying import copied, read_tree, write_tree
 
