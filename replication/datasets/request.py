@@ -13,7 +13,7 @@ from replication.datasets.finders.base import CopyableDataset
 from replication.datasets.finders.recursive import OneDataset, RecursiveDataset, SingleFileDataset
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import Entry, EntryKind, Store
-from replication.datasets.stores.open import is_local, local_path, open_store
+from replication.datasets.stores.open import is_local, local_path, open_source, open_store
 from replication.errors import MissingFileError, ReplicationError, RequestError, StorageError, one_line
 from replication.log import redact
 
@@ -38,9 +38,7 @@ def copy_job(
     """
     _refuse_nested(source, target)
     with ExitStack() as stack:
-        origin = stack.enter_context(
-            open_store(source, dict(source_options or {}), follow_links=configuration.follow_links)
-        )
+        origin = stack.enter_context(open_source(source, dict(source_options or {}), configuration))
         found = _at_root(origin)
         if found is None and not _has_entries(origin):
             raise MissingFileError(f"there is nothing at {origin.url}", "Check the address")
@@ -51,12 +49,15 @@ def copy_job(
         elif found.kind is EntryKind.FILE:
             above, name = _split(source)
             at, named = _split(os.path.realpath(local_path(source))) if is_local(source) else (above, name)
-            origin = stack.enter_context(
-                open_store(at, dict(source_options or {}), follow_links=configuration.follow_links)
-            )
-            there, destination = _single_target(target, name, dict(target_options or {}))
-            stack.enter_context(there)
-            dataset = SingleFileDataset(origin, RelativePath(named), destination)
+            origin = stack.enter_context(open_source(at, dict(source_options or {}), configuration))
+            unpacked = origin.status(RelativePath(named))
+            if unpacked is not None and unpacked.kind is EntryKind.FOLDER and unpacked.attributes is not None:
+                there = stack.enter_context(open_store(target, dict(target_options or {})))
+                dataset = RecursiveDataset(origin, unpacked.attributes.path)
+            else:
+                there, destination = _single_target(target, name, dict(target_options or {}))
+                stack.enter_context(there)
+                dataset = SingleFileDataset(origin, RelativePath(named), destination)
         else:
             raise RequestError(f"{origin.url} is a {found.kind.value}", "Name a file or a folder")
         yield CopyJob(origin, there, OneDataset(dataset), configuration)

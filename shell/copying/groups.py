@@ -64,7 +64,7 @@ class WriteOptions:
     replication: Annotated[int | None, typer.Option("--replication", min=1, help="Of the target, on HDFS.")] = None
     convert: Annotated[
         list[str] | None,
-        typer.Option("--convert", help="gunzip, gzip, unzstd, zstd, decrypt, encrypt=KEY. May be repeated."),
+        typer.Option("--convert", help="gunzip, gzip, unzstd, zstd, untar, unzip, decrypt, encrypt=KEY."),
     ] = None
 
 

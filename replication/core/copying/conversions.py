@@ -17,13 +17,16 @@ EXTENSIONS = {
     "encrypt": ("", ".gpg"),
 }
 
+#: Conversions that make a folder of an archive, before files are listed.
+UNPACKING = ("untar", "unzip")
+
 
 def check_conversions(names: Sequence[str]) -> tuple[str, ...]:
     """The names; RequestError if one is unknown, or ``encrypt=KEY`` has no key."""
     for name in names:
         kind, equals, key = name.partition("=")
-        if kind not in EXTENSIONS or (bool(equals) and kind != "encrypt"):
-            raise RequestError(f"there is no conversion {name!r}", f"Choose of {', '.join(EXTENSIONS)}")
+        if kind not in (*EXTENSIONS, *UNPACKING) or (bool(equals) and kind != "encrypt"):
+            raise RequestError(f"there is no conversion {name!r}", f"Choose of {', '.join((*EXTENSIONS, *UNPACKING))}")
         if kind == "encrypt" and (not key or key.startswith("-")):
             raise RequestError("encrypt needs a key", "Write encrypt=FINGERPRINT, or an address of the key's owner")
     return tuple(names)
@@ -42,6 +45,8 @@ def applied(path: RelativePath, names: Sequence[str]) -> tuple[str, ...]:
     """The conversions that a file goes through: those whose extension it has by then."""
     found, text = [], str(path)
     for name in names:
+        if name in UNPACKING:
+            continue
         off, on = EXTENSIONS[name.partition("=")[0]]
         if text.endswith(off) and len(RelativePath(text).name) > len(off):
             found.append(name)

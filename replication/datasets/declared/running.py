@@ -11,7 +11,7 @@ from replication.datasets.declared.history import DatasetHistory
 from replication.datasets.finders.plugins import finder_of
 from replication.datasets.job import CopyJob
 from replication.datasets.publication.recording import RecordedDataset
-from replication.datasets.stores.open import open_store
+from replication.datasets.stores.open import open_source, open_store
 from replication.errors import LockedFileError, RequestError, one_line
 
 
@@ -38,9 +38,7 @@ def run_dataset(
         why = "is paused" if state.paused else f"failed {state.failures} times and is suspended: {state.error}"
         raise RequestError(f"dataset {definition.name} {why}", f"walship dataset resume {definition.name}")
     with (
-        open_store(
-            definition.source, resolved(definition.source_options), follow_links=configuration.follow_links
-        ) as source,
+        open_source(definition.source, resolved(definition.source_options), configuration) as source,
         open_store(definition.target, resolved(definition.target_options)) as target,
     ):
         job = CopyJob(source, target, finder_of(definition.finder)(source, definition.properties), configuration)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.conversions import UNPACKING
+from replication.datasets.stores.archives import ArchivesStore
 from replication.datasets.stores.base import Store
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.remote import FsspecStore
@@ -22,6 +25,13 @@ def local_path(url: str) -> str:
     for scheme in _LOCAL:
         url = url.removeprefix(scheme)
     return url
+
+
+def open_source(url: str, options: dict[str, Any], configuration: CopyConfiguration) -> Store:
+    """The store that a copy reads: its archives are folders if they are to be unpacked. Raises as ``open_store``."""
+    store = open_store(url, options, follow_links=configuration.follow_links)
+    unpacking = [name for name in configuration.conversions if name in UNPACKING]
+    return ArchivesStore(store, unpacking) if unpacking else store
 
 
 def open_store(url: str, options: dict[str, Any] | None = None, *, follow_links: bool = False) -> Store:

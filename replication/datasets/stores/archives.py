@@ -1,0 +1,322 @@
+"""A source in which tar and zip archives are folders, so that copying it unpacks them.
+
+``a/day.tar.gz`` is the folder ``a/day``; a folder that holds all members of an archive is left out. An archive is read
+once, into an unnamed temporary file of this host. Names of members are checked as any other names; links and special
+files are skipped; an archive that unpacks to far more than it is, or that has a file and a folder of one name, is
+refused whole.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+import threading
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import IO, Any
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.names import ROOT, RelativePath
+from replication.datasets.converters.compression import check_ratio
+from replication.datasets.converters.table import CONVERTERS
+from replication.datasets.stores.base import Entry, EntryKind, FileReader, Store
+from replication.errors import CopyError, UnsafeNameError
+
+_EXTENSIONS = {"untar": (".tar", ".tar.gz", ".tgz", ".tar.zst"), "unzip": (".zip",)}
+_PACKED = {".gz": "gunzip", ".tgz": "gunzip", ".zst": "unzstd"}
+MEMBERS_MAX = 1_000_000
+_OPEN_MAX = 8
+_PIECE = 1 << 20
+_SECOND = 1_000_000_000
+
+
+@dataclass(slots=True)
+class _Member:
+    entry: Entry
+    open: Callable[[], IO[bytes]] | None = None
+
+
+@dataclass(slots=True)
+class _Archive:
+    """An archive as a tree: its folders, with their members by name; one reader at a time."""
+
+    file: IO[bytes]
+    folders: dict[str, dict[str, _Member]] = field(default_factory=lambda: {"": {}})
+    refused: list[Entry] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class ArchivesStore:
+    """A store whose archives are folders; for reading only.
+
+    Args:
+        inner: the store with the archives.
+        names: of :data:`replication.core.copying.conversions.UNPACKING`.
+    """
+
+    def __init__(self, inner: Store, names: Sequence[str]) -> None:
+        self._inner = inner
+        self._extensions = tuple(each for name in names for each in _EXTENSIONS[name])
+        self._lock = threading.Lock()
+        self._archives: OrderedDict[RelativePath, _Archive] = OrderedDict()
+        self._origins: dict[RelativePath, FileAttributes] = {}
+        self.url = inner.url
+        self.traits = replace(inner.traits, has_cheap_status=False)
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not about archives is the inner store's."""
+        return getattr(self._inner, name)
+
+    def __enter__(self) -> ArchivesStore:
+        """The store itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the archives and the inner store."""
+        with self._lock:
+            for archive in self._archives.values():
+                archive.file.close()
+            self._archives.clear()
+        self._inner.close()
+
+    def scan(self, folder: RelativePath) -> Iterator[Entry]:
+        """The entries of one folder, of an archive too. CopyError if that archive is refused."""
+        if (found := self._archive_of(folder)) is not None:
+            archive, inside = found
+            if inside not in archive.folders:
+                raise FileNotFoundError(folder)
+            yield from (member.entry for member in archive.folders[inside].values())
+            yield from archive.refused if inside == "" else ()
+            return
+        for entry in self._inner.scan(folder):
+            yield self._shown(entry)
+
+    def status(self, path: RelativePath) -> Entry | None:
+        """What is at a path; None if nothing is."""
+        if (found := self._archive_of(path.parent)) is not None:
+            member = found[0].folders.get(found[1], {}).get(path.name)
+            return member.entry if member is not None else None
+        entry = self._inner.status(path)
+        return self._shown(entry) if entry is not None else None
+
+    def open(self, file: FileAttributes) -> FileReader:
+        """Open a file, also within an archive."""
+        found = self._archive_of(file.path.parent)
+        if found is None:
+            return self._inner.open(file)
+        archive, inside = found
+        member = archive.folders.get(inside, {}).get(file.path.name)
+        if member is None or member.open is None:
+            raise FileNotFoundError(file.path)
+        return _MemberReader(member.open, archive.lock)
+
+    def _shown(self, entry: Entry) -> Entry:
+        file = entry.attributes
+        if entry.kind is not EntryKind.FILE or file is None or (stem := self._stem(file.path)) is None:
+            return entry
+        is_taken = self._inner.status(stem) is not None
+        with self._lock:
+            is_taken = is_taken or self._origins.setdefault(stem, file).path != file.path
+        if is_taken:
+            return Entry(EntryKind.OTHER, None, f"{file.path} is not unpacked: there is another {stem}")
+        return Entry(EntryKind.FOLDER, replace(file, path=stem, size=0))
+
+    def _stem(self, path: RelativePath) -> RelativePath | None:
+        for extension in sorted(self._extensions, key=len, reverse=True):
+            if path.name.endswith(extension) and len(path.name) > len(extension):
+                return RelativePath(path.removesuffix(extension))
+        return None
+
+    def _archive_of(self, folder: RelativePath) -> tuple[_Archive, str] | None:
+        """The archive that a folder lies in, and its path there; None if it is in none that a scan has shown."""
+        at = folder
+        while at:
+            with self._lock:
+                origin = self._origins.get(at)
+            if origin is not None:
+                return self._opened(at, origin), str(folder.relative_to(at))
+            at = at.parent
+        return None
+
+    def _opened(self, folder: RelativePath, origin: FileAttributes) -> _Archive:
+        with self._lock:
+            if folder not in self._archives:
+                self._archives[folder] = self._read(folder, origin)
+                while len(self._archives) > _OPEN_MAX:
+                    self._archives.popitem(last=False)  # who still reads it keeps it open
+            self._archives.move_to_end(folder)
+            return self._archives[folder]
+
+    def _read(self, folder: RelativePath, origin: FileAttributes) -> _Archive:
+        spooled = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the archive
+        try:
+            seen = 0
+            for piece in self._pieces(origin):
+                seen = check_ratio(seen + len(piece), max(origin.size, 1))
+                spooled.write(piece)
+            spooled.seek(0)
+            members = _zip_members(spooled) if origin.path.endswith(".zip") else _tar_members(spooled)
+            return _tree(spooled, folder, origin, members)
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+            spooled.close()
+            raise CopyError(f"{origin.path} is no archive that can be read: {error}", "Look at the source") from None
+        except BaseException:
+            spooled.close()
+            raise
+
+    def _pieces(self, origin: FileAttributes) -> Iterator[bytes]:
+        reader = self._inner.open(origin)
+        try:
+            pieces: Iterator[bytes] = _whole(reader)
+            for extension, name in _PACKED.items():
+                if origin.path.endswith(extension):
+                    pieces = CONVERTERS[name](pieces, origin.size)
+            yield from pieces
+            reader.check_unchanged()
+        finally:
+            reader.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A member as the archive tells of it, not checked yet; ``open`` is None for what is no file."""
+
+    name: str
+    size: int
+    time_ns: int
+    mode: int | None
+    kind: EntryKind
+    open: Callable[[], IO[bytes]] | None
+
+
+def _tar_members(file: IO[bytes]) -> Iterator[_Found]:
+    archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115 - lives as long as the file
+    for info in archive:
+        kind = EntryKind.LINK if info.issym() or info.islnk() else EntryKind.OTHER
+        kind = EntryKind.FILE if info.isreg() else EntryKind.FOLDER if info.isdir() else kind
+
+        def opened(info: tarfile.TarInfo = info) -> IO[bytes]:
+            found = archive.extractfile(info)
+            assert found is not None
+            return found
+
+        is_file = kind is EntryKind.FILE
+        yield _Found(
+            info.name, info.size, int(info.mtime * _SECOND), info.mode & 0o777, kind, opened if is_file else None
+        )
+
+
+def _zip_members(file: IO[bytes]) -> Iterator[_Found]:
+    archive = zipfile.ZipFile(file)
+    for info in archive.infolist():
+        mode = info.external_attr >> 16
+        kind = EntryKind.FOLDER if info.is_dir() else EntryKind.FILE
+        if (mode & 0o170000) not in (0, 0o100000, 0o040000):
+            kind = EntryKind.LINK
+        try:
+            time_ns = int(datetime(*info.date_time, tzinfo=UTC).timestamp()) * _SECOND
+        except ValueError:
+            time_ns = 0
+
+        def opened(info: zipfile.ZipInfo = info) -> IO[bytes]:
+            return archive.open(info)
+
+        is_file = kind is EntryKind.FILE
+        yield _Found(info.filename, info.file_size, time_ns, mode & 0o777 or None, kind, opened if is_file else None)
+
+
+def _tree(file: IO[bytes], folder: RelativePath, origin: FileAttributes, members: Iterator[_Found]) -> _Archive:
+    """The members as folders, their names checked. CopyError if they are too many, too large, or hide each other."""
+    checked: list[tuple[RelativePath, _Found]] = []
+    refused: list[Entry] = []
+    total = 0
+    for count, found in enumerate(members):
+        if count >= MEMBERS_MAX:
+            raise CopyError(f"{origin.path} has more than {MEMBERS_MAX:,} members", "Exclude it")
+        total = check_ratio(total + max(found.size, 0), max(origin.size, 1))
+        try:
+            name = RelativePath(found.name.removeprefix("./").rstrip("/"))
+        except UnsafeNameError as error:
+            refused.append(Entry(EntryKind.OTHER, None, f"{origin.path}: {error.what}"))
+            continue
+        if name and found.kind is not EntryKind.FOLDER:
+            checked.append((name, found))
+    archive = _Archive(file, refused=refused)
+    top = _common_top([name for name, _ in checked])
+    for name, found in checked:
+        _add(archive, folder, name.relative_to(top), found)
+    if clash := [path for path in archive.folders if path and _is_file(archive, RelativePath(path))]:
+        raise CopyError(f"{origin.path} has a file and a folder {clash[0]}", "Exclude it")
+    return archive
+
+
+def _add(archive: _Archive, folder: RelativePath, name: RelativePath, found: _Found) -> None:
+    path = name.below(folder)
+    attributes = FileAttributes(path, found.size, found.time_ns, permission=found.mode)
+    entry = Entry(found.kind, attributes if found.kind is EntryKind.FILE else None)
+    at = name.parent
+    archive.folders.setdefault(str(at), {})[name.name] = _Member(entry, found.open)  # the last of one name counts
+    while at:
+        below, at = at, at.parent
+        kept = archive.folders.setdefault(str(at), {})
+        kept.setdefault(below.name, _Member(Entry(EntryKind.FOLDER, FileAttributes(below.below(folder), 0, None))))
+        archive.folders.setdefault(str(below), {})
+
+
+def _is_file(archive: _Archive, path: RelativePath) -> bool:
+    member = archive.folders[str(path.parent)].get(path.name)
+    return member is not None and member.entry.kind is not EntryKind.FOLDER
+
+
+def _common_top(names: Sequence[RelativePath]) -> RelativePath:
+    """The folder at the top that all members are in; the root if there is none."""
+    tops = {name.partition("/")[0] if "/" in name else "" for name in names}
+    return RelativePath(tops.pop()) if len(tops) == 1 else ROOT
+
+
+def _whole(reader: FileReader) -> Iterator[bytes]:
+    at = 0
+    while data := reader.read(at, _PIECE):
+        yield data
+        at += len(data)
+
+
+class _MemberReader:
+    """A member of an archive, front to back; others of the archive wait while a piece of it is read."""
+
+    def __init__(self, open: Callable[[], IO[bytes]], lock: threading.Lock) -> None:
+        self._open, self._lock = open, lock
+        self._file: IO[bytes] | None = None
+        self._at = 0
+
+    def read(self, begin: int, size: int) -> bytes:
+        with self._lock:
+            try:
+                if self._file is None or begin < self._at:
+                    self._file, self._at = self._open(), 0
+                while self._at < begin and (skipped := len(self._file.read(min(_PIECE, begin - self._at)))):
+                    self._at += skipped
+                data = self._file.read(size)
+            except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError) as error:
+                raise CopyError(f"a member of an archive cannot be read: {error}", "Look at the source") from None
+            self._at += len(data)
+            return data
+
+    def read_into(self, begin: int, view: memoryview) -> int:
+        data = self.read(begin, len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def check_unchanged(self) -> None:
+        """The archive was read whole before."""
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()

@@ -1,0 +1,153 @@
+"""Archives are unpacked while they are copied; bombs, links and names that lead out of the target are refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import stat
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from replication.core.copying.configuration import CopyConfiguration
+from replication.datasets.converters import compression
+from replication.datasets.copying.progress import CopyCounts
+from replication.datasets.request import copy_job
+from tests.copying import read_tree, write_tree
+
+TREE = {"root/path/to/file": b"one", "root/file2": b"two" * 1000}
+UNPACKED = {"path/to/file": b"one", "file2": b"two" * 1000}
+
+
+def tar(path: Path, files: dict[str, bytes], *others: tarfile.TarInfo, mode: str = "w") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime, info.mode = len(content), 1_600_000_000, 0o640
+            archive.addfile(info, io.BytesIO(content))
+        for info in others:
+            archive.addfile(info)
+
+
+def pack(path: Path, files: dict[str, bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+
+
+def unpacked(at: Path, source: str = "src", **given: object) -> CopyCounts:
+    configuration = CopyConfiguration(conversions=("untar", "unzip"), **given)  # type: ignore[arg-type]
+    with copy_job(str(at / source), str(at / "dst"), configuration) as job:
+        return job.run()
+
+
+def below(folder: str, files: dict[str, bytes]) -> dict[str, bytes]:
+    return {f"{folder}/{name}": content for name, content in files.items()}
+
+
+def test_archives_in_a_folder_become_folders_without_the_one_that_holds_all_members(tmp_path: Path) -> None:
+    tar(tmp_path / "src/a/day.tar", TREE)  # 000-2, 000-10, 000-32
+    tar(tmp_path / "src/night.tar.gz", TREE, mode="w:gz")
+    pack(tmp_path / "src/many.zip", {"x/1": b"1", "y/2": b"2"})
+    write_tree(tmp_path / "src", {"plain.txt": b"as it is"})
+    assert unpacked(tmp_path).failures == {}
+    assert read_tree(tmp_path / "dst") == {
+        **below("a/day", UNPACKED),
+        **below("night", UNPACKED),
+        **below("many", {"x/1": b"1", "y/2": b"2"}),
+        "plain.txt": b"as it is",
+    }
+    found = (tmp_path / "dst/a/day/file2").stat()
+    assert (found.st_mtime, stat.S_IMODE(found.st_mode)) == (1_600_000_000, 0o640)
+    assert unpacked(tmp_path).files_listed == 0, "and nothing is copied again"
+
+
+def test_one_archive_is_unpacked_by_its_name(tmp_path: Path) -> None:
+    tar(tmp_path / "src/day.tgz", TREE, mode="w:gz")
+    assert unpacked(tmp_path, "src/day.tgz").failures == {}
+    assert read_tree(tmp_path / "dst") == below("day", UNPACKED)
+
+
+def test_large_members_are_copied_in_ranges_by_several_threads(tmp_path: Path) -> None:
+    content = bytes(range(256)) * (40 << 10)
+    tar(tmp_path / "src/a.tar", {"large": content, "other": content})
+    assert unpacked(tmp_path, range_bytes=1 << 20, verify=True, threads=4).failures == {}
+    assert read_tree(tmp_path / "dst") == below("a", {"large": content, "other": content})
+
+
+@pytest.mark.parametrize("make", [tar, pack])
+@pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "a/../../escaped", "ok/..", "two\nlines", "a//b"])
+def test_members_whose_names_lead_out_or_break_lines_are_refused_and_the_others_are_copied(
+    make: object, name: str, tmp_path: Path
+) -> None:
+    assert callable(make)
+    make(tmp_path / f"src/a{'.tar' if make is tar else '.zip'}", {name: b"evil", "x/good": b"good", "y/good": b"good"})
+    before = {path for path in tmp_path.iterdir()}
+    counts = unpacked(tmp_path)
+    assert counts.failed == 1
+    assert "is refused" in next(iter(counts.failures.values()))
+    assert read_tree(tmp_path / "dst") == {"a/x/good": b"good", "a/y/good": b"good"}
+    assert {path for path in tmp_path.iterdir()} - before == {tmp_path / "dst"}
+
+
+def test_links_and_devices_are_skipped_and_not_written_through(tmp_path: Path) -> None:
+    link, hard, device = (tarfile.TarInfo(name) for name in ("x/link", "x/hard", "x/device"))
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc"
+    hard.type, hard.linkname = tarfile.LNKTYPE, "../../outside"
+    device.type = tarfile.CHRTYPE
+    tar(tmp_path / "src/a.tar", {"x/1": b"1", "y/2": b"2"}, link, hard, device)
+    with zipfile.ZipFile(tmp_path / "src/b.zip", "w") as archive:
+        info = zipfile.ZipInfo("p/link")
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(info, "/etc/passwd")
+        archive.writestr("q/1", b"1")
+    counts = unpacked(tmp_path)
+    assert (counts.failed, counts.skipped) == (0, {"symbolic link": 3, "special file": 1})
+    assert read_tree(tmp_path / "dst") == {"a/x/1": b"1", "a/y/2": b"2", "b/q/1": b"1"}
+
+
+def test_a_file_below_a_link_of_its_archive_is_not_written_through_it(tmp_path: Path) -> None:
+    link = tarfile.TarInfo("x/out")
+    link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "outside")
+    (tmp_path / "outside").mkdir()
+    tar(tmp_path / "src/a.tar", {"x/out/evil": b"evil", "y/2": b"2"}, link)
+    assert "a file and a folder" in next(iter(unpacked(tmp_path).failures.values()))
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_bombs_are_refused_whole_and_other_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "UNPACKED_BYTES_MAX", 1 << 20)  # 000-10
+    bomb = {"zeros": bytes(32 << 20)}
+    tar(tmp_path / "src/a.tar.gz", bomb, mode="w:gz")
+    pack(tmp_path / "src/b.zip", bomb)
+    huge = tarfile.TarInfo("huge")
+    huge.size = 1 << 40
+    (tmp_path / "src/c.tar").write_bytes(huge.tobuf() + bytes(10240))
+    write_tree(tmp_path / "src", {"d": b"fine"})
+    counts = unpacked(tmp_path)
+    assert set(counts.failures) == {"a", "b", "c"}
+    assert read_tree(tmp_path / "dst") == {"d": b"fine"}
+
+
+def test_what_is_no_archive_is_cut_short_or_would_hide_another_folder_is_refused(tmp_path: Path) -> None:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as archive:
+        info = tarfile.TarInfo("x")
+        info.size = 100_000
+        archive.addfile(info, io.BytesIO(bytes(100_000)))
+    files = {
+        "a.tar": b"this is no archive" * 100,
+        "b.zip": b"neither",
+        "c.tar.gz": gzip.compress(whole.getvalue())[:-20],
+        "d.tar": whole.getvalue()[:50_000],
+        "e/file": b"in the folder",
+    }
+    write_tree(tmp_path / "src", files)
+    pack(tmp_path / "src/e.zip", {"file": b"in the archive"})
+    counts = unpacked(tmp_path)
+    assert counts.failed >= 4 and "another e" in str(counts.failures)
+    assert read_tree(tmp_path / "dst") == {"e/file": b"in the folder"}
