@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from shell.cli.render import moment_text
 if TYPE_CHECKING:
     from replication.datasets.declared.definitions import DatasetFile
     from replication.datasets.declared.history import DatasetHistory
+    from replication.datasets.declared.turns import DatasetTurns
 
 FileOption = Annotated[
     Path, typer.Option("--file", "-f", envvar="WALSHIP_DATASETS", help="Where datasets are declared.")
@@ -75,6 +77,10 @@ def add(
     target_options: Annotated[
         list[str] | None, typer.Option("--target-option", metavar="NAME=VALUE", help="Likewise.")
     ] = None,
+    priority: Annotated[int, typer.Option("--priority", help="Datasets with a higher one run first.")] = 0,
+    after: Annotated[
+        str, typer.Option("--after", metavar="DATASET", help="With run --every: run when that one has changed.")
+    ] = "",
     file: FileOption = _FILE,
 ) -> None:
     """Declare a dataset; both stores are asked whether they answer.
@@ -88,7 +94,7 @@ def add(
 
     given = (_pairs(properties), _typed(options), _pairs(source_options), _pairs(target_options))
     timeline = timeline_of(invocation)
-    definition = DatasetDefinition(name, source, target, finder, *given, timeline).check()
+    definition = DatasetDefinition(name, source, target, finder, *given, timeline, priority, after).check()
     if _configuration(definition.options).versions and not timeline:
         raise RequestError("versions are kept on a cluster's timeline, and no cluster is named", "Give --cluster")
     with (
@@ -134,26 +140,50 @@ def show(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -
 def run(
     invocation: Invocation,
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Default: all that are active.")] = None,
+    every: Annotated[
+        str, typer.Option("--every", metavar="AGE", help="Run them again so long after each turn, until Ctrl-C: 30s.")
+    ] = "",
     file: FileOption = _FILE,
 ) -> None:
     """Run datasets, one after the other; one that fails stops no other. Exits with 12 if one failed."""
+    from replication.datasets.declared.turns import DatasetTurns
+    from shell.copying.options import age_ns
+
+    turns, pause_s = DatasetTurns(), age_ns(every) / 1e9 if every else 0.0
+    with _opened(file) as opened:
+        failed = _run_turn(invocation, opened, names, turns)
+        while every:
+            threading.Event().wait(pause_s)
+            _run_turn(invocation, opened, names, turns)
+    if len(failed) == 1 and names is not None and len(names) == 1:
+        raise failed[0]
+    if failed:
+        raise CopyIncompleteError(f"{len(failed)} datasets failed; the first: {failed[0].what}", failed[0].hint)
+
+
+def _run_turn(
+    invocation: Invocation,
+    opened: tuple[DatasetFile, DatasetHistory],
+    names: list[str] | None,
+    turns: DatasetTurns,
+) -> list[ReplicationError]:
+    """Run what is due, and tell of failures."""
     from replication.datasets.declared.running import run_dataset
     from shell.copying.running import run_shown
 
+    definitions, history = opened
+    active = [each for each in definitions.all() if history.state(each.name).word in ("active", "failing")]
     failed: list[ReplicationError] = []
-    with _opened(file) as (definitions, history):
-        every = [each for each in definitions.all() if history.state(each.name).word in ("active", "failing")]
-        for definition in [definitions.get(name) for name in names] if names else every:
-            try:
-                configuration = _configuration(definition.options)
-                run_dataset(definition, configuration, history, lambda job: run_shown(job, invocation.printer))
-            except ReplicationError as error:
-                if names is not None and len(names) == 1:
-                    raise
+    for definition in turns.due([definitions.get(name) for name in names] if names else active):
+        try:
+            configuration = _configuration(definition.options)
+            run_dataset(definition, configuration, history, lambda job: run_shown(job, invocation.printer))
+        except ReplicationError as error:
+            if names is None or len(names) > 1:
                 invocation.printer.note(f"{definition.name}: {error}")
-                failed.append(error)
-    if failed:
-        raise CopyIncompleteError(f"{len(failed)} datasets failed; the first: {failed[0].what}", failed[0].hint)
+            turns.again(definition)
+            failed.append(error)
+    return failed
 
 
 def pause(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:

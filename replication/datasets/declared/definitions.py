@@ -31,6 +31,8 @@ class DatasetDefinition:
             is in the file.
         target_options: likewise.
         timeline: the address of the timeline that is told of every file, as ``[timeline] url`` has it; "" for none.
+        priority: datasets with a higher one run first.
+        after: a dataset of the timeline; after the first run it runs only when that one has changed. "" for none.
     """
 
     name: str
@@ -42,6 +44,8 @@ class DatasetDefinition:
     source_options: Mapping[str, Any] = field(default_factory=dict)
     target_options: Mapping[str, Any] = field(default_factory=dict)
     timeline: str = ""
+    priority: int = 0
+    after: str = ""
 
     def check(self) -> DatasetDefinition:
         """The definition, if its parts fit.
@@ -52,6 +56,8 @@ class DatasetDefinition:
         """
         check_name(self.name, "dataset")
         finder_of(self.finder)
+        if self.after and not self.timeline:
+            raise RequestError("a dataset follows another by a timeline, and no cluster is named", "Give --cluster")
         for url in (self.source, self.target):
             if redact(url) != url:
                 raise RequestError(
@@ -139,7 +145,7 @@ def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _section(definition: DatasetDefinition) -> str:
-    fields = {name: value for name, value in asdict(definition).items() if name != "name" and value not in ("", {})}
+    fields = {name: value for name, value in asdict(definition).items() if name != "name" and value not in ("", {}, 0)}
     lines = [f"{name} = {_toml(value)}" for name, value in fields.items()]
     return "\n".join([f"[dataset.{json.dumps(definition.name)}]", *lines, ""])
 

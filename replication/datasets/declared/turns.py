@@ -1,0 +1,40 @@
+"""Which datasets are to run next: by priority, and those that follow another dataset only when that has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from replication.datasets.declared.definitions import DatasetDefinition
+from replication.timeline.recorded import RecordedTimeline
+from replication.timeline.stored import open_records
+
+
+class DatasetTurns:
+    """What a process that runs datasets again and again knows of the turns before.
+
+    A dataset that follows another one runs in the first turn, and then when the timeline has a new instant of that.
+    """
+
+    def __init__(self) -> None:
+        self._timelines: dict[str, RecordedTimeline] = {}
+        self._seen: dict[str, int] = {}
+
+    def due(self, definitions: Iterable[DatasetDefinition]) -> list[DatasetDefinition]:
+        """The datasets that run in this turn, in order; to be asked once a turn."""
+        ordered = sorted(definitions, key=lambda each: (-each.priority, each.name))
+        return [each for each in ordered if not each.after or self._has_changed(each)]
+
+    def again(self, definition: DatasetDefinition) -> None:
+        """A run failed: it is due in the next turn whatever the timeline says."""
+        self._seen.pop(definition.name, None)
+
+    def _has_changed(self, definition: DatasetDefinition) -> bool:
+        url = definition.timeline
+        timeline = self._timelines.setdefault(url, RecordedTimeline(open_records(url)))
+        before = self._seen.get(definition.name)
+        now = timeline.state().number
+        self._seen[definition.name] = now
+        if before is None:
+            return True
+        news = (event.instant for event in timeline.since(before) if event.number <= now)
+        return any(each.dataset == definition.after and not each.is_pending for each in news)

@@ -1,0 +1,77 @@
+"""Datasets that run again and again: by priority, and after another dataset has changed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replication.core.timeline.instants import Action, Changes, FileVersion
+from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
+from replication.datasets.declared.turns import DatasetTurns
+from replication.errors import RequestError
+from replication.timeline.recorded import RecordedTimeline
+from replication.timeline.stored import open_records
+from tests.copying import read_tree, write_tree
+from tests.waiting import wait_until
+
+
+def defined(name: str, **given: object) -> DatasetDefinition:
+    return DatasetDefinition(name, "/in", "/out", **given)  # type: ignore[arg-type]
+
+
+def names(found: list[DatasetDefinition]) -> list[str]:
+    return [each.name for each in found]
+
+
+def test_datasets_with_a_higher_priority_run_first() -> None:
+    every = [defined("b"), defined("urgent", priority=9), defined("a"), defined("late", priority=-1)]
+    assert names(DatasetTurns().due(every)) == ["urgent", "a", "b", "late"]  # 000-44
+
+
+def test_a_dataset_that_follows_another_runs_when_that_has_changed_or_its_run_failed(tmp_path: Path) -> None:
+    url = str(tmp_path / "timeline")
+    timeline = RecordedTimeline(open_records(url))
+    follower = defined("follower", timeline=url, after="lake")
+    turns = DatasetTurns()
+    assert names(turns.due([follower])) == ["follower"], "once at the beginning"
+    assert turns.due([follower]) == []
+    timeline.record(Action.COPY, "other", Changes(adds=(FileVersion("", "x", 1),)))
+    asked = timeline.request(Action.COPY, "lake")
+    assert turns.due([follower]) == [], "nothing is completed"
+    timeline.complete(asked, Changes(adds=(FileVersion("", "a", 1),)))
+    assert names(turns.due([follower])) == ["follower"]  # 000-3, 000-44
+    assert turns.due([follower]) == []
+    turns.again(follower)
+    assert names(turns.due([follower])) == ["follower"]
+
+
+def test_priority_and_trigger_are_in_the_file_and_a_trigger_needs_a_timeline(tmp_path: Path) -> None:
+    file = DatasetFile(tmp_path / "datasets.toml")
+    made = defined("d", timeline="file:///t", priority=3, after="lake")
+    file.add(made)
+    assert file.get("d") == made
+    with pytest.raises(RequestError, match="no cluster is named"):
+        file.add(defined("e", after="lake"))
+
+
+def test_run_every_copies_what_is_new_until_it_is_interrupted(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"a": b"1"})
+    file = tmp_path / "datasets.toml"
+    DatasetFile(file).add(DatasetDefinition("d", str(tmp_path / "src"), str(tmp_path / "dst")))
+    DatasetFile(file).add(DatasetDefinition("broken", str(tmp_path / "nothing"), str(tmp_path / "dst2"), priority=1))
+    command = [sys.executable, "-m", "shell.main", "dataset", "run", "--every", "0.2s", "--file", str(file)]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
+    try:
+        wait_until(lambda: (tmp_path / "dst/a").exists(), timeout_s=60)
+        write_tree(tmp_path / "src", {"b": b"2"})
+        wait_until(lambda: read_tree(tmp_path / "dst") == {"a": b"1", "b": b"2"}, timeout_s=60)  # 000-3
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+    finally:
+        running.kill()
+        running.wait()
