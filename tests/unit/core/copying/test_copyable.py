@@ -22,7 +22,7 @@ ORIGIN = FileAttributes(RelativePath("a/b.csv"), 7, 5_000_000_000, "ann", "staff
 
 
 def test_a_file_is_built_with_defaults_out_of_the_configuration() -> None:
-    file = CopyableFile.build("file:///src", ORIGIN, CopyConfiguration())  # 000-27
+    file = CopyableFile.build("file:///src", ORIGIN, CopyConfiguration())  # 000-8, 000-27
     assert (file.destination, file.file_set, file.permission, file.owner) == ("a/b.csv", "a", 0o640, "")
     assert file.timestamp_ns == 5_000_000_000
     everything = CopyConfiguration(preserve=parse_preserve("all"), grouping=Grouping.DATASET, block_size=4096)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from peer.timeline.client import TimelineAddress, TimelineClient
 from peer.timeline.listing import FolderListings
+from peer.timeline.serving.server import TimelineServer
 from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.upkeep import DatasetUpkeep
 from peer.timeline.views import Views
@@ -17,6 +20,7 @@ from replication.core.timeline.cleaning import KeepPolicy
 from replication.core.timeline.instants import Action, InstantState
 from replication.datasets.stores.local import LocalStore
 from replication.errors import LockedFileError, RequestError
+from replication.settings import TimelineSection, TlsSection
 from replication.timeline.holds import TimelineHolds
 from replication.timeline.recorded import RecordedTimeline
 from tests.copying import Killed, read_tree, write_tree
@@ -209,3 +213,36 @@ def test_two_processes_do_not_delete_at_once(lake: Lake) -> None:
         lake.upkeep().clean(ONE)
     lake.holds.release(announced)
     assert lake.upkeep().clean(ONE) is None
+
+
+def test_with_the_server_on_every_operation_is_answered_as_without_it(lake: Lake) -> None:
+    section = TimelineSection(service=True, timeout_s=20)  # 003-21, 003-22
+    served = Views(timeline(lake.at), MemoryViews(), FolderListings())
+    file = lake.at / "server"
+    with TimelineServer("east", served, lambda job: None, section, TlsSection(), file), closing(served):
+        asking = TimelineClient(TimelineAddress("east", str(lake.at / "timeline"), section, TlsSection(), str(file)))
+        alone = TimelineClient(
+            TimelineAddress("east", str(lake.at / "timeline"), TimelineSection(), TlsSection(), str(file))
+        )
+
+        def assert_same() -> None:
+            asking.knows(lake.timeline.state())
+            for ask in ("latest", "all"):
+                assert getattr(asking, ask)("lake", "p") == getattr(alone, ask)("lake", "p")
+            assert asking.partitions("lake") == alone.partitions("lake")
+            assert not asking.is_away and alone.last_instant() == asking.last_instant()
+
+        with closing(asking), closing(alone):
+            first = lake.copy(p_a="1", p_b="1")
+            assert_same()
+            second = lake.copy(p_a="2", q_c="1")
+            assert_same()
+            lake.upkeep().rollback([second])
+            assert_same()
+            lake.copy(p_a="3")
+            lake.upkeep().restore(first)
+            assert_same()
+            lake.copy(p_a="4")
+            lake.upkeep().clean(ONE)
+            assert_same()
+            assert served.listed == 1, "the partition was listed once"

@@ -1,0 +1,116 @@
+"""How a copy flows: reading and writing overlap, a listing that died is made anew, and progress is believable."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.core.copying.ranges import ranges_of
+from replication.datasets.copying.progress import CopyProgress
+from replication.datasets.copying.throttle import CopyThrottle
+from replication.datasets.copying.transfer import copy_stream
+from replication.datasets.stores.base import Entry
+from replication.datasets.stores.local import LocalStore
+from tests.copying import Killed, job, read_tree, write_tree
+
+SIZE = 12 << 20
+
+
+class Pieces:
+    """A reader and a writer that tell each other how far they are; each waits for the other once."""
+
+    def __init__(self) -> None:
+        self.has_read_ahead = threading.Event()
+        self.is_writing = threading.Event()
+        self.read_at: list[int] = []
+        self.written = bytearray()
+
+    def open(self, file: FileAttributes) -> Pieces:
+        return self
+
+    def read(self, begin: int, size: int) -> bytes:
+        if self.read_at:
+            assert self.is_writing.wait(30), "the first piece is written while the second is read"
+            self.has_read_ahead.set()
+        self.read_at.append(begin)
+        return b"x" * min(size, SIZE - begin)
+
+    def write(self, begin: int, data: bytes | memoryview) -> None:
+        self.is_writing.set()
+        assert self.has_read_ahead.wait(30), "the second piece is read while the first is written"
+        self.written += data
+
+    def check_unchanged(self) -> None:
+        """Nothing to check."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def test_reading_and_writing_of_a_stream_overlap() -> None:
+    both = Pieces()  # 000-5, 000-19, 000-31
+    file = CopyableFile.build("mem", FileAttributes(RelativePath("a"), SIZE), CopyConfiguration())
+    moved: list[int] = []
+    throttle = CopyThrottle(None, threading.Event())
+    digests = copy_stream(both, both, file, ranges_of(SIZE, 5 << 20), throttle, moved.append)  # type: ignore[arg-type]
+    assert (len(both.written), sum(moved), len(digests)) == (SIZE, SIZE, 3)
+    assert len(both.read_at) > 2, "it is never in memory whole"
+
+
+class DyingListing(LocalStore):
+    """Dies as it lists a folder for the second time."""
+
+    scans = 0
+
+    def scan(self, folder: RelativePath) -> Iterator[Entry]:
+        self.scans += 1
+        if self.scans > 2:
+            raise Killed
+        return super().scan(folder)
+
+
+def test_a_run_that_died_while_it_listed_lists_anew_and_copies_every_file_once(tmp_path: Path) -> None:
+    files = {f"{folder}/{name}": folder.encode() for folder in "abcdef" for name in "12"}  # 001-29
+    write_tree(tmp_path / "src", files)
+    with pytest.raises(Killed):
+        job(DyingListing(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst"))).run()
+    assert set(read_tree(tmp_path / "dst")) < set(files)
+    again = job(LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")))
+    assert again.run().failed == 0
+    assert read_tree(tmp_path / "dst") == files
+
+
+def test_the_time_left_is_unknown_while_files_are_listed_and_then_what_the_rate_makes_of_the_rest() -> None:
+    progress = CopyProgress()  # 001-5, 001-7
+    progress.listed(4, 1000)
+    progress.view()
+    progress.moved(250)
+    listing = progress.view()
+    assert (listing.is_listing, listing.left_s, listing.bytes_done) == (True, None, 250)
+    progress.listing_ended()
+    found = progress.view()
+    assert found.bytes_per_s > 0 and found.left_s == pytest.approx(750 / found.bytes_per_s)
+    progress.moved(250)
+    progress.reused(500)
+    assert progress.view().left_s == 0
+
+
+def test_the_writing_side_opens_the_source_itself_and_makes_the_folders_of_the_target(tmp_path: Path) -> None:
+    opened: list[str] = []  # 000-20, 001-18, 001-22, 001-23
+
+    class Told(LocalStore):
+        def open(self, file: FileAttributes) -> object:  # type: ignore[override]
+            opened.append(f"{threading.current_thread().name.partition('-')[0]} {file.path}")
+            return super().open(file)
+
+    write_tree(tmp_path / "src", {"a/b/1": b"one", "c": b"two"})
+    job(Told(str(tmp_path / "src")), LocalStore(str(tmp_path / "new/dst"))).run()
+    assert sorted(opened) == ["copy a/b/1", "copy c"], "the listing hands over metadata only"
+    assert read_tree(tmp_path / "new/dst") == {"a/b/1": b"one", "c": b"two"}
