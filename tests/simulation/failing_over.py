@@ -20,6 +20,7 @@ from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer
 from peer.tables.fold import fold
 from peer.tables.read import read
+from replication.config import Config
 from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.session import Coordination
 from replication.core.definition.define import typed_table
@@ -251,10 +252,8 @@ class _Handle:
     def __init__(self, cluster: TableCluster) -> None:
         self.id, self.name = cluster.id, cluster.id.name
         self.ledger, self.coordination = cluster.ledger, cluster.coordination
-        self.config = SimpleNamespace(
-            shares_ledger=False, data_dir=cluster.data_dir, landing_dir=Path(cluster.landing_dir),
-            cluster=SimpleNamespace(host=HOST),
-        )  # fmt: skip
+        local = {"name": self.name, "host": HOST, "data_dir": cluster.data_dir}
+        self.config = Config.model_validate({"cluster": local})
         self.reader = SimpleNamespace(catalog=cluster.warehouse)
         self.restate = cluster.restate
 

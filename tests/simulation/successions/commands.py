@@ -16,6 +16,7 @@ from peer.failover.failover import EVERYTHING, FailoverPlan
 from peer.failover.loss import Loss
 from peer.failover.role_change import RoleChange
 from peer.status.members import await_writers
+from replication.config import Config
 from replication.coordination.session import Coordination
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId
@@ -48,7 +49,7 @@ class Handle:
         return getattr(self.site, name)
 
     zookeeper_tls = None
-    config = SimpleNamespace(writer=SimpleNamespace(lease_s=LEASE_S), cluster=SimpleNamespace(host=HOST))
+    config = Config.model_validate({"cluster": {"name": "any", "host": HOST}, "writer": {"lease_s": LEASE_S}})
 
     @contextmanager
     def link(self, peer: Peer) -> Iterator[Line]:
