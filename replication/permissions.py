@@ -1,12 +1,17 @@
-"""Who can read and change files that hold secrets or are trusted: only the user who runs walship."""
+"""Who can read and change files: walship's own only their owner; what a copy makes, as the user's umask has it."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from replication.errors import ConfigError
+
+_PRIVATE = 0o077
+_users: int | None = None
 
 
 def exposed(file: Path) -> str:
@@ -47,3 +52,31 @@ def create_private(file: Path) -> None:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except (FileExistsError, FileNotFoundError):
         return
+
+
+def keep_private() -> None:
+    """Give new files of this process to their owner alone, whatever the user's umask is."""
+    global _users
+    _users = os.umask(_PRIVATE)
+
+
+def user_umask() -> int:
+    """The user's umask."""
+    if _users is not None:
+        return _users
+    mask = os.umask(_PRIVATE)  # it can only be read by setting it
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def as_user() -> Iterator[None]:
+    """New files have the user's umask meanwhile, in all threads of this process."""
+    if _users is None:
+        yield
+        return
+    before = os.umask(_users)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -18,7 +18,7 @@ def main() -> None:
     """Run the command line once it is loaded."""
     if _printed(sys.argv[1:]):
         return
-    from replication.files.umask import keep_private
+    from replication.permissions import keep_private
 
     keep_private()  # configurations and ledgers may have passwords; rows are their owner's
     before = signal.getsignal(signal.SIGINT)

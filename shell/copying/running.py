@@ -12,7 +12,7 @@ from replication.datasets.copying.progress import CopyCounts, ProgressView
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import EntryKind
 from replication.errors import CopyIncompleteError
-from replication.files.umask import as_user
+from replication.permissions import as_user
 from shell.cli.render import Printer, bytes_text, seconds_text
 
 _BAR_EVERY_S, _LINE_EVERY_S = 0.2, 10.0

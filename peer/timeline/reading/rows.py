@@ -70,7 +70,7 @@ def _opened(read: ReadInstant, version: FileVersion, format: str) -> ds.Dataset:
             read.check({version.key})
             raise ChangedFileError(
                 f"{address} has {size} bytes, and the timeline says {version.size}",
-                "Something other than walship changed it: copy it again, then walship timeline refresh",
+                "Something other than walship changed it: copy it again",
             )
         return ds.dataset([path], format=check_format(format), filesystem=fs)
     except FileNotFoundError:

@@ -24,7 +24,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
 from replication.errors import ChangedFileError, RequestError, UnsafeNameError
-from replication.files.umask import user_umask
+from replication.permissions import user_umask
 
 _TRAITS = StoreTraits(
     is_local=True,

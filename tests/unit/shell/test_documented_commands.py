@@ -1,4 +1,4 @@
-"""Every command that README and the cookbook show is one that the command line takes."""
+"""Every command that README, the cookbook, hints and errors show is one that the command line takes."""
 
 from __future__ import annotations
 
@@ -54,3 +54,15 @@ def test_the_command_line_takes_what_a_page_shows(page: Path, monkeypatch: pytes
         except Exception as error:
             raise AssertionError(f"walship {shlex.join(words)}: {error!r}") from error
     assert len(lines) > 3
+
+
+def test_a_hint_names_verbs_that_there_are() -> None:
+    nouns = {name: noun.commands for name, noun in APP.commands.items() if hasattr(noun, "commands")}
+    missing = {
+        f"{path.relative_to(ROOT)}: walship {noun} {verb}"
+        for folder in ("replication", "peer", "shell")
+        for path in (ROOT / folder).rglob("*.py")
+        for noun, verb in re.findall(r"walship ([a-z]+) ([a-z]+)", path.read_text())
+        if noun in nouns and verb not in nouns[noun]
+    }
+    assert len(nouns) > 5 and not missing
