@@ -22,12 +22,14 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "Replication": {
         "replication": ("enablereplication", "disablereplication"),
         "status": ("status",),
-        "role": ("readonly",),
-        "failover": ("switchover", "failover", "lostwrites"),
-        "drill": ("drill",),
         "bootstrap": ("bootstrap",),
         "operate": ("pause", "resume", "throttle", "drain", "removehost"),
         "ops": ("ops",),
+    },
+    "Disaster recovery": {
+        "role": ("readonly",),
+        "failover": ("switchover", "failover", "failback", "lostwrites"),
+        "drill": ("drill",),
     },
     "Rows": {
         "data": ("write", "read", "sql"),
@@ -36,9 +38,8 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "quarantine": ("quarantine",),
         "verify": ("verify",),
         "trace": ("trace",),
-        "timeline": ("timeline",),
     },
-    "Whole files": {"copy": ("copy",), "dataset": ("dataset",)},
+    "Whole files": {"copy": ("copy",), "dataset": ("dataset",), "timeline": ("timeline",)},
     "Files and repair": {"wal": ("wal",), "restore": ("reincarnate", "rebuildledger")},
 }
 

@@ -103,7 +103,7 @@ def invite(
     tables: Tables = None,
     origins: Origins = None,
     defines: Defines = True,
-    hours: Annotated[float, typer.Option(min=0.01, max=720, help="How long it can be used.")] = 24.0,
+    hours: Annotated[float, typer.Option(metavar="HOURS", min=0.01, max=720, help="How long it can be used.")] = 24.0,
 ) -> None:
     """Invite another cluster to send tables here: it shows the text that this prints, once."""
     from peer.grants.listed import granting

@@ -42,7 +42,7 @@ class ReplaceOptions:
     checksum: Annotated[bool, typer.Option("--checksum", help="Compare contents, not size and time.")] = False
     delete: Annotated[bool, typer.Option("--delete", help="Remove files that the source does not have.")] = False
     max_delete: Annotated[
-        int | None, typer.Option("--max-delete", min=0, help="Remove none if there are more of them.")
+        int | None, typer.Option("--max-delete", metavar="N", min=0, help="Remove none if there are more of them.")
     ] = None
     backup_dir: Annotated[
         str, typer.Option("--backup-dir", metavar="DIR", help="Keep replaced and removed files there, below DST.")
@@ -54,17 +54,24 @@ class WriteOptions:
     """How new files are written and published."""
 
     preserve: Annotated[
-        str, typer.Option("--preserve", help="times, permissions, owner, group; with commas. Or all, or none.")
+        str,
+        typer.Option(
+            "--preserve", metavar="LIST", help="times, permissions, owner, group; with commas. Or all, or none."
+        ),
     ] = "times,permissions"
     verify: Annotated[bool, typer.Option("--verify", help="Read every file back before it is published.")] = False
     file_set: Annotated[
         Literal["directory", "dataset", "file"], typer.Option("--file-set", help="Which files appear together.")
     ] = "directory"
     block_size: Annotated[str, typer.Option("--block-size", metavar="SIZE", help="Of the target, on HDFS.")] = ""
-    replication: Annotated[int | None, typer.Option("--replication", min=1, help="Of the target, on HDFS.")] = None
+    replication: Annotated[
+        int | None, typer.Option("--replication", metavar="N", min=1, help="Of the target, on HDFS.")
+    ] = None
     convert: Annotated[
         list[str] | None,
-        typer.Option("--convert", help="gunzip, gzip, unzstd, zstd, untar, unzip, decrypt, encrypt=KEY."),
+        typer.Option(
+            "--convert", metavar="NAME", help="gunzip, gzip, unzstd, zstd, untar, unzip, decrypt, encrypt=KEY."
+        ),
     ] = None
 
 
@@ -73,9 +80,16 @@ class SpeedOptions:
     """How much is copied at once."""
 
     limit: Annotated[str, typer.Option("--limit", metavar="RATE", help="Bytes per second at most: 50MiB.")] = ""
-    threads: Annotated[int, typer.Option("--threads", min=0, max=256, help="That copy at once. 0 chooses.")] = 0
-    attempts: Annotated[int, typer.Option("--attempts", min=1, help="For each file.")] = 3
-    files_per_split: Annotated[int, typer.Option("--files-per-split", min=1, help="Small files in one task.")] = 128
+    threads: Annotated[
+        int,
+        typer.Option(
+            "--threads", metavar="N", min=0, max=256, help="Files or ranges that are copied at once; 0 chooses."
+        ),
+    ] = 0
+    attempts: Annotated[int, typer.Option("--attempts", metavar="N", min=1, help="Tries for each file.")] = 3
+    files_per_split: Annotated[
+        int, typer.Option("--files-per-split", metavar="N", min=1, help="Small files in one task.")
+    ] = 128
     range_size: Annotated[str, typer.Option("--range-size", metavar="SIZE", help="Parts of large files.")] = "64MiB"
 
 
@@ -93,7 +107,9 @@ class RunOptions:
     retry_suspended: Annotated[bool, typer.Option("--retry-suspended", help="Publish again what failed too often.")] = (
         False
     )
-    report: Annotated[Path | None, typer.Option("--report", help="Write each file's outcome there, as JSON.")] = None
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write each file's outcome there, as JSON.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

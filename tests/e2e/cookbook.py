@@ -18,10 +18,10 @@ def commands(page: str) -> list[list[str]]:
     return [words[1:] for words in lines if words]
 
 
-def script(page: str) -> str:
-    """The page's program, which starts with ``#!``."""
+def program(page: str, language: str) -> str:
+    """The page's only program in a language."""
     text = (ROOT / "deploy/cookbook" / f"{page}.md").read_text()
-    (found,) = re.findall(r"```bash\n(#!.*?)```", text, re.DOTALL)
+    (found,) = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
     return str(found)
 
 
@@ -51,6 +51,6 @@ def follow(
         assert words[0] == "--cluster"
         site, rest = files[words[1]], words[2:]
         given = [str(files[word].file) if word in files else table if word == "ops.airports" else word for word in rest]
-        given = [str(site.file.parent / word) if word.endswith(".parquet") else word for word in given]
+        given = [str(site.file.parent / word) if word.endswith((".parquet", ".sql")) else word for word in given]
         printed.append(site.shell(*given))
     return printed

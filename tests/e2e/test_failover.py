@@ -21,7 +21,7 @@ from peer.failover.role_change import RoleChange
 from replication.errors import ReadOnlyClusterError, ReplicationError
 from shell.processes.launched import await_ready
 from tests.e2e.conftest import START_TIMEOUT_S, Site, define, processes_below, start
-from tests.e2e.cookbook import follow, script
+from tests.e2e.cookbook import follow, program
 from tests.waiting import wait_until
 
 Pair = tuple[Site, Site]
@@ -341,7 +341,7 @@ def nothing(_: Site) -> None:
 def test_the_page_on_switchover_does_what_it_says_and_its_hook_runs(pair: Pair) -> None:
     east, west = pair
     hook = east.file.parent / "hooks" / "10-dns"
-    hook.write_text(script("switchover"))
+    hook.write_text(program("switchover", "bash"))
     hook.chmod(0o755)
     put(east, 40, 3, "page")
     await_same(east, west)
@@ -352,6 +352,21 @@ def test_the_page_on_switchover_does_what_it_says_and_its_hook_runs(pair: Pair) 
     hook.unlink()
     assert log == ["pause jobs that write to east", "point db.example.com at west"]
     assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]
+
+
+def test_the_page_on_drills_does_what_it_says(pair: Pair) -> None:
+    east, west = pair
+    put(east, 45, 3, "page")
+    await_same(east, west)
+    probe = west.file.parent / "probes" / "rows.sql"
+    probe.parent.mkdir()
+    probe.write_text(program("drill", "sql").replace("ops.airports", "ops.t"))
+    done, history, scheduled, ended, plan = follow("drill", pair, "ops.t", nothing)
+    assert "passed" in done and "passed" in history and "drill" not in plan.split("warning")[-1]
+    assert "0 3 * * *" in scheduled and "0 3 * * *" not in ended
+    assert {n: rows(west)[n] for n in (45, 47)} == {45: "page45", 47: "page47"}, (
+        "the probe deleted them on the fork only"
+    )
 
 
 def test_the_pages_on_failover_and_the_return_of_the_old_site_do_what_they_say(pair: Pair) -> None:
