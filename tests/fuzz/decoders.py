@@ -247,7 +247,7 @@ def _core() -> dict[str, Decoder]:
             lambda raw, value: _again(lambda v: v.to_json().encode(), lambda r: foreign_table(r.decode()), raw, value),
         ),
         "schema_body": Decoder(_load_schema, tuple(each.body for each in true.VERSIONS.values())),
-        "table.columns": Decoder(_table_of_columns, tuple(map(_columns, true.SPECS))),
+        "table.columns": Decoder(_table_of_columns, (_columns(true.PLAIN),)),
         "succession": _both(Succession.encode, Succession.decode, true.FAILED_OVER, true.PLANNED),
         "succession.packed": Decoder(lambda raw: Succession.decode(zlib.compress(raw, 1)), (failed_over, plain)),
     }

@@ -214,5 +214,6 @@ class World:
             replay=SimpleNamespace(set_folded=set_folded),
             derivations=SimpleNamespace(all=list),
             bootstraps=SimpleNamespace(forget=lambda table, forgotten: None),
+            rules=SimpleNamespace(all=list),
         )
         return cast(Ledger, parts)

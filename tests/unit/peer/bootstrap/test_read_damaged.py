@@ -38,10 +38,10 @@ def test_rows_that_are_read(damaged: str, tmp_path: Path) -> None:
     with open_duckdb() as connection:
         connection.execute("set threads = 1")
         with pytest.raises(StorageError, match=r"a\.parquet.*from a backup"):
-            reading._result(connection, damaged).read_all()
+            reading.query_result(connection, damaged).read_all()
         output = tmp_path / "out.parquet"
         with pytest.raises(StorageError, match=r"a\.parquet.*from a backup"):
-            save_rows(output, iter(reading._result(connection, damaged)))
+            save_rows(output, iter(reading.query_result(connection, damaged)))
         assert not output.exists()
 
 

@@ -180,11 +180,11 @@ def test_status_says_when_no_host_derives(site: DerivingSite) -> None:
 def test_up_starts_the_role_where_replay_runs(site: DerivingSite, named: str, starts: bool) -> None:
     roles = chosen_roles(site.config, named)
     with _later(site.config, roles) as later:
-        assert list(later) == (["derive"] if starts else [])
+        assert ("derive" in later) == starts
         assert not any(wanted() for wanted in later.values())
         site.ledger.tables.create(table("ops.source"))
         site.define("ops.public", "ops.source", "select")
-        assert all(wanted() for wanted in later.values())
+        assert [role for role, wanted in later.items() if wanted()] == (["derive"] if starts else [])
 
 
 def test_a_host_that_lost_the_election_releases_the_batch_ids_it_began(site: DerivingSite) -> None:

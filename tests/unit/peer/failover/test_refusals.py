@@ -19,7 +19,7 @@ from replication.core.roles import Role, RoleState
 from replication.errors import RequestError
 from replication.ledger.base import Peer
 from replication.ledger.sql.memory import MemoryLedger
-from replication.settings import FailoverSection
+from replication.settings import DrillsSection, FailoverSection
 from tests.sites import table
 
 EAST, WEST = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west"), 1))
@@ -36,7 +36,7 @@ def change() -> Iterator[RoleChange]:
         for spec, phase in ((table(), Phase.BOOTSTRAPPING), (table("ops.weather"), Phase.LIVE)):
             ledger.tables.create(spec)
             ledger.landing.declare_route(EAST, spec.uuid, "default", 1, {}, phase=phase)
-        config = SimpleNamespace(failover=FailoverSection())
+        config = SimpleNamespace(failover=FailoverSection(), drills=DrillsSection())
         cluster = SimpleNamespace(
             id=WEST, name="west", ledger=ledger, coordination=coordination, config=config, tables=ledger.tables.all
         )

@@ -24,6 +24,7 @@ class _Role:
     """A role without a process, ready as soon as it is started."""
 
     restarts = 0
+    is_settled = True
 
     def __init__(self, role: str, config: object, file: Path, first_backoff_s: float) -> None:
         self.role = role
