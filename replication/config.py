@@ -12,6 +12,7 @@ import codecs
 import ipaddress
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -43,6 +44,7 @@ from replication.settings import (
     sqlite_url,
 )
 
+_PORT = re.compile(r":\d+\Z")  # which a server of ZooKeeper may leave out
 _SSL_MODES = ("require", "verify-ca", "verify-full")  # of a URL of PostgreSQL
 ENV_PREFIX = "WALSHIP_"
 # Of the command line, the caches and the tests: not configuration, so not refused as unknown keys.
@@ -358,7 +360,7 @@ def _contradictions(config: Config) -> Iterator[str]:
 def _plain_connections(config: Config) -> Iterator[str]:
     """Which connections to servers off loopback would be in plain text."""
     zookeeper, url = config.zookeeper, urlsplit(config.ledger.url)
-    hosts = [server.rpartition(":")[0].strip("[]") for server in zookeeper.servers.split(",") if server]
+    hosts = [_PORT.sub("", server).strip("[]") for server in zookeeper.servers.split(",") if server]
     if not zookeeper.secured and (far := [host for host in hosts if not _is_loopback(host)]):
         yield (
             f"zookeeper.servers: {far[0]} is not loopback and there is no TLS; set zookeeper.ca, "

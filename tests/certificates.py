@@ -12,6 +12,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from replication.coordination.tls import ZookeeperTls
+from replication.link.tls import LinkTls
+
+
+def write_secret(file: Path, content: bytes) -> str:
+    """Write a file that only its owner can read; its path."""
+    file.touch(mode=0o600)
+    file.write_bytes(content)
+    return str(file)
+
+
+def tls_section(folder: Path, issued: LinkTls, prefix: str = "") -> dict[str, str]:
+    """Write a cluster's files; the keys of a configuration's ``[tls]``."""
+    contents = {"ca": issued.ca, "cert": issued.cert, "key": issued.key}
+    return {name: write_secret(folder / f"{prefix}{name}", content) for name, content in contents.items()}
 
 
 class Authority:
@@ -40,9 +54,7 @@ class Authority:
         return {"ca": files.ca, "cert": files.certificate, "key": files.key}
 
     def _write(self, name: str, content: bytes) -> str:
-        (self._folder / name).write_bytes(content)
-        (self._folder / name).chmod(0o600)
-        return str(self._folder / name)
+        return write_secret(self._folder / name, content)
 
     def _sign(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, address: str | None, cluster: str, *, ca: bool

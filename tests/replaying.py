@@ -85,6 +85,7 @@ class TableSite(Site):
         assert isinstance(self.tables, MemoryTables)
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(self.config.data_dir, folder, ignore=shutil.ignore_patterns("ledger.db*"))
+        (folder / "ledger.db").touch(mode=0o600)
         ledgers = (self.config.data_dir / "ledger.db", folder / "ledger.db")
         with closing(sqlite3.connect(ledgers[0])) as there, closing(sqlite3.connect(ledgers[1])) as here:
             there.backup(here)

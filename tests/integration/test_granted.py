@@ -30,11 +30,11 @@ from replication.errors import PeerRefusedError
 from replication.ledger.base import Invitation
 from replication.link.base import Ack, Reason, Refusal
 from replication.settings import TlsSection
+from tests.certificates import tls_section
 from tests.hostile import of_other_users
 from tests.integration.receiving import Pair, answer, refused
 from tests.integration.test_hostile_frames import forged, sent
 from tests.integration.test_link_tls import AUTHORITY
-from tests.integration.test_strangers import tls_section
 from tests.sites import table
 
 NORTH = ClusterId("north", uuid4())

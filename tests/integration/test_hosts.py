@@ -46,6 +46,7 @@ from replication.tables.memory import MemoryTables
 from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
+from tests.certificates import tls_section
 from tests.integration.test_link_tls import Authority
 from tests.sites import Site, rows, site_of, table
 from tests.waiting import wait_until
@@ -62,10 +63,7 @@ class Hosted:
         def section(host: str, cluster: str = "west") -> dict[str, str]:
             if not secured:
                 return {}
-            issued = authority.issue(cluster)
-            for name, pem in (("ca", issued.ca), ("cert", issued.cert), ("key", issued.key)):
-                (folder / f"{host}.{name}").write_bytes(pem)
-            return {name: str(folder / f"{host}.{name}") for name in ("ca", "cert", "key")}
+            return tls_section(folder, authority.issue(cluster), f"{host}.")
 
         self.stranger = section("stranger", "east")
         self.one = Site(folder, "west", host="w1", tls=section("w1"))

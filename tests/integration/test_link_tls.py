@@ -18,6 +18,7 @@ from replication.errors import PeerRefusedError, PeerUnavailableError
 from replication.link.base import Hello, PeerLink
 from replication.link.grpc_client import connect
 from replication.link.tls import LinkTls
+from tests.certificates import tls_section
 from tests.sites import Site
 
 
@@ -66,12 +67,7 @@ Connect = Callable[..., PeerLink]
 
 @pytest.fixture
 def west(tmp_path: Path) -> Iterator[Site]:
-    issued = AUTHORITY.issue("west")
-    section = {}
-    for name, content in (("ca", issued.ca), ("cert", issued.cert), ("key", issued.key)):
-        (tmp_path / name).write_bytes(content)
-        section[name] = str(tmp_path / name)
-    site = Site(tmp_path, "west", tls=section)
+    site = Site(tmp_path, "west", tls=tls_section(tmp_path, AUTHORITY.issue("west")))
     yield site
     site.close()
 

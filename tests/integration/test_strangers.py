@@ -12,20 +12,12 @@ from peer.receive.receiver import Receiver
 from replication.core.ids import ClusterId, StreamId
 from replication.errors import PeerRefusedError
 from replication.link.base import Hello, PeerLink, Route
-from replication.link.tls import LinkTls
+from tests.certificates import tls_section
 from tests.hostile import NOBODY, calling, of_other_users, run_as_nobody
 from tests.integration.test_link_tls import AUTHORITY
 from tests.sites import Site, rows, table
 
 PRINTER = ClusterId("printer", uuid4())
-
-
-def tls_section(folder: Path, issued: LinkTls) -> dict[str, str]:
-    section = {}
-    for name, content in (("ca", issued.ca), ("cert", issued.cert), ("key", issued.key)):
-        (folder / name).write_bytes(content)
-        section[name] = str(folder / name)
-    return section
 
 
 @pytest.fixture

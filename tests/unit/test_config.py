@@ -337,7 +337,7 @@ def test_servers_beyond_loopback_are_reached_over_tls_or_plain_text_is_asked_for
     }
     assert "zookeeper.servers: zk1 is not loopback" in problems_of(None, overrides)
     load(None, {**overrides, "tls": {"allow_plaintext": True}}, {})
-    load(None, {**overrides, "zookeeper": {**far, "servers": "127.0.0.1:2181,[::1]:2181"}}, {})
+    load(None, {**overrides, "zookeeper": {**far, "servers": "127.0.0.1:2181,[::1]:2181,127.0.0.2,[::1]"}}, {})
     overrides = {"cluster": {"name": "east"}, "replay": {"enabled": False}}
     for url, said in (
         ("postgresql://u@db/east", "ledger.url: db is not loopback"),
