@@ -357,7 +357,7 @@ def test_the_page_on_switchover_does_what_it_says_and_its_hook_runs(pair: Pair) 
 def test_the_page_on_drills_does_what_it_says(pair: Pair) -> None:
     east, west = pair
     put(east, 45, 3, "page")
-    await_same(east, west)
+    await_complete(west, east)
     probe = west.file.parent / "probes" / "rows.sql"
     probe.parent.mkdir()
     probe.write_text(program("drill", "sql").replace("ops.airports", "ops.t"))
