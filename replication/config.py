@@ -9,15 +9,12 @@ The sections and their keys are in ``replication/settings.py``.
 from __future__ import annotations
 
 import codecs
-import ipaddress
 import json
 import os
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -43,9 +40,8 @@ from replication.settings import (
     split_address,
     sqlite_url,
 )
+from replication.tls_checks import is_loopback, plain_connections, unfit_files
 
-_PORT = re.compile(r":\d+\Z")  # which a server of ZooKeeper may leave out
-_SSL_MODES = ("require", "verify-ca", "verify-full")  # of a URL of PostgreSQL
 ENV_PREFIX = "WALSHIP_"
 # Of the command line, the caches and the tests: not configuration, so not refused as unknown keys.
 _OTHER_VARIABLES = ("CLUSTER", "CONFIG", "CACHE", "DEBUG", "DRILL")
@@ -315,23 +311,25 @@ def _without_faults(layers: Mapping[str, Any], fault: ValidationError, context: 
 def _contradictions(config: Config) -> Iterator[str]:
     tls, receiver, worker, zookeeper = config.tls, config.receiver, config.worker, config.zookeeper
     files = {"ca": tls.ca, "cert": tls.cert, "key": tls.key}
-    yield from _unfit_files("tls", files)
-    yield from _unfit_files("zookeeper", {"ca": zookeeper.ca, "cert": zookeeper.cert, "key": zookeeper.key})
-    if zookeeper.embedded and not (zookeeper.secured or tls.allow_plaintext or _is_loopback(zookeeper.listen)):
+    yield from unfit_files("tls", files)
+    if tls.deny is not None and not tls.deny.is_file():
+        yield f"tls.deny: there is no file {tls.deny}; make an empty one, and name certificates there later"
+    yield from unfit_files("zookeeper", {"ca": zookeeper.ca, "cert": zookeeper.cert, "key": zookeeper.key})
+    if zookeeper.embedded and not (zookeeper.secured or tls.allow_plaintext or is_loopback(zookeeper.listen)):
         yield (
             f"zookeeper.listen: {zookeeper.listen} is not loopback and there is no TLS; set zookeeper.ca, "
             "zookeeper.cert and zookeeper.key, or tls.allow_plaintext = true on a network you trust"
         )
     if not tls.allow_plaintext:
-        yield from _plain_connections(config)
+        yield from plain_connections(zookeeper, config.ledger.url if config.shares_ledger else "")
     host, _ = split_address(receiver.listen)
-    if not (tls.enabled or tls.allow_plaintext or any(files.values()) or _is_loopback(host)):
+    if not (tls.enabled or tls.allow_plaintext or any(files.values()) or is_loopback(host)):
         yield (
             f"receiver.listen: {receiver.listen} is not loopback and there is no TLS; "
             "set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust"
         )
     there, _ = split_address(config.timeline.listen)
-    if not (tls.enabled or tls.allow_plaintext or any(files.values()) or _is_loopback(there)):
+    if not (tls.enabled or tls.allow_plaintext or any(files.values()) or is_loopback(there)):
         yield (
             f"timeline.listen: {config.timeline.listen} is not loopback and there is no TLS; "
             "set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust"
@@ -355,44 +353,6 @@ def _contradictions(config: Config) -> Iterator[str]:
         )
     if config.writer.lease_s < 2 * config.master.interval_s:
         yield "writer.lease_s: less than twice master.interval_s"
-
-
-def _plain_connections(config: Config) -> Iterator[str]:
-    """Which connections to servers off loopback would be in plain text."""
-    zookeeper, url = config.zookeeper, urlsplit(config.ledger.url)
-    hosts = [_PORT.sub("", server).strip("[]") for server in zookeeper.servers.split(",") if server]
-    if not zookeeper.secured and (far := [host for host in hosts if not _is_loopback(host)]):
-        yield (
-            f"zookeeper.servers: {far[0]} is not loopback and there is no TLS; set zookeeper.ca, "
-            "zookeeper.cert and zookeeper.key, or tls.allow_plaintext = true on a network you trust"
-        )
-    asked = dict(parse_qsl(url.query))
-    host = url.hostname or asked.get("host", "")
-    is_far = config.shares_ledger and host and not host.startswith("/") and not _is_loopback(host)
-    if is_far and asked.get("sslmode") not in _SSL_MODES:
-        yield (
-            f"ledger.url: {host} is not loopback and there is no TLS; add ?sslmode=verify-full and sslrootcert=FILE, "
-            "or set tls.allow_plaintext = true on a network you trust"
-        )
-
-
-def _unfit_files(section: str, files: Mapping[str, Path | None]) -> Iterator[str]:
-    """What is wrong with the three PEM files of mutual TLS; nothing when none is given."""
-    if any(files.values()):
-        for key, file in files.items():
-            if file is None:
-                yield f"{section}.{key}: missing; mutual TLS needs ca, cert and key"
-            elif not file.is_file():
-                yield f"{section}.{key}: there is no file {file}"
-            elif key == "key" and (reason := exposed(file)):
-                yield f"{section}.key: {reason}"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"  # other names may resolve to anything
 
 
 def _toml_line(key: str, spec: FieldInfo, given: Mapping[str, Any]) -> str:

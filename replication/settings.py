@@ -251,6 +251,7 @@ class TlsSection(_Section):
     ca: OptionalPath = Field(None, description="PEM file: the authority of both sides' certificates")
     cert: OptionalPath = Field(None, description="PEM file: this cluster's certificate")
     key: OptionalPath = Field(None, description="PEM file: the key of cert")
+    deny: OptionalPath = Field(None, description="file of revoked certificates: a SHA-256 fingerprint a line")
     allow_plaintext: bool = Field(False, description="allow connections without TLS beyond loopback")
 
     @property

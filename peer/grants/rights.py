@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from hashlib import sha256
 
 from replication import log
@@ -36,18 +36,29 @@ class CallerRights:
         ledger: the cluster's.
         allow_plaintext: whether callers without TLS are believed, because the network is trusted.
         accept: which callers without a grant get one.
+        denied: fingerprints of revoked certificates.
     """
 
-    def __init__(self, ledger: Ledger, *, allow_plaintext: bool = False, accept: Accept = "defined") -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        allow_plaintext: bool = False,
+        accept: Accept = "defined",
+        denied: Container[str] = frozenset(),
+    ) -> None:
         self._ledger = ledger
         self._allow_plaintext = allow_plaintext
         self._accept: Accept = accept
+        self._denied = denied
 
     def admit(self, call: str, caller: Caller) -> None:
         """Raise PeerRefusedError unless ``caller`` may make a call of that name at all."""
         stranger = unknown_caller(caller, self._allow_plaintext)
         if stranger is not None:
             raise stranger
+        if (revoked := self._revoked(caller)) is not None:
+            raise revoked
         if caller.invitation:
             self._redeem(caller)
         if call in PUBLIC_CALLS:
@@ -120,8 +131,19 @@ class CallerRights:
         if not any(rule.table == spec.uuid and rule.peer in peers for rule in self._ledger.rules.all()):
             check_table(grant, self._ledger.cluster, spec.name)
 
+    def _revoked(self, caller: Caller) -> PeerRefusedError | None:
+        if not caller.fingerprint or caller.fingerprint not in self._denied:
+            return None
+        name, own = caller.cluster.name, self._ledger.cluster.name
+        what = f"{own} takes the certificate {caller.fingerprint[:16]}... of {name} no more: it is revoked"
+        return PeerRefusedError(
+            what, f"Give {name} another certificate, or take it out of tls.deny on {own}", reason=NOT_GRANTED
+        )
+
     def _grant_of(self, caller: Caller) -> Grant | PeerRefusedError:
         name = caller.cluster.name
+        if (revoked := self._revoked(caller)) is not None:
+            return revoked
         made = self._ledger.grants.of(name)
         peer = next((peer.cluster for peer in self._ledger.rules.peers() if peer.name == name), None)
         grant = None if made is None or made.asked else made.grant

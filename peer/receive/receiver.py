@@ -24,8 +24,8 @@ from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.files.notifier import Listening, Notifier
 from replication.ledger.base import Ledger
-from replication.link import tls
 from replication.link.grpc_server import LinkServer
+from replication.link.tls_files import DeniedCertificates, TlsFiles
 from replication.roles.takeover import Takeover
 from replication.settings import split_address
 
@@ -73,15 +73,22 @@ class Receiver:
             lambda: self._keeps_tables,
             self._conversations.begin,
             RangeReads(ledger, config.cluster.host),
-            CallerRights(ledger, allow_plaintext=config.tls.allow_plaintext, accept=config.receiver.accept),
+            CallerRights(
+                ledger,
+                allow_plaintext=config.tls.allow_plaintext,
+                accept=config.receiver.accept,
+                denied=DeniedCertificates(config.tls.deny),
+            ),
             directory,
             Takeover(ledger, coordination),
         )
         try:
+            tls = TlsFiles(config.tls)
             self._server = LinkServer(
                 self._reception,
                 config.receiver.listen,
-                tls=tls.load(config.tls),
+                tls=tls.get(),
+                renewed=tls.get,
                 allow_plaintext=config.tls.allow_plaintext,
                 message_bytes_max=config.receiver.message_bytes_max,
                 streams_max=config.receiver.streams_max,

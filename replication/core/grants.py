@@ -34,12 +34,14 @@ class Caller:
 
     ``certified`` are the cluster names in its certificate, None without TLS. ``is_same_user``: the connection belongs
     to the user on this machine that the receiver runs as. ``invitation`` is the secret of one that it shows.
+    ``fingerprint`` is the SHA-256 of its certificate.
     """
 
     cluster: ClusterId
     certified: frozenset[str] | None = None
     is_same_user: bool = False
     invitation: str = field(default="", repr=False)
+    fingerprint: str = ""
 
     @property
     def proved_name(self) -> str:

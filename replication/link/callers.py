@@ -16,6 +16,7 @@ from replication.link import channel
 from replication.link.base import Reason
 from replication.link.local_user import is_own
 from replication.link.tls import caller_names
+from replication.link.tls_files import fingerprint
 
 _SHAPES = {
     (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
@@ -79,8 +80,11 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
         except FormatError:
             what = "the caller does not say which cluster it is"
             raise PeerRefusedError(what, "Upgrade walship there", reason=Reason.VERSION.value) from None
-        names = caller_names(context.auth_context()) if self._is_tls else None
-        return Caller(cluster, names, is_own(context.peer(), self.port), said.get(channel.INVITATION_KEY, ""))
+        invitation, is_same_user = said.get(channel.INVITATION_KEY, ""), is_own(context.peer(), self.port)
+        if not self._is_tls:
+            return Caller(cluster, None, is_same_user, invitation)
+        auth = context.auth_context()
+        return Caller(cluster, caller_names(auth), is_same_user, invitation, fingerprint(auth))
 
 
 def refuse(context: grpc.ServicerContext, error: PeerRefusedError) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -11,7 +12,7 @@ from replication.link import channel
 from replication.link.base import ReceiverService
 from replication.link.callers import CallerCheck
 from replication.link.grpc_servicer import LinkServicer
-from replication.link.tls import LinkTls, check_plaintext
+from replication.link.tls import LinkTls, check_plaintext, server_credentials
 
 _CALLS_MAX = 32  # at once, beside streams
 
@@ -22,6 +23,8 @@ class LinkServer:
     Args:
         service: what answers.
         listen: host:port; port 0 takes a free one, which ``port`` then has.
+        tls: for callers with a certificate only; None is plain text.
+        renewed: gives what stands in place of ``tls`` before each handshake.
         streams_max: streams open at once; more are refused. Other calls have threads of their own.
 
     Raises:
@@ -34,6 +37,7 @@ class LinkServer:
         listen: str,
         *,
         tls: LinkTls | None = None,
+        renewed: Callable[[], LinkTls | None] = lambda: None,
         allow_plaintext: bool = False,
         message_bytes_max: int = 8 << 20,
         streams_max: int = 64,
@@ -68,7 +72,7 @@ class LinkServer:
             if tls is None:
                 self.port = self._server.add_insecure_port(listen)
             else:
-                self.port = self._server.add_secure_port(listen, tls.server())
+                self.port = self._server.add_secure_port(listen, server_credentials(tls, renewed))
         except RuntimeError:
             self.port = 0
         check.port = self.port

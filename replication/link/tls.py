@@ -6,8 +6,7 @@ is for loopback, or where the configuration allows it.
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import grpc
 
 from replication.errors import ConfigError
 from replication.settings import TlsSection, split_address
+from replication.tls_checks import is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,6 @@ class LinkTls:
     ca: bytes
     cert: bytes
     key: bytes = field(repr=False)
-
-    def server(self) -> grpc.ServerCredentials:
-        """For the receiver's port: callers without a certificate of this authority are refused."""
-        return grpc.ssl_server_credentials([(self.key, self.cert)], self.ca, require_client_auth=True)
 
     def client(self) -> grpc.ChannelCredentials:
         """For a sender."""
@@ -48,6 +44,26 @@ def _read(file: Path) -> bytes:
         raise ConfigError(f"{file} cannot be read: {error.strerror}", "Check tls.ca, tls.cert and tls.key") from None
 
 
+def server_credentials(first: LinkTls, renewed: Callable[[], LinkTls | None]) -> grpc.ServerCredentials:
+    """For a receiver's port: callers without a certificate of the authority are refused.
+
+    ``renewed`` is asked before each handshake; what it gives is used from then on, if it is not None.
+    """
+    used = [first]
+
+    def configuration(tls: LinkTls) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(tls.key, tls.cert)], tls.ca)
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        now = renewed()
+        if now is None or now == used[0]:
+            return None
+        used[0] = now
+        return configuration(now)
+
+    return grpc.dynamic_ssl_server_credentials(configuration(first), fetch, require_client_authentication=True)
+
+
 def check_plaintext(address: str, tls: LinkTls | None, allow_plaintext: bool) -> None:
     """Raise ConfigError when ``address`` would be spoken to in plain text although it is not loopback."""
     if tls is None and not allow_plaintext and not is_loopback(split_address(address)[0]):
@@ -55,14 +71,6 @@ def check_plaintext(address: str, tls: LinkTls | None, allow_plaintext: bool) ->
             f"{address} is not loopback and there is no TLS",
             "Set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust",
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` can only be this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def caller_names(auth: Mapping[str, Sequence[bytes]]) -> frozenset[str]:

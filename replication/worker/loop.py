@@ -23,9 +23,9 @@ from replication.core.succession import Succession
 from replication.errors import FormatError, ReplicationError, SuccessionError
 from replication.files.notifier import Listening, NotificationListener, Notifier
 from replication.ledger.base import Ledger
-from replication.link import tls
 from replication.link.base import PeerLink
 from replication.link.grpc_client import connect
+from replication.link.tls_files import TlsFiles
 from replication.roles.takeover import Takeover
 from replication.worker.ask_peers import ask_who_took_over
 from replication.worker.enrolment import Enrolment
@@ -51,7 +51,7 @@ class Worker:
         self._config = config
         self._coordination = coordination
         self._stop = stop
-        self._tls = tls.load(config.tls)
+        self._tls = TlsFiles(config.tls)
         self._role = RoleState()
         self._assigned = Assignment(0)
         self._announced = 0
@@ -203,7 +203,7 @@ class Worker:
             address,
             peer,
             self._cluster,
-            tls=self._tls,
+            tls=self._tls.get(),
             allow_plaintext=self._config.tls.allow_plaintext,
             message_bytes_max=self._config.worker.message_bytes_max,
             timeout_s=_CALL_TIMEOUT_S,

@@ -20,6 +20,7 @@ FLOORS = {
     "replication.config": 2,
     "replication.log": 2,
     "replication.permissions": 2,
+    "replication.tls_checks": 2,
     "replication.files": 3,
     "replication.coordination": 3,
     "replication.ledger": 3,

@@ -139,7 +139,7 @@ class TimelineServer:
                 ) from None
 
     def _check_plaintext(self) -> None:
-        from replication.link.tls import is_loopback
+        from replication.tls_checks import is_loopback
 
         host, _ = split_address(self._section.listen)
         if not (self._tls.enabled or self._tls.allow_plaintext or is_loopback(host)):

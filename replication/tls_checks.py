@@ -1,0 +1,53 @@
+"""Checks of a configuration's connections: what leaves this machine goes over TLS, and its files can be used."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from replication.permissions import exposed
+from replication.settings import ZooKeeperSection
+
+_PORT = re.compile(r":\d+\Z")  # which a server of ZooKeeper may leave out
+_SSL_MODES = ("require", "verify-ca", "verify-full")  # of a URL of PostgreSQL
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` can only be this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"  # other names may resolve to anything
+
+
+def plain_connections(zookeeper: ZooKeeperSection, ledger_url: str) -> Iterator[str]:
+    """Which connections to servers off loopback would be in plain text. ``ledger_url`` is "" for SQLite."""
+    url = urlsplit(ledger_url)
+    hosts = [_PORT.sub("", server).strip("[]") for server in zookeeper.servers.split(",") if server]
+    if not zookeeper.secured and (far := [host for host in hosts if not is_loopback(host)]):
+        yield (
+            f"zookeeper.servers: {far[0]} is not loopback and there is no TLS; set zookeeper.ca, "
+            "zookeeper.cert and zookeeper.key, or tls.allow_plaintext = true on a network you trust"
+        )
+    asked = dict(parse_qsl(url.query))
+    host = url.hostname or asked.get("host", "")
+    if host and not host.startswith("/") and not is_loopback(host) and asked.get("sslmode") not in _SSL_MODES:
+        yield (
+            f"ledger.url: {host} is not loopback and there is no TLS; add ?sslmode=verify-full and sslrootcert=FILE, "
+            "or set tls.allow_plaintext = true on a network you trust"
+        )
+
+
+def unfit_files(section: str, files: Mapping[str, Path | None]) -> Iterator[str]:
+    """What is wrong with the three PEM files of mutual TLS; nothing when none is given."""
+    if any(files.values()):
+        for key, file in files.items():
+            if file is None:
+                yield f"{section}.{key}: missing; mutual TLS needs ca, cert and key"
+            elif not file.is_file():
+                yield f"{section}.{key}: there is no file {file}"
+            elif key == "key" and (reason := exposed(file)):
+                yield f"{section}.{key}: {reason}"
