@@ -170,7 +170,8 @@ def test_a_landed_duplicate_is_used_and_nothing_is_sent_again(world: World) -> N
 
     def spared() -> int:
         """How many frames of the file landed by way of north too."""
-        found, streams = 0, world.west.ledger.landing.coverage()
+        found = 0
+        streams = [each for each in world.west.ledger.landing.coverage() if each.table == world.spec.uuid]
         for duplicates, begin, end in world.west.ledger.salvage.duplicates(row.file, streams):
             found += len(list(scan(Path(duplicates.path).read_bytes()[:end], begin)))
         return found
