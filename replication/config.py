@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
+from replication.core.roles import LEASE_S_MAX
 from replication.errors import ConfigError
 from replication.log import has_secrets
 from replication.permissions import exposed
@@ -341,6 +342,7 @@ def _contradictions(config: Config) -> Iterator[str]:
     for section, value in (("worker", worker), ("master", config.master), ("timeline", config.timeline)):
         if value.retry_min_s > value.retry_max_s:
             yield f"{section}.retry_min_s: more than {section}.retry_max_s"
+    yield from _unfit_lease(config)
     if not config.zookeeper.embedded and not config.zookeeper.servers:
         yield "zookeeper.servers: missing; name the ensemble, or set zookeeper.embedded = true"
     if config.zookeeper.root and not config.zookeeper.root.startswith("/"):
@@ -353,6 +355,20 @@ def _contradictions(config: Config) -> Iterator[str]:
         )
     if config.writer.lease_s < 2 * config.master.interval_s:
         yield "writer.lease_s: less than twice master.interval_s"
+
+
+def _unfit_lease(config: Config) -> Iterator[str]:
+    section = config.failover
+    for kind, key in (("peer", "lease_peer"), ("witness", "witness")):
+        if (section.lease == kind) != bool(getattr(section, key)):
+            yield f"failover.{key}: name it where failover.lease is {kind}, and only there"
+    if section.lease != "own" and config.writer.lease_s > LEASE_S_MAX:
+        yield f"writer.lease_s: more than {LEASE_S_MAX:g} s, for which no failover should wait"
+    servers, _, root = section.witness.partition("/")
+    if section.witness and not (servers and root):
+        yield f"failover.witness: {section.witness} is no host:port[,host:port...]/root"
+    if servers and servers == config.zookeeper.servers:
+        yield "failover.witness: this cluster's own ZooKeeper; name one at a third place"
 
 
 def _toml_line(key: str, spec: FieldInfo, given: Mapping[str, Any]) -> str:

@@ -299,6 +299,14 @@ class TimelineSection(_Section):
 class FailoverSection(_Section):
     """Switchover and failover."""
 
+    lease: Literal["own", "peer", "witness"] = Field(
+        "own",
+        description="who confirms that writers may ack: own: this ZooKeeper alone, and what is acked during a cut is "
+        "lost in a failover; peer, witness: they, too: a cut from them stops writes, a failover waits for lease_s; set "
+        "it alike in all clusters",
+    )
+    lease_peer: str = Field("", description="the peer that confirms, where lease is peer")
+    witness: str = Field("", description="host:port[,...]/root of a third ZooKeeper, or another cluster's, to confirm")
     hooks: OptionalPath = Field(None, description="folder of programs that run before and after each phase")
     hook_timeout_s: Seconds = Field(30.0, description="a hook that takes longer is killed and has failed")
 

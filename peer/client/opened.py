@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from peer.client.contacts import KeptLinks
+from peer.client.granter import lease_terms
 from peer.client.known_tables import KnownTables
 from replication.config import Config
 from replication.coordination.access import read_access
@@ -90,9 +91,9 @@ class OpenedParts:
             if self._writer is None:
                 self._check()
                 config = self._config
-                self._writer = Writer(
-                    self._ledger, self.coordination, str(config.wal_dir), config.cluster.host, config.writer
-                )
+                place = str(config.wal_dir), config.cluster.host
+                lease = lease_terms(config, self._ledger)
+                self._writer = Writer(self._ledger, self.coordination, *place, config.writer, lease=lease)
             return self._writer
 
     @property

@@ -22,6 +22,7 @@ from replication.errors import CoordinationError, ReplicationError, WaitTimeoutE
 from replication.ledger.base import Derivation, Ledger
 from replication.retries import Retries
 from replication.tables.base import Catalog
+from replication.writer.wal.registration import LeaseTerms
 from replication.writer.writer import Writer
 
 POLL_S = 0.3
@@ -41,6 +42,7 @@ class DeriveRole:
         stop: when set, the role ends after the steps that are under way.
         catalog: where the tables are.
         wait: returns when a position is visible here, or raises ``WaitTimeoutError`` after the given seconds.
+        lease: the terms of its writer's lease.
     """
 
     def __init__(
@@ -51,9 +53,11 @@ class DeriveRole:
         stop: threading.Event,
         catalog: Catalog,
         wait: Callable[[Position, float], object],
+        lease: Callable[[], LeaseTerms],
     ) -> None:
         self._catalog = catalog
         self._wait = wait
+        self._lease = lease
         self._config = config
         self._ledger = ledger
         self._coordination = coordination
@@ -162,9 +166,8 @@ class DeriveRole:
         config = self._config
         with self._lock:
             if self._writer is None:
-                self._writer = Writer(
-                    self._ledger, self._coordination, str(config.wal_dir), config.cluster.host, config.writer
-                )
+                place = str(config.wal_dir), config.cluster.host
+                self._writer = Writer(self._ledger, self._coordination, *place, config.writer, lease=self._lease())
             return self._writer
 
     def _drop_writer(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from peer.client.contacts import read_public
+from peer.failover.lease import fence, lease_steps
 from peer.failover.loss import Loss, loss_of
 from peer.failover.opening import CONSISTENT, EVERYTHING, Opening, counting, opening
 from peer.failover.role_change import RoleChange, refuse
@@ -117,7 +118,8 @@ class FailoverPlan:
     ``refusals`` are what prevents it, with remedies. ``upto`` is the time at which the tables open, 0 with everything
     that landed; ``loss`` is what is lost then, ``least_loss`` with everything that landed. ``to_replay_bytes`` have
     landed, and are in the tables some time after writes are taken. ``note`` is what is to be done later, or "".
-    ``warning`` says why nobody knows whether it works, "" after a good drill.
+    ``warning`` says why nobody knows whether it works, "" after a good drill. ``fence`` says what stops the origin's
+    writers from acking, or that nothing does.
     """
 
     origin: str
@@ -131,6 +133,7 @@ class FailoverPlan:
     to_replay_bytes: int
     note: str = ""
     warning: str = ""
+    fence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +174,16 @@ def plan_failover(
     loss, least = loss_of(ledger, origin, opens), loss_of(ledger, origin, Opening(EVERYTHING))
     pending = sum(part.end - part.begin for part in ledger.replay.pending())
     phases = {} if incomplete else {route.table: route.phase for route in routes if route.source == origin}
-    refusals = (*_refusals(context, origin, role, phases, there), *opens.refusals)
+    fenced, unfenced = fence(context, origin)
+    refusals = (*_refusals(context, origin, role, phases, there), *opens.refusals, *filter(None, (unfenced,)))
     steps = _steps(context, origin, epoch, opens.upto)
     described = tuple(step.describe() for step in steps)
-    note = "" if isinstance(steps[0], SendBack) else _unknown_address(origin)
+    note = "" if any(isinstance(step, SendBack) for step in steps) else _unknown_address(origin)
     own, stale_s, now = context.own.name, context.cluster.config.drills.stale_s, time.time_ns() // 1000
     drills = drill_health(ledger.drills.all())
     warning = drill_warning(own, drills.drilled, drills.failure, stale_s, now)
-    return FailoverPlan(origin.name, own, epoch, described, refusals, opens.upto, loss, least, pending, note, warning)
+    texts = note, warning, fenced
+    return FailoverPlan(origin.name, own, epoch, described, refusals, opens.upto, loss, least, pending, *texts)
 
 
 def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
@@ -212,7 +217,8 @@ def _steps(context: RoleChange, origin: ClusterId, epoch: int, upto: int) -> tup
     known = any(peer.cluster == origin for peer in ledger.rules.peers()) or ledger.successions.address(origin)
     first = (SendBack(str(origin)),) if known else ()
     last = (TakeBack(str(origin), epoch, upto),) if upto else ()
-    return (*first, EndOrigin(str(origin), epoch, upto), TakeWrites(str(origin), epoch), *last)
+    told, waited = lease_steps(context, origin, epoch)
+    return (*told, *first, EndOrigin(str(origin), epoch, upto), *waited, TakeWrites(str(origin), epoch), *last)
 
 
 def _unknown_address(origin: ClusterId) -> str:

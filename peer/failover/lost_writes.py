@@ -27,7 +27,7 @@ from replication.core.frame import FrameView, read_frame
 from replication.core.ids import FileId
 from replication.core.roles import Role
 from replication.core.rows.batch import decode_payload
-from replication.core.succession import Succession
+from replication.core.succession import Succession, Successions
 from replication.errors import CorruptFrameError, MissingFileError, RequestError, WaitTimeoutError
 from replication.files.local import LocalFiles
 from replication.ledger.base import Quarantined
@@ -153,14 +153,19 @@ def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0) -> int:
     """Give lost writes up for good. Their copies stay. Returns how many frames.
 
     Clusters that had applied them get the ACTIVE cluster's rows again, under a commit time just above theirs. A STANDBY
-    writes nothing: what it keeps, it has not applied.
+    writes nothing: what it keeps, it has not applied, and neither has the cluster that took over.
 
     Raises:
-        RequestError: a table's lost writes cannot be undone by writing rows; the hint says what to do.
+        RequestError: a table's lost writes cannot be undone by writing rows, or this is a STANDBY and another cluster
+            than the one that took over is ACTIVE, which may have applied them; the hint says what to do.
         WaitTimeoutError: replay here is behind; nothing was discarded.
     """
     discarded, writes = 0, cluster.coordination.role().state.role is Role.ACTIVE
     records = [record for record in _records(cluster, table) if not record.discarded]
+    known = cluster.ledger.successions.known()
+    for record in () if writes else records:
+        if refusal := discard_refusal(known, _succession(cluster, record)):
+            raise RequestError(*refusal)
     for uuid in dict.fromkeys(record.table for record in records):
         of_table = [record for record in records if record.table == uuid]
         spec = next((spec for spec in cluster.tables() if spec.uuid == uuid), None)
@@ -170,6 +175,21 @@ def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0) -> int:
             discard_frame(cluster.ledger, record)
             discarded += 1
     return discarded
+
+
+def discard_refusal(known: Successions, succession: Succession) -> tuple[str, str] | None:
+    """Why a STANDBY cannot discard what a succession left out, and what to do; None when it can. Pure.
+
+    Whoever learned of the succession after a lost write landed has applied it. Only the successor certainly has not.
+    """
+    last = known.last_of(succession.origin)
+    if last is None or last.successor == succession.successor:
+        return None
+    active, successor = last.successor.name, succession.successor.name
+    return (
+        f"{active} is ACTIVE, and may have applied what {successor} left out, so the clusters would differ",
+        f"Merge them; or make {successor} ACTIVE, and discard them there first: walship switchover {successor}",
+    )
 
 
 def _restate(cluster: Cluster, spec: TableSpec, kept: Sequence[_Kept], timeout_s: float) -> None:

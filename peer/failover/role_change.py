@@ -22,7 +22,7 @@ from replication.ledger.base import Peer, StoredSequence
 from replication.link.base import PeerLink
 from replication.roles.takeover import Takeover
 
-_STEP_MODULES = ("peer.failover.switchover", "peer.failover.failover", "peer.failover.take_back")
+_STEP_MODULES = ("peer.failover.switchover", "peer.failover.failover", "peer.failover.lease", "peer.failover.take_back")
 #: One role change of a cluster at a time.
 URN = "role"
 _PARTIES = ("peer", "origin")  # fields of steps: the successor of a switchover, the origin of a failover
@@ -52,6 +52,7 @@ class RoleChange:
     timeout_s: float = 60.0
     stopped_s: float = field(default=0.0, init=False)
     started_s: float = field(default=0.0, init=False)
+    outlived: int = field(default=0, init=False)
     beyond: tuple[LandedFrame, ...] | None = field(default=None, init=False)
 
     @property

@@ -67,9 +67,10 @@ class StopWrites(CommitStep[RoleChange]):
 
     def verify(self, context: RoleChange) -> bool:
         """Whether it is, and no writer acks any more; waits for writers, a lease long at most."""
-        if context.cluster.coordination.role().state != RoleState(Role.STANDBY, self.epoch):
+        cluster = context.cluster
+        if cluster.coordination.role().state != RoleState(Role.STANDBY, self.epoch):
             return False
-        await_writers(context.cluster.coordination, self.epoch, context.cluster.config.writer.lease_s)
+        await_writers(cluster.ledger, cluster.coordination, self.epoch, cluster.config.writer.lease_s)
         return True
 
     def execute(self, context: RoleChange) -> None:

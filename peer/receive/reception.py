@@ -1,7 +1,4 @@
-"""Serve requests of other clusters: describe this one, open routes and streams, report applied files.
-
-Every refusal has a reason and a remedy.
-"""
+"""Serve requests of other clusters: describe this one, open routes and streams. Each refusal names a remedy."""
 
 from __future__ import annotations
 
@@ -40,6 +37,7 @@ from replication.files.notifier import Listening, Subscriber
 from replication.ledger.base import Ledger
 from replication.link.base import (
     PROTOCOL,
+    AskedLease,
     Conversation,
     Description,
     FileStatus,
@@ -186,8 +184,7 @@ class Reception:
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:
         """Open a route: create the table when missing, with the sender's uuid, and store its schemas and the route."""
         self._check_caller(source, expected, caller)
-        full = self._landing.room.shortage_for(route.bootstrap_bytes)
-        if full:
+        if full := self._landing.room.shortage_for(route.bootstrap_bytes):
             raise Refusal(
                 Reason.DISK_FULL,
                 full,
@@ -204,10 +201,12 @@ class Reception:
         self._check_caller(asked.source, asked.expected, caller)
         self._successions.take_over(asked, caller)
 
-    def successions(self, source: ClusterId, expected: ClusterId, caller: Caller) -> tuple[Succession, ...]:
-        """Return the successions of the caller."""
+    def successions(
+        self, source: ClusterId, expected: ClusterId, caller: Caller, lease: AskedLease | None = None
+    ) -> tuple[Succession, ...]:
+        """Return the successions of the caller, once ``lease`` is stored."""
         self._check_caller(source, expected, caller)
-        return self._successions.of(source)
+        return self._successions.of(source, lease)
 
     def ship(self, hello: Hello, reply: Callable[[Reply], None], caller: Caller) -> tuple[OpenReply, InboundStream]:
         """Open a stream. The reply lists routes that could not be opened; the other routes go on."""
@@ -326,9 +325,8 @@ class Reception:
 
     def _forget_former(self, hello: Hello) -> None:
         """Forget the sender's former ids: they send nothing more, so replicated time does not wait for them."""
-        if not hello.former:
-            return
-        for gone in {route.source for route in self._ledger.landing.routes()} & set(hello.former):
+        routes = self._ledger.landing.routes() if hello.former else ()
+        for gone in {route.source for route in routes} & set(hello.former):
             if gone.name == hello.source.name and gone != hello.source:
                 self._ledger.time.forget(gone)
                 _log.info("former_forgotten", source=str(hello.source), former=str(gone))

@@ -9,10 +9,11 @@ from replication import log
 from replication.coordination.paths import Quorum
 from replication.core.grants import Caller
 from replication.core.ids import ClusterId
+from replication.core.roles import LEASE_S_MAX
 from replication.core.succession import Succession
 from replication.errors import ConfigError, SuccessionError
 from replication.ledger.base import Ledger
-from replication.link.base import Hello, Reason, Refusal, TakeOver
+from replication.link.base import AskedLease, Hello, Reason, Refusal, TakeOver
 from replication.roles.takeover import Takeover
 
 _ADDRESS_CHARS_MAX = 1024
@@ -64,8 +65,23 @@ class SuccessionDoor:
             ).error()
         self._takeover.promote(succession)
 
-    def of(self, origin: ClusterId) -> tuple[Succession, ...]:
-        """The successions of a cluster that are known here."""
+    def of(self, origin: ClusterId, lease: AskedLease | None = None) -> tuple[Succession, ...]:
+        """The successions of a cluster that are known here.
+
+        A lease that it asks for is stored before they are read: a failover stores its succession before it reads the
+        lease, so one of the two knows of the other.
+
+        Raises:
+            PeerRefusedError: a failover would have to wait too long for such a lease.
+        """
+        if lease is not None:
+            if lease.lease_s > LEASE_S_MAX:
+                raise Refusal(
+                    Reason.NOT_GRANTED,
+                    f"{self._ledger.cluster.name} confirms no lease of {lease.lease_s:g} s, but of {LEASE_S_MAX:g} s",
+                    f"On {origin.name}: set [writer] lease_s lower",
+                ).error()
+            self._ledger.successions.keep_lease(origin, lease.epoch, lease.lease_s)
         return tuple(each for each in self._ledger.successions.known().all if each.origin == origin)
 
     def learn(self, hello: Hello) -> None:

@@ -10,8 +10,9 @@ from peer.status.replay_report import ReplayReport
 from replication.coordination.base import Member, keeps_tables
 from replication.coordination.paths import Election, MemberKind
 from replication.coordination.session import Coordination
+from replication.core.roles import outlived_s
 from replication.errors import CoordinationError
-from replication.ledger.base import FileRow, Pending
+from replication.ledger.base import FileRow, Ledger, Pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,16 @@ class Members:
         return "no replay process runs, so the tables are not updated; walship up starts one"
 
 
-def await_writers(coordination: Coordination, epoch: int, lease_s: float) -> None:
-    """Wait until every open writer has acknowledged a role's epoch or lost its lease: then none acks any more."""
-    deadline = time.monotonic() + lease_s
+def await_writers(ledger: Ledger, coordination: Coordination, epoch: int, lease_s: float) -> None:
+    """Wait until every open writer has acknowledged a role's epoch or lost its lease: then none acks any more.
+
+    The ledger has those, too, whose session ended although they run. A dead one is in it until its WALs are recovered.
+    """
+    deadline = time.monotonic() + outlived_s(lease_s)
     while time.monotonic() < deadline:
-        if all(int(writer.fields.get("epoch", 0)) >= epoch for writer in coordination.members(MemberKind.WRITERS)):
+        found = {member.name: int(member.fields.get("epoch", 0)) for member in coordination.members(MemberKind.WRITERS)}
+        registered = {row.writer: 0 for row in ledger.time.writers()}
+        if all(acknowledged >= epoch for acknowledged in (registered | found).values()):
             return
         time.sleep(0.05)
 

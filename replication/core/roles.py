@@ -13,6 +13,15 @@ from enum import StrEnum
 from replication.errors import FormatError, ReadOnlyClusterError
 
 NS_PER_S = 1_000_000_000
+#: How much the clocks of two hosts may drift apart, as a part of the time that passes.
+CLOCK_DRIFT = 0.01
+#: The longest lease that another cluster confirms, since its failover waits so long.
+LEASE_S_MAX = 600.0
+
+
+def outlived_s(lease_s: float) -> float:
+    """How long another host waits until a lease has certainly run out, however its clock drifts."""
+    return lease_s * (1 + CLOCK_DRIFT)
 
 
 class Role(StrEnum):
@@ -55,7 +64,7 @@ FIRST_ROLE = RoleState()
 class Lease:
     """A writer's right to ack under one role epoch, until ``lease_s`` after its last confirmed read *started*.
 
-    So ``lease_s`` after a role change no writer acks under the old epoch.
+    So ``outlived_s(lease_s)`` after a role change no writer acks under the old epoch.
     """
 
     epoch: int

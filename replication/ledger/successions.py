@@ -50,6 +50,18 @@ class SuccessionRecords(Protocol):
     def landed_beyond(self, succession: Succession) -> int:
         """How many frames beyond its cut were here when it was learned, less those that count since."""
 
+    def keep_lease(self, cluster: ClusterId, epoch: int, lease_s: float) -> None:
+        """Keep that another cluster's writers ask this one before they ack, and for how long they ack then."""
+
+    def lease(self, cluster: ClusterId) -> tuple[int, float]:
+        """The newest role epoch under which they asked, and the longest of their leases; zeros when they never did."""
+
+    def note_answer(self, succession: Succession) -> None:
+        """Keep that the origin has answered this cluster, its successor, since it was lost."""
+
+    def has_answered(self, succession: Succession) -> bool:
+        """Whether it has."""
+
     def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:
         """Store the ZooKeeper address that another cluster names as its own."""
 

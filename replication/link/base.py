@@ -132,6 +132,14 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedLease:
+    """What a writer asks another cluster to confirm: that it may ack under a role epoch, for ``lease_s``."""
+
+    epoch: int
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class TakeOver:
     """What a cluster asks of its successor; without a ``succession``, only to get ready to send it its tables.
 
@@ -305,8 +313,10 @@ class PeerLink(Protocol):
         PeerRefusedError when it does not; after any other error it may have done so.
         """
 
-    def successions(self, source: ClusterId, expected: ClusterId) -> tuple[Succession, ...]:
-        """The successions of the caller that the peer knows."""
+    def successions(
+        self, source: ClusterId, expected: ClusterId, lease: AskedLease | None = None
+    ) -> tuple[Succession, ...]:
+        """The successions of the caller that the peer knows, once it has stored that a lease was asked for."""
 
     def ship(self, hello: Hello) -> ShipSession:
         """Open a stream. PeerRefusedError when the peer wants none from this sender."""
@@ -371,8 +381,10 @@ class ReceiverService(Protocol):
     def take_over(self, asked: TakeOver, caller: Caller) -> None:
         """Originate in place of the caller, or get ready for it. PeerRefusedError otherwise."""
 
-    def successions(self, source: ClusterId, expected: ClusterId, caller: Caller) -> tuple[Succession, ...]:
-        """The successions of the caller that are known here."""
+    def successions(
+        self, source: ClusterId, expected: ClusterId, caller: Caller, lease: AskedLease | None = None
+    ) -> tuple[Succession, ...]:
+        """The successions of the caller that are known here, after ``lease`` is stored."""
 
     def ship(self, hello: Hello, reply: Callable[[Reply], None], caller: Caller) -> tuple[OpenReply, Inbound]:
         """Open a stream. PeerRefusedError otherwise."""

@@ -26,6 +26,7 @@ from replication.link import channel, ranges, refusals, takeovers, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import (
     PROTOCOL,
+    AskedLease,
     Data,
     Description,
     FileStatus,
@@ -123,9 +124,11 @@ class GrpcLink:
         if answer.HasField("refusal"):
             raise refusals.decode_refusal(answer.refusal).error()
 
-    def successions(self, source: ClusterId, expected: ClusterId) -> tuple[Succession, ...]:
-        """The successions of the caller that the peer knows."""
-        asked = takeovers.encode_successions_request(source, expected)
+    def successions(
+        self, source: ClusterId, expected: ClusterId, lease: AskedLease | None = None
+    ) -> tuple[Succession, ...]:
+        """The successions of the caller that the peer knows, once it has stored that a lease was asked for."""
+        asked = takeovers.encode_successions_request(source, expected, lease)
         return takeovers.decode_successions(self._call(channel.GET_SUCCESSIONS, asked))
 
     def ship(self, hello: Hello) -> GrpcShipSession:

@@ -123,8 +123,9 @@ class LinkServicer:
     def GetSuccessions(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """The successions of the caller that are known here."""
         try:
-            asked = takeovers.decode_successions_request(raw)
-            return takeovers.encode_successions(self._service.successions(*asked, self._caller(context)))
+            source, expected, lease = takeovers.decode_successions_request(raw)
+            found = self._service.successions(source, expected, self._caller(context), lease)
+            return takeovers.encode_successions(found)
         except ReplicationError as error:
             return takeovers.encode_successions(_refusal(error))
 

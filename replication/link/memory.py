@@ -21,6 +21,7 @@ from replication.core.succession import Succession
 from replication.errors import PeerUnavailableError
 from replication.link import ranges, takeovers, wire
 from replication.link.base import (
+    AskedLease,
     Conversation,
     Data,
     Description,
@@ -108,9 +109,12 @@ class MemoryLink:
         caller = self._admitted("TakeOver", asked.source)
         self._service.take_over(takeovers.decode_take_over(takeovers.encode_take_over(asked)), caller)
 
-    def successions(self, source: ClusterId, expected: ClusterId) -> tuple[Succession, ...]:
-        """The successions of the caller that the peer knows."""
-        found = self._service.successions(source, expected, self._admitted("GetSuccessions", source))
+    def successions(
+        self, source: ClusterId, expected: ClusterId, lease: AskedLease | None = None
+    ) -> tuple[Succession, ...]:
+        """The successions of the caller that the peer knows, once it has stored that a lease was asked for."""
+        asked = takeovers.decode_successions_request(takeovers.encode_successions_request(source, expected, lease))
+        found = self._service.successions(*asked[:2], self._admitted("GetSuccessions", source), asked[2])
         return takeovers.decode_successions(takeovers.encode_successions(found))
 
     def ship(self, hello: Hello) -> MemoryShipSession:

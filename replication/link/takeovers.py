@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from replication.core.ids import ClusterId
 from replication.core.succession import Succession
 from replication.link._pb import walship_pb2 as pb
-from replication.link.base import Refusal, TakeOver
+from replication.link.base import AskedLease, Refusal, TakeOver
 from replication.link.messages import read_message
 from replication.link.refusals import decode_refusal, encode_refusal
 
@@ -33,15 +34,19 @@ def decode_take_over(raw: bytes) -> TakeOver:
     return TakeOver(source, expected, message.zookeepers, succession, message.cancelled)
 
 
-def encode_successions_request(source: ClusterId, expected: ClusterId) -> bytes:
+def encode_successions_request(source: ClusterId, expected: ClusterId, lease: AskedLease | None = None) -> bytes:
     """A SuccessionsRequest."""
-    return bytes(pb.SuccessionsRequest(source=str(source), expected=str(expected)).SerializeToString())
+    message = pb.SuccessionsRequest(source=str(source), expected=str(expected))
+    if lease is not None:
+        message.lease_ms, message.role_epoch = math.ceil(lease.lease_s * 1000), lease.epoch
+    return bytes(message.SerializeToString())
 
 
-def decode_successions_request(raw: bytes) -> tuple[ClusterId, ClusterId]:
-    """Read a SuccessionsRequest: source and expected. Raises FormatError."""
+def decode_successions_request(raw: bytes) -> tuple[ClusterId, ClusterId, AskedLease | None]:
+    """Read a SuccessionsRequest: source, expected, and the lease that is asked for. Raises FormatError."""
     message = read_message(pb.SuccessionsRequest, raw)
-    return ClusterId.parse(message.source), ClusterId.parse(message.expected)
+    lease = AskedLease(message.role_epoch, message.lease_ms / 1000) if message.lease_ms else None
+    return ClusterId.parse(message.source), ClusterId.parse(message.expected), lease
 
 
 def encode_successions(found: Sequence[Succession] | Refusal) -> bytes:

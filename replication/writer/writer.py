@@ -39,7 +39,7 @@ from replication.writer.importing.importer import Imported, Importer, Report
 from replication.writer.pending import AppendStep, FewRows, PendingAppend
 from replication.writer.wal.batch_ids import BatchIds, IdempotentBatch, check_batch_size
 from replication.writer.wal.commit_clock import CommitClock
-from replication.writer.wal.registration import WriterRegistration
+from replication.writer.wal.registration import LeaseTerms, WriterRegistration
 from replication.writer.wal.times import DEFAULT_TIMES, WriterTimes
 from replication.writer.wal.wal_series import WalSeries
 
@@ -62,6 +62,7 @@ class Writer:
         host: this host's slot.
         settings: sizes, ages and time-outs.
         times: the clock and the intervals.
+        lease: for how long a role is confirmed, and by whom; ``settings.lease_s``, and ZooKeeper alone, by default.
 
     Raises:
         ReadOnlyClusterError: the cluster is STANDBY.
@@ -79,11 +80,13 @@ class Writer:
         files: Files | None = None,
         boot: str | None = None,
         times: WriterTimes = DEFAULT_TIMES,
+        lease: LeaseTerms | None = None,
     ) -> None:
         files, boot = files or LocalFiles(), boot or boot_id()
         self._timeout_s = settings.append_timeout_s
         self._codec = codec = _CODECS[settings.codec]
-        registration = WriterRegistration(ledger, coordination, files, directory, host, boot, settings.lease_s)
+        lease = lease or LeaseTerms(settings.lease_s)
+        registration = WriterRegistration(ledger, coordination, files, directory, host, boot, lease)
         self._registration = registration
         self._clock = clock = CommitClock(ledger, host, registration.floor, times.now)
         try:

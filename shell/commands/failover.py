@@ -270,6 +270,8 @@ def _print_losses(tell: Callable[[str], None], planned: FailoverPlan) -> None:
     tell(_loss_text(planned.loss, planned.origin))
     if planned.upto:
         tell(f"With --with-all-landed: {_loss_text(planned.least_loss, planned.origin)}")
+    if planned.fence:
+        tell(planned.fence)
 
 
 def _loss_text(loss: Loss, origin: str) -> str:

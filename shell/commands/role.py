@@ -41,7 +41,7 @@ def readonly(
             if state != read.state:
                 coordination.set_role(state, read.version)
             if wanted is Role.STANDBY:  # also if it is already: an earlier command may have been stopped here
-                await_writers(coordination, state.epoch, cluster.config.writer.lease_s)
+                await_writers(cluster.ledger, coordination, state.epoch, cluster.config.writer.lease_s)
             try:
                 cluster.ledger.terms.keep_role(state)
             except CoordinationError as error:  # it is so all the same, and each role notes it when it starts

@@ -122,7 +122,9 @@ def _replay(config: Config, stop: threading.Event, ready: Ready) -> None:
 
 def _derive(config: Config, stop: threading.Event, ready: Ready) -> None:
     from peer.client.cluster import Cluster
+    from peer.client.granter import lease_terms
     from peer.derive.role import DeriveRole
+    from replication.writer.wal.registration import LeaseTerms
 
     with _world(config) as (ledger, coordination):
         ready()
@@ -131,7 +133,10 @@ def _derive(config: Config, stop: threading.Event, ready: Ready) -> None:
         def wait(position: Position, seconds: float) -> None:
             cluster.wait(position, timeout_s=seconds)
 
-        DeriveRole(config, ledger, coordination, stop, cluster.reader.catalog, wait).run()
+        def lease() -> LeaseTerms:
+            return lease_terms(config, ledger)
+
+        DeriveRole(config, ledger, coordination, stop, cluster.reader.catalog, wait, lease).run()
 
 
 def _timeline(config: Config, stop: threading.Event, ready: Ready) -> None:

@@ -445,12 +445,16 @@ class TakeOverRequest(_message.Message):
     def __init__(self, source: _Optional[str] = ..., expected: _Optional[str] = ..., succession: _Optional[bytes] = ..., zookeepers: _Optional[str] = ..., cancelled: _Optional[int] = ...) -> None: ...
 
 class SuccessionsRequest(_message.Message):
-    __slots__ = ("source", "expected")
+    __slots__ = ("source", "expected", "lease_ms", "role_epoch")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     source: str
     expected: str
-    def __init__(self, source: _Optional[str] = ..., expected: _Optional[str] = ...) -> None: ...
+    lease_ms: int
+    role_epoch: int
+    def __init__(self, source: _Optional[str] = ..., expected: _Optional[str] = ..., lease_ms: _Optional[int] = ..., role_epoch: _Optional[int] = ...) -> None: ...
 
 class SuccessionsReply(_message.Message):
     __slots__ = ("refusal", "successions")

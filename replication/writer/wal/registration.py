@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from uuid import uuid4
 
 from replication import log
@@ -35,6 +36,14 @@ from replication.writer.wal.wal_series import Place
 _log = log.get(__name__)
 
 
+def _alone(epoch: int) -> int:
+    return 0
+
+
+def _nothing() -> None:
+    """Hold nothing that is to be closed."""
+
+
 def lock_path(directory: str, writer: str) -> str:
     """Return the path of the file that a live writer keeps locked."""
     return f"{directory}/{writer}.lock"
@@ -47,6 +56,24 @@ def check_worker(coordination: Coordination, host: str) -> None:
             f"no worker is alive on host {host}, so rows written here would not be shipped or replayed",
             "Start one: walship up --config FILE",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """For how long a confirmed role lets a writer ack, and who confirms it beside the own ZooKeeper.
+
+    Attributes:
+        lease_s: a role change waits for so long, unless every writer acknowledges it earlier.
+        confirm: asks, for a lease under a role epoch, for the newest one under which this cluster was succeeded, 0
+            for none. Raises ReplicationError when there is no answer.
+        confirmed_by: names all who confirm.
+        close: lets go of connections.
+    """
+
+    lease_s: float
+    confirm: Callable[[int], int] = _alone
+    confirmed_by: str = "ZooKeeper"
+    close: Callable[[], None] = _nothing
 
 
 class WriterRegistration:
@@ -68,20 +95,20 @@ class WriterRegistration:
         directory: str,
         host: str,
         boot: str,
-        lease_s: float,
+        lease: LeaseTerms,
         clock_ns: Callable[[], int] = boottime_ns,
     ) -> None:
         self._ledger = ledger
         self._coordination = coordination
         self._files = files
-        self._lease_s = lease_s
+        self._terms, self._lease_s = lease, lease.lease_s
         self._clock_ns = clock_ns
         check_worker(coordination, host)
         started = clock_ns()
         self._state = coordination.role().state
         if self._state.role is not Role.ACTIVE:
             raise standby_refusal(ledger, "it takes no writers")
-        self._lease: Lease | None = Lease.begin(self._state, started, lease_s)
+        self._lease: Lease | None = Lease.begin(self._state, started, lease.lease_s)
         self.place = Place(directory, host, boot, f"{host}-{os.getpid()}-{uuid4().hex[:8]}")
         self._guard = threading.Lock()
         self._lock_file = self._hold_lock()
@@ -92,6 +119,7 @@ class WriterRegistration:
             self._confirm_enrolled()
         except ReplicationError:
             self._lock_file.close()
+            lease.close()
             with suppress(StorageError):
                 files.remove(self._lock_file.path)
             raise
@@ -115,8 +143,9 @@ class WriterRegistration:
         if not lease.holds(self._clock_ns()):
             self._woken.set()
             raise CoordinationError(
-                f"ZooKeeper has not confirmed the cluster's role for {self._lease_s:g} s; nothing was written",
-                "Append again when ZooKeeper can be reached",
+                f"{self._terms.confirmed_by}: the cluster's role was not confirmed for {self._lease_s:g} s; nothing"
+                " was written",
+                f"Append again when {self._terms.confirmed_by} can be reached",
             )
         return lease.epoch
 
@@ -135,14 +164,15 @@ class WriterRegistration:
         if lease is None:
             raise self._no_lease()
         raise LeaseLostError(
-            f"the role lease ran out ({self._lease_s:g} s without ZooKeeper); the append was not published",
-            "Append again when ZooKeeper can be reached",
+            f"the role lease ran out ({self._lease_s:g} s without {self._terms.confirmed_by}); the append was not"
+            " published",
+            f"Append again when {self._terms.confirmed_by} can be reached",
         )
 
     def renew(self) -> None:
-        """Confirm the role, and with it the lease. Raises CoordinationError: ZooKeeper does not answer."""
+        """Confirm the role, and with it the lease. Raises ReplicationError: who confirms it does not answer."""
         started = self._clock_ns()
-        self._adopt(self._coordination.role().state, started)
+        self._adopt(self._read(), started)
 
     def close(self, *, clean: bool) -> None:
         """Stop renewing the lease and leave ZooKeeper. Idempotent.
@@ -155,6 +185,7 @@ class WriterRegistration:
         self._watch.close()
         self._woken.set()
         self._thread.join()
+        self._terms.close()
         with self._guard:
             self._lease = None
         try:
@@ -174,6 +205,12 @@ class WriterRegistration:
         except ReplicationError:
             self._member.leave()
             raise
+
+    def _read(self) -> RoleState:
+        """The role in force; STANDBY where the cluster that grants the lease knows of a successor."""
+        state = self._coordination.role().state
+        ended = self._terms.confirm(state.epoch) if state.role is Role.ACTIVE else 0
+        return state if state.epoch > ended else RoleState(Role.STANDBY, ended)
 
     def _hold_lock(self) -> AppendFile:
         self._files.make_directory(self.place.directory)

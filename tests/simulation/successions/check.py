@@ -22,9 +22,9 @@ def settle(world: World, commands: Commands) -> None:
         world.now_us += 20_000_000
         site.restart()
         world.do(site.writer.kill)
-    _quiet(world)
+    _quiet(world, commands)
     _finish(world, commands)
-    _quiet(world)
+    _quiet(world, commands)
     _one_active(world, commands)
     # A STANDBY cannot undo what the ACTIVE cluster itself wrote while another one took writes, too.
     merges = world.events["two ACTIVE"] or world.chance.random() < 0.5
@@ -33,10 +33,10 @@ def settle(world: World, commands: Commands) -> None:
     while any(site.lost for site in world.sites.values()):  # what is decided at one cluster is new at another
         for site in sorted(world.sites.values(), key=lambda site: site not in world.active()):
             decide(site)
-        _quiet(world)
+        _quiet(world, commands)
 
 
-def _quiet(world: World) -> None:
+def _quiet(world: World, commands: Commands) -> None:
     """All frames and successions arrive everywhere."""
     for _ in range(_ROUNDS):
         world.now_us += 1_000_000
@@ -51,6 +51,8 @@ def _quiet(world: World) -> None:
             world.do(site.replay)
         if before == _progress(world):
             break
+    if any(commands.unfinished(site) for site in world.sites.values()):
+        return  # a peer that agreed to a cancellation refuses frames until that is finished here
     if any(site.pending(peer) for site in world.sites.values() for peer in site.peers()):
         world.problems.append("frames do not arrive although everything is whole")
 
@@ -87,7 +89,7 @@ def _one_active(world: World, commands: Commands) -> None:
             world.problems.append(f"two clusters take writes, and none says so: {_roles(world)}")
         for site in active[1:]:
             commands.readonly(site, Role.STANDBY)
-        _quiet(world)
+        _quiet(world, commands)
 
 
 def _roles(world: World) -> str:

@@ -14,20 +14,20 @@ from peer.failover import failover as failing
 from peer.failover import switchover as switching
 from peer.failover.failover import EVERYTHING, FailoverPlan
 from peer.failover.loss import Loss
+from peer.failover.lost_writes import discard_refusal
 from peer.failover.role_change import RoleChange
 from peer.status.members import await_writers
-from replication.config import Config
 from replication.coordination.session import Coordination
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId
 from replication.core.roles import Role
 from replication.core.succession import Succession
 from replication.errors import ReplicationError, WaitTimeoutError
-from replication.ledger.base import Peer
+from replication.ledger.base import Ledger, Peer
 from replication.roles.takeover import change_role
+from tests.simulation.successions.granting import HOST, witness
 from tests.simulation.successions.site import Site
 from tests.simulation.successions.world import Killed, Line, World
-from tests.simulation.successions.writer import HOST, LEASE_S
 
 _DRAIN_TURNS = 25
 
@@ -49,7 +49,6 @@ class Handle:
         return getattr(self.site, name)
 
     zookeeper_tls = None
-    config = Config.model_validate({"cluster": {"name": "any", "host": HOST}, "writer": {"lease_s": LEASE_S}})
 
     @contextmanager
     def link(self, peer: Peer) -> Iterator[Line]:
@@ -84,11 +83,12 @@ class Handle:
 
 
 class Commands:
-    """Runs commands at random; ``told`` is what each failover said that it would lose."""
+    """Runs commands at random; ``told`` is what each failover said to lose, ``fenced`` whether writers stop."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.told: dict[tuple[ClusterId, int], Loss] = {}
+        self.fenced: dict[tuple[ClusterId, int], bool] = {}
         world.command = self.any
 
     def any(self) -> None:
@@ -137,10 +137,14 @@ class Commands:
             self._fail_over(context, plan)
 
     def _fail_over(self, context: RoleChange, plan: FailoverPlan) -> None:
+        origin = self.world.sites[plan.origin].id
         if not context.unfinished_steps():
-            origin = self.world.sites[plan.origin].id
             self.told[origin, plan.epoch] = plan.loss
-        failing.failover(context, plan)
+            self.fenced[origin, plan.epoch] = "have stopped" in plan.fence
+        done = failing.failover(context, plan)
+        if self.fenced.get((origin, done.epoch)):
+            self.world.fenced[origin.name] = max(done.epoch, self.world.fenced.get(origin.name, 0))
+            self.world.did("fenced failover")
         self.world.did("failover")
 
     def cancel(self, site: Site) -> None:
@@ -190,7 +194,13 @@ class Commands:
         site.lost.clear()
 
     def discard(self, site: Site) -> None:
-        """``walship lostwrites discard``: an ACTIVE cluster writes its own rows again."""
+        """``walship lostwrites discard``: an ACTIVE cluster writes its own rows again, a STANDBY may be refused."""
+        known = site.ledger.successions.known()
+        names = {name for _, name in site.lost.values()}
+        lost = [each for each in known.all if str(each) in names]
+        if site not in self.world.active() and any(discard_refusal(known, each) for each in lost):
+            self.merge(site)
+            return
         if site in self.world.active():
             older = {key for key, (order, _) in site.lost_keys().items() if site.rows().get(key, ((), None))[0] < order}
             for key in sorted(older):
@@ -206,14 +216,16 @@ def _read_public(address: str, tls: object) -> tuple[None, SimpleNamespace]:
 def patch(patched: pytest.MonkeyPatch, world: World) -> None:
     """Commands of this world wait and look at its clocks."""
 
-    def stopped(coordination: Coordination, epoch: int, lease_s: float) -> None:
-        await_writers(coordination, epoch, lease_s)
+    def stopped(ledger: Ledger, coordination: Coordination, epoch: int, lease_s: float) -> None:
+        await_writers(ledger, coordination, epoch, lease_s)
         if coordination.role().state.epoch == epoch:
             world.stopped[coordination.paths.root.strip("/")] = epoch
 
     for module in (failing, switching):
         patched.setattr(module, "time", world)
-    patched.setattr("peer.failover.role_change.time", world)
+    for module in ("role_change", "lease"):
+        patched.setattr(f"peer.failover.{module}.time", world)
+    patched.setattr("peer.failover.lease.witness_of", lambda config: witness(world.sites[config.cluster.name]))
     patched.setattr("peer.status.members.time", world)
     patched.setattr(failing, "read_public", _read_public)
     patched.setattr(switching, "await_writers", stopped)

@@ -16,6 +16,7 @@ from peer.grants.rights import CallerRights
 from peer.receive.inbound_stream import InboundStream
 from peer.receive.reception import Reception
 from peer.receive.successions import SuccessionDoor
+from replication.config import Config
 from replication.coordination.base import RoleRead
 from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import MemberKind
@@ -36,10 +37,11 @@ from replication.errors import (
 )
 from replication.ledger.base import FileKind, Landed
 from replication.ledger.sql.memory import MemoryLedger
-from replication.link.base import PROTOCOL, Description, Hello, Reason, TakeOver
+from replication.link.base import PROTOCOL, AskedLease, Description, Hello, Reason, TakeOver
 from replication.roles.takeover import Takeover
 from tests.simulation.successions.frames import Stored, Versions, address, claim, newest
-from tests.simulation.successions.writer import HOST, Writer
+from tests.simulation.successions.granting import HOST, PEERS, config_of
+from tests.simulation.successions.writer import Writer
 
 if TYPE_CHECKING:
     from tests.simulation.successions.world import World
@@ -92,6 +94,12 @@ class Site:
         self.writer = Writer(self)
         self.role = RoleState()
         self.sent: list[Site] = []
+
+    @property
+    def config(self) -> Config:
+        """The configuration."""
+        peer = PEERS[self.name]
+        return config_of(self.name, self.world.lease, peer if peer in self.world.sites else "east")
 
     # Clocks, which drift.
 
@@ -345,9 +353,11 @@ class Site:
         if asked.succession is not None:
             self.world.note_promoted(self, asked.succession)
 
-    def successions(self, source: ClusterId, expected: ClusterId, caller: Caller) -> tuple[Succession, ...]:
+    def successions(
+        self, source: ClusterId, expected: ClusterId, caller: Caller, lease: AskedLease | None = None
+    ) -> tuple[Succession, ...]:
         """See ``ReceiverService``."""
-        return self.door.of(source)
+        return self.door.of(source, lease)
 
     def close(self) -> None:
         """End every session."""

@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.successions import check, commands, stepped
+from tests.simulation.successions import bugs, check, commands, stepped
 from tests.simulation.successions.world import GRAPHS, World
 from tests.simulation.test_schedules import SEED, quiet
 
@@ -22,13 +22,17 @@ _RUN_S = float(os.environ.get("WALSHIP_TEST_SIMULATION_S", "20"))
 _STEPS = 60
 
 
-def simulate(graph: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], list[str]]:
-    """One schedule: what happened, and what should not have."""
+def simulate(
+    graph: str, seed: int, monkeypatch: pytest.MonkeyPatch, plant: bugs.Plant | None = None
+) -> tuple[Counter[str], list[str]]:
+    """One schedule, with a planted bug or none: what happened, and what should not have."""
     with monkeypatch.context() as patched:
         stepped.patch(patched)
         world = World(graph, seed)
         commands.patch(patched, world)
         people = commands.Commands(world)
+        if plant is not None:
+            plant(patched, world)
         world.trouble = world.chance.choice((0.0, 0.3, 1.0))
         for _ in range(_STEPS):
             world.move()

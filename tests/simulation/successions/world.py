@@ -19,6 +19,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from replication.coordination.memory import MemoryEnsemble
 from replication.core.definition.define import typed_table
 from replication.core.frame import Codec
 from replication.core.grants import Caller
@@ -31,9 +32,10 @@ from replication.errors import CoordinationError, PeerRefusedError, PeerUnavaila
 from replication.ledger.base import Peer
 from replication.ledger.sql.ledger import SqlLedger
 from replication.ledger.sql.memory import MemoryLedger
-from replication.link.base import Description, Reason, TakeOver
+from replication.link.base import AskedLease, Description, Reason, TakeOver
 from replication.link.memory import MemoryLink
 from tests.simulation.successions.frames import Acked, address
+from tests.simulation.successions.granting import WITNESS
 from tests.simulation.successions.site import Site
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -46,6 +48,10 @@ GRAPHS = {
 }
 #: Commands that run at once.
 _COMMANDS_MAX = 2
+LEASES = "own", "peer", "witness"
+#: How fast the clocks of commands' hosts are.
+_FAST = 1.004
+_STRANGER = ClusterId("stranger", UUID(int=999))
 _T = TypeVar("_T")
 
 
@@ -58,12 +64,16 @@ class World:
 
     Attributes:
         cuts: pairs of clusters between which nothing passes, in that direction.
+        lease: who confirms leases, in all clusters alike.
+        fenced: the role epochs under which a cluster was said to ack nothing any more, when another one took over.
         trouble: how much goes wrong, from 0 to 1.
         events: what happened, to see that a schedule was worth something.
     """
 
     def __init__(self, graph: str, seed: int) -> None:
         self.chance = random.Random(f"{graph} {seed}")
+        self.lease = self.chance.choice(LEASES)
+        self.witness = MemoryEnsemble()
         self.now_us = 1_700_000_000_000_000
         self.trouble = 0.0
         self.cuts: set[tuple[str, str]] = set()
@@ -72,6 +82,7 @@ class World:
         self.turning = False
         self.command: Callable[[], None] | None = None
         self.stopped: dict[str, int] = {}
+        self.fenced: dict[str, int] = {}
         self.keys = _keys()
         self.checked: set[tuple[ClusterId, int]] = set()
         self.problems: list[str] = []
@@ -87,11 +98,11 @@ class World:
 
     def monotonic(self) -> float:
         """A clock of the command's host, a little fast."""
-        return self.now_us * 1.004 / 1e6
+        return self.now_us * _FAST / 1e6
 
     def sleep(self, seconds: float) -> None:
         """Others move while a command waits."""
-        self.now_us += int(seconds * 1e6)
+        self.now_us += int(seconds / _FAST * 1e6)
         self.turn(None, "sleep")
 
     def time_ns(self) -> int:
@@ -166,7 +177,7 @@ class World:
 
     def disturb(self, site: Site, without: Site | None = None) -> None:
         """Something breaks, or is whole again."""
-        others = [other.name for other in self.sites.values() if other is not site]
+        others = [other.name for other in self.sites.values() if other is not site] + [WITNESS]
         other = self.chance.choice(others)
         link = self.chance.choice(((site.name, other), (other, site.name)))
         happenings: list[Callable[[], Any]] = [
@@ -179,6 +190,7 @@ class World:
             site.zookeeper.heal,
             site.zookeeper.heal,
             lambda: self.lose_zookeeper(site),
+            lambda: self.forge(site),
         ]
         if site is not without:
             happenings += [site.writer.kill]
@@ -203,6 +215,11 @@ class World:
             del site.zookeeper._nodes[path]
         site.restart()
         self.did("zookeeper lost")
+
+    def forge(self, site: Site) -> None:
+        """A cluster that nobody here knows says that it took over."""
+        origin = self.chance.choice(list(self.sites.values())).id
+        site.learn(Succession(origin, _STRANGER, 90, self.now_us, is_planned=False), _STRANGER)
 
     # Links.
 
@@ -235,6 +252,8 @@ class World:
         self.did("acked")
         if acked.epoch < self.stopped.get(site.name, 0):
             self.problems.append(f"{site.name} acked {acked} after writers were stopped for {self.stopped[site.name]}")
+        if acked.epoch < self.fenced.get(site.name, 0):
+            self.problems.append(f"{site.name} acked {acked} although {self.fenced[site.name]} had taken over")
 
     def note_promoted(self, site: Site, succession: Succession) -> None:
         """A planned succession happened: everything acked before is here."""
@@ -281,9 +300,11 @@ class Line:
         """See ``PeerLink``."""
         self._call(lambda: self._link.take_over(asked))
 
-    def successions(self, source: ClusterId, expected: ClusterId) -> tuple[Succession, ...]:
+    def successions(
+        self, source: ClusterId, expected: ClusterId, lease: AskedLease | None = None
+    ) -> tuple[Succession, ...]:
         """See ``PeerLink``."""
-        return self._call(lambda: self._link.successions(source, expected))
+        return self._call(lambda: self._link.successions(source, expected, lease))
 
     def _call(self, act: Callable[[], _T]) -> _T:
         self._world.point("call")

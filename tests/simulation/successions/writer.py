@@ -17,12 +17,12 @@ from replication.writer.wal.recovery import recover_writers
 from replication.writer.wal.registration import WriterRegistration
 from replication.writer.wal.wal_series import WalSeries
 from tests.simulation.successions.frames import Acked, Stored, claim
+from tests.simulation.successions.granting import lease_terms
 
 if TYPE_CHECKING:
     from tests.simulation.successions.site import Site
 
 HOST = "h0"
-LEASE_S = 10.0
 DIRECTORY = "wal"
 WAL_BYTES = 2000
 
@@ -69,9 +69,8 @@ class Writer:
     def _start(self) -> Process:
         session = self._site.session()
         try:
-            registration = WriterRegistration(
-                self._site.ledger, session, self.files, DIRECTORY, HOST, "boot", LEASE_S, self._site.boot_ns
-            )
+            place, terms = (DIRECTORY, HOST, "boot"), lease_terms(self._site)
+            registration = WriterRegistration(self._site.ledger, session, self.files, *place, terms, self._site.boot_ns)
         except BaseException:
             session.close()
             raise
@@ -128,10 +127,10 @@ class Writer:
             if length <= begin:
                 continue
             views = [view for view in scan(self._content(row.path, length), begin) if view.end <= length]
-            if views:
+            if new := [view for view in views if view.begin >= row.length]:  # others: an earlier call had no answer
                 self._site.ledger.registration.register_own(
-                    row.file, begin, views[-1].end, [claim(view) for view in views]
+                    row.file, new[0].begin, new[-1].end, [claim(view) for view in new]
                 )
-                self.registered[row.file] = views[-1].end
-                for view in views:
-                    self._site.take(Stored(view, (self._site.id,)))
+            for view in views:
+                self.registered[row.file] = view.end
+                self._site.take(Stored(view, (self._site.id,)))

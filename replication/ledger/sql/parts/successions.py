@@ -19,6 +19,7 @@ from replication.ledger.sql.store.store import SqlStore, greatest, insert_into, 
 
 _e, _s, _stream = schema.epochs.c, schema.successions.c, schema.streams.c
 _ADDRESS = "address of "  # and the cluster, in meta
+_LEASE = "lease of "  # and the cluster
 _CONTRADICTION = "contradiction "  # and the succession
 
 
@@ -102,6 +103,33 @@ class SqlSuccessions:
         then = Succession.decode(bytes.fromhex(content)).cut
         return sum(ranges.total for ranges in beyond(then, succession.cut).values())
 
+    def keep_lease(self, cluster: ClusterId, epoch: int, lease_s: float) -> None:
+        """See ``SuccessionRecords``."""
+        before, longest = self.lease(cluster)
+        if before >= epoch and longest >= lease_s:
+            return
+        with self._store.write() as connection:
+            before, longest = _lease(connection, cluster)
+            kept = f"{max(before, epoch)} {max(longest, lease_s)}"
+            put_meta(connection, {f"{_LEASE}{cluster}": kept})
+
+    def lease(self, cluster: ClusterId) -> tuple[int, float]:
+        """See ``SuccessionRecords``."""
+        with self._store.read() as connection:
+            return _lease(connection, cluster)
+
+    def note_answer(self, succession: Succession) -> None:
+        """See ``SuccessionRecords``."""
+        if not self.has_answered(succession):
+            with self._store.write() as connection:
+                put_meta(connection, {_answer_name(succession): ""})
+
+    def has_answered(self, succession: Succession) -> bool:
+        """See ``SuccessionRecords``."""
+        wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == _answer_name(succession))
+        with self._store.read() as connection:
+            return connection.scalar(wanted) is not None
+
     def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:
         """See ``SuccessionRecords``."""
         if zookeepers and zookeepers != self.address(cluster):
@@ -135,6 +163,16 @@ def _record(connection: Connection, succession: Succession) -> Succession:
 def _covered(connection: Connection, origin: ClusterId) -> dict[StreamId, Ranges]:
     of_origin = _stream.wal.startswith(f"{origin}/", autoescape=True) & (_stream.table_uuid != str(NIL_UUID))
     return coverage(connection, of_origin)
+
+
+def _lease(connection: Connection, cluster: ClusterId) -> tuple[int, float]:
+    wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == f"{_LEASE}{cluster}")
+    epoch, _, lease_s = str(connection.scalar(wanted) or "0 0").partition(" ")
+    return int(epoch), float(lease_s)
+
+
+def _answer_name(succession: Succession) -> str:
+    return f"answer of {succession.origin} {succession.epoch}"  # in meta
 
 
 def _beyond_name(succession: Succession) -> str:

@@ -21,6 +21,7 @@ from peer.status.members import members_of
 from replication.coordination.host import host_record
 from replication.coordination.paths import Election, MemberKind
 from replication.ledger.base import Derivation
+from replication.writer.wal.registration import LeaseTerms
 from shell.cli.render import Printer
 from shell.processes.up import _later, chosen_roles
 from shell.status.page import show_status
@@ -47,6 +48,7 @@ def running(site: DerivingSite) -> Iterator[DeriveRole]:
         stop,
         site.tables,
         lambda position, seconds: cluster.wait(position, timeout_s=seconds),
+        lambda: LeaseTerms(site.config.writer.lease_s),
     )
 
     def catch_up() -> None:

@@ -12,6 +12,7 @@ import pytest
 from peer.client.cluster import Cluster
 from peer.failover.failover import failover, plan_failover
 from peer.failover.role_change import RoleChange
+from replication.config import Config
 from replication.coordination.memory import MemoryEnsemble
 from replication.core.ids import ClusterId
 from replication.core.phase import Phase
@@ -19,7 +20,6 @@ from replication.core.roles import Role, RoleState
 from replication.errors import RequestError
 from replication.ledger.base import Peer
 from replication.ledger.sql.memory import MemoryLedger
-from replication.settings import DrillsSection, FailoverSection
 from tests.sites import table
 
 EAST, WEST = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west"), 1))
@@ -36,7 +36,7 @@ def change() -> Iterator[RoleChange]:
         for spec, phase in ((table(), Phase.BOOTSTRAPPING), (table("ops.weather"), Phase.LIVE)):
             ledger.tables.create(spec)
             ledger.landing.declare_route(EAST, spec.uuid, "default", 1, {}, phase=phase)
-        config = SimpleNamespace(failover=FailoverSection(), drills=DrillsSection())
+        config = Config.model_validate({"cluster": {"name": "west"}})
         cluster = SimpleNamespace(
             id=WEST, name="west", ledger=ledger, coordination=coordination, config=config, tables=ledger.tables.all
         )

@@ -24,7 +24,7 @@ def test_a_change_that_the_ledger_could_not_note_is_told_as_done(capfd: pytest.C
     def full(state: RoleState) -> None:
         raise CoordinationError("the ledger at x failed: database or disk is full")
 
-    ledger = SimpleNamespace(terms=SimpleNamespace(keep_role=full))
+    ledger = SimpleNamespace(terms=SimpleNamespace(keep_role=full), time=SimpleNamespace(writers=list))
     config = SimpleNamespace(writer=SimpleNamespace(lease_s=1.0))
     with MemoryEnsemble().connect("/walship/east") as coordination:
         coordination.establish(ClusterId("east", uuid4()), "0")
@@ -44,7 +44,7 @@ def test_a_change_that_the_ledger_could_not_note_is_told_as_done(capfd: pytest.C
 
 def test_said_again_it_waits_and_notes_what_was_stopped_before_that(monkeypatch: pytest.MonkeyPatch) -> None:
     waited, kept = list[int](), list[RoleState]()
-    monkeypatch.setattr(role, "await_writers", lambda coordination, epoch, lease_s: waited.append(epoch))
+    monkeypatch.setattr(role, "await_writers", lambda ledger, coordination, epoch, lease_s: waited.append(epoch))
     ledger = SimpleNamespace(terms=SimpleNamespace(keep_role=kept.append))
     config = SimpleNamespace(writer=SimpleNamespace(lease_s=1.0))
     with MemoryEnsemble().connect("/walship/east") as coordination:

@@ -1,0 +1,149 @@
+"""A failover where a peer or a witness confirms leases: it waits, and says what stops the lost cluster's writers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from peer.client.cluster import Cluster
+from peer.failover import lease
+from peer.failover.failover import failover, plan_failover
+from peer.failover.lost_writes import discard_refusal
+from peer.failover.role_change import RoleChange
+from peer.status.members import await_writers
+from replication.config import Config
+from replication.coordination.memory import MemoryEnsemble
+from replication.coordination.paths import MemberKind
+from replication.coordination.witness import Witness
+from replication.core.ids import ClusterId
+from replication.core.roles import Role, RoleState
+from replication.core.succession import Succession, Successions
+from replication.errors import CoordinationError, RequestError, StepFailedError, SuccessionError
+from replication.ledger.base import Peer
+from replication.ledger.sql.memory import MemoryLedger
+from tests.sites import table
+from tests.unit.coordination.test_witness import opening
+
+EAST, WEST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "north"), 1))
+
+
+class West:
+    """West, which gets a table of east; ``waited`` are the seconds that it slept."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ledger = MemoryLedger(WEST)
+        self.third, self.waited = MemoryEnsemble(), list[float]()
+        self.witness = Witness(opening(self.third), "/w")
+        self.coordination = MemoryEnsemble().connect("/walship/west")
+        self.coordination.establish(WEST, "1", role=RoleState(Role.STANDBY, 2))
+        self.ledger.rules.define(Peer("east", "zk:2181/walship/east", EAST), 0)
+        self.ledger.tables.create(table())
+        self.ledger.landing.declare_route(EAST, table().uuid, "default", 1, {})
+        monkeypatch.setattr(lease, "witness_of", lambda config: self.witness)
+        monkeypatch.setattr(lease, "time", SimpleNamespace(sleep=self.waited.append))
+
+    def change(self, **section: Any) -> RoleChange:
+        config = Config.model_validate({"cluster": {"name": "west"}, "failover": section})
+        fields = {"ledger": self.ledger, "coordination": self.coordination, "config": config}
+        return RoleChange(cast(Cluster, SimpleNamespace(id=WEST, name="west", tables=self.ledger.tables.all, **fields)))
+
+    def role(self) -> RoleState:
+        return self.coordination.role().state
+
+
+@pytest.fixture
+def west(monkeypatch: pytest.MonkeyPatch) -> Iterator[West]:
+    west = West(monkeypatch)
+    yield west
+    west.coordination.close()
+    west.ledger.close()
+
+
+WITNESS = {"lease": "witness", "witness": "third:2181/w"}
+
+
+def test_where_the_own_zookeeper_confirms_nothing_waits_and_what_is_acked_from_now_on_is_told_to_be_lost(
+    west: West,
+) -> None:
+    plan = plan_failover(west.change(), "", force=True, incomplete=True)
+    assert (
+        plan.fence
+        == "Writers of east that still reach their own ZooKeeper go on acking until they hear of it: lost, too."
+    )
+    failover(west.change(), plan)
+    assert west.waited == [] and west.role().role is Role.ACTIVE
+
+
+@pytest.mark.parametrize("section", [{"lease": "peer", "lease_peer": "east"}, {}])
+def test_a_failover_waits_for_the_longest_lease_that_was_asked_for_and_for_drift(west: West, section: Any) -> None:
+    west.ledger.successions.keep_lease(EAST, 1, 20.0)
+    plan = plan_failover(west.change(**section), "", force=True, incomplete=True)
+    assert plan.fence == "Writers of east have stopped acking by the time that this cluster takes writes."
+    assert "in 20.2 s no writer of east can ack any more: their leases have run out" in plan.steps
+    failover(west.change(**section), plan)
+    assert west.waited == [pytest.approx(20.2)] and west.role().role is Role.ACTIVE
+
+
+def test_a_peer_that_was_not_asked_since_the_other_took_over_does_not_claim_to_stop_it(west: West) -> None:
+    west.ledger.successions.keep_lease(EAST, 1, 20.0)
+    west.ledger.successions.record(Succession(WEST, EAST, 4, 7, is_planned=False))
+    change = west.change(lease="peer", lease_peer="east")
+    assert "go on acking" in plan_failover(change, "", force=True, incomplete=True).fence
+    west.ledger.successions.keep_lease(EAST, 4, 20.0)
+    assert "have stopped" in plan_failover(change, "", force=True, incomplete=True).fence
+
+
+def test_a_witness_confirms_no_lease_once_a_failover_waits(west: West) -> None:
+    west.witness.confirm(EAST, 20.0)
+    plan = plan_failover(west.change(**WITNESS), "", force=True, incomplete=True)
+    assert plan.steps[0] == "the witness confirms no more leases of east" and "have stopped" in plan.fence
+    failover(west.change(**WITNESS), plan)
+    assert west.waited == [pytest.approx(20.2)] and west.witness.confirm(EAST, 1.0) == plan.epoch
+
+
+def test_a_failover_whose_witness_does_not_answer_is_refused(west: West) -> None:
+    def cut(call: str, path: str) -> None:
+        raise CoordinationError("no answer")
+
+    west.third.fault = cut
+    change = west.change(**WITNESS)
+    plan = plan_failover(change, "", force=True, incomplete=True)
+    (refusal,) = plan.refusals
+    assert "the witness third:2181/w does not answer (no answer)" in refusal and 'lease = "own"' in refusal
+    with pytest.raises(RequestError, match="west cannot take over from east now"):
+        failover(change, plan)
+    assert west.role() == RoleState(Role.STANDBY, 2) and change.unfinished() is None
+
+
+def test_a_second_cluster_cannot_take_over_from_one_where_a_witness_knows_the_first(west: West) -> None:
+    west.witness.end(EAST, 3, NORTH)
+    change = west.change(**WITNESS)
+    with pytest.raises(StepFailedError, match="north:.* took over from east") as refused:
+        failover(change, plan_failover(change, "", force=True, incomplete=True))
+    assert isinstance(refused.value.__cause__, SuccessionError)
+    assert west.role() == RoleState(Role.STANDBY, 2) and west.ledger.successions.known().all == ()
+
+
+def test_a_standby_may_discard_lost_writes_only_while_the_cluster_that_left_them_out_is_active() -> None:
+    first = Succession(EAST, WEST, 3, 7, is_planned=False)
+    assert discard_refusal(Successions((first,)), first) is None
+    back = Successions((first, Succession(WEST, EAST, 4, 8, is_planned=True)))
+    what, hint = discard_refusal(back, first) or ("", "")
+    assert what.startswith("east is ACTIVE, and may have applied what west left out")
+    assert "Merge them" in hint and "walship switchover west" in hint
+
+
+def test_a_role_change_waits_for_a_writer_whose_session_ended_while_it_runs(west: West) -> None:
+    west.ledger.time.register_writer("w1", "h0", 1, "boot", 2)
+    began = time.monotonic()
+    await_writers(west.ledger, west.coordination, 3, 0.2)
+    assert time.monotonic() - began >= 0.2
+    with ExitStack() as closing:
+        closing.callback(west.coordination.enrol(MemberKind.WRITERS, "w1", {"epoch": 3}).leave)
+        await_writers(west.ledger, west.coordination, 3, 3600.0)
