@@ -5,11 +5,10 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from peer.client.cluster import Cluster
 from peer.client.contacts import read_public
-from peer.client.following import FollowingCluster
 from peer.client.opened import OpenedParts
 from peer.client.search import OpenedCluster
 from replication import config as configuration
@@ -23,6 +22,9 @@ from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import open_ledger
 from replication.permissions import is_own
 from replication.settings import ZooKeeperSection
+
+if TYPE_CHECKING:
+    from peer.client.following import FollowingCluster
 
 _REMEDY = "Connect on a host of that cluster, or give its configuration file"
 
@@ -53,8 +55,9 @@ def connect(
         CoordinationError: ZooKeeper does not answer; only for writing.
     """
     log.as_library()
-    if follow:
-        cluster: Cluster = _following(target, zookeeper_tls)
+    following = _following(target, zookeeper_tls) if follow else None
+    if following is not None:
+        cluster: Cluster = following
     elif isinstance(target, str | Path):
         config = find_config(target, zookeeper_tls)
         cluster = Cluster(config, _ledger(config))
@@ -62,8 +65,8 @@ def connect(
         raise ConfigError("several clusters were given", "Give one, or follow=True")
     if for_writing:
         try:
-            if isinstance(cluster, FollowingCluster):
-                cluster.go_to_active()
+            if following is not None:
+                following.go_to_active()
             from replication.writer.wal.registration import check_worker  # deferred: a reader needs no writer
 
             check_worker(cluster.coordination, cluster.config.cluster.host)
@@ -76,6 +79,8 @@ def connect(
 
 def _following(target: str | Path | Sequence[str | Path], zookeeper_tls: ZooKeeperSection | None) -> FollowingCluster:
     """A handle on the first target that answers."""
+    from peer.client.following import FollowingCluster  # deferred: it loads Arrow
+
     targets = [target] if isinstance(target, str | Path) else list(target)
     problem: ReplicationError = ConfigError("no cluster was given", _REMEDY)
     for each in targets:
