@@ -184,7 +184,8 @@ class ReceiverSection(_Section):
     listen: Address = Field("127.0.0.1:0", description="host:port; port 0 means any free one")
     advertise: OptionalAddress = Field("", description="host:port that peers connect to; empty means listen")
     message_bytes_max: Bytes = Field(8 * _MIB, description="refuses larger messages; not less than any sender's")
-    streams_max: PositiveInt = Field(64, description="refuses more streams at once")
+    streams_max: PositiveInt = Field(64, description="refuses more streams at once ...")
+    peer_streams_max: PositiveInt = Field(16, description="... and more of one peer")
     accept: Accept = Field(
         "defined", description="callers without a grant: peers defined here; ask: kept for a person; any-certified"
     )

@@ -16,6 +16,7 @@ from replication.errors import PeerRefusedError, SchemaError, TableExistsError
 from replication.ledger.base import Ledger
 from replication.link.base import Reason, Refusal
 
+SCHEMAS_MAX = 1000  # schema versions of a table; each alteration of a group makes one
 _log = log.get(__name__)
 
 
@@ -92,8 +93,18 @@ class Definitions:
             elif not self.has_schema(each.hash):
                 spec = self._ledger.tables.by_uuid(each.table)
                 if spec is None or not missing_columns(spec, each):
+                    self._check_number(each.table)
                     self._ledger.tables.put_schema(each)
                     self._schemas.add(each.hash)
+
+    def _check_number(self, table: UUID) -> None:
+        if len(self._ledger.tables.schemas(table)) >= SCHEMAS_MAX:
+            raise Refusal(
+                Reason.TABLE_CONFLICT,
+                f"table {table} has {SCHEMAS_MAX} schema versions on {self._ledger.cluster.name}, the most of a table",
+                "Send its rows as another table (createtable, enablereplication)",
+                table=table,
+            ).error()
 
     def _join(self, spec: TableSpec, may_define: bool, source: str) -> None:
         if self._joined.get(spec.uuid) == spec or not self.has_table(spec.uuid):

@@ -17,6 +17,10 @@ from replication.core.succession import Successions
 from replication.errors import PeerRefusedError
 from replication.link.base import Data, Reason, Refusal, Reply
 
+_FAULTS_MAX = 64  # refused messages in a row, after which a stream is slowed down
+_FAULT_S = 0.1
+_FAULT_BYTES_PER_S = 8 << 20
+_USUAL = (Reason.HOLE, Reason.STALE_TERM)  # a sender that goes on elsewhere has many of these on their way
 _log = log.get(__name__)
 
 
@@ -45,6 +49,8 @@ class InboundStream:
         self._generation = generation
         self.unanswered: dict[FileId, Ranges] = {}
         self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._faults = 0
 
     def data(self, message: Data) -> None:
         """Check a message and queue it for landing, which acks or refuses it later. Send a refusal at once.
@@ -60,7 +66,9 @@ class InboundStream:
             arrival = self._admission.check_frames(message, self._scope)
         except RefusedData as error:
             self._answer(error.refusal)
+            self._slow_down(error.refusal, len(message.frames))
             return
+        self._faults = 0
         with self._lock:
             unanswered = self.unanswered.get(message.file, Ranges()).add(message.begin, message.end)
             if unanswered:
@@ -86,6 +94,13 @@ class InboundStream:
     def close(self) -> None:
         """Drop later acks and refusals."""
         self._reply = None
+        self._closed.set()
+
+    def _slow_down(self, refusal: Refusal, size: int) -> None:
+        """Read on a little later when nothing but refused messages comes, so that checking them takes little time."""
+        self._faults += refusal.reason not in _USUAL
+        if self._faults > _FAULTS_MAX:
+            self._closed.wait(max(_FAULT_S, size / _FAULT_BYTES_PER_S))
 
     def _check_order(self, data: Data) -> None:
         expected = self._expected(data, fresh=False)

@@ -172,6 +172,10 @@ class Landing:
         if full:
             item.refuse(Reason.DISK_FULL, full, "Free disk space there, or let its replay catch up")
             return False
+        crowded = self.room.crowding.get(arrival.data.file.cluster.name)
+        if crowded and arrival.frames:
+            item.refuse(Reason.DISK_FULL, crowded, "Let its replay catch up")
+            return False
         held = self.room.held
         table = next((frame.header.table for frame in arrival.frames if frame.header.table in held), None)
         if table is not None:

@@ -19,6 +19,7 @@ from replication.errors import CoordinationError, FormatError, ReplicationError
 from replication.files.base import Files
 from replication.ledger.base import FileKind, Ledger
 
+_PEER_FILES_MAX = 256  # open files of one cluster; past it those that were not used for longest are closed
 _log = log.get(__name__)
 
 
@@ -61,9 +62,20 @@ class OpenFiles:
             self._close(landing)  # it has no frames: only skipped bytes came before this one
             landing = None
         if landing is None:
+            self._make_room(source)
             landing = self._open[source] = self._create(source, kind)
             _log.info("landing_opened", file=str(landing.row.file), source=str(source))
         return landing
+
+    def _make_room(self, source: FileId) -> None:
+        """Close files of the cluster of ``source`` that wait for nothing, as long as it has too many."""
+        own = [landing for landing in self._open.values() if landing.source.cluster.name == source.cluster.name]
+        excess = len(own) + 1 - _PEER_FILES_MAX
+        if excess > 0:
+            idle = [landing for landing in own if landing.written == landing.registered]
+            for landing in sorted(idle, key=lambda landing: landing.used_s)[:excess]:
+                self._ends.pop(landing.source, None)
+                self._close(landing)
 
     def _create(self, source: FileId, kind: FileKind) -> LandingFile:
         limits = self._limits

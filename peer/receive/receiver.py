@@ -92,6 +92,7 @@ class Receiver:
                 allow_plaintext=config.tls.allow_plaintext,
                 message_bytes_max=config.receiver.message_bytes_max,
                 streams_max=config.receiver.streams_max,
+                peer_streams_max=config.receiver.peer_streams_max,
             )
         except BaseException:
             self._lock.close()

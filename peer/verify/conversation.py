@@ -20,13 +20,13 @@ from replication.core.grants import Grant
 from replication.errors import PeerUnavailableError
 from replication.link.base import Conversation, Reason, Refusal
 
-OPEN_MAX = 2
+OPEN_MAX, PEER_OPEN_MAX = 4, 2
 SECONDS_MAX = 3600.0
 _log = log.get(__name__)
 
 
 class Conversations:
-    """Starts processes that answer, at most ``OPEN_MAX`` at once. Safe for threads.
+    """Starts processes that answer, at most ``OPEN_MAX`` at once, ``PEER_OPEN_MAX`` for one asker. Safe for threads.
 
     Args:
         config: the cluster's.
@@ -51,10 +51,12 @@ class Conversations:
             PeerRefusedError: too many are open.
         """
         with self._lock:
-            if len(self._open) >= OPEN_MAX:
+            own = sum(each.asker == asker.cluster.name for each in self._open)
+            if len(self._open) >= OPEN_MAX or own >= PEER_OPEN_MAX:
                 raise Refusal(
                     Reason.NOT_READY,
-                    f"{len(self._open)} comparisons with {self._config.cluster.name} are running already",
+                    f"{len(self._open)} comparisons with {self._config.cluster.name} are running, {own} of them of"
+                    f" {asker.cluster.name}",
                     "Try again when they are done",
                 ).error()
             made = ProcessConversation(self._config, asker, self._folder, self._seconds_max, self._ended)
@@ -73,7 +75,11 @@ class Conversations:
 
 
 class ProcessConversation:
-    """``Conversation`` with one process."""
+    """``Conversation`` with one process.
+
+    Attributes:
+        asker: name of the cluster that asks.
+    """
 
     def __init__(
         self,
@@ -84,6 +90,7 @@ class ProcessConversation:
         ended: Callable[[ProcessConversation], None],
     ) -> None:
         self._name = config.cluster.name
+        self.asker = asker.cluster.name
         self._ended = ended
         self._lock = threading.Lock()
         self._closed = False

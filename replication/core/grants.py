@@ -50,6 +50,11 @@ class Caller:
             return self.cluster.name if self.is_same_user else "callers without TLS"
         return self.cluster.name if self.cluster.name in self.certified else min(self.certified, default="nobody")
 
+    @property
+    def bounded_name(self) -> str:
+        """The name whose bounds hold: what its certificate proves, else what it says."""
+        return self.cluster.name if self.certified is None else self.proved_name
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:

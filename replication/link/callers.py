@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -15,6 +18,7 @@ from replication.errors import FormatError, PeerRefusedError, ReplicationError
 from replication.link import channel
 from replication.link.base import Reason
 from replication.link.local_user import is_own
+from replication.link.places import Places
 from replication.link.tls import caller_names
 from replication.link.tls_files import fingerprint
 
@@ -24,6 +28,7 @@ _SHAPES = {
     (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
     (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
 }
+_REFUSED_S, _SLOWED_MAX = 0.05, 16  # each has a thread of the server meanwhile
 _log = log.get(__name__)
 
 
@@ -33,14 +38,17 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
     Args:
         admit: called with the name of a call and its caller; raises PeerRefusedError.
         is_tls: whether the port takes only callers with a certificate.
+        places: of calls that run.
 
     Attributes:
         port: the port that is listened on.
     """
 
-    def __init__(self, admit: Callable[[str, Caller], None], is_tls: bool) -> None:
+    def __init__(self, admit: Callable[[str, Caller], None], is_tls: bool, places: Places) -> None:
         self._admit = admit
         self._is_tls = is_tls
+        self._places = places
+        self._slowed = threading.BoundedSemaphore(_SLOWED_MAX)
         self._callers: WeakKeyDictionary[Any, Caller] = WeakKeyDictionary()
         self.port = 0
 
@@ -65,13 +73,30 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
     def _check(self, call: str, context: grpc.ServicerContext) -> None:
         try:
             caller = self._identify(context)
+            self._take_place(caller.bounded_name, context)
             self._admit(call, caller)
         except PeerRefusedError as error:
+            self._slow_down()
             refuse(context, error)
         except ReplicationError as error:
             _log.warning("call_failed", call=call, error=str(error))
             context.abort(grpc.StatusCode.ABORTED, f"the receiver answers: {error.what}\n{error.hint}")
         self._callers[context] = caller
+
+    def _take_place(self, name: str, context: grpc.ServicerContext) -> None:
+        if full := self._places.take(name):
+            whose = f"of {name}" if full == name else "of its callers"
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the receiver has as many calls {whose} as it takes")
+        if not context.add_callback(partial(self._places.release, name)):
+            self._places.release(name)
+
+    def _slow_down(self) -> None:
+        """Let a refused caller wait, so that one that calls again at once takes little of the receiver's time."""
+        if self._slowed.acquire(blocking=False):
+            try:
+                time.sleep(_REFUSED_S)
+            finally:
+                self._slowed.release()
 
     def _identify(self, context: grpc.ServicerContext) -> Caller:
         said = {key: str(value) for key, value in context.invocation_metadata()}

@@ -12,9 +12,10 @@ from replication.link import channel
 from replication.link.base import ReceiverService
 from replication.link.callers import CallerCheck
 from replication.link.grpc_servicer import LinkServicer
+from replication.link.places import Places
 from replication.link.tls import LinkTls, check_plaintext, server_credentials
 
-_CALLS_MAX = 32  # at once, beside streams
+_CALLS_MAX, _PEER_CALLS_MAX = 32, 16  # at once, beside streams: of all callers, and of one
 
 
 class LinkServer:
@@ -26,6 +27,7 @@ class LinkServer:
         tls: for callers with a certificate only; None is plain text.
         renewed: gives what stands in place of ``tls`` before each handshake.
         streams_max: streams open at once; more are refused. Other calls have threads of their own.
+        peer_streams_max: streams of one caller.
 
     Raises:
         ConfigError: the port is taken, or plain text off loopback and not allowed.
@@ -41,15 +43,16 @@ class LinkServer:
         allow_plaintext: bool = False,
         message_bytes_max: int = 8 << 20,
         streams_max: int = 64,
+        peer_streams_max: int = 16,
     ) -> None:
         check_plaintext(listen, tls, allow_plaintext)
-        check = CallerCheck(service.admit, tls is not None)
-        servicer = LinkServicer(service, check.caller, streams_max)
-        calls_max = streams_max + _CALLS_MAX
+        calls_max, peer_calls_max = streams_max + _CALLS_MAX, peer_streams_max + _PEER_CALLS_MAX
+        check = CallerCheck(service.admit, tls is not None, Places(calls_max, peer_calls_max))
+        servicer = LinkServicer(service, check.caller, Places(streams_max, peer_streams_max))
         self._threads = ThreadPoolExecutor(calls_max, thread_name_prefix="link")
         self._server = grpc.server(
             self._threads,
-            options=channel.server_options(message_bytes_max, calls_max),
+            options=channel.server_options(message_bytes_max, peer_calls_max),
             maximum_concurrent_rpcs=calls_max,
             interceptors=(check,),
         )

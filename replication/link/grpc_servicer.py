@@ -33,9 +33,11 @@ from replication.link.base import (
 )
 from replication.link.callers import refuse
 from replication.link.messages import read_message
+from replication.link.places import Places
 from replication.link.statuses import encode_progress
 
 FIRST_S = 10.0  # how long a stream may be open before its first message
+REPLIES_MAX = 16_384  # of a stream; a sender has fewer messages on their way
 _log = log.get(__name__)
 
 
@@ -45,16 +47,15 @@ class LinkServicer:
     Args:
         service: what answers.
         caller: who makes a call, which was admitted.
-        streams_max: streams open at once; more are refused.
+        streams: places of streams; one too many is refused.
     """
 
     def __init__(
-        self, service: ReceiverService, caller: Callable[[grpc.ServicerContext], Caller], streams_max: int
+        self, service: ReceiverService, caller: Callable[[grpc.ServicerContext], Caller], streams: Places
     ) -> None:
         self._service = service
         self._caller = caller
-        self._streams_max = streams_max
-        self._streams = threading.BoundedSemaphore(streams_max)
+        self._streams = streams
 
     def Describe(self, _: bytes, context: grpc.ServicerContext) -> bytes:
         """Who this cluster is."""
@@ -193,18 +194,21 @@ class LinkServicer:
 
     def Ship(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Take a stream of frames; one too many is refused."""
-        if not self._streams.acquire(blocking=False):
-            what = f"the receiver has {self._streams_max} streams open already"
-            remedy = "It is tried again. Let it have more ([receiver] streams_max), or more receivers"
+        name = self._caller(context).bounded_name
+        if full := self._streams.take(name):
+            what, key = f"the receiver has {self._streams.total} streams open already", "streams_max"
+            if full == name:
+                what, key = f"the receiver has {self._streams.each} streams of {name} open already", "peer_streams_max"
+            remedy = f"It is tried again. Let it have more ([receiver] {key}), or more receivers"
             yield wire.encode_reply(Refusal(Reason.NOT_READY, what, remedy))
             return
         try:
             yield from self._stream(requests, context)
         finally:
-            self._streams.release()
+            self._streams.release(name)
 
     def _stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        replies: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
+        replies = Replies(context.cancel)
         if (first := self._first(requests, context)) is None:
             return
         try:
@@ -250,6 +254,26 @@ class LinkServicer:
         if not isinstance(hello, Hello):
             raise Refusal(Reason.VERSION, "a stream begins with Open", "Upgrade walship on the older side").error()
         return self._service.ship(hello, reply, self._caller(context))
+
+
+class Replies:
+    """Replies that wait to be sent. A sender that takes none of very many is cut off, since acks never wait."""
+
+    def __init__(self, cancel: Callable[[], Any]) -> None:
+        self._waiting: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
+        self._cancel = cancel
+
+    def put(self, reply: Reply | None) -> None:
+        """Add one; None ends them."""
+        if reply is not None and self._waiting.qsize() >= REPLIES_MAX:
+            _log.warning("replies_not_taken", waiting=REPLIES_MAX)
+            self._cancel()
+            return
+        self._waiting.put(reply)
+
+    def get(self) -> Reply | None:
+        """The next one, once there is one."""
+        return self._waiting.get()
 
 
 def _refused(error: ReplicationError) -> bytes:

@@ -19,6 +19,8 @@ from replication.core.ids import COUNT_END, check_name
 from replication.errors import FormatError, SchemaError, one_line
 
 _KINDS = ("typed", "cell")
+_TEXT_MAX = 4 << 20
+_COLUMNS_MAX = 10_000
 _TERM = re.compile(r"[A-Za-z0-9_(), ]{1,10000}\Z")
 #: Iceberg's properties that a peer may set here.
 _PROPERTIES = (
@@ -45,6 +47,8 @@ def foreign_table(text: str) -> TableSpec:
     Raises:
         FormatError: it cannot be read, or breaks a rule of ``createtable`` and ``settable``; names all such rules.
     """
+    if len(text) > _TEXT_MAX:
+        raise FormatError(f"a table's definition has {len(text)} characters, and may have {_TEXT_MAX}")
     try:
         spec = _with_allowed_properties(TableSpec.from_json(text))
         problems = list(_problems(spec))
@@ -66,6 +70,9 @@ def _problems(spec: TableSpec) -> Iterator[str]:
         yield "its name is no text"
     if spec.kind not in _KINDS:
         yield f"{str(spec.kind)[:40]!r} is no kind of table"
+    if max(len(spec.columns), len(spec.groups), len(spec.settings)) > _COLUMNS_MAX:
+        yield f"it has more than {_COLUMNS_MAX} columns, groups or properties"
+        return
     if not 1 <= spec.history_s < COUNT_END:
         yield f"history_s is {spec.history_s}"
     for column in spec.columns:

@@ -15,6 +15,7 @@ from replication.link import refusals, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import PROTOCOL, Ack, OpenReply, Reason, Refusal
 from replication.link.grpc_servicer import LinkServicer
+from replication.link.places import Places
 from replication.link.statuses import decode_progress
 from tests.contract.link_service import EAST, FILE, HELLO, ROUTE, SPEC, THERE, VERSION, WEST, Service, data
 
@@ -29,7 +30,7 @@ def service() -> Service:
 
 @pytest.fixture
 def server(service: Service) -> grpc_testing.Server:
-    servicer = LinkServicer(service, lambda _: CALLER, streams_max=1)
+    servicer = LinkServicer(service, lambda _: CALLER, Places(1, 2))
     return grpc_testing.server_from_dictionary({LINK: servicer}, grpc_testing.strict_real_time())
 
 
@@ -63,7 +64,7 @@ def refusal_of_route(raw: bytes) -> Refusal:
 
 
 def test_every_call_of_the_service_is_answered() -> None:
-    servicer = LinkServicer(Service(), lambda _: CALLER, 1)
+    servicer = LinkServicer(Service(), lambda _: CALLER, Places(1, 1))
     assert all(callable(getattr(servicer, name)) for name in LINK.methods_by_name)
 
 
