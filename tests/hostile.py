@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -17,6 +18,22 @@ from replication.link.grpc_client import connect
 from replication.link.tls import LinkTls
 
 NOBODY = 65534
+
+
+@contextmanager
+def memory_below(mib: int) -> Iterator[None]:
+    """The resident memory of this process grows by no more than so much in the block, at its peak."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+    before_kib = _resident_kib("VmRSS")
+    yield
+    grown_mib = (_resident_kib("VmHWM") - before_kib) / 1024
+    assert grown_mib <= mib, f"memory grew by {grown_mib:.0f} MiB, more than {mib} MiB"
+
+
+def _resident_kib(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
 
 
 @contextmanager

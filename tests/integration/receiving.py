@@ -15,11 +15,16 @@ from tests.sites import Site, rows, table
 
 
 class Pair:
-    """East with a WAL of three frames of one table, and a link to west's receiver."""
+    """East, or another cluster by ``name``, with a WAL of three frames of one table, and a link to west's receiver.
 
-    def __init__(self, folder: Path, **west: dict[str, object]) -> None:
-        self.east, self.west = Site(folder, "east"), Site(folder, "west", **west)
-        self.spec = table()
+    ``of`` is a pair whose west it shares.
+    """
+
+    def __init__(self, folder: Path, name: str = "east", of: Pair | None = None, **west: dict[str, object]) -> None:
+        self.east: Site = Site(folder, name)
+        self.west: Site = of.west if of else Site(folder, "west", **west)
+        self._owns_west = of is None
+        self.spec = table("ops.flights" if of is None else f"ops.{name}")
         self.east.ledger.tables.create(self.spec)
         self.wal = self.east.wal()
         self.ends = [self.wal.append(self.spec, rows(n * 10, 10)) for n in range(3)]
@@ -31,7 +36,8 @@ class Pair:
         for link in self.links:
             link.close()
         self.east.close()
-        self.west.close()
+        if self._owns_west:
+            self.west.close()
 
     def route(self, generation: int = 1, spec: TableSpec | None = None) -> Route:
         spec = spec or self.spec

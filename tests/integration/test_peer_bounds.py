@@ -1,0 +1,176 @@
+"""A peer at one of its bounds is refused by type, and the others are served as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from peer.receive import definitions, inbound_stream, open_files, room
+from peer.receive.receiver import Receiver
+from replication.core.definition.schema import SchemaVersion
+from replication.core.grants import Grant
+from replication.errors import PeerRefusedError
+from replication.link.base import Ack, Data, Reason, Refusal
+from replication.link.grpc_servicer import Replies
+from replication.link.places import Places
+from tests.certificates import tls_section
+from tests.hostile import of_other_users
+from tests.integration.receiving import Pair, answer, refused
+from tests.integration.test_hostile_frames import forged, sent
+from tests.integration.test_link_tls import AUTHORITY
+from tests.waiting import wait_until
+
+Made = Callable[..., tuple[Pair, Pair]]
+
+
+@pytest.fixture
+def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+    """East, which is at a bound, and north, which is not: both have certificates and are defined at west."""
+    of_other_users(monkeypatch)
+    pairs: list[Pair] = []
+
+    def made(**west: dict[str, object]) -> tuple[Pair, Pair]:
+        east = Pair(tmp_path, tls=tls_section(tmp_path, AUTHORITY.issue("west")), **west)
+        pairs.append(east)
+        north = Pair(tmp_path, "north", of=east)
+        pairs.append(north)
+        for pair in (east, north):
+            pair.tls = AUTHORITY.issue(pair.east.cluster.name)
+            pair.west.send_to_cluster(pair.east.cluster)
+        return east, north
+
+    yield made
+    for pair in reversed(pairs):
+        pair.close()
+
+
+def lands(pair: Pair, receiver: Receiver) -> None:
+    assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[2])), Ack)
+
+
+def test_the_streams_of_one_peer_leave_places_for_others(both: Made) -> None:
+    east, north = both(receiver={"streams_max": 4, "peer_streams_max": 2})
+    with east.west.receiver() as receiver:
+        first, _ = east.ship(receiver), east.ship(receiver)
+        with pytest.raises(PeerRefusedError, match=r"2 streams of east open already.*peer_streams_max") as caught:
+            east.ship(receiver)
+        assert caught.value.reason == Reason.NOT_READY
+        lands(north, receiver)
+        first.close()
+
+        def opened() -> bool:
+            try:
+                east.ship(receiver)
+            except PeerRefusedError:
+                return False
+            return True
+
+        wait_until(opened, what="the place of a stream that has ended")
+
+
+def test_places_are_counted_by_name_and_in_all() -> None:
+    places = Places(total=3, each=2)
+    assert [places.take("east") for _ in range(3)] == ["", "", "east"]
+    assert [places.take("north"), places.take("north")] == ["", "*"]
+    places.release("east")
+    assert places.take("north") == "" and places.take("east") == "*"
+
+
+def test_a_sender_that_takes_no_replies_is_cut_off() -> None:
+    ended: list[bool] = []
+    replies = Replies(lambda: ended.append(True))
+    for _ in range(20_000):
+        replies.put(Refusal(Reason.HOLE, "", ""))
+    assert ended and replies._waiting.qsize() <= 16_384
+
+
+def test_the_open_landing_files_of_one_peer_are_few_and_nothing_of_them_is_lost(
+    both: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_files, "_PEER_FILES_MAX", 3)
+    east, north = both()
+    with east.west.receiver() as receiver:
+        lands(north, receiver)
+        session = east.ship(receiver)
+        for number in range(90, 100):
+            assert isinstance(answer(session, sent(east, forged(east, sequence=2 * number), number)), Ack)
+        files = east.west.ledger.files
+        is_open = [row.source.cluster.name for row in files.all() if row.source and not row.closed]
+        assert sorted(is_open) == ["east"] * 3 + ["north"]
+        assert len(files.all()) == 11 and all(row.length > 256 for row in files.all())
+
+
+def test_who_has_most_of_what_waits_for_replay_is_refused_before_the_others(
+    both: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "_LOOK_S", 0)  # at each message
+    monkeypatch.setattr(room, "_PAUSE", 0)
+    east, north = both(receiver={"landing_bytes_max": 8000})
+    with east.west.receiver() as receiver:
+        session = east.ship(receiver)
+        north.ship(receiver)
+        numbers = iter(range(90, 200))
+
+        def crowded() -> Refusal | None:
+            number = next(numbers)
+            reply = answer(session, sent(east, forged(east, sequence=2 * number), number))
+            return reply if isinstance(reply, Refusal) else None
+
+        refusal = wait_until(crowded)
+        assert refusal.reason is Reason.DISK_FULL and "are of east" in refusal.what
+        lands(north, receiver)
+
+
+def test_one_peer_does_not_teach_a_table_any_number_of_schema_versions(
+    both: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(definitions, "SCHEMAS_MAX", 3)
+    east, north = both()
+    version = next(iter(east.spec.versions.values()))
+    fields = list(version.arrow)
+    taught: list[SchemaVersion] = []
+    for order in (fields, fields[::-1], fields[:1], fields[1:]):
+        taught.append(SchemaVersion.of(version.table, version.group, pa.schema(order, version.arrow.metadata)))
+    with east.west.receiver() as receiver:
+        session = east.ship(receiver)
+        session.send(tuple(taught))
+        refusal = session.receive(20)
+        assert isinstance(refusal, Refusal) and "3 schema versions" in refusal.what
+        assert len(east.west.ledger.tables.schemas(version.table)) == 3
+        assert isinstance(answer(session, east.data(256, east.ends[0])), Ack)
+        lands(north, receiver)
+
+
+def test_a_stream_of_nothing_but_refused_messages_is_slowed_down_alone(
+    both: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbound_stream, "_FAULTS_MAX", 2)
+    monkeypatch.setattr(inbound_stream, "_FAULT_S", 3600.0)
+    east, north = both()
+    with east.west.receiver() as receiver:
+        session = east.ship(receiver)
+        bad: list[Data] = [sent(east, b"no frame at all" * 9, number) for number in range(90, 93)]
+        assert refused(session, bad[0]).reason is Reason.CORRUPT
+        assert isinstance(answer(session, east.data(256, east.ends[0])), Ack), "a message that lands counts anew"
+        for message in bad:
+            assert refused(session, message).reason is Reason.CORRUPT
+        session.send(east.data(east.ends[0], east.ends[1]))
+        assert session.receive(0.3) is None
+        lands(north, receiver)
+        assert isinstance(answer(east.ship(receiver), replace(east.data(east.ends[0], east.ends[1]), term=2)), Ack)
+
+
+def test_comparisons_of_one_peer_leave_room_for_others(both: Made) -> None:
+    east, north = both()
+    with east.west.receiver() as receiver:
+        begin = receiver._conversations.begin
+        opened = [begin(Grant(east.east.cluster)) for _ in range(2)]
+        with pytest.raises(PeerRefusedError, match="2 of them of east"):
+            begin(Grant(east.east.cluster))
+        opened.append(begin(Grant(north.east.cluster)))
+        for each in opened:
+            each.close()
