@@ -19,7 +19,7 @@ EXTRAS := spark postgres demo s3 sftp timeline test dev
 PEERS ?=
 MINUTES ?= 1
 
-.PHONY: help venv jars archive preflight demo test test-fast test-one test-all check fuzz bench proto docs lock clean
+.PHONY: help venv jars archive preflight demo test test-fast test-one test-all check release fuzz bench proto docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,13 +75,22 @@ test-one: $(ARCHIVE) ## one file or test, whatever it needs: make test-one T=tes
 test-all: $(ARCHIVE) ## and what is slow and rare
 	WALSHIP_TEST_EXAMPLES=4 $(PYTEST) -n $(JOBS) $(TESTS)
 
-check: $(READY) ## style, types, import arrows, generated code
+check: $(READY) ## style, types, import arrows, generated code, known weaknesses of dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/test_import_arrows.py
 	$(BIN)/python deploy/gen_proto.py --check
 	$(BIN)/python -m deploy.gen_docs --check
+	$(BIN)/python -m deploy.sbom --check
+	$(BIN)/python -m deploy.audit || [ $$? -eq 2 ]  # without a network it says that nothing was audited
+
+release: $(READY) check ## wheel, SBOM and sums in dist, after an audit that must succeed
+	$(BIN)/python -m deploy.audit
+	rm -rf dist && mkdir dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/python -m deploy.sbom dist/walship.cdx.json
+	cd dist && sha256sum * > SHA256SUMS
 
 fuzz: $(READY) ## edited frames and messages for every decoder: make fuzz MINUTES=10
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)

@@ -230,6 +230,7 @@ class ReplaySection(_Section):
         "1g", pattern=r"^\d+[kmgt]$", description="heap of Spark's driver; with local[...], of all of Spark"
     )
     jars: tuple[PathFromFile, ...] = Field((), description="Iceberg and JDBC jars; empty means the fetched ones")
+    jars_sha256: tuple[str, ...] = Field((), description="SHA-256 sums of jars; one that is not listed is not loaded")
     spark: dict[str, str] = Field(default_factory=dict, description="further Spark properties")
 
     @property

@@ -26,6 +26,7 @@ from replication.tables.catalog.catalog import IcebergCatalog, configured_catalo
 from replication.tables.layout import LATEST
 from replication.tables.spark.application import Application
 from replication.tables.spark.iceberg import IcebergTables
+from replication.tables.spark.jars import checked_jars
 from replication.tables.spark.scratch import own_scratch
 from replication.tables.spark.session import open_session, settings_for_others
 
@@ -190,7 +191,7 @@ def _tables(config: Config) -> Iterator[IcebergTables]:
             scratch,
             master=config.replay.spark_master,
             driver_memory=config.replay.driver_memory,
-            jars=config.replay.jars,
+            jars=checked_jars(config.replay.jars, config.replay.jars_sha256),
             properties=config.replay.spark,
         )
 

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def ensure_jars(given: Sequence[Path] = (), also: str = "") -> list[Path]:
     """Return the paths of the jars for ``spark.jars``. Jars that are not in the cache are fetched and checked.
 
     Args:
-        given: the jars of the configuration (``replay.jars``). They are used unchecked, and nothing is fetched.
+        given: the jars of the configuration, which ``checked_jars`` has checked. Nothing is fetched then.
         also: ``POSTGRESQL`` adds its driver, for a catalog in PostgreSQL.
 
     Raises:
@@ -91,15 +91,36 @@ def ensure_jars(given: Sequence[Path] = (), also: str = "") -> list[Path]:
         SparkMissingError: jars must be fetched, and PySpark is not installed.
     """
     if given:
-        absent = [str(path) for path in given if not path.is_file()]
-        if absent:
-            raise ConfigError(f"There is no jar {', '.join(absent)}", "Correct [replay] jars")
         return list(given)
     folder, jars = cache_dir(), pinned_jars(also)
     missing = [jar for jar in jars if not _is_sound(folder / jar.file_name, jar)]
     if missing:
         _fetch(folder, missing)
     return [folder / jar.file_name for jar in jars]
+
+
+def checked_jars(given: Sequence[Path], sums: Iterable[str]) -> Sequence[Path]:
+    """Return the jars of the configuration.
+
+    Args:
+        given: the jars.
+        sums: SHA-256 sums in hexadecimal digits that they may have, besides those of pinned jars.
+
+    Raises:
+        ConfigError: a jar does not exist, or has another sum.
+    """
+    if absent := [str(path) for path in given if not path.is_file()]:
+        raise ConfigError(f"There is no jar {', '.join(absent)}", "Correct [replay] jars")
+    known = {*(each.strip().lower() for each in sums), *(jar.sha256 for jar in pinned_jars(POSTGRESQL))}
+    for path in given:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found not in known:
+            raise ConfigError(
+                f"{path} is not loaded: [replay] jars_sha256 does not have its SHA-256 sum",
+                f'If it is the jar that you mean, add "{found}" to [replay] jars_sha256',
+            )
+    return given
 
 
 def java_home_check() -> str:

@@ -20,7 +20,14 @@ from replication.errors import ConfigError, SparkMissingError
 from replication.settings import ReplaySection
 from replication.tables.catalog.catalog import CATALOG, CatalogProperties
 from replication.tables.spark.application import Application
-from replication.tables.spark.jars import POSTGRESQL, ensure_jars, heed_any_path, java_home_check, pinned_jars
+from replication.tables.spark.jars import (
+    POSTGRESQL,
+    checked_jars,
+    ensure_jars,
+    heed_any_path,
+    java_home_check,
+    pinned_jars,
+)
 from replication.tables.spark.jobs import warm_up
 
 if TYPE_CHECKING:
@@ -44,6 +51,7 @@ appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex{{
 
 
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_AUTHENTICATED = {"spark.authenticate": "true"}  # Spark draws a secret for each local application
 _OWN_SETTINGS = {
     "spark.app.name": "walship replay",
     "spark.ui.enabled": "false",
@@ -93,6 +101,7 @@ def open_session(
     settings = {
         **_OWN_SETTINGS,
         **(_LOOPBACK if _is_here(master) else {}),
+        **(_AUTHENTICATED if master.startswith("local") else {}),
         "spark.master": master,
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": _java_options(scratch, log_level, archive_to),
@@ -116,7 +125,7 @@ def application(settings: ReplaySection, catalog: CatalogProperties, scratch: Pa
             scratch,
             master=settings.spark_master,
             driver_memory=settings.driver_memory,
-            jars=settings.jars,
+            jars=checked_jars(settings.jars, settings.jars_sha256),
             properties=settings.spark_properties,
         )
 

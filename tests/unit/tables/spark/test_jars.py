@@ -93,12 +93,19 @@ def test_one_that_will_not_do_is_passed_over_for_one_that_will(tmp_path: Path, m
     assert jars.java_home_check() == str(tmp_path / "new")
 
 
-def test_jars_of_the_configuration_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_jars_of_the_configuration_are_taken_if_their_sums_are_known(tmp_path: Path) -> None:
     mine = tmp_path / "mine.jar"
     with pytest.raises(ConfigError, match=r"no jar .*mine\.jar"):
-        jars.ensure_jars([mine])
-    mine.touch()
-    assert jars.ensure_jars([mine]) == [mine]
+        jars.checked_jars([mine], [])
+    mine.write_bytes(b"a jar")
+    with pytest.raises(ConfigError, match="is not loaded") as caught:
+        jars.checked_jars([mine], ["ab" * 32])
+    found = hashlib.sha256(b"a jar").hexdigest()
+    assert found in caught.value.hint
+    assert jars.ensure_jars(jars.checked_jars([mine], [found.upper()])) == [mine]
+    mine.write_bytes(b"another jar")
+    with pytest.raises(ConfigError, match="is not loaded"):
+        jars.checked_jars([mine], [found])
 
 
 def test_cached_jars_are_used_without_spark_or_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,10 @@ class _Builder:
     """Refuses to start, and keeps what it was to start in."""
 
     address: str | None = None
+    given: dict[str, str] = {}
 
-    def config(self, *_: str) -> _Builder:
+    def config(self, key: str, value: str) -> _Builder:
+        self.given[key] = value
         return self
 
     def getOrCreate(self) -> None:
@@ -38,12 +40,14 @@ def test_a_local_spark_need_not_resolve_the_hosts_name(
     if given is not None:
         os.environ["SPARK_LOCAL_IP"] = given
     monkeypatch.setattr(pyspark.SparkSession, "builder", _Builder())
+    _Builder.given.clear()
     monkeypatch.setattr(spark, "java_home_check", lambda: "/java")
     monkeypatch.setattr(spark, "_start_jvm", lambda _: None)
     monkeypatch.setattr(spark, "ensure_jars", lambda *_: ())
     with pytest.raises(SparkMissingError, match="only looked at"):
         spark.open_session(CatalogProperties({}, {}), tmp_path, master=master)
     assert _Builder.address == address
+    assert _Builder.given.get("spark.authenticate") == ("true" if master.startswith("local") else None)
 
 
 def test_an_unfit_java_home_is_not_what_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
