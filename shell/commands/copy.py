@@ -85,9 +85,11 @@ def _check(job: CopyJob, printer: Printer) -> None:
 
 
 def _summary(found: Preview, printer: Printer, what: str) -> None:
+    from shell.copying.running import counted, skipped_text
+
     wanted = found.found["missing"] + found.found["different"]
     printer.value(
         {"files": wanted, "bytes": found.bytes_listed, "outcomes": dict(found.found)},
-        f"{wanted} files, {bytes_text(found.bytes_listed)}, {what}; "
-        + (", ".join(f"{count} {name}" for name, count in sorted(found.found.items())) or "nothing was found"),
+        f"{counted(wanted, 'file')}, {bytes_text(found.bytes_listed)}, {what}; "
+        + (", ".join(skipped_text(name, count) for name, count in sorted(found.found.items())) or "nothing was found"),
     )

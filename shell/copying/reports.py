@@ -31,7 +31,7 @@ def reporting(job: CopyJob, path: Path | None, printer: Printer, *, show: bool) 
                 if file is not None:
                     file.write(json.dumps({"outcome": outcome, "path": name, "bytes": size}) + "\n")
                 if show and outcome != "same":
-                    printer.line(f"{outcome:<10} {name}")
+                    printer.line(f"{outcome:<13} {name}")
 
         job.report = report
         yield
