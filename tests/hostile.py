@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 from replication.core.ids import ClusterId
+from replication.link import channel
 from replication.link.base import PeerLink
 from replication.link.grpc_client import connect
 from replication.link.tls import LinkTls
@@ -44,6 +46,22 @@ def calling(port: int, to: str, caller: ClusterId, tls: LinkTls | None) -> Itera
         yield link
     finally:
         link.close()
+
+
+@contextmanager
+def raw_channel(port: int, to: str, tls: LinkTls, **options: int) -> Iterator[grpc.Channel]:
+    """A channel to a receiver, for bytes that no ``PeerLink`` sends; ``options`` are names and values of gRPC's."""
+    given = [*channel.client_options(8 << 20, to), *((f"grpc.{key}", value) for key, value in options.items())]
+    made = grpc.secure_channel(f"127.0.0.1:{port}", tls.client(), options=given)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def metadata(caller: ClusterId, *more: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+    """What every call carries."""
+    return ((channel.CALLER_KEY, str(caller)), *more)
 
 
 def of_other_users(patch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ def options(message_bytes_max: int) -> Options:
         ("grpc.max_receive_message_length", limit),
         ("grpc.max_send_message_length", limit),
         ("grpc.max_metadata_size", 16 << 10),
+        ("grpc.compression_enabled_algorithms_bitset", 1),  # none: what is compressed is refused before it is unpacked
         ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1000)),
         ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
         ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 900)),

@@ -41,6 +41,7 @@ from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
 from replication.tables.memory import MemoryTables
 from shell.cli.render import Printer
 from shell.status.page import show_status
+from tests.hostile import memory_below
 from tests.integration.conftest import Warehouse
 from tests.integration.receiving import Pair, answer, refused
 from tests.integration.replay_site import Site, settle
@@ -172,11 +173,15 @@ def test_a_closed_notice_that_unpacks_to_more_than_it_may_is_corrupt(pair: Pair,
     bomb = b"\x02" + zlib.compress(struct.pack("<qIII", 1, 0, 0, 1 << 26) + bytes(100 << 20))
     closed = {"kind": FrameKind.CLOSED, "table": NIL_UUID, "group": "", "codec": Codec.NONE}
     session = pair.ship(receiver)
-    assert refused(session, sent(pair, forged(pair, bomb, **closed))).reason is Reason.CORRUPT
+    message = sent(pair, forged(pair, bomb, **closed))
+    with memory_below(32):
+        assert refused(session, message).reason is Reason.CORRUPT
     good(pair, receiver)
 
 
-def test_a_frame_that_unpacks_to_more_than_it_may_is_quarantined_and_others_are_applied(tmp_path: Path) -> None:
+def test_a_frame_that_unpacks_to_more_than_it_may_is_quarantined_and_others_are_applied(  # hostile row 50
+    tmp_path: Path,
+) -> None:
     tables = MemoryTables()
     site = Site(tmp_path, Warehouse(tables, tables.rollback, "ops"))
     site.put(("a", 1))
@@ -188,7 +193,9 @@ def test_a_frame_that_unpacks_to_more_than_it_may_is_quarantined_and_others_are_
     payload = encode_payload(batch, Codec.ZSTD).to_pybytes()
     site.wal.frame(site.spec.uuid, version.group, version.hash, payload, 2)
     site.put(("b", 2))
-    settle(site.replayer())
+    del batch, keys
+    with memory_below(32):
+        settle(site.replayer())
     (kept,) = site.ledger.replay.quarantined()
     assert "unpacks to 2 rows" in kept.reason and "at most" in kept.reason
     assert site.rows() == {"a": 1, "b": 2} and site.applied()

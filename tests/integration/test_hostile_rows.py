@@ -1,0 +1,238 @@
+"""Hostile rows 46 to 55 over gRPC and TLS: refused by type, with bounded memory, and the receiver goes on.
+
+Others of them: certificates and plain text in ``test_link_tls.py`` (46), grants in ``test_granted.py`` (47), bombs of
+zstd in ``test_hostile_frames.py`` (50), silent streams there and floods in ``test_peer_bounds.py`` (53), old terms and
+epochs in ``test_stream_opening.py`` (54).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import grpc
+import pytest
+
+from peer.receive.receiver import Receiver
+from replication.core.frame import FRAME_BYTES_MAX
+from replication.core.grants import Grant
+from replication.core.ids import ClusterId, FileId
+from replication.errors import PeerRefusedError, TransferError
+from replication.link import channel, refusals, wire
+from replication.link._pb import walship_pb2 as pb
+from replication.link.base import Ack, Reason, Refusal
+from replication.link.tls import LinkTls
+from tests.certificates import tls_section
+from tests.hostile import calling, memory_below, metadata, of_other_users, raw_channel
+from tests.integration.receiving import Pair, answer, refused
+from tests.integration.test_hostile_frames import forged, sent
+from tests.integration.test_link_tls import AUTHORITY, STRANGERS
+from tests.sites import table
+
+PRINTER, NORTH = ClusterId("printer", uuid4()), ClusterId("north", uuid4())
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    """East has a certificate and is defined at west."""
+    of_other_users(monkeypatch)
+    made = Pair(tmp_path, tls=tls_section(tmp_path, AUTHORITY.issue("west")))
+    made.tls = AUTHORITY.issue("east")
+    made.west.send_to_cluster(made.east.cluster)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def receiver(pair: Pair) -> Iterator[Receiver]:
+    with pair.west.receiver() as made:
+        yield made
+        assert isinstance(answer(pair.ship(made), pair.data(256, pair.ends[2])), Ack), "it serves others afterwards"
+        assert set(pair.landed) == set(pair.sealed) and pair.west.ledger.time.seen() > 0
+
+
+def streamed(pair: Pair, made: grpc.Channel, *messages: bytes, **call: object) -> grpc.StatusCode:
+    """How a stream of these messages ends, after its opening."""
+    assert pair.tls is not None
+    opening = wire.encode_request(pair.hello())
+    asked = made.stream_stream(channel.SHIP)(iter((opening, *messages)), 30, metadata(pair.east.cluster), **call)
+    with pytest.raises(grpc.RpcError):
+        for _ in asked:
+            pass
+    code = asked.code()
+    assert isinstance(code, grpc.StatusCode)
+    return code
+
+
+def test_messages_and_metadata_past_their_size_are_refused_before_they_are_read(  # hostile row 48
+    pair: Pair, receiver: Receiver
+) -> None:
+    assert pair.tls is not None
+    large = bytes(FRAME_BYTES_MAX + (65 << 10))
+    with raw_channel(receiver.port, "west", pair.tls, max_send_message_length=-1) as made, memory_below(192):
+        assert streamed(pair, made, large) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        describe = made.unary_unary(channel.DESCRIBE)
+        with pytest.raises(grpc.RpcError) as caught:
+            describe(b"", 20, metadata(pair.east.cluster, ("more", "x" * (64 << 10))))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_what_gzip_packs_is_refused_before_it_is_unpacked(pair: Pair, receiver: Receiver) -> None:  # hostile row 49
+    assert pair.tls is not None
+    bomb = bytes(60 << 20)  # 60 KB on the way, and less than a message may have
+    with (
+        raw_channel(receiver.port, "west", pair.tls, compression_enabled_algorithms_bitset=7) as made,
+        memory_below(32),
+    ):
+        code = streamed(pair, made, bomb, compression=grpc.Compression.Gzip)
+        assert code in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)
+
+
+@pytest.mark.parametrize("slot", ["../../etc/x", "/etc/x", "..", "h0/../../x", "a\0b"])
+def test_a_host_that_is_a_path_is_no_host(pair: Pair, receiver: Receiver, slot: str) -> None:  # hostile row 51
+    hostile = FileId(pair.east.cluster, slot, 3)
+    frame = sent(pair, forged(pair, wal=hostile), 91)
+    assert refused(pair.ship(receiver), frame).reason is Reason.CORRUPT
+    reply = answer(pair.ship(receiver), replace(frame, file=hostile))
+    assert isinstance(reply, Refusal) and reply.reason is Reason.CORRUPT
+    folder = pair.west.config.data_dir
+    assert not [path for path in folder.parent.rglob("*") if path.name == "x"]
+
+
+def test_nesting_without_measure_is_refused(pair: Pair, receiver: Receiver) -> None:  # hostile row 52
+    assert pair.tls is not None
+    with raw_channel(receiver.port, "west", pair.tls) as made, memory_below(64):
+        groups = b"\x7b" * 1_000_000  # groups in groups
+        asked = made.stream_stream(channel.SHIP)(iter((groups,)), 20, metadata(pair.east.cluster))
+        reply = wire.decode_reply(next(asked))
+        assert isinstance(reply, Refusal) and reply.reason is Reason.VERSION
+        for text in ("[" * 1_000_000, '{"a":' * 200_000):
+            route = pb.Route(table=text, group="default", remote_table="ops.deep", generation=1)
+            raw = pb.OpenRouteRequest(source=str(pair.east.cluster), expected=str(pair.west.cluster), route=route)
+            answered = made.unary_unary(channel.OPEN_ROUTE)(raw.SerializeToString(), 20, metadata(pair.east.cluster))
+            found = refusals.decode_refusal(pb.RouteReply.FromString(answered).refusal)
+            assert "definition cannot be read" in found.what
+
+
+def test_a_recorded_stream_is_of_no_use_to_another_cluster_or_incarnation(  # hostile row 54
+    pair: Pair, receiver: Receiver
+) -> None:
+    session = pair.ship(receiver)
+    assert isinstance(answer(session, pair.data(256, pair.ends[0])), Ack)
+    for caller, name in ((PRINTER, "printer"), (ClusterId("east", uuid4()), "east")):
+        with calling(receiver.port, "west", caller, AUTHORITY.issue(name)) as link:
+            with pytest.raises(PeerRefusedError) as caught:
+                link.ship(pair.hello())
+            assert caught.value.reason in (Reason.NOT_GRANTED, Reason.WRONG_CLUSTER)
+            with pytest.raises(PeerRefusedError):
+                link.ship(replace(pair.hello(), source=caller))
+    assert isinstance(answer(session, pair.data(256, pair.ends[0])), Ack), "a repeated message changes nothing"
+    assert pair.landed == pair.sealed[:1]
+
+
+def test_a_definition_from_a_peer_names_no_code_and_no_place(pair: Pair, receiver: Receiver) -> None:  # hostile row 55
+    spec = table("ops.placed")
+    text = json.loads(spec.to_json())
+    for name, value in (
+        ("py-io-impl", "os.system"),
+        ("write.data.path", "s3://169.254.169.254/latest"),
+        ("write.metadata.path", "file:///etc"),
+        ("write.parquet.compression-codec", "zstd"),
+    ):
+        text.setdefault("properties", {})[name] = value
+    opening = pb.ShipRequest.FromString(wire.encode_request(pair.hello(pair.route(), pair.route(spec=spec))))
+    opening.open.routes[1].table = json.dumps(text)
+    assert pair.tls is not None
+    with raw_channel(receiver.port, "west", pair.tls) as made:
+        held = threading.Event()
+        messages = iter((opening.SerializeToString(),))
+        asked = made.stream_stream(channel.SHIP)(messages, 20, metadata(pair.east.cluster))
+        assert not isinstance(wire.decode_reply(next(asked)), Refusal)
+        held.set()
+    known = pair.west.ledger.tables.get("ops.placed").properties
+    assert set(known) <= {"write.parquet.compression-codec"}
+
+
+Hostile = Callable[[Pair, Receiver], str]
+
+
+def without_grants(pair: Pair, receiver: Receiver) -> str:
+    with calling(receiver.port, "west", PRINTER, AUTHORITY.issue("printer")) as link:
+        return reason_of(lambda: link.ship(replace(pair.hello(), source=PRINTER)))
+
+
+def granted_another_table(pair: Pair, receiver: Receiver) -> str:
+    pair.west.ledger.grants.put(Grant(PRINTER, ("ops.other",)), 1)
+    with calling(receiver.port, "west", PRINTER, AUTHORITY.issue("printer")) as link:
+        opened = replace(pair.hello(pair.route(spec=table("ops.other"))), source=PRINTER)
+        session = link.ship(opened)
+        file = FileId(PRINTER, "h0", 1)
+        frame = forged(pair, wal=file, hops=(PRINTER,))
+        return refused(session, replace(sent(pair, frame), file=file)).reason.value
+
+
+def forwarding_what_it_may_not(pair: Pair, receiver: Receiver) -> str:
+    frame = forged(pair, wal=FileId(NORTH, "h0", 3), hops=(NORTH, pair.east.cluster))
+    return refused(pair.ship(receiver), sent(pair, frame)).reason.value
+
+
+def local_user(pair: Pair, receiver: Receiver) -> str:
+    with calling(receiver.port, "west", pair.east.cluster, None) as link:
+        return reason_of(link.describe)
+
+
+def with_a_foreign_certificate(pair: Pair, receiver: Receiver) -> str:
+    own = STRANGERS.issue("east")
+    tls = LinkTls(AUTHORITY.ca, own.cert, own.key)
+    with calling(receiver.port, "west", pair.east.cluster, tls) as link:
+        return reason_of(link.describe)
+
+
+def reason_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except PeerRefusedError as error:
+        return error.reason
+    except TransferError:
+        return "UNREACHED"
+    return "TAKEN"
+
+
+@pytest.mark.parametrize(
+    ("hostile", "reason"),
+    [
+        (without_grants, "NOT_GRANTED"),
+        (granted_another_table, "NOT_GRANTED"),
+        (forwarding_what_it_may_not, "NOT_GRANTED"),
+        (local_user, "UNREACHED"),
+        (with_a_foreign_certificate, "UNREACHED"),
+    ],
+)
+def test_a_hostile_client_that_tries_again_and_again_changes_nothing_and_disturbs_nobody(  # hostile rows 46, 47
+    pair: Pair, receiver: Receiver, hostile: Hostile, reason: str
+) -> None:
+    before = {spec.name for spec in pair.west.ledger.tables.all()} | {"ops.other", "ops.flights"}
+    stop, found = threading.Event(), set[str]()
+
+    def attack() -> None:
+        while not stop.is_set():
+            found.add(hostile(pair, receiver))
+
+    attacker = threading.Thread(target=attack)
+    with memory_below(96):
+        attacker.start()
+        try:
+            session, begin = pair.ship(receiver), 256
+            for end in pair.ends:
+                assert isinstance(answer(session, pair.data(begin, end)), Ack)
+                begin = end
+        finally:
+            stop.set()
+            attacker.join()
+    assert found == {reason}
+    assert pair.landed == pair.sealed
+    assert {spec.name for spec in pair.west.ledger.tables.all()} <= before
