@@ -15,7 +15,8 @@ from peer.client.draining import PendingAtPeer, await_registered
 from peer.failover.role_change import RoleChange, refuse
 from peer.status.collect import durable_lengths
 from peer.status.drills import drill_warning
-from peer.status.members import await_writers
+from peer.status.lag import PeerLag
+from peer.status.members import await_writers, members_of
 from replication.commit.step import CommitStep, step_type
 from replication.core.ids import NIL_UUID
 from replication.core.roles import Role, RoleState
@@ -193,7 +194,7 @@ def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
     found += [_unready(name, peer) for _, name in unready_tables(context, peer)]
     epoch = next_epoch(role.epoch, there.role_epoch if there is not None else 0)
     pending = pending_bytes(context, peer)
-    lag = max((each.lag_s for each in context.cluster.status().peers if each.peer == peer), default=0.0)
+    lag = _lag_s(context, peer) if pending else 0.0
     return SwitchoverPlan(
         context.own.name,
         peer,
@@ -268,6 +269,22 @@ def pending_bytes(context: RoleChange, peer: str) -> int:
     tables = {rule.table for rule in rules_to(ledger, peer)} - {NIL_UUID}
     durable = durable_lengths(ledger, context.cluster.config.cluster.host)
     return PendingAtPeer.of(ledger.files.statuses(peer), durable, tables).bytes
+
+
+def _lag_s(context: RoleChange, peer: str) -> float:
+    """For how long the peer has been missing the oldest frame that it is missing, in seconds."""
+    ledger, host = context.cluster.ledger, context.cluster.config.cluster.host
+    rows = {row.file: row for row in ledger.files.all()}
+    durable = durable_lengths(ledger, host)
+    lag = PeerLag(host, time.time_ns() // 1000)
+    progress = {known.file: known for known in ledger.files.progress(peer)}
+    statuses = {file: status for file, _, status in ledger.files.statuses(peer)}  # one a file: lag is of files
+    behind = [
+        lag.since(rows[file], status, max(0, durable.get(file, 0) - rows[file].length), progress.get(file))
+        for file, status in statuses.items()
+        if file in rows and status.finished < max(status.needed, durable.get(file, 0))
+    ]
+    return round((lag.now - min(behind, default=lag.now)) / 1e6, 3)
 
 
 def own_address(context: RoleChange) -> str:
@@ -361,6 +378,6 @@ def find_refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list
     for held in cluster.ledger.sending.held():
         if held.peer == peer:
             found.append(f"{peer} refuses {named.get(held.table, str(held.table))}: {held.reason}")
-    if not cluster.status().members.workers:
+    if not members_of(cluster.coordination).workers:
         found.append(f"no worker of {cluster.name} runs, which would send the rest: walship up")
     return found, there

@@ -73,8 +73,7 @@ class Reception:
         wal_directory: str = "",
         takeover: Takeover | None = None,
     ) -> None:
-        self._ledger = ledger
-        self._landing = landing
+        self._ledger, self._landing = ledger, landing
         self._role = role
         self._keeps_tables = keeps_tables
         self._answer = answer
@@ -82,12 +81,12 @@ class Reception:
         self._rights = rights or CallerRights(ledger)
         self._successions = SuccessionDoor(ledger, self._rights, takeover)
         self._wal_directory = wal_directory
-        self._waits = threading.BoundedSemaphore(_WAITS_MAX)
+        self._waits, self._lock = threading.BoundedSemaphore(_WAITS_MAX), threading.Lock()
         self._streams: WeakSet[InboundStream] = WeakSet()
         self._definitions = Definitions(ledger)
         self._admission = Admission(ledger, self._definitions, message_bytes_max, commit_ahead_max_s)
         self._scopes: WeakSet[StreamScope] = WeakSet()
-        self._lock = threading.Lock()
+        self._replicated, self._described_until_s = dict[ClusterId, int](), 0.0
 
     def refresh(self) -> None:
         """Read the live tables, the grants of open streams and ended epochs again; called every few seconds."""
@@ -108,13 +107,14 @@ class Reception:
     def describe(self, caller: Caller) -> Description:
         """Describe this cluster: id, version and role; also replicated times and peers, to callers with a grant."""
         role = max(self._role(), self._ledger.terms.role(), key=lambda state: state.epoch)  # a watch may lag behind
-        grant = self._rights.find(caller)
+        grant, own = self._rights.find(caller), (self._ledger.cluster, __version__, role.role.value, role.epoch)
         if caller.cluster != self._ledger.cluster and grant is None:
-            return Description(self._ledger.cluster, __version__, role.role.value, role.epoch)
-        replicated = {origin: found.t for origin, found in self._ledger.time.replicated().items()}
+            return Description(*own)
+        if time.monotonic() >= self._described_until_s:  # replicated times are worked out over every table
+            self._replicated = {origin: found.t for origin, found in self._ledger.time.replicated().items()}
+            self._described_until_s = time.monotonic() + _SETTLE_S
         peers = {peer.name: peer.zookeepers for peer in self._ledger.rules.peers()}
-        drills = drill_health(self._ledger.drills.all())
-        told = (self._ledger.cluster, __version__, role.role.value, role.epoch, replicated, PROTOCOL, peers)
+        drills, told = drill_health(self._ledger.drills.all()), (*own, self._replicated, PROTOCOL, peers)
         return Description(*told, () if grant is None else grant.tables, drills.drilled, drills.failure)
 
     def get_schema(self, name: bytes, caller: Caller) -> SchemaVersion | None:

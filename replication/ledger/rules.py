@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
@@ -116,6 +116,12 @@ class Rules(Protocol):
         The statuses for the retained files are created in the same transaction. ``required_from`` is the next sequence
         of each stream, so only frames written from now on are sent. With ``bootstrap`` new rules are BOOTSTRAPPING:
         older rows are required too, and a bootstrap sends them.
+        """
+
+    def enable_all(self, peer: str, groups: Mapping[UUID, Collection[str]], term: int) -> int:
+        """Start replicating groups of many tables under their own names, from now on, as ``enable`` does; in one step.
+
+        Rules already in force stay as they are, and tables that are dropped are left out. Returns how many rules began.
         """
 
     def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:

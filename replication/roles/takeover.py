@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import UUID
 
 from replication import log
 from replication.coordination.paths import Quorum
@@ -70,18 +71,13 @@ class Takeover:
             )
         self._define(origin, zookeepers)
         names = {spec.uuid: spec.name for spec in self.ledger.tables.all()}
-        groups: dict[str, set[str]] = {}
+        groups: dict[UUID, set[str]] = {}
         for route in inbound:
             if route.table in names:
-                groups.setdefault(names[route.table], set()).add(route.group)
-        sent = {(rule.table, rule.group) for rule in rules.all() if rule.peer == origin.name}
-        uuids = {name: uuid for uuid, name in names.items()}
-        for name, of_table in sorted(groups.items()):
-            missing = sorted(group for group in of_table if (uuids[name], group) not in sent)
-            if missing:
-                rules.enable(origin.name, uuids[name], missing, name, term)
+                groups.setdefault(route.table, set()).add(route.group)
+        rules.enable_all(origin.name, groups, term)
         self.coordination.announce()
-        return sorted(groups)
+        return sorted(names[table] for table in groups)
 
     def promote(self, succession: Succession) -> RoleState:
         """Become ACTIVE. The ledger refuses the origin's older epochs before the role changes. Idempotent.

@@ -21,7 +21,7 @@ from replication.errors import (
     UnknownPeerError,
     UnknownTableError,
 )
-from replication.ledger.base import FileKind, Ledger, Peer, PeerProgress
+from replication.ledger.base import FileKind, Ledger, Peer, PeerProgress, Phase
 from replication.ledger.decisions.progress import join
 from tests.contract.ledger_stores import (
     FLIGHTS,
@@ -108,6 +108,25 @@ def test_rules_are_per_group_and_keep_their_generation(sending: Ledger) -> None:
     sending.rules.disable("north", WEATHER.uuid, ["first"], 0)
     (again,) = sending.rules.enable("north", WEATHER.uuid, ["first"], "ops.weather", 0)
     assert again.generation > both[1].generation
+
+
+def test_many_tables_are_enabled_at_once_as_one_by_one(sending: Ledger) -> None:  # 004-32
+    old = own_wal(sending, 5)
+    enable(sending)
+    sending.rules.disable("north", FLIGHTS.uuid, ["default"], 0)
+    (kept,) = sending.rules.enable("north", WEATHER.uuid, ["first"], "ops.far", 0, with_properties=False)
+    wanted = {FLIGHTS.uuid: ["default"], WEATHER.uuid: ["first", "second"], NIL_UUID: ["default"]}
+    assert sending.rules.enable_all("north", wanted, 0) == 2
+    found = {(rule.table, rule.group): rule for rule in sending.rules.all()}
+    assert found[WEATHER.uuid, "first"] == kept
+    second, flights = found[WEATHER.uuid, "second"], found[FLIGHTS.uuid, "default"]
+    assert (second.remote_table, second.with_properties, second.phase) == ("ops.far", False, Phase.LIVE)
+    assert flights.required_from == {old: 5} and flights.generation > kept.generation and flights.with_properties
+    assert status_of(sending, old).begin == HEADER + 5 * FRAME
+    assert sending.rules.enable_all("north", wanted, 0) == 0
+    assert sending.rules.generation() == flights.generation
+    with pytest.raises(UnknownPeerError):
+        sending.rules.enable_all("south", wanted, 0)
 
 
 def test_what_cannot_be_enabled_is_refused_with_the_reason(sending: Ledger) -> None:

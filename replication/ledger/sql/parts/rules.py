@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -21,6 +21,7 @@ from replication.core.ids import ClusterId, FileId
 from replication.errors import PeerExistsError, RequestError, UnknownPeerError, UnknownTableError
 from replication.ledger.base import FileKind, PatternRule, Peer, Phase, Rule
 from replication.ledger.sql.queries.claims import coverage
+from replication.ledger.sql.queries.new_rules import begin_live
 from replication.ledger.sql.queries.rules import (
     RuleCache,
     gaps_of_new,
@@ -153,6 +154,29 @@ class SqlRules:
             if every_group:
                 connection.execute(sending.rules.update().where(here).values(every_group=True))
             return [rules[group] for group in dict.fromkeys(groups)]
+
+    def enable_all(self, peer: str, groups: Mapping[UUID, Collection[str]], term: int) -> int:
+        """See ``Rules``."""
+        with self._store.write() as connection:
+            check_term(connection, term)
+            self._known_peer(connection, peer)
+            rules = [rule for rule in self._rules_cache.in_force(connection) if rule.peer == peer]
+            known = {(rule.table, rule.group) for rule in rules}
+            of_table = {rule.table: (rule.remote_table, rule.with_properties) for rule in rules}
+            live = connection.execute(sa.select(_t.uuid, _t.name).where(~_t.dropped)).all()
+            names = {UUID(row.uuid): row.name for row in live}
+            wanted = {
+                (table, group): of_table.get(table, (names[table], True))
+                for table, chosen in groups.items()
+                if table in names
+                for group in sorted(set(chosen))
+                if (table, group) not in known
+            }
+            if wanted:
+                generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
+                begin_live(connection, peer, wanted, generation, _now())
+                self._unship(connection, peer)
+            return len(wanted)
 
     def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
         """See ``Rules``."""

@@ -1,0 +1,123 @@
+"""Role changes that are interrupted before and after everything they change: they are finished or undone, in one piece.
+
+The command is killed, its calls fail as with a lost ZooKeeper or ledger, or the peer's receiver is lost half-way. At
+each moment at most one cluster takes writes, and no acked row is missing at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from peer.failover.failover import EVERYTHING, failover, plan_failover
+from peer.failover.switchover import cancel, switchover
+from replication.core.roles import Role
+from replication.errors import ReplicationError, RequestError
+from tests.role_changes import Failpoint, Killed, Member, Pair, no_answer, role_pair
+from tests.waiting import wait_until
+
+Victim = Callable[[Member, Member, Failpoint], None]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with role_pair(tmp_path_factory.mktemp("roles")) as made:
+        yield made
+
+
+def by_command(source: Member, other: Member, point: Failpoint) -> None:
+    switchover(source.command(point), other.name)
+
+
+def by_receiver(source: Member, other: Member, point: Failpoint) -> None:
+    with other.receiver_fails(point):
+        switchover(source.command(), other.name)
+
+
+def active(pair: Pair) -> list[Member]:
+    return [member for member in pair.members if member.role().role is Role.ACTIVE]
+
+
+def await_writes(pair: Pair, member: Member) -> None:
+    """Its writers see a change of its role a moment later; the other's never take a row meanwhile."""
+
+    def took() -> bool:
+        names = pair.write()
+        assert names in ([], [member.name])
+        return bool(names)
+
+    wait_until(took, timeout_s=20, what=f"writes at {member.name}")
+
+
+@pytest.mark.parametrize(
+    ("victim", "error", "least"),
+    [(by_command, Killed, 12), (by_command, no_answer, 12), (by_receiver, no_answer, 4)],
+    ids=["the command is killed", "its calls fail", "the receiver is lost"],
+)
+def test_a_switchover_interrupted_anywhere_is_finished_or_undone(
+    pair: Pair, victim: Victim, error: Callable[[], BaseException], least: int
+) -> None:  # scenario 27
+    at, interrupted = 0, 0
+    while True:
+        at += 1
+        (source,) = active(pair)
+        other = pair.other(source)
+        await_writes(pair, source)
+        epoch, point = source.role().epoch, Failpoint(at, error)
+        try:
+            victim(source, other, point)
+        except (Killed, ReplicationError):
+            interrupted += 1
+            source.bury()
+        took = pair.write()
+        assert len(took) <= 1 and len(active(pair)) <= 1, f"at {at}: {took}"
+        if at % 3 == 0 and source.command().unfinished():  # it is undone, unless it has happened
+            with suppress(ReplicationError):
+                cancel(source.command())
+                assert active(pair) == [source]
+        if source.role().role is Role.ACTIVE or source.command().unfinished():
+            assert switchover(source.command(), other.name).successor == other.name
+        assert active(pair) == [other] and other.role().epoch == source.role().epoch > epoch
+        assert not any(member.command().unfinished() for member in pair.members)
+        await_writes(pair, other)
+        pair.await_same(other)
+        if point.passed < at:
+            break
+    assert interrupted >= least, f"{interrupted} of {at} were interrupted"
+
+
+@pytest.mark.parametrize("error", [Killed, no_answer], ids=["the command is killed", "its calls fail"])
+def test_a_failover_interrupted_anywhere_is_finished_and_loses_what_was_told(
+    pair: Pair, error: Callable[[], BaseException]
+) -> None:  # scenario 27
+    at = 0
+    while True:
+        at += 1
+        (lost,) = active(pair)
+        other = pair.other(lost)
+        pair.await_same(lost)
+        lost.is_away = True
+        point = Failpoint(at, error)
+        with suppress(Killed, ReplicationError):
+            command = other.command(point)
+            failover(command, plan_failover(command, lost.name, at=EVERYTHING))
+        other.bury()
+        known = other.site.ledger.successions.known().of(lost.site.cluster)
+        context = other.command()
+        if other.role().role is not Role.ACTIVE or context.unfinished():
+            failover(context, plan_failover(context, lost.name, at=EVERYTHING))
+        ended = other.site.ledger.successions.known().of(lost.site.cluster)
+        assert ended is not None and other.role().epoch == ended.epoch and not context.unfinished()
+        assert known is None or known.epoch < ended.epoch or known.cut == ended.cut, "the cut is made once"
+        with pytest.raises(RequestError):
+            failover(context, plan_failover(context, lost.name, at=EVERYTHING))
+        lost.is_away = False
+        wait_until(lambda m=lost: m.role().role is Role.STANDBY, timeout_s=20, what="the return of the lost cluster")
+        assert lost.role().epoch == other.role().epoch
+        await_writes(pair, other)
+        pair.await_same(other)
+        if point.passed < at:
+            break
+    assert at > 6
