@@ -79,6 +79,7 @@ _SPARK = (
     "test_fresh_session.py",
     "test_round_jobs.py",
     "test_timeline_spark.py",
+    "test_copy_spark.py",
 )
 
 

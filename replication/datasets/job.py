@@ -22,10 +22,11 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, STAGING, RelativePath
+from replication.datasets.copying.copier import SMALL_BYTES_MAX, Carrier, FileCopier
 from replication.datasets.copying.file_sets import FileSet, FileSets
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyCounts, CopyProgress
-from replication.datasets.copying.stager import SMALL_BYTES_MAX, Stager
+from replication.datasets.copying.stager import Stager
 from replication.datasets.copying.staging import Staging, job_id
 from replication.datasets.copying.throttle import CopyThrottle
 from replication.datasets.copying.window import CopyWindow
@@ -43,6 +44,7 @@ from replication.log import get
 
 SPLIT_BYTES = 16 << 20
 EXTRAS_MAX = 1_000_000
+_THREADS = 8
 _log = get(__name__)
 
 #: Told of each outcome: its word, the path, the size in bytes.
@@ -111,7 +113,8 @@ class CopyJob:
             recorder = self._recorder(steps, site)
             journal = CopyJournal(self.state_dir / "journal.db")
             stack.callback(journal.close)
-            run = _Run(self, steps, journal, blocked, recorder)
+            carry = stack.enter_context(self._carrier())
+            run = _Run(self, (steps, journal), carry, blocked, recorder)
             run.run()
             if recorder is not None:
                 recorder.archive()
@@ -122,6 +125,23 @@ class CopyJob:
                 self._clean(run.staging)
         _log.info("copy_ended", target=self.target.url, published=counts.files_published, failed=counts.failed)
         return counts
+
+    @contextmanager
+    def _carrier(self) -> Iterator[Carrier]:
+        """What copies: threads of this process, or tasks of Spark."""
+        configuration = self.configuration
+        if configuration.spark:
+            from replication.datasets.copying.spark import spark_copier  # deferred: most copies need no Spark
+
+            with spark_copier((self.source, self.target), configuration, self.progress.moved) as copier:
+                yield copier
+            return
+        stores = (self.source, self.target)
+        is_local = all(store.traits.is_local for store in stores)
+        most = min(os.cpu_count() or 1, _THREADS)  # more write large local files out of order, and are slower
+        count = configuration.threads or (most if is_local else _THREADS)
+        throttle = CopyThrottle(configuration.bytes_per_s, self.stopped)
+        yield FileCopier(stores, configuration, throttle, self.progress.moved, self.stopped, count)
 
     def _redo(self, steps: FileCommitSteps, site: CopySite) -> frozenset[str]:
         """Finish publications of earlier runs; the file sets whose publication still fails."""
@@ -168,12 +188,12 @@ class _Run:
     def __init__(
         self,
         job: CopyJob,
-        steps: FileCommitSteps,
-        journal: CopyJournal,
+        stored: tuple[FileCommitSteps, CopyJournal],
+        carry: Carrier,
         blocked: frozenset[str],
         recorder: InstantRecorder | None,
     ) -> None:
-        configuration = job.configuration
+        (steps, journal), configuration = stored, job.configuration
         self._job, self._blocked = job, blocked
         self.staging = Staging(job.target, job.id)
         self._window = CopyWindow(SMALL_BYTES_MAX, configuration.files_per_split, SPLIT_BYTES)
@@ -186,14 +206,14 @@ class _Run:
         )
         self._file_sets = FileSets(self._publisher.put)
         self._stager = Stager(
-            (job.source, job.target),
+            job.target,
             configuration,
             self.staging,
             journal,
             self._window,
             self._file_sets,
             job.progress,
-            CopyThrottle(configuration.bytes_per_s, job.stopped),
+            carry,
         )
         self._extras: list[RelativePath] = []
         self._lock = threading.Lock()

@@ -91,6 +91,9 @@ class SpeedOptions:
         int, typer.Option("--files-per-split", metavar="N", min=1, help="Small files in one task.")
     ] = 128
     range_size: Annotated[str, typer.Option("--range-size", metavar="SIZE", help="Parts of large files.")] = "64MiB"
+    spark: Annotated[
+        str, typer.Option("--spark", metavar="MASTER", help="Copy by tasks of Spark: local[4], spark://HOST:7077.")
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,12 @@ class CopyConfiguration:
         block_size: in bytes, where the store has that.
         range_bytes: larger files are copied in ranges of that size, each with a digest of its own.
         files_per_split: so many small files at most are one task.
-        threads: that copy; 0 chooses: as many as there are cores between local folders, else 8.
+        threads: that copy; 0 chooses: as many as there are cores between local folders or in Spark, else 8.
         bytes_per_s: limit over all threads; None sets none.
         conversions: names of :mod:`conversions`, in order; each applies to files with its extension.
         attempts: for each file, with growing waits between them.
         versions: write new versions of files beside the old ones; see :mod:`versions`.
+        spark: the URL of the Spark master whose tasks copy; empty for threads of this process.
     """
 
     existing: Existing = Existing.CHANGED
@@ -80,6 +81,7 @@ class CopyConfiguration:
     conversions: tuple[str, ...] = ()
     attempts: int = 3
     versions: bool = False
+    spark: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what excludes each other."""

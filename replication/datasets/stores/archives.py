@@ -58,13 +58,17 @@ class ArchivesStore:
     """
 
     def __init__(self, inner: Store, names: Sequence[str]) -> None:
-        self._inner = inner
+        self._inner, self._names = inner, tuple(names)
         self._extensions = tuple(each for name in names for each in _EXTENSIONS[name])
         self._lock = threading.Lock()
         self._archives: OrderedDict[RelativePath, _Archive] = OrderedDict()
         self._origins: dict[RelativePath, FileAttributes] = {}
         self.url = inner.url
         self.traits = replace(inner.traits, has_cheap_status=False)
+
+    def __reduce__(self) -> tuple[type[ArchivesStore], tuple[Store, tuple[str, ...]]]:
+        """Pickled without what it has opened."""
+        return ArchivesStore, (self._inner, self._names)
 
     def __getattr__(self, name: str) -> Any:
         """What is not about archives is the inner store's."""

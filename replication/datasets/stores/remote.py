@@ -51,10 +51,16 @@ class FsspecStore:
                 "Check the address, the credentials, and that the driver is installed: see walship's extras",
             ) from None
         self._root = str(self._root).rstrip("/")
+        self._opened_by = (url, dict(options or {}))
         self._local = threading.local()
         self._local.fs = self._first
         self._lock = threading.Lock()
         self._made = [self._first]
+
+    def __reduce__(self) -> tuple[type[FsspecStore], tuple[str, dict[str, Any]]]:
+        """Pickled by its address, with the credentials; it opens connections of its own where it is loaded."""
+        url, options = self._opened_by
+        return FsspecStore, (url, {**options, "skip_instance_cache": True})
 
     @property
     def traits(self) -> StoreTraits:

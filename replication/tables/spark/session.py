@@ -70,7 +70,7 @@ _OWN_SETTINGS = {
 
 
 def open_session(
-    catalog: CatalogProperties,
+    catalog: CatalogProperties | None,
     scratch: Path,
     *,
     master: str = "local[2]",
@@ -83,7 +83,7 @@ def open_session(
     """Start a session (3 to 8 s) with ``catalog`` under the name ``walship``.
 
     Args:
-        catalog: the Iceberg catalog's properties.
+        catalog: the Iceberg catalog's properties; None for a session without tables, which needs no jars.
         scratch: a directory for Spark's temporary files and settings.
         master: Spark's master URL.
         driver_memory: heap of the driver, which also does the executors' work with a local master.
@@ -105,9 +105,8 @@ def open_session(
         "spark.master": master,
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": _java_options(scratch, log_level, archive_to),
-        "spark.jars": ",".join(str(jar) for jar in ensure_jars(jars, _driver(catalog))),
         **_places(scratch, master),
-        **_catalog_settings(catalog),
+        **(_table_settings(catalog, jars) if catalog is not None else {}),
         **(properties or {}),
     }
     _set_environment(master, java_home)
@@ -253,6 +252,11 @@ def settings_for_others(catalog: CatalogProperties) -> dict[str, str]:
     """Return the settings that give any Spark session the catalog ``walship`` with a cluster's tables and views."""
     packages = ",".join(jar.coordinates for jar in pinned_jars(_driver(catalog)))
     return {"spark.jars.packages": packages, **_catalog_settings(catalog)}
+
+
+def _table_settings(catalog: CatalogProperties, jars: Sequence[Path]) -> dict[str, str]:
+    found = ensure_jars(jars, _driver(catalog))
+    return {"spark.jars": ",".join(str(jar) for jar in found), **_catalog_settings(catalog)}
 
 
 def _catalog_settings(catalog: CatalogProperties) -> dict[str, str]:

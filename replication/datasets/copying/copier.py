@@ -1,0 +1,219 @@
+"""Copies whole files and ranges into the staging folder: by threads of this process or by tasks of Spark, same code.
+
+Only a :class:`CopyItem` travels to whoever copies, which opens the source and the target itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.conversions import applied
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.core.copying.ranges import Range, file_digest, ranges_of
+from replication.datasets.copying.throttle import CopyThrottle
+from replication.datasets.copying.transfer import (
+    Moved,
+    check_digest,
+    copy_converted,
+    copy_range,
+    copy_small,
+    copy_stream,
+)
+from replication.datasets.stores.base import Store, is_temporary
+from replication.errors import ChangedFileError, CopyError, one_line
+from replication.retries import exponential
+
+SMALL_BYTES_MAX = 4 << 20
+_WAIT_MIN_S, _WAIT_MAX_S = 0.2, 30.0
+_R = TypeVar("_R")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyItem:
+    """A file, where it is staged, in an existing folder, and its range that is copied; None for the whole file."""
+
+    file: CopyableFile
+    staged: RelativePath
+    part: Range | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedItem:
+    """What became of an item.
+
+    Attributes:
+        digest: in hexadecimal, of the range or the file as it is staged.
+        size: in bytes, likewise.
+        error: why it failed.
+        attempts: that failed; 0 if it is copied.
+        is_full: the target has no space left.
+    """
+
+    digest: str = ""
+    size: int = 0
+    error: str = ""
+    attempts: int = 0
+    is_full: bool = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is not copied."""
+        return self.attempts > 0
+
+    @classmethod
+    def of(cls, error: Exception, attempts: int) -> CopiedItem:
+        """The failure with an error, after so many attempts."""
+        is_full = isinstance(error, OSError) and error.errno in _FULL
+        return cls(error=getattr(error, "what", "") or one_line(error), attempts=attempts, is_full=is_full)
+
+
+class Carrier(Protocol):
+    """Who copies items."""
+
+    @property
+    def parallel(self) -> int:
+        """How many calls are served at once."""
+
+    def __call__(self, items: Sequence[CopyItem]) -> Iterable[CopiedItem]:
+        """Copy them in order; fewer outcomes than items once the copy is stopped."""
+
+
+class FileCopier:
+    """Copies items one after the other, each with retries.
+
+    Args:
+        stores: the source and the target.
+        configuration: of the copy.
+        throttle: asked before bytes are read.
+        moved: told of bytes as they are copied.
+        stopped: ends the waits between attempts, and the copy after the item at hand.
+        parallel: how many threads call it.
+    """
+
+    def __init__(
+        self,
+        stores: tuple[Store, Store],
+        configuration: CopyConfiguration,
+        throttle: CopyThrottle,
+        moved: Moved,
+        stopped: threading.Event,
+        parallel: int = 1,
+    ) -> None:
+        self._source, self._target = stores
+        self._configuration, self._throttle, self._moved = configuration, throttle, moved
+        self._stopped, self.parallel = stopped, parallel
+
+    def __call__(self, items: Sequence[CopyItem]) -> Iterator[CopiedItem]:
+        """Copy items; what they wrote is not durable on return unless files are verified."""
+        for item in items:
+            if self._stopped.is_set():
+                return
+            yield self._tried(item)
+
+    def _tried(self, item: CopyItem) -> CopiedItem:
+        def attempt() -> CopiedItem:
+            return self._whole(item) if item.part is None else self._range(item, item.part)
+
+        return attempted(attempt, self._configuration.attempts, self._stopped)
+
+    def _whole(self, item: CopyItem) -> CopiedItem:
+        if conversions_of(item.file, self._configuration):
+            return self._converted(item)
+        return self._small(item) if item.file.origin.size <= SMALL_BYTES_MAX else self._stream(item)
+
+    def _small(self, item: CopyItem) -> CopiedItem:
+        size = item.file.origin.size
+        digest = copy_small(self._source, self._target, item.file, item.staged, self._throttle)
+        if self._configuration.verify:
+            self._target.sync([item.staged])
+            check_digest(self._target, item.staged, Range(0, 0, size), digest)
+        self._moved(size)
+        return CopiedItem(digest.hex(), size)
+
+    def _converted(self, item: CopyItem) -> CopiedItem:
+        names, range_bytes = conversions_of(item.file, self._configuration), self._configuration.range_bytes
+        writer = self._target.create(item.staged, item.file, -1)
+        try:
+            size, digest = copy_converted(self._source, writer, item.file, names, range_bytes, self._throttle)
+            writer.finish()
+        finally:
+            writer.close()
+        if self._configuration.verify and digest_of(self._target, item.staged, size, range_bytes) != digest:
+            raise CopyError(f"{item.staged} has other bytes than were written", "Check the disk")
+        self._moved(item.file.origin.size)
+        return CopiedItem(digest, size)
+
+    def _stream(self, item: CopyItem) -> CopiedItem:
+        file = item.file
+        parts = ranges_of(file.origin.size, self._configuration.range_bytes)
+        writer = self._target.create(item.staged, file, -1)
+        try:
+            digests = copy_stream(self._source, writer, file, parts, self._throttle, self._moved)
+            writer.finish()
+        finally:
+            writer.close()
+        if self._configuration.verify:
+            for part, digest in zip(parts, digests, strict=True):
+                check_digest(self._target, item.staged, part, digest)
+        return CopiedItem(file_digest(digests), file.origin.size)
+
+    def _range(self, item: CopyItem, part: Range) -> CopiedItem:
+        reader = self._source.open(item.file.origin)
+        try:
+            writer = self._target.create(item.staged, item.file, item.file.origin.size)
+            try:
+                digest = copy_range(reader, writer, item.file, part, self._throttle, self._moved)
+            finally:
+                writer.close()
+            reader.check_unchanged()
+        finally:
+            reader.close()
+        if self._configuration.verify:
+            self._target.sync([item.staged])
+            check_digest(self._target, item.staged, part, digest)
+        return CopiedItem(digest.hex(), part.size)
+
+
+def attempted(attempt: Callable[[], _R], attempts: int, stopped: threading.Event) -> _R | CopiedItem:
+    """The result of an attempt, repeated while its error may go away; else the failure.
+
+    Args:
+        attempt: what to do.
+        attempts: so often at most.
+        stopped: ends the waits between them.
+    """
+    failures, wait = 0, exponential(_WAIT_MIN_S, _WAIT_MAX_S)
+    while True:
+        try:
+            return attempt()
+        except Exception as error:  # each driver has its own errors
+            failures += 1
+            found = CopiedItem.of(error, failures)
+            again = is_temporary(error) and not isinstance(error, ChangedFileError) and not found.is_full
+            if not again or failures >= attempts or stopped.is_set():
+                return found
+            stopped.wait(wait(failures))
+
+
+def conversions_of(file: CopyableFile, configuration: CopyConfiguration) -> tuple[str, ...]:
+    """The conversions that a file goes through."""
+    return applied(file.origin.path, configuration.conversions) if configuration.conversions else ()
+
+
+def digest_of(store: Store, path: RelativePath, size: int, range_bytes: int) -> str:
+    """The digest of a file as the store has it, past the caches of this host."""
+    digests = []
+    for part in ranges_of(size, range_bytes):
+        digest = hashlib.sha256()
+        for at in range(part.begin, part.end, 1 << 20):
+            digest.update(store.reread(path, at, min(1 << 20, part.end - at)))
+        digests.append(digest.digest())
+    return file_digest(digests)
