@@ -20,6 +20,7 @@ from replication.core.ids import ClusterId
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.ledger.base import Peer
 from replication.link.grpc_client import connect
+from replication.link.tls import LinkTls
 from replication.worker.peers.chunks import ChunkStep
 from replication.worker.peers.loop import Uplink
 from replication.worker.report.attempts import AttemptLog
@@ -101,10 +102,10 @@ def closed_wal(folder: Path) -> tuple[Site, Wal, int]:
     return site, wal, length
 
 
-def ship_once(site: Site, wal: Wal, length: int, west: ClusterId, port: int) -> float:
+def ship_once(site: Site, wal: Wal, length: int, west: ClusterId, port: int, tls: LinkTls | None = None) -> float:
     """Seconds from the assignment to the last ack; the worker's part is in this process, set up as a worker's is."""
     keep_freed()
-    name = f"west{uuid4().hex[:8]}"
+    name = west.name if tls else f"west{uuid4().hex[:8]}"  # a certificate names the cluster
     site.ledger.rules.define(Peer(name, "zk:2181/x", west), site.term)
     spec = site.ledger.tables.get("bench.t")
     site.ledger.rules.enable(name, spec.uuid, ["default"], spec.name, site.term)
@@ -114,7 +115,7 @@ def ship_once(site: Site, wal: Wal, length: int, west: ClusterId, port: int) -> 
         (ChunkAssignment(wal.file, 0, length, name),),
         site.term,
         Sender(site.ledger, ProgressLog(site.ledger), ShippingLimits.of(site.config.worker), Throttle()),
-        Uplink(partial(connect, caller=site.cluster), lambda: 1, AttemptLog(site.ledger, "h0"), 0.1, 1.0),
+        Uplink(partial(connect, caller=site.cluster, tls=tls), lambda: 1, AttemptLog(site.ledger, "h0"), 0.1, 1.0),
     )
     try:
         wait_until(lambda: chunks.is_done, timeout_s=120, what="the WAL to be shipped")
