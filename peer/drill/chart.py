@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from peer.drill.measure import LagSample
-from peer.drill.run import DrillPhase
+from peer.drill.report import DrillPhase
 
 _WIDTH, _HEIGHT = 920, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 16, 34, 34

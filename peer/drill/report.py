@@ -1,224 +1,39 @@
-"""A drill's report: one HTML file that needs nothing else, and the same as JSON."""
+"""What one drill found: its record, phases, plans, probes and lag."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
-from html import escape
-from pathlib import Path
+from dataclasses import dataclass, field
 
-from peer.drill.chart import lag_chart
-from peer.drill.probes import ProbeResult, ProbeStep
-from peer.drill.run import DrillReport
+from peer.drill.measure import LagSample
+from peer.drill.probes import ProbeResult
 from peer.failover.failover import FailoverPlan
 from peer.failover.switchover import SwitchoverPlan
-
-_STYLE = """
-:root { --ink: #1b2733; --soft: #5c6b7a; --line: #dde4ec; --good: #14733f; --bad: #b3261e; --blue: #2463a8; }
-* { box-sizing: border-box; }
-body { margin: 0; background: #f4f6f9; color: var(--ink);
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-main { max-width: 1000px; margin: 0 auto; padding: 32px 20px 48px; }
-header { display: flex; justify-content: space-between; align-items: flex-start; gap: 16px; margin-bottom: 20px; }
-h1 { font-size: 26px; margin: 0 0 2px; letter-spacing: -.01em; }
-h2 { font-size: 16px; margin: 0 0 10px; }
-.soft { color: var(--soft); }
-.verdict { font-weight: 700; font-size: 17px; padding: 8px 20px; border-radius: 999px;
-  color: #fff; white-space: nowrap; }
-.passed { background: var(--good); } .failed { background: var(--bad); }
-.tiles { display: grid; grid-template-columns: repeat(4, 1fr); gap: 14px; margin-bottom: 16px; }
-.tile, section { background: #fff; border: 1px solid var(--line); border-radius: 10px; }
-.tile { padding: 14px 18px; } .tile b { display: block; font-size: 27px; line-height: 1.25; letter-spacing: -.02em; }
-section { padding: 18px 20px; margin-bottom: 16px; } section > :last-child { margin-bottom: 0; }
-table { border-collapse: collapse; width: 100%; }
-th { text-align: left; font-weight: 600; color: var(--soft); font-size: 13px; }
-th, td { padding: 7px 10px 7px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-tr:last-child td { border-bottom: 0; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.ok { color: var(--good); font-weight: 600; } .no { color: var(--bad); font-weight: 600; }
-ul, ol { margin: 0; padding-left: 20px; } li { margin: 2px 0; }
-code, pre { font: 12.5px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
-pre { background: #f4f6f9; border-radius: 6px; padding: 10px 12px; margin: 8px 0 4px; overflow-x: auto;
-  white-space: pre-wrap; }
-summary { cursor: pointer; }
-svg { width: 100%; height: auto; display: block; }
-svg text { font: 11.5px system-ui, sans-serif; fill: var(--soft); } svg .phase { fill: var(--blue); font-weight: 600; }
-svg .grid { stroke: #e3e8ee; } svg .line { fill: none; stroke: var(--blue); stroke-width: 2; stroke-linejoin: round; }
-svg .area { fill: var(--blue); opacity: .1; } svg .dot { fill: var(--blue); }
-@media (max-width: 720px) { .tiles { grid-template-columns: repeat(2, 1fr); } header { flex-direction: column; } }
-@media print { body { background: #fff; } section, .tile { break-inside: avoid; } }
-"""
-_MEASURED = (
-    "RPO is how old the fork's instant was when it was forked: rows acked later would not have been in the tables."
-    " RTO is the time to plan the failover, to have in the tables what had landed when the drill began, and to read"
-    " from every table of the fork; changing the role itself is not carried out. The fork was made of tagged snapshots:"
-    " no data was copied, and shipping and replay went on."
-)
+from replication.ledger.base import Drill
 
 
-def save_report(report: DrillReport, folder: Path) -> Path:
-    """Write ``report.html`` and ``report.json`` into a folder; the path of the first."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(json.dumps(asdict(report), indent=1), encoding="utf-8")
-    page = folder / "report.html"
-    page.write_text(to_html(report), encoding="utf-8")
-    return page
+@dataclass(frozen=True, slots=True)
+class DrillPhase:
+    """A part of a drill, in seconds since it began."""
+
+    name: str
+    begin_s: float
+    end_s: float
 
 
-def to_html(report: DrillReport) -> str:
-    """The page."""
-    drill = report.drill
-    verdict = "passed" if drill.passed else "failed"
-    passed = sum(probe.passed for probe in report.probes)
-    tiles = (
-        ("Recovery point (RPO)", _seconds(drill.rpo_s), "age of the tested instant"),
-        ("Recovery time (RTO)", _seconds(drill.rto_s), "until all tables answer"),
-        (
-            "Tables",
-            str(len(report.tables)),
-            f"{len(report.left_out)} left out" if report.left_out else "all at one time",
-        ),
-        (
-            "Probes",
-            f"{passed} of {len(report.probes)}" if report.probes else "none",
-            "passed" if report.probes else "given",
-        ),
-    )
-    shown = "".join(
-        f'<div class="tile"><span class="soft">{escape(name)}</span><b>{escape(value)}</b>'
-        f'<span class="soft">{escape(note)}</span></div>'
-        for name, value, note in tiles
-    )
-    instant = f" &middot; tables as of {_moment(drill.instant)}" if drill.instant else ""
-    parts = [
-        f"<header><div><h1>Drill of {escape(report.cluster)}</h1>"
-        f'<span class="soft">{_moment(drill.begun)}{instant}</span></div>'
-        f'<span class="verdict {verdict}">{verdict.capitalize()}</span></header>',
-        f'<div class="tiles">{shown}</div>',
-        _section("Why it did not pass", _list(report.problems)) if report.problems else "",
-        _section("Lag while the drill ran", lag_chart(report.samples, report.phases) + _rounds(report)),
-        "".join(_probe(probe) for probe in report.probes),
-        _failover(report.failover, report.failover_note),
-        _switchover(report.switchover, report.switchover_note),
-        _tables(report),
-        f'<p class="soft">{escape(_MEASURED)} {_kept(report)}</p>',
-        f'<p class="soft">Drill {escape(drill.id)} &middot; walship {escape(report.version)}</p>',
-    ]
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Drill of {escape(report.cluster)}: {verdict}</title><style>{_STYLE}</style>"
-    )
-    return f'<!doctype html><html lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>\n'
+@dataclass(frozen=True, slots=True)
+class DrillReport:
+    """Everything about one drill. ``problems`` are why it did not pass."""
 
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
-
-
-def _list(items: Iterable[str], kind: str = "ul") -> str:
-    return f"<{kind}>{''.join(f'<li>{escape(item)}</li>' for item in items)}</{kind}>"
-
-
-def _rounds(report: DrillReport) -> str:
-    samples = report.samples
-    if not samples:
-        return '<p class="soft">It ended before the lag was measured.</p>'
-    rounds = max(sample.rounds for sample in samples) - samples[0].rounds
-    most = max(sample.lag_s for sample in samples)
-    first, last = _seconds(samples[0].lag_s), _seconds(samples[-1].lag_s)
-    text = f"At most {_seconds(most)}, {first} at the beginning, {last} at the end."
-    return f'<p class="soft">{text} Replay applied {rounds} rounds of new rows meanwhile.</p>'
-
-
-def _probe(probe: ProbeResult) -> str:
-    mark = '<span class="ok">passed</span>' if probe.passed else '<span class="no">failed</span>'
-    body = f'<h2>Probe {escape(probe.name)} &middot; {mark} <span class="soft">{_seconds(probe.seconds)}</span></h2>'
-    if probe.steps:
-        rows = "".join(_step(step) for step in probe.steps)
-        head = '<tr><th>statement</th><th>result</th><th class="number">time</th></tr>'
-        body += f"<table>{head}{rows}</table>"
-    if probe.not_run:
-        body += f'<p class="soft">{probe.not_run} later statements were not run.</p>'
-    if probe.why and not probe.steps:
-        body += f"<p>{escape(probe.why)}</p>"
-    if probe.output:
-        opened = "" if probe.passed else " open"
-        body += f"<details{opened}><summary>output</summary><pre>{escape(probe.output)}</pre></details>"
-    return f"<section>{body}</section>"
-
-
-def _step(step: ProbeStep) -> str:
-    answered = step.answered
-    if step.why:
-        result = f'<span class="no">{escape(step.why)}</span>'
-    elif answered.checked:
-        result = '<span class="ok">true</span>'
-    elif answered.changed is not None:
-        result = f"{answered.changed:,} rows changed"
-    else:
-        result = '<span class="ok">done</span>' if not answered.columns else f"{len(answered.rows)} rows shown"
-    if answered.columns and answered.checked is None:
-        result += _rows(answered.columns, answered.rows)
-    title = f"<details><summary>{escape(step.title)}</summary><pre>{escape(step.statement)}</pre></details>"
-    return f'<tr><td>{title}</td><td>{result}</td><td class="number">{_seconds(step.seconds)}</td></tr>'
-
-
-def _rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [" | ".join(columns), *(" | ".join(value[:80] for value in row) for row in rows)]
-    return f"<pre>{escape(chr(10).join(lines))}</pre>"
-
-
-def _failover(plan: FailoverPlan | None, note: str) -> str:
-    if plan is None:
-        return _section("Failover", f'<p class="soft">{escape(note)}</p>') if note else ""
-    loss = plan.loss
-    known = ", ".join(f"{each.table}: {each.frames} frames" for each in loss.tables if each.frames)
-    lost = f"Known to be missing: {known}." if known else "Nothing is known to be missing."
-    if loss.seconds is None:
-        lost += f" {plan.origin} never said what it acked."
-    else:
-        lost += f" What {plan.origin} acked in the last {_seconds(loss.seconds)} would be lost, or is not known here."
-    body = f"<p>{escape(lost)} Landed and not replayed yet: {plan.to_replay_bytes:,} bytes.</p>"
-    return _section(f"A failover from {plan.origin} would", body + _list(plan.steps, "ol"))
-
-
-def _switchover(plan: SwitchoverPlan | None, note: str) -> str:
-    if plan is None:
-        return _section("Switchover", f'<p class="no">{escape(note)}</p>') if note else ""
-    body = (
-        f"<p>No acked row would be lost, and no writes would be taken for about {_seconds(plan.outage_s)}."
-        f" {plan.pending_bytes:,} bytes were missing at {escape(plan.successor)}.</p>"
-    )
-    refused = _list(f"Not possible now: {refusal}" for refusal in plan.refusals) if plan.refusals else ""
-    return _section(
-        f"A switchover from {plan.origin} to {plan.successor} would", body + _list(plan.steps, "ol") + refused
-    )
-
-
-def _tables(report: DrillReport) -> str:
-    if not report.tables and not report.left_out:
-        return ""
-    body = _list(f"{name} is left out: {why}" for name, why in sorted(report.left_out.items()))
-    names = ", ".join(f"<code>{escape(name)}</code>" for name in report.tables)
-    return _section("Tables of the fork", f"<p>{names or 'none'}</p>{body if report.left_out else ''}")
-
-
-def _kept(report: DrillReport) -> str:
-    if not report.drill.kept_until:
-        return ""
-    tag, until = escape(report.drill.tag), _moment(report.drill.kept_until)
-    return f"The tested instant stays tagged as <code>{tag}</code> until {until}."
-
-
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return "–"
-    if value < 1:
-        return f"{value * 1000:.0f} ms"
-    return f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min"
-
-
-def _moment(micros: int) -> str:
-    return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    drill: Drill
+    cluster: str
+    version: str
+    problems: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict)
+    phases: tuple[DrillPhase, ...] = ()
+    failover: FailoverPlan | None = None
+    failover_note: str = ""
+    switchover: SwitchoverPlan | None = None
+    switchover_note: str = ""
+    probes: tuple[ProbeResult, ...] = ()
+    samples: tuple[LagSample, ...] = ()

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -19,10 +19,12 @@ from uuid import uuid4
 from peer.client.cluster import Cluster
 from peer.drill.fork import FORK_FILE, Fork
 from peer.drill.forking import make_fork, remove_abandoned, remove_fork
-from peer.drill.measure import LagSample, LagSampler, applied_within
+from peer.drill.measure import LagSampler, applied_within
 from peer.drill.open_fork import OpenFork
-from peer.drill.probes import ProbeResult, check_probe, run_probe
-from peer.failover.failover import FailoverPlan, plan_failover
+from peer.drill.page import save_report
+from peer.drill.probes import check_probe, run_probe
+from peer.drill.report import DrillPhase, DrillReport
+from peer.failover.failover import plan_failover
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import SwitchoverPlan
 from replication import __version__, log
@@ -34,34 +36,6 @@ from replication.tables.catalog.catalog import IcebergCatalog, configured_catalo
 
 _log = log.get(__name__)
 _SOURCE = str(Path(__file__).resolve().parents[2])
-
-
-@dataclass(frozen=True, slots=True)
-class DrillPhase:
-    """A part of a drill, in seconds since it began."""
-
-    name: str
-    begin_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class DrillReport:
-    """Everything about one drill. ``problems`` are why it did not pass."""
-
-    drill: Drill
-    cluster: str
-    version: str
-    problems: tuple[str, ...] = ()
-    tables: tuple[str, ...] = ()
-    left_out: dict[str, str] = field(default_factory=dict)
-    phases: tuple[DrillPhase, ...] = ()
-    failover: FailoverPlan | None = None
-    failover_note: str = ""
-    switchover: SwitchoverPlan | None = None
-    switchover_note: str = ""
-    probes: tuple[ProbeResult, ...] = ()
-    samples: tuple[LagSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +75,11 @@ class RunningDrill:
         self.report = DrillReport(self.drill, cluster.name, __version__)
 
     def run(self) -> DrillReport:
-        """Run it to its end, whatever happens in it; the fork is gone on return.
+        """Run it to its end, whatever happens in it; its report is saved and the fork is gone on return.
 
         Raises:
             RequestError: a probe cannot be run. Nothing was done.
+            StorageError: the report cannot be written.
         """
         for probe in self._request.probes:
             check_probe(probe)
@@ -239,6 +214,7 @@ class RunningDrill:
         finally:
             self._cluster.ledger.drills.put(self.drill)
             _log.info("drill_ended", drill=self.drill.id, passed=self.drill.passed, why=why)
+            save_report(self.report, self._folder)
 
     def _fail(self, problem: str) -> None:
         self.report = replace(self.report, problems=(*self.report.problems, problem))

@@ -19,7 +19,7 @@ from shell.cli.render import Printer, moment_text, seconds_text
 
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
-    from peer.drill.run import DrillReport
+    from peer.drill.report import DrillReport
     from peer.failover.switchover import SwitchoverPlan
 
 
@@ -68,15 +68,13 @@ def drill(
         if schedule:
             _schedule(cluster, schedule, probes, full, printer)
             return
-        from peer.drill.report import save_report
         from peer.drill.run import DrillRequest, RunningDrill
 
         rehearse = _rehearsal(invocation, cluster) if full else None
         file = os.path.abspath(found.target)
         request = DrillRequest(probes, rehearse, file, probe_timeout_s, scheduled, printer.line)
         report = RunningDrill(cluster, request).run()
-        page = save_report(report, cluster.config.drills_dir / report.drill.id)
-        _show(report, page, printer)
+        _show(report, Path(report.drill.report), printer)
         if not report.drill.passed:
             raise typer.Exit(1)
 

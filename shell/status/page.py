@@ -100,7 +100,8 @@ def _show_role_history(printer: Printer, found: ClusterStatus) -> None:
     more = f"; {len(known) - _SUCCESSIONS_MAX} before" if len(known) > _SUCCESSIONS_MAX else ""
     active = f"; ACTIVE: {found.role_history.active}" if found.role_history.active else ""
     where = f" ({found.role_history.zookeepers})" if found.role_history.zookeepers else ""
-    printer.line(f"{told}{more}{active}{where}; lost writes to decide: {len(found.lost_writes)} frames")
+    lost = f"; frames of lost writes to decide: {len(found.lost_writes)}" if found.lost_writes else ""
+    printer.line(f"{told}{more}{active}{where}{lost}")
     for each in known:
         if each.applied_here:
             printer.note(

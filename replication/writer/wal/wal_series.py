@@ -13,7 +13,14 @@ from typing import Protocol
 from replication import log
 from replication.core.ids import FileId
 from replication.core.rows.batch import EncodedBatch
-from replication.errors import CoordinationError, NoSpaceError, PoisonedFileError, ReplicationError, StorageError
+from replication.errors import (
+    CoordinationError,
+    NoSpaceError,
+    PoisonedFileError,
+    ReadOnlyClusterError,
+    ReplicationError,
+    StorageError,
+)
 from replication.files.base import Files
 from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.retries import next_ask_s
@@ -190,7 +197,8 @@ class WalSeries:
 
     def _poison(self, wal: WalFile, error: BaseException) -> PoisonedFileError:
         wal.poison()
-        _log.error("wal_poisoned", file=str(wal.file), path=wal.path, end=wal.published, error=str(error))
+        log = _log.info if isinstance(error, ReadOnlyClusterError) else _log.error  # a role change is no fault
+        log("wal_poisoned", file=str(wal.file), path=wal.path, end=wal.published, error=str(error))
         self._current = None
         self._end(wal)
         return PoisonedFileError(

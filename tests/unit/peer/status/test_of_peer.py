@@ -108,7 +108,7 @@ def test_who_took_over_from_whom_is_one_line_with_the_lost_writes(told: Told) ->
     assert line == (
         "north took over from west 2023-11-14 22:15:00.000Z (failover, epoch 3);"
         " west took over from east 2023-11-14 22:13:20.000Z (switchover, epoch 2);"
-        " ACTIVE: north (zk:2181/walship/north); lost writes to decide: 1 frames"
+        " ACTIVE: north (zk:2181/walship/north); frames of lost writes to decide: 1"
     )
     told.out.truncate(told.out.seek(0))
     found = json.loads(told.run(None, as_json=True))["role_history"]
