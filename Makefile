@@ -95,6 +95,9 @@ release: $(READY) check ## wheel, SBOM and sums in dist, after an audit that mus
 fuzz: $(READY) ## edited frames and messages for every decoder: make fuzz MINUTES=10
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
+soak: $(ARCHIVE) ## two clusters under random kills, switchovers and failovers: make soak MINUTES=30
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
 bench: $(ARCHIVE) ## ratios and figures; PEERS="postgres hbase" runs those beside
 	$(BIN)/python -m tests.bench $(if $(PEERS),--peers "$(PEERS)")
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 
@@ -21,6 +22,7 @@ from peer.receive.receiver import Receiver
 from replication.coordination.base import Public
 from replication.coordination.paths import MemberKind, Quorum
 from replication.core.coverage import Ranges
+from replication.core.definition.define import typed_table
 from replication.core.ids import StreamId
 from replication.core.roles import Role, RoleState
 from replication.errors import CoordinationError, PeerUnavailableError, ReadOnlyClusterError
@@ -250,3 +252,14 @@ def role_pair(folder: Path, tables: tuple[str, ...] = (TABLE,)) -> Iterator[Pair
     with ExitStack() as stack:
         yield Pair(folder, stack, tables)
     assert not [each for each in threading.enumerate() if each.name.startswith("commit-leases")]
+
+
+def add_tables(pair: Pair, count: int) -> None:
+    """More tables that go from east to west, with open routes, by the ledgers alone."""
+    east, west = pair.east.site, pair.west.site
+    for number in range(count):
+        spec = typed_table(f"ops.t{number}", SCHEMA, ["id"], uuids=iter(uuid4, None))
+        for site in (east, west):
+            site.ledger.tables.create(spec)
+        (rule,) = east.ledger.rules.enable("west", spec.uuid, ["default"], spec.name, east.term)
+        west.ledger.landing.declare_route(east.cluster, spec.uuid, "default", rule.generation, {})

@@ -85,6 +85,14 @@ class Site(Launched):
         os.kill(state.pid, signal.SIGKILL)
         return state.pid
 
+    def kill_all(self) -> None:
+        """SIGKILL ``walship up`` and everything below it."""
+        assert self.process is not None
+        for pid in (*processes_below(self.process.pid), self.process.pid):
+            with contextlib.suppress(ProcessLookupError):  # it ended with the one above it
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
     def below(self, role: str, word: str) -> list[int]:
         """The processes started by a role, at any depth, whose command line has a word."""
         state = self.state(role)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from peer.client.cluster import Cluster
 from peer.client.connect import connect
 from peer.drill.schedule import DrillSchedule
 from peer.failover import switchover as switching
 from peer.failover.role_change import RoleChange
-from replication.errors import ReadOnlyClusterError, ReplicationError
+from replication.errors import ReadOnlyClusterError
 from shell.processes.launched import await_ready
-from tests.e2e.conftest import START_TIMEOUT_S, Site, define, processes_below, start
+from tests.e2e.acked_rows import Load, await_complete, await_rows, await_same, put, roles, rows, upsert
+from tests.e2e.conftest import START_TIMEOUT_S, Site, define, start
 from tests.e2e.cookbook import follow, program
 from tests.waiting import wait_until
 
@@ -52,77 +49,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield made
 
 
-def rows(site: Site, where: str = "") -> dict[int, str]:
-    with site.connect() as cluster:
-        return {row["id"]: row["text"] for row in cluster.read("ops.t", where=where or None).read_all().to_pylist()}
-
-
-def roles(*sites: Site) -> list[tuple[str, int]]:
-    found = [site.json("readonly") for site in sites]
-    return [(each["role"], each["epoch"]) for each in found]
-
-
-def await_same(one: Site, two: Site) -> None:
-    wait_until(lambda: rows(one) == rows(two), timeout_s=90, what="the same rows at both clusters")
-
-
-def await_complete(site: Site, origin: Site) -> int:
-    """Wait until everything of ``origin`` up to now has landed; now, in microseconds since 1970."""
-    now = time.time_ns() // 1000
-    with site.connect() as cluster, origin.connect() as other:
-        wait_until(lambda: cluster.ledger.time.landed(other.id).t >= now, timeout_s=60, what=f"closed time of {now}")
-    return now
-
-
-def await_rows(site: Site, where: str, ids: list[int]) -> None:
-    wait_until(lambda: sorted(rows(site, where)) == ids, timeout_s=60, what=f"every acked row at {site.name}")
-
-
-def put(site: Site, first: int, count: int, text: str) -> None:
-    with site.connect() as cluster:
-        upsert(cluster, first, count, text)
-
-
-def upsert(cluster: Cluster, first: int, count: int, text: str) -> None:
-    cluster.upsert("ops.t", [{"id": n, "text": f"{text}{n}"} for n in range(first, first + count)])
-
-
-class Load:
-    """A thread that writes rows one by one until the cluster takes none; ``acked`` are the ids that were acked."""
-
-    def __init__(self, cluster: Cluster, first: int) -> None:
-        self.acked: list[int] = []
-        self.refused = ""
-        self.is_enough = False
-        self._thread = threading.Thread(target=self._run, args=(cluster, first))
-        self._thread.start()
-
-    def _run(self, cluster: Cluster, first: int) -> None:
-        number = first
-        while not self.is_enough:
-            try:
-                cluster.upsert("ops.t", [{"id": number, "text": "load"}])
-            except ReplicationError as error:
-                self.refused = type(error).__name__
-                return
-            self.acked.append(number)
-            number += 1
-
-    def join(self) -> None:
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-
-def kill_all(site: Site) -> None:
-    """SIGKILL ``up`` and everything below it."""
-    assert site.process is not None
-    pids = [*processes_below(site.process.pid), site.process.pid]
-    for pid in pids:
-        with suppress(ProcessLookupError):  # it ended with the one above it
-            os.kill(pid, signal.SIGKILL)
-    site.process.wait()
-
-
 def start_again(site: Site) -> None:
     site.start()
     await_ready([site], START_TIMEOUT_S)
@@ -148,6 +74,45 @@ def test_a_switchover_under_load_loses_no_acked_row_and_back_again(pair: Pair) -
         told = [site.json("status")["role_history"] for site in (source, other)]
         assert (told[0]["active"], told[1]["active"]) == (other.name, "") and other.name in told[0]["zookeepers"]
         assert [(each["origin"], each["planned"]) for each in told[1]["successions"]][-1] == (source.name, True)
+
+
+def test_rows_that_wait_at_a_switchover_all_arrive_and_a_write_that_hangs_is_not_kept(
+    pair: Pair,
+) -> None:  # scenario 19
+    east, west = pair
+    with east.connect() as cluster, ThreadPoolExecutor(1) as threads:
+        with east.frozen("worker"):  # nothing is sent
+            load = Load(cluster, 400_000)
+            wait_until(lambda: len(load.acked) > 50, timeout_s=60, what="some acked rows")
+            done = threads.submit(east.json, "switchover", "west")
+            load.join()  # its last write was under way when the role changed
+            assert not rows(west, "id >= 400000") and west.json("readonly")["role"] == "STANDBY"
+        assert done.result()["successor"] == "west"
+        with pytest.raises(ReadOnlyClusterError):
+            upsert(cluster, 490_000, 1, "refused")
+    assert load.refused == "ReadOnlyClusterError"
+    await_rows(west, "id >= 400000 and id < 490000", load.acked)
+    put(west, 495_000, 3, "reverse")
+    await_same(east, west)
+    assert load.acked[-1] + 1 not in rows(east) and rows(east)[495_000] == "reverse495000"
+    west.shell("switchover", "east")
+
+
+def test_a_failover_during_the_first_bootstrap_of_a_table_is_refused(pair: Pair) -> None:  # scenario 29
+    east, west = pair
+    east.shell("createtable", "ops.whole", "id long", "-k", "id")
+    with east.connect() as cluster:
+        cluster.upsert("ops.whole", [{"id": 1}])
+    before = roles(east, west)
+    with east.frozen("replay"):  # which writes the bootstrap
+        east.shell("enablereplication", "-t", "ops.whole", "--bootstrap", "west")
+        refused = lambda: west.json("failover", "west", "--plan", "--force")["refusals"]  # noqa: E731
+        said = "the bootstrap of ops.whole from east is not complete"
+        wait_until(lambda: any(said in each for each in refused()), timeout_s=60, what="the refusal")
+        assert said in west.shell("failover", "west", "--yes", "--force", code=4)
+    assert roles(east, west) == before
+    wait_until(lambda: not any(said in each for each in refused()), timeout_s=90, what="the bootstrap")
+    east.shell("droptable", "ops.whole")
 
 
 def test_a_writer_that_follows_goes_on_at_the_successor_and_back(pair: Pair) -> None:  # scenario 23
@@ -204,7 +169,7 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
             upsert(writer, at + 5, 10, decision)  # acked; five of them replace rows that west has
             if is_applied:
                 wait_until(lambda: rows(east).get(at + 14) == f"{decision}{at + 14}", timeout_s=60, what="them at east")
-            kill_all(east)  # what the frozen receiver has in its buffers lands beyond the cut
+            east.kill_all()  # what the frozen receiver has in its buffers lands beyond the cut
             plan = west.json("failover", "west", "--plan", "--at", str(opens_at))
             assert plan["origin"] == "east" and plan["refusals"] == [] and plan["loss"]["seconds"] != 0
             assert [(table["table"], table["rows"]) for table in plan["loss"]["tables"]] == [("ops.t", 3)]
@@ -375,7 +340,7 @@ def test_the_pages_on_failover_and_the_return_of_the_old_site_do_what_they_say(p
     await_same(east, west)
     with east.frozen("worker"):
         put(east, 53, 3, "late")
-        kill_all(east)
+        east.kill_all()
     _, plan, done, _ = follow("failover", pair, "ops.t", nothing)
     assert "east is refused with role epochs below" in plan and "west is ACTIVE" in done
 

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from peer.failover.failover import EVERYTHING, failover, plan_failover
+from peer.failover.failover import failover, plan_failover
+from peer.failover.opening import EVERYTHING
 from peer.failover.switchover import cancel, switchover
 from replication.core.roles import Role
 from replication.errors import ReplicationError, RequestError

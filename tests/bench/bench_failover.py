@@ -1,0 +1,174 @@
+"""Role changes: outage of a switchover, time until a failover takes writes, a drill's cost, and a failback's bytes.
+
+The first are of two clusters as processes, under an open loop of 10 MB/s. For the failover every process of east is
+killed. The lag of shipping is from ack to durable at the peer, without a drill and during one. The bytes are those of
+the bootstrap file for a cluster that was away past the disk budget, after 1 % of the rows changed, against what those
+rows took in the WAL. Switchovers with few and many tables are in this process, without a JVM: their time is that of the
+commands, ledgers, workers and receivers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from peer.failover.failover import failover, plan_failover
+from peer.failover.opening import EVERYTHING
+from peer.failover.role_change import RoleChange
+from peer.failover.switchover import switchover
+from replication.errors import ReplicationError
+from tests.bench.arrivals import Arrivals, durable, sleep_until
+from tests.bench.clusters import START_S, TABLE, Pair, Site, pair, until
+from tests.bench.measure import QUICK, Figure, at_most, percentile, seeded_rows
+from tests.bootstrap_pair import Pair as TablePair
+from tests.bootstrap_pair import bootstraps
+from tests.role_changes import add_tables, role_pair
+from tests.sites import SCHEMA
+from walship import Cluster
+
+ROWS = 20_000 if QUICK else 2_000_000
+PIECE = 20_000
+MANY, FEW = (300, 10) if QUICK else (10_000, 10)
+ROLE_CHANGES = 3 if QUICK else 7
+_LOAD_S = 3.0 if QUICK else 20.0
+_BATCH_ROWS, _BATCHES_PER_S = 1_000, 86  # of 116 bytes
+
+
+def run() -> list[Figure]:
+    """All of it."""
+    with pair() as both:
+        outage_s, calm_s, drilled_s, writable_s = _role_changes(both)
+    few, many = _switchover_s(FEW), _switchover_s(MANY)
+    ratio, seconds = _failback()
+    return [
+        at_most("switchover at 10 MB/s: no writes are taken for", outage_s, "s", 5),
+        at_most("failover at 10 MB/s: writes are taken after the confirmation", writable_s, "s", 10),
+        Figure("shipping without a drill: lag, p50", calm_s * 1e3, "ms"),
+        at_most("a drill: lag of shipping against none, p50", drilled_s / calm_s, "×", 1.05),
+        Figure(f"switchover, {FEW:,} tables, in one process", few, "s"),
+        Figure(f"switchover, {MANY:,} tables, in one process", many, "s"),
+        at_most(f"switchover, {MANY:,} tables against {FEW}", many / few, "×", 1.2),
+        at_most(f"failback, 1 % of {ROWS:,} rows changed: bytes against what differs", ratio, "×", 1.2),
+        Figure("the same: until they are in the tables there", seconds, "s"),
+    ]
+
+
+def _role_changes(both: Pair) -> tuple[float, float, float, float]:
+    """Outage, lag without and with a drill, and the time until a failover takes writes, in seconds."""
+    east, west = both.sites
+    west.walship("--cluster", str(west.file), "readonly", "on")
+    known = both.west.ledger.time.landed
+    with _load(both.east):
+        time.sleep(_LOAD_S)
+        there = switchover(RoleChange(both.east), "west")
+    switchover(RoleChange(both.west), "east")
+    calm, drilled = Arrivals(durable(both.west), 0.001), Arrivals(durable(both.west), 0.001)
+    with _load(both.east, calm):
+        time.sleep(_LOAD_S)
+    calm.finish(60)
+    with _load(both.east, drilled):
+        west.walship("--cluster", str(west.file), "drill", "west")
+    drilled.finish(60)
+    with _load(both.east):
+        time.sleep(_LOAD_S)
+        until(lambda: bool(known(both.east.id).t), "closed time of east at west", START_S)
+        _kill(east)
+    context = RoleChange(both.west)
+    done = failover(context, plan_failover(context, "east", at=EVERYTHING))
+    assert there.outage_s is not None and done.writable_s is not None
+    lags = [percentile([lag for _, lag in each.lags], 0.5) for each in (calm, drilled)]
+    return there.outage_s, lags[0], lags[1], done.writable_s
+
+
+@contextmanager
+def _load(cluster: Cluster, watch: Arrivals | None = None) -> Iterator[None]:
+    """A thread that writes at 10 MB/s until the context ends or the cluster takes no writes."""
+    done = threading.Event()
+    batches = [seeded_rows(_BATCH_ROWS, number, number * _BATCH_ROWS) for number in range(64)]
+
+    def write() -> None:
+        begun, number = time.monotonic(), 0
+        with suppress(ReplicationError):
+            while not done.is_set():
+                sleep_until(begun + number / _BATCHES_PER_S)
+                position = cluster.upsert(TABLE, batches[number % len(batches)])
+                number += 1
+                if watch is not None:
+                    watch.add(time.monotonic(), position)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _kill(site: Site) -> None:
+    """SIGKILL ``up`` and every role."""
+    pids = [site.pid(role) for role in site.roles()]
+    assert site._up is not None
+    os.kill(site._up.pid, signal.SIGKILL)
+    for pid in filter(None, pids):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    site._up.wait()
+
+
+def _switchover_s(tables: int) -> float:
+    """The median of switchovers there and back, once every route is open both ways."""
+    with tempfile.TemporaryDirectory(prefix="walship-switchover-") as folder, role_pair(Path(folder)) as made:
+        add_tables(made, tables - 1)
+        source, other, took = made.east, made.west, list[float]()
+        for _ in range(ROLE_CHANGES):
+            made.write()
+            source.handle.drain(other.name)
+            began = time.monotonic()
+            switchover(source.command(), other.name)
+            took.append(time.monotonic() - began)
+            source, other = other, source
+        return percentile(took[1:], 0.5)
+
+
+def _failback() -> tuple[float, float]:
+    """Bytes against what differs, and seconds."""
+    chance = random.Random(1)
+    with tempfile.TemporaryDirectory(prefix="walship-failback-") as folder, ExitStack() as stack:
+        both = TablePair(Path(folder))
+        stack.callback(both.close)
+        for first in range(0, ROWS, PIECE):
+            _write(both, list(range(first, first + PIECE)), chance)
+        both.begin()
+        both.connect()
+        both.finish()
+        both.stack.close()
+        both.stack = ExitStack()
+        differs = _write(both, sorted(chance.sample(range(ROWS), ROWS // 100)), chance)
+        ledger, table = both.east.ledger, both.spec.uuid
+        began = time.monotonic()
+        begun = ledger.rules.begin_bootstrap("west", table, both.east.term)
+        generation = max(rule.generation for rule in begun)
+        ledger.bootstraps.keep_known("west", table, generation, both.west.ledger.landing.coverage(table))
+        both.connect()
+        both.finish()
+        return bootstraps(both.west)[-1].length / differs, time.monotonic() - began
+
+
+def _write(both: TablePair, ids: list[int], chance: random.Random) -> int:
+    """How many bytes it takes in the WAL."""
+    before = both.wal.length
+    texts = [chance.randbytes(50).hex() for _ in ids]
+    both.wal.append(both.spec, pa.table({"id": ids, "text": texts}, schema=SCHEMA))
+    both.east.register()
+    both.east.replay()
+    return both.wal.length - before
