@@ -168,6 +168,7 @@ class EmbeddedZookeeper:
         return [
             str(Path(java_home_check()) / "bin" / "java"),
             f"-Xmx{self._heap_mb}m",
+            "-Xmn4m",  # less garbage between two collections: 20 MiB less memory
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-XX:-UsePerfData",

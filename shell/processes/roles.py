@@ -13,7 +13,6 @@ from uuid import uuid4
 
 from replication import __version__
 from replication.config import Config
-from replication.coordination import zookeeper
 from replication.coordination.access import keep_access
 from replication.coordination.embedded import EmbeddedZookeeper
 from replication.coordination.host import host_record
@@ -26,7 +25,6 @@ from replication.core.roles import FIRST_ROLE, RoleState
 from replication.core.roles import Role as ClusterRole
 from replication.errors import ConfigError, CoordinationError
 from replication.ledger.base import Ledger
-from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.log import redact
 from shell.processes.preflight import check_ledger_age, follow_files
 
@@ -47,6 +45,8 @@ def make_ledger(config: Config) -> ClusterId:
     Raises:
         ConfigError: the ledger belongs to another cluster, is older than this host's files, or cannot be reached.
     """
+    from replication.ledger.sql.ledger import initialise, open_ledger  # deferred: ZooKeeper's role needs no SQLAlchemy
+
     try:
         ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
     except ConfigError:
@@ -170,6 +170,8 @@ ROLES: dict[str, Role] = {
 
 @contextmanager
 def _ledger(config: Config) -> Iterator[Ledger]:
+    from replication.ledger.sql.ledger import open_ledger
+
     ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
     try:
         yield ledger
@@ -183,6 +185,8 @@ def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
 
     The ledger keeps what must survive a loss of ZooKeeper's data: the role, and who replays.
     """
+    from replication.coordination import zookeeper
+
     quorum = Quorum(config.zookeeper_servers, config.zookeeper_root)
     with (
         _ledger(config) as ledger,

@@ -27,3 +27,9 @@ def test_supervisor_and_zookeeper_role_load_neither_arrow_nor_numpy() -> None:
     code = "import sys, shell.processes.up; print({'pyarrow', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_zookeeper_s_role_loads_no_client_of_it_and_no_ledger() -> None:
+    code = "import sys, shell.processes.roles; print({'kazoo', 'sqlalchemy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "set()\n"
