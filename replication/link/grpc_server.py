@@ -15,7 +15,7 @@ from replication.link.grpc_servicer import LinkServicer
 from replication.link.places import Places
 from replication.link.tls import LinkTls, check_plaintext, server_credentials
 
-_CALLS_MAX, _PEER_CALLS_MAX = 32, 16  # at once, beside streams: of all callers, and of one
+_CALLS_MAX, _PEER_CALLS_MAX = 32, 32  # at once, beside streams: of all callers, and of one
 
 
 class LinkServer:
