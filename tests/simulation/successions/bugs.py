@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from peer.failover import switchover as switching
+from peer.failover.lease import OutliveLeases
 from peer.failover.role_change import RoleChange
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.core.succession import Succession, Successions
-from replication.errors import StepFailedError
+from replication.errors import ReplicationError, StepFailedError
 from replication.ledger.sql.parts.successions import SqlSuccessions
 from replication.ledger.sql.parts.terms import SqlTerms
 from replication.roles.takeover import Takeover
@@ -123,7 +124,33 @@ def role_is_only_in_zookeeper(patched: pytest.MonkeyPatch, world: World) -> None
     patched.setattr(SqlTerms, "keep_role", lambda self, state: None)
 
 
+def failover_does_not_wait(patched: pytest.MonkeyPatch, world: World) -> None:
+    """A failover goes on while writers of the lost cluster hold leases that were confirmed before."""
+    patched.setattr(OutliveLeases, "verify", lambda self, context: True)
+
+
+def peer_is_not_asked(patched: pytest.MonkeyPatch, world: World) -> None:
+    """A writer goes on when the peer or the witness, which must confirm its lease, does not answer."""
+    real = WriterRegistration._read
+
+    def read(self: WriterRegistration) -> RoleState:
+        try:
+            return real(self)
+        except ReplicationError:
+            return self._coordination.role().state
+
+    patched.setattr(WriterRegistration, "_read", read)
+
+
+def lost_peer_never_confirms_again(patched: pytest.MonkeyPatch, world: World) -> None:
+    """A cluster that took over does not ask the one that was lost, although it has returned."""
+    patched.setattr(SqlSuccessions, "has_answered", lambda self, succession: False)
+
+
 ALL: tuple[Plant, ...] = (
+    failover_does_not_wait,
+    peer_is_not_asked,
+    lost_peer_never_confirms_again,
     lease_read_before_fsync,
     writers_are_not_awaited,
     cut_taken_too_late,

@@ -15,7 +15,7 @@ _TRIES = 8
 
 def settle(world: World, commands: Commands) -> None:
     """Everything is whole; commands are finished or undone, all frames arrive, and lost writes are decided."""
-    world.trouble = 0.0
+    world.trouble, world.command = 0.0, None
     world.cuts.clear()
     for site in world.sites.values():
         site.zookeeper.heal()
@@ -46,7 +46,8 @@ def _quiet(world: World, commands: Commands) -> None:
             world.do(site.writer.renew)
             site.refresh()
             for peer in site.sent:
-                site.streams.pop(peer.name, None)  # opened again, so that what is known is told again
+                if (stream := site.streams.get(peer.name)) and stream.told != site.known():
+                    del site.streams[peer.name]  # opened again, so that what is known is told
                 world.do(partial(site.ship_to, peer, 1000))
             world.do(site.replay)
         if before == _progress(world):

@@ -56,10 +56,11 @@ class Inbound:
 
 @dataclass
 class Outbound:
-    """A stream that a worker has open, and how many of its frames the peer had."""
+    """A stream that a worker has open, how many of its frames the peer had, and what it was told when that opened."""
 
     inbound: Inbound
     sent: int
+    told: int
 
 
 class Site:
@@ -187,6 +188,10 @@ class Site:
         sent = {rule.peer for rule in self.ledger.rules.all()}
         return [self.world.sites[name] for name in sorted(sent)]
 
+    def known(self) -> int:
+        """How many successions are known."""
+        return len(self.ledger.successions.known().reported)
+
     def pending(self, peer: Site) -> int:
         """How many frames a peer has yet to get, of what is durable here."""
         self.writer.register()
@@ -231,7 +236,7 @@ class Site:
         with self.world.across(self, peer):
             inbound = peer.opened(hello, routes, carried)
         self.world.did("stream")
-        return Outbound(inbound, self.received_by(peer))
+        return Outbound(inbound, self.received_by(peer), len(hello.successions))
 
     def opened(self, hello: Hello, routes: Any, carried: Any) -> Inbound:
         """The receiver's side of opening a stream."""

@@ -10,6 +10,7 @@ import pytest
 from replication.coordination.base import Tree
 from replication.coordination.keeper import Keeper
 from replication.errors import CoordinationError
+from tests.simulation.successions import remembered
 
 
 class SteppedKeeper(Keeper):
@@ -42,3 +43,4 @@ def patch(patched: pytest.MonkeyPatch) -> None:
     patched.setattr("replication.coordination.session.Keeper", SteppedKeeper)
     patched.setattr("replication.writer.wal.registration.WriterRegistration._run", lambda self: None)
     patched.setattr("replication.writer.wal.wal_file.RESERVE_BYTES", 0)
+    remembered.patch(patched)

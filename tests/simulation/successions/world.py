@@ -34,6 +34,7 @@ from replication.ledger.sql.ledger import SqlLedger
 from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import AskedLease, Description, Reason, TakeOver
 from replication.link.memory import MemoryLink
+from tests.simulation.successions import remembered
 from tests.simulation.successions.frames import Acked, address
 from tests.simulation.successions.granting import WITNESS
 from tests.simulation.successions.site import Site
@@ -144,14 +145,15 @@ class World:
             raise Killed
 
     def turn(self, without: Site | None, why: str) -> None:
-        """Others move, while a command or a sync waits."""
-        if self.turning:
+        """Others move, while a command or a sync waits; nobody does once everything settles."""
+        if self.turning or self.command is None:
             return
         self.turning = True
         try:
             for _ in range(self.chance.randint(1, 3)):
                 self.move(without)
-            if self.command is not None and 0 < self.commanding < _COMMANDS_MAX and self.chance.random() < 0.1:
+            may = self.commanding < _COMMANDS_MAX and (self.commanding > 0 or why == "sync")
+            if may and self.chance.random() < 0.1:
                 self.turning = False
                 self.command()
         finally:
@@ -360,6 +362,7 @@ def _ledgers(graph: str) -> Iterator[MemoryLedger]:
     for ledger, first in _made(graph):
         first.backup(_raw(ledger))
         ledger._real = SqlLedger(ledger._real._store, ledger.cluster)  # type: ignore[attr-defined]
+        remembered.forget(ledger)
         yield ledger
 
 
