@@ -37,8 +37,8 @@ def test_what_a_third_cluster_landed_beyond_the_cut_is_kept_by_the_successor_and
         succession = west.ledger.successions.take_over(east.cluster, west.cluster, 3, now)
         takeover.promote(succession)
         north.plan()
-        wait_until(lambda: [e.succession for e in west.ledger.replay.quarantined()] == [str(succession)], timeout_s=30)
-        wait_until(lambda: north.ledger.successions.known().of(east.cluster) == succession, timeout_s=30)
+        wait_until(lambda: [e.succession for e in west.ledger.replay.quarantined()] == [str(succession)], timeout_s=90)
+        wait_until(lambda: north.ledger.successions.known().of(east.cluster) == succession, timeout_s=90)
         assert west.rows(spec) == {1: "both", 2: "both"} and north.rows(spec) == {1: "both", 2: "late", 3: "late"}
         at_west, at_north = (collect(node.config, node.ledger, Members()).role_history for node in (west, north))
         (told,) = at_west.successions
