@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,8 +27,17 @@ def register(app: typer.Typer) -> None:
 def replay(
     invocation: Invocation,
     timeout_s: Annotated[float, timeout_option("How long it may take.")] = 600.0,
+    submit: Annotated[
+        bool, typer.Option("--submit", help="Run the replay process by spark-submit, until Ctrl-C.")
+    ] = False,
+    deploy_mode: Annotated[
+        str, typer.Option(metavar="MODE", help="With --submit, where Spark's driver runs: client (here) or cluster.")
+    ] = "client",
 ) -> None:
     """Apply everything that has landed to the tables; in Spark here if no replay process runs."""
+    if submit:
+        _submit(invocation, deploy_mode)
+        return
     from peer.client.on_demand import backlog_bytes, catch_up
     from shell.processes.preflight import check_moved
 
@@ -49,6 +61,22 @@ def replay(
         result = {"bytes": total, "seconds": round(took, 2), "ran_here": ran_here}
         text = f"{bytes_text(total)} replayed {who} in {took:.1f} s; the tables" if total else "the tables"
         printer.value(result, f"{text} are up to date with what has landed")
+
+
+def _submit(invocation: Invocation, deploy_mode: str) -> None:
+    """Become ``spark-submit``: its signals and exit code are this command's."""
+    from replication import config as configuration
+    from shell.processes.preflight import check_moved
+    from shell.processes.submit import submission
+
+    file = Path(invocation.find().target)
+    if not file.is_file():
+        raise RequestError("--submit needs the configuration of a host", "Name its file: --cluster FILE")
+    config = configuration.load(file)
+    check_moved(config)
+    made = submission(config, file.absolute(), deploy_mode)
+    invocation.printer.err.print(shlex.join(made.command), soft_wrap=True, highlight=False, markup=False)
+    os.execve(made.command[0], made.command, made.environment)
 
 
 def fold(

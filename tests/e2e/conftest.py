@@ -144,7 +144,7 @@ class Site(Launched):
         return json.loads(self.shell(*arguments, "--json"))
 
 
-def start(folder: Path, name: str, **sections: dict[str, Any]) -> Site:
+def start(folder: Path, name: str, *, arguments: Sequence[str] = (), **sections: dict[str, Any]) -> Site:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -158,7 +158,7 @@ def start(folder: Path, name: str, **sections: dict[str, Any]) -> Site:
         **sections.pop("replay", {}),
     }
     file.write_text(configuration.default_toml(name, ".", zookeeper={"port": port}, replay=replay, **sections))
-    return launched(name, file, ROLES)
+    return launched(name, file, ROLES, *arguments)
 
 
 def second_host(site: Site, folder: Path) -> Site:

@@ -5,10 +5,14 @@ Executors share no memory and no working directory with the driver, which decode
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
+import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -188,6 +192,60 @@ def killed_in_a_task(spark: SparkCluster) -> Executor:
 def committed(catalog: IcebergCatalog, name: str) -> set[str]:
     """The names of the data files of a table's snapshot."""
     return {Path(task.file.file_path).name for task in catalog.load(name).scan().plan_files()}
+
+
+def bare_python(folder: Path) -> Path:
+    """A Python with pyarrow, and numpy, which it requires, but with no other package and no virtual environment."""
+    folder.mkdir()
+    for name in ("pyarrow", "numpy"):
+        place = Path(importlib.import_module(name).__file__ or "").parent
+        for each in (place, place.with_name(f"{name}.libs")):
+            if each.exists():
+                (folder / each.name).symlink_to(each)
+    program = folder / "python"
+    run = shlex.join((str(Path(sys.executable).resolve()), "-S"))
+    program.write_text(f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{folder}"\nexec {run} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def test_replay_runs_by_spark_submit_on_executors_that_have_python_and_pyarrow_only(spark, tmp_path):
+    python = bare_python(tmp_path / "bare")
+    properties = {**ALONE, "spark.pyspark.python": str(python)}
+    site = start(
+        tmp_path / "alone",
+        "alone",
+        arguments=("--roles", "zookeeper,master,worker,receiver"),
+        replay={"spark_master": spark.url, "driver_bytes_max": 1, "spark": properties},
+    )
+    submit = [sys.executable, "-m", "shell.main", "--cluster", str(site.file), "replay", "--submit"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | spark.environment
+    try:
+        site.await_roles("master", "worker", "receiver")
+        with (tmp_path / "submit.out").open("wb") as out:
+            replay = subprocess.Popen(submit, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        try:
+            wait_until(lambda: site.ready("replay") or replay.poll() is not None, timeout_s=180, what="replay")
+            assert replay.poll() is None, (tmp_path / "submit.out").read_text()
+            wait_until(lambda: "spark_started" in events(site, "replay"), timeout_s=180, what="an executor")
+            assert (site.config.run_dir / "submit" / "spark.conf").stat().st_mode & 0o077 == 0
+            with site.connect() as here:
+                here.create_table("e2e.submitted", SCHEMA, ["id"])
+                rows = [{"id": i, "version": 0, "text": f"row {i}"} for i in range(20_000)]
+                here.upsert("e2e.submitted", rows[:10_000])
+                here.wait(here.upsert("e2e.submitted", rows[10_000:]), until="visible", timeout_s=180)
+                assert here.read("e2e.submitted").read_all().num_rows == 20_000
+            work = wait_until(
+                lambda: (work := site.json("status")["replay"]["work"])["job_rows"] == 20_000 and work,
+                what="the report of 20,000 rows by jobs",
+            )
+            assert work["tasks"]
+        finally:
+            replay.send_signal(signal.SIGINT)
+            replay.wait(60)
+        wait_until(lambda: not spark.state()["activeapps"], timeout_s=60, what="the end of the application")
+    finally:
+        site.stop()
 
 
 def test_rows_old_and_new_imported_and_derived_arrive_by_executors_and_verify_says_equal(spark, pair, tmp_path):

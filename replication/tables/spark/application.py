@@ -285,6 +285,8 @@ def _end(session: SparkSession | None, owns_jvm: bool) -> None:
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
+    if gateway.proc is None:  # it belongs to spark-submit
+        return
     SparkContext._gateway = SparkContext._jvm = None
     with contextlib.suppress(Exception):
         gateway.shutdown()

@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -50,6 +50,15 @@ appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex{{
 """
 
 
+#: What Spark unpacks the package of ``submission`` as.
+PACKAGE = "walship"
+_OF_THIS_HOST = (
+    "spark.driver.extraJavaOptions",
+    "spark.local.dir",
+    "spark.pyspark.driver.python",
+    "spark.python.unix.domain.socket.dir",
+    "spark.sql.warehouse.dir",
+)
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _AUTHENTICATED = {"spark.authenticate": "true"}  # Spark draws a secret for each local application
 _OWN_SETTINGS = {
@@ -96,9 +105,61 @@ def open_session(
         SparkMissingError: PySpark or Java is missing, or Spark did not start.
         ConfigError: the jars cannot be found or fetched.
     """
+    if is_submitted():  # with settings of its own, which ``submission`` made
+        return _started({})
     java_home = _java_home()
+    _set_environment(os.environ, master, java_home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    made = _settings(catalog, scratch, master, driver_memory, jars, log_level, archive_to)
+    return _started({**made, **(properties or {})})
+
+
+def submission(
+    settings: ReplaySection, catalog: CatalogProperties, scratch: Path, package: Path, *, on_cluster: bool
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return Spark's properties and the environment for ``spark-submit`` of the replay application.
+
+    Args:
+        settings: of replay; its properties win.
+        catalog: the Iceberg catalog's properties.
+        scratch: a directory for Spark's temporary files and settings, with a driver on this host.
+        package: the archive that Spark unpacks for each executor as ``PACKAGE``.
+        on_cluster: the driver runs on a host of Spark's choice, which lacks the files of this one.
+
+    Raises:
+        SparkMissingError: PySpark or Java is missing.
+        ConfigError: the jars cannot be found or fetched.
+    """
+    environment = dict(os.environ)
+    _set_environment(environment, settings.spark_master, _java_home())
+    jars = checked_jars(settings.jars, settings.jars_sha256)
+    made = _settings(catalog, scratch, settings.spark_master, settings.driver_memory, jars)
+    made["spark.executorEnv.PYTHONPATH"] = PACKAGE
+    made["spark.pyspark.driver.python"] = sys.executable
+    if on_cluster:
+        for name in _OF_THIS_HOST:
+            made.pop(name, None)
+    made |= settings.spark_properties
+    archives = (f"{package}#{PACKAGE}", made.get("spark.archives", ""))
+    return made | {"spark.archives": ",".join(filter(None, archives))}, environment
+
+
+def is_submitted() -> bool:
+    """Whether ``spark-submit`` started this process: its JVM and settings are Spark's."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _settings(
+    catalog: CatalogProperties | None,
+    scratch: Path,
+    master: str,
+    driver_memory: str,
+    jars: Sequence[Path],
+    log_level: str = "off",
+    archive_to: Path | None = None,
+) -> dict[str, str]:
     scratch.mkdir(parents=True, exist_ok=True)
-    settings = {
+    return {
         **_OWN_SETTINGS,
         **(_LOOPBACK if _is_here(master) else {}),
         **(_AUTHENTICATED if master.startswith("local") else {}),
@@ -107,10 +168,7 @@ def open_session(
         "spark.driver.extraJavaOptions": _java_options(scratch, log_level, archive_to),
         **_places(scratch, master),
         **(_table_settings(catalog, jars) if catalog is not None else {}),
-        **(properties or {}),
     }
-    _set_environment(master, java_home)
-    return _started(settings)
 
 
 def application(settings: ReplaySection, catalog: CatalogProperties, scratch: Path) -> Application:
@@ -128,7 +186,7 @@ def application(settings: ReplaySection, catalog: CatalogProperties, scratch: Pa
             properties=settings.spark_properties,
         )
 
-    return Application(start, 0.0 if settings.spark_ui else settings.spark_idle_s, warm_up)
+    return Application(start, 0.0 if settings.spark_ui or is_submitted() else settings.spark_idle_s, warm_up)
 
 
 def _java_home() -> str:
@@ -181,13 +239,12 @@ def _socket_dir(scratch: Path, master: str) -> str:
     return str(scratch) if is_short and master.startswith("local") else tempfile.gettempdir()
 
 
-def _set_environment(master: str, java_home: str) -> None:
+def _set_environment(environment: MutableMapping[str, str], master: str, java_home: str) -> None:
     """Set the options that Spark reads only from the environment."""
-    os.environ["JAVA_HOME"] = java_home
+    environment["JAVA_HOME"] = java_home
     if _is_here(master):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark resolves the host's name
-    heed_any_path(os.environ)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+        environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark resolves the host's name
+    heed_any_path(environment)
 
 
 def _started(settings: Mapping[str, str]) -> SparkSession:
@@ -202,7 +259,7 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
         _start_jvm(settings)
         return builder.getOrCreate()
     except Py4JError as error:
-        what = f"Spark did not start on {settings['spark.master']}: {_java_reason(error)}"
+        what = f"Spark did not start on {settings.get('spark.master', 'its master')}: {_java_reason(error)}"
         hint = "Check that the master of [replay] spark_master answers and takes applications of this user"
     except (PySparkException, OSError, RuntimeError) as error:
         line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
