@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +19,8 @@ from replication.datasets.finders.recursive import OneDataset, RecursiveDataset
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import EntryKind, Store
 from replication.datasets.stores.open import open_store
+from replication.datasets.stores.remote import FsspecStore
+from replication.datasets.stores.s3 import PartsUpload
 from replication.errors import ChangedFileError
 from tests.file_servers import ftp_server, s3_server, sftp_server
 
@@ -76,7 +79,7 @@ def read(store: Store, name: str) -> bytes:
     assert entry is not None and entry.attributes is not None
     reader = store.open(entry.attributes)
     try:
-        return reader.read(0, 1 << 24)
+        return reader.read(0, 1 << 25)
     finally:
         reader.close()
 
@@ -128,6 +131,46 @@ def test_a_stream_is_whole_when_it_is_finished(store: Store) -> None:
     writer.finish()
     writer.close()
     assert read(store, "a/big") == content
+
+
+def test_an_s3_object_is_uploaded_by_several_threads_and_appears_when_it_is_finished(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, content = opener("s3"), bytes(range(256)) * 80_000  # 000-41
+    together, put = threading.Barrier(3), PartsUpload._put
+
+    def meeting(upload: PartsUpload, *given: Any) -> None:
+        together.wait(30)
+        put(upload, *given)
+
+    monkeypatch.setattr(PartsUpload, "_put", meeting)
+    writer = store.create(RelativePath("large"), copyable("large", len(content)), -1)
+    writer.write(0, content)
+    assert store.status(RelativePath("large")) is None
+    writer.finish()
+    writer.close()
+    assert read(store, "large") == content
+
+
+def test_a_part_that_fails_leaves_neither_an_object_nor_parts(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, put = opener("s3"), PartsUpload._put
+
+    def failing(upload: PartsUpload, at: dict[str, Any], number: int, part: bytes) -> None:
+        if number == 2:
+            raise OSError("the store fails")
+        put(upload, at, number, part)
+
+    monkeypatch.setattr(PartsUpload, "_put", failing)
+    write(store, "large", b"old")
+    writer = store.create(RelativePath("large"), copyable("large"), -1)
+    with pytest.raises(OSError, match="the store fails"):
+        for _ in range(20):
+            writer.write(0, bytes(1 << 20))
+        writer.finish()
+    writer.close()
+    assert read(store, "large") == b"old"
+    assert isinstance(store, FsspecStore)
+    assert not store._first.call_s3("list_multipart_uploads", Bucket="files").get("Uploads")
 
 
 def test_a_move_replaces_and_leaves_nothing_behind(store: Store) -> None:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
@@ -123,6 +123,20 @@ class MemoryDriver(Driver):
 
 class WholeObject(io.BytesIO):
     """The content of an object as one answer of the store had it."""
+
+
+@runtime_checkable
+class UnfinishedFile(Protocol):
+    """A file object for writing whose file appears when it is finished, and not at all when it is closed before."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Add bytes."""
+
+    def finish(self) -> None:
+        """Make the file whole."""
+
+    def close(self) -> None:
+        """Release it."""
 
 
 class ObjectDriver(Driver):

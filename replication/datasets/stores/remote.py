@@ -17,13 +17,14 @@ from replication.datasets.stores.drivers import (
     MemoryDriver,
     ObjectDriver,
     SftpDriver,
+    UnfinishedFile,
     WebHdfsDriver,
     WholeObject,
 )
 from replication.errors import ChangedFileError, StorageError, UnsafeNameError
 from replication.log import redact
 
-_OBJECTS = {"s3", "s3a", "gs", "gcs", "abfs", "az", "oss"}
+_OBJECTS = {"gs", "gcs", "abfs", "az", "oss"}
 
 
 class FsspecStore:
@@ -235,6 +236,8 @@ class _FsspecWriter:
         self._opened.write(data)
 
     def finish(self) -> None:
+        if isinstance(self._opened, UnfinishedFile):
+            self._opened.finish()
         self.close()
         self._give()
 
@@ -249,6 +252,10 @@ def _driver(protocol: str) -> Driver:
         from replication.datasets.stores.ftp import FtpDriver  # deferred: rarely used
 
         return FtpDriver()
+    if protocol in ("s3", "s3a"):
+        from replication.datasets.stores.s3 import S3Driver  # likewise
+
+        return S3Driver()
     if protocol in _OBJECTS:
         return ObjectDriver()
     known: dict[str, type[Driver]] = {

@@ -146,7 +146,7 @@ def test_one_failed_file_set_blocks_no_other_and_what_it_staged_is_reused(
 
 
 def test_a_large_file_goes_on_within_itself(tmp_path: Path) -> None:
-    content = os.urandom(6 << 20)  # 001-4
+    content = os.urandom(6 << 20)  # 000-37, 001-4
     write_tree(tmp_path / "src", {"big": content})
     source = LocalStore(str(tmp_path / "src"))
     dying = DyingStore(str(tmp_path / "dst"), 8)
