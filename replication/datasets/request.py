@@ -36,7 +36,7 @@ def copy_job(
         RequestError: one address is within the other.
         StorageError: a store does not answer.
     """
-    _refuse_nested(source, target)
+    refuse_nested(source, target)
     with ExitStack() as stack:
         origin = stack.enter_context(open_source(source, dict(source_options or {}), configuration))
         found = _at_root(origin)
@@ -100,7 +100,8 @@ def _has_entries(store: Store) -> bool:
         return False
 
 
-def _refuse_nested(source: str, target: str) -> None:
+def refuse_nested(source: str, target: str) -> None:
+    """Raise RequestError if the target is the source, or within it."""
     if not (is_local(source) and is_local(target)):
         if source.rstrip("/") == target.rstrip("/"):
             raise RequestError("the two addresses are the same", "Name another target")

@@ -1,7 +1,8 @@
-"""copy: files and folders between stores."""
+"""copy, sync: files and folders between stores."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,11 +14,13 @@ from shell.copying.groups import FileOptions, ReplaceOptions, RunOptions, SpeedO
 if TYPE_CHECKING:
     from replication.datasets.job import CopyJob
     from replication.datasets.preview import Preview
+    from replication.datasets.two_way.sync import SyncResult
 
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
     add_verb(app, "copy", copy)
+    add_verb(app, "sync", sync)
 
 
 def copy(
@@ -93,3 +96,52 @@ def _summary(found: Preview, printer: Printer, what: str) -> None:
         f"{counted(wanted, 'file')}, {bytes_text(found.bytes_listed)}, {what}; "
         + (", ".join(skipped_text(name, count) for name, count in sorted(found.found.items())) or "nothing was found"),
     )
+
+
+def sync(
+    invocation: Invocation,
+    first: Annotated[str, typer.Argument(metavar="A", help="A folder: a path, or a URL of any store.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Likewise; what both agreed on is noted in B.")],
+    files: FileOptions,
+    speed: SpeedOptions,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be done; change nothing.")] = False,
+    max_delete: Annotated[
+        int | None, typer.Option("--max-delete", metavar="N", min=0, help="Remove none if there are more of them.")
+    ] = None,
+    backup_dir: Annotated[
+        str, typer.Option("--backup-dir", metavar="DIR", help="Keep replaced and removed files there, on each side.")
+    ] = "",
+) -> None:
+    """Copy changes between two folders both ways; of a file that changed on both, both versions are kept.
+
+    The newer keeps its name, and the older becomes NAME.conflict-…. A change wins over a removal.
+    """
+    from replication.datasets.request import refuse_nested
+    from replication.datasets.stores.open import open_store
+    from replication.datasets.two_way.sync import TwoWaySync
+    from replication.permissions import as_user
+    from shell.copying.options import configuration_of
+
+    refuse_nested(first, second)
+    replacing = ReplaceOptions(max_delete=max_delete, backup_dir=backup_dir)
+    filters = files if not backup_dir else replace(files, exclude=[*(files.exclude or ()), backup_dir.strip("/")])
+    configuration = configuration_of(filters, replacing, WriteOptions(), speed)
+    with open_store(first) as one, open_store(second) as other, as_user():
+        result = TwoWaySync(one, other, configuration).run(dry_run=dry_run)
+    _tell(invocation.printer, result)
+
+
+def _tell(printer: Printer, result: SyncResult) -> None:
+    from replication.errors import CopyIncompleteError
+    from shell.copying.running import counted
+
+    done = ", ".join(f"{number:,} {action}" for action, number in sorted(result.actions.items()))
+    kept = f"; {counted(len(result.conflicts), 'conflict')} kept: {', '.join(result.conflicts[:5])}"
+    shown = {"actions": dict(result.actions), "conflicts": result.conflicts, "failures": result.failures}
+    printer.value(shown, (done or "nothing was found") + (kept if result.conflicts else ""))
+    if result.failures:
+        path, reason = next(iter(result.failures.items()))
+        raise CopyIncompleteError(
+            f"{counted(len(result.failures), 'file')} not copied; the first: {path}: {reason}",
+            "Remove the cause and run it again: it goes on where it was",
+        )

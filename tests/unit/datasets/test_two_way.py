@@ -1,0 +1,122 @@
+"""Two-way sync: changes and removals go both ways, and no version of a file is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.filters import FilterRule, Filters
+from replication.datasets.stores.base import Store
+from replication.datasets.stores.local import LocalStore
+from replication.datasets.two_way.sync import SyncResult, TwoWaySync
+from replication.errors import RequestError
+from shell.main import run
+from tests.copying import DyingStore, Killed, read_tree, write_tree
+
+LATER = 1_700_000_100
+
+
+def sync(at: Path, first: Store | None = None, second: Store | None = None, **given: Any) -> SyncResult:
+    sides = first or LocalStore(str(at / "a")), second or LocalStore(str(at / "b"))
+    return TwoWaySync(*sides, CopyConfiguration(threads=1, **given)).run()
+
+
+def both(at: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    return read_tree(at / "a"), read_tree(at / "b")
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """Two sides that have agreed on three files."""
+    write_tree(tmp_path / "a", {"x/1": b"1", "x/2": b"2"})
+    write_tree(tmp_path / "b", {"y/3": b"3"})
+    assert not sync(tmp_path).failures
+    assert both(tmp_path) == ({"x/1": b"1", "x/2": b"2", "y/3": b"3"},) * 2
+    return tmp_path
+
+
+def test_changes_and_removals_go_both_ways(pair: Path) -> None:
+    write_tree(pair / "a", {"x/1": b"1, changed", "new": b"n"}, LATER)
+    write_tree(pair / "b", {"y/4": b"4"}, LATER)
+    (pair / "a/y/3").unlink()
+    (pair / "b/x/2").unlink()
+    assert sync(pair).actions == {
+        "copied to the second": 2,
+        "copied to the first": 1,
+        "removed from the second": 1,
+        "removed from the first": 1,
+    }
+    assert both(pair) == ({"x/1": b"1, changed", "new": b"n", "y/4": b"4"},) * 2
+    assert set(sync(pair).actions) == {"same"}
+
+
+def test_of_a_conflict_both_versions_are_kept_on_both_sides(pair: Path) -> None:
+    write_tree(pair / "a", {"x/1": b"of a"}, LATER)
+    write_tree(pair / "b", {"x/1": b"of b, newer", "x/2": b"2"}, LATER + 1)
+    write_tree(pair / "a", {"x/2": b"2"}, LATER)
+    result = sync(pair)
+    assert result.conflicts == ["x/1.conflict-first-20231114T221500Z"]
+    assert both(pair) == ({"x/1": b"of b, newer", result.conflicts[0]: b"of a", "x/2": b"2", "y/3": b"3"},) * 2
+    assert set(sync(pair).actions) == {"same"}, "the same content on both sides is no conflict"
+
+
+def test_a_change_is_not_lost_to_a_removal(pair: Path) -> None:
+    (pair / "a/x/1").unlink()
+    write_tree(pair / "b", {"x/1": b"changed"}, LATER)
+    sync(pair)
+    assert [tree["x/1"] for tree in both(pair)] == [b"changed"] * 2
+
+
+def test_a_side_that_is_empty_or_cannot_be_listed_removes_nothing(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(LocalStore):
+        def scan(self, folder: Any) -> Any:
+            if folder == "x":
+                raise PermissionError(13, "no")
+            return super().scan(folder)
+
+    with pytest.raises(PermissionError):
+        sync(pair, first=Failing(str(pair / "a")))
+    (pair / "a").rename(pair / "unmounted")
+    with pytest.raises(RequestError, match="none of the files"):
+        sync(pair)
+    assert len(read_tree(pair / "b")) == 3
+
+
+def test_what_a_filter_leaves_out_on_one_side_is_left_as_it_is(pair: Path) -> None:
+    write_tree(pair / "a", {"x/1": b"larger than the filter has it"}, LATER)
+    sync(pair, filters=Filters(size_max=5))
+    assert [tree["x/1"] for tree in both(pair)] == [b"larger than the filter has it", b"1"]
+    (pair / "a/x/2").unlink()
+    sync(pair, filters=Filters((FilterRule(False, "x/**"),)))
+    assert "x/2" in read_tree(pair / "b")
+
+
+def test_killed_after_any_change_the_next_run_has_every_version_on_both_sides(tmp_path: Path) -> None:
+    for changes in range(200):
+        at = tmp_path / f"{changes}"
+        write_tree(at / "a", {"x/1": b"of a", "x/2": b"2"}, LATER)
+        write_tree(at / "b", {"x/1": b"of b, newer"}, LATER + 1)
+        killed = False
+        try:
+            sync(at, DyingStore(str(at / "a"), changes))
+        except Killed:
+            killed = True
+        assert not sync(at).failures
+        first, second = both(at)
+        assert first == second and sorted(first.values()) == [b"2", b"of a", b"of b, newer"]
+        if not killed:
+            return
+    raise AssertionError("the store never had enough")
+
+
+def test_the_verb_tells_what_it_did(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tree(pair / "a", {"x/1": b"1, changed"}, LATER)
+    given = ["sync", str(pair / "a"), str(pair / "b")]
+    assert run([*given, "-n"]) == 0
+    assert read_tree(pair / "b")["x/1"] == b"1"
+    assert run(given) == 0
+    assert "1 copied to the second, 2 same" in capsys.readouterr().out
+    assert read_tree(pair / "b")["x/1"] == b"1, changed"
