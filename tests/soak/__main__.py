@@ -95,7 +95,7 @@ class Soak:
 
     def switchover(self) -> None:
         """To the other cluster."""
-        self._finish_switchover()
+        self.finish_switchover()
 
     def killed_switchover(self) -> None:
         """As ``switchover``, while the command or a process of one of the clusters is killed, then again."""
@@ -117,7 +117,7 @@ class Soak:
         except (ProcessLookupError, AssertionError):
             self.say("it is not there")
         process.wait()
-        self._finish_switchover()
+        self.finish_switchover()
 
     def failover(self) -> None:
         """Every process of the ACTIVE cluster is killed, the other takes over, and the first returns."""
@@ -174,7 +174,7 @@ class Soak:
         until(one, "one ACTIVE cluster")
         return found[0]
 
-    def _finish_switchover(self) -> None:
+    def finish_switchover(self) -> None:
         """Run it until it has happened; where nothing is unfinished, begin one."""
         source = self.active
         assert source is not None
@@ -185,11 +185,12 @@ class Soak:
 
     def check_roles(self) -> None:
         """Never two that take writes."""
-        roles = [self._role(site) for site in self.sites]
+        roles = [self.role(site) for site in self.sites]
         if roles.count("ACTIVE") > 1:
             raise AssertionError("both are ACTIVE")
 
-    def _role(self, site: Site) -> str:
+    def role(self, site: Site) -> str:
+        """Its role; "?" when that is not known now."""
         try:
             return str(site.json("readonly")["role"])
         except AssertionError:
