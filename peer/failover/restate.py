@@ -63,23 +63,24 @@ def rows_in_place(
 def rows_again(catalog: Catalog, spec: TableSpec, lost: Sequence[LostRows], restated: int) -> list[LogBatch]:
     """Lost rows that were undone at the commit time ``restated``, without those whose keys have newer versions.
 
-    Oldest first: of the rows of one key the last one is to win.
+    Group by group, oldest first: of the rows of one key the last one is to win. The table is read once a group.
     """
-    logs = []
-    for rows in sorted(lost, key=lambda each: each.commit):
+    logs: list[LogBatch] = []
+    keys = ", ".join(map(DUCKDB.name, spec.key))
+    for group in dict.fromkeys(rows.group for rows in lost):
+        of_group = sorted((rows for rows in lost if rows.group == group), key=lambda each: each.commit)
         with open_duckdb() as connection:
-            _want(connection, spec, [rows])
-            _attach(connection, catalog, spec, rows.group, None)
-            keys = ", ".join(map(DUCKDB.name, spec.key))
-            newer = connection.sql(f"select {keys} from current_version where _commit > {restated}").to_arrow_table()
-            numbers = pa.array(range(rows.batch.num_rows))
-            connection.register("lost_batch", pa.Table.from_batches([rows.batch]).append_column("_at", numbers))
-            connection.register("newer", newer)
-            kept = connection.sql(
-                f"select * from lost_batch anti join newer using ({keys}) order by _at"
-            ).to_arrow_table()
-        shaped = kept.select(rows.batch.schema.names).cast(rows.batch.schema).combine_chunks()
-        logs += [LogBatch(rows.version, batch) for batch in shaped.to_batches() if batch.num_rows]
+            _want(connection, spec, of_group)
+            _attach(connection, catalog, spec, group, None)
+            connection.execute(f"create table newer as select {keys} from current_version where _commit > {restated}")
+            for rows in of_group:
+                numbers = pa.array(range(rows.batch.num_rows))
+                connection.register("lost_batch", pa.Table.from_batches([rows.batch]).append_column("_at", numbers))
+                kept = connection.sql(
+                    f"select * from lost_batch anti join newer using ({keys}) order by _at"
+                ).to_arrow_table()
+                shaped = kept.select(rows.batch.schema.names).cast(rows.batch.schema).combine_chunks()
+                logs += [LogBatch(rows.version, batch) for batch in shaped.to_batches() if batch.num_rows]
     return logs
 
 
