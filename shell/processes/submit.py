@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,9 @@ from replication.permissions import create_private
 
 _SOURCE = Path(__file__).resolve().parents[2]
 _OWN = ("peer", "replication", "shell", "walship.py")
-#: PostgreSQL's driver is for the ledger, which a driver on the cluster needs, too.
-_REQUIRED = ("walship", "psycopg", "psycopg-binary")
+#: What executors import, and what a driver on the cluster does, which also needs PostgreSQL's client for the ledger.
+_EXECUTORS = ("duckdb", "fsspec", "google-crc32c", "grpcio", "protobuf", "psutil", "pyiceberg", "structlog", "tenacity")
+_DRIVER = ("walship", "psycopg", "psycopg-binary")
 #: Executors have Arrow, and Spark brings PySpark.
 _THERE = frozenset({"numpy", "pandas", "py4j", "pyarrow", "pyspark"})
 _MAIN = """\
@@ -68,7 +69,7 @@ def submission(config: Config, file: Path, deploy_mode: str) -> Submission:
     settings, environment = submission(
         config.replay, configured_catalog(config), folder / "scratch", package, on_cluster=on_cluster
     )
-    write_package(package)
+    write_package(package, _DRIVER if on_cluster else _EXECUTORS)
     program.write_text(_MAIN, encoding="utf-8")
     create_private(properties)  # it has the catalog's password
     properties.write_text("".join(f"{name} {_escaped(value)}\n" for name, value in settings.items()), encoding="utf-8")
@@ -82,12 +83,12 @@ def submission(config: Config, file: Path, deploy_mode: str) -> Submission:
     return Submission((*command, str(program), str(file)), environment)
 
 
-def write_package(file: Path) -> None:
-    """Replace ``file`` by a zip archive of walship's code and of what it requires, but for pyarrow and Spark."""
+def write_package(file: Path, required: Sequence[str] = _EXECUTORS) -> None:
+    """Replace ``file`` by a zip archive of walship's code and these distributions, but for pyarrow and Spark."""
     made = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for name, source in sorted({**_required_files(), **_own_files()}.items()):
+            for name, source in sorted({**_required_files(required), **_own_files()}.items()):
                 archive.write(source, name)
         made.replace(file)
     finally:
@@ -99,6 +100,11 @@ def _check(config: Config, deploy_mode: str) -> None:
 
     if deploy_mode not in ("client", "cluster"):
         raise ConfigError(f"There is no deploy mode {deploy_mode}", "Deploy modes are client and cluster")
+    if not config.replay.enabled:
+        raise ConfigError(
+            "[replay] enabled = false: this host's files do not wait for replay, and may be gone before it",
+            "Set it to true, and leave replay out of walship up --roles",
+        )
     if deploy_mode == "client":
         with alone(config.run_dir):  # else the program would find out, a package later
             return
@@ -135,11 +141,11 @@ def _own_files() -> dict[str, Path]:
     return found
 
 
-def _required_files() -> dict[str, Path]:
-    """Return the files of the installed distributions that walship requires, at any depth."""
+def _required_files(names: Sequence[str]) -> dict[str, Path]:
+    """Return the files of these installed distributions and of those that they require, at any depth."""
     found: dict[str, Path] = {}
     known: set[str] = set(_THERE)
-    wanted = list(_REQUIRED)
+    wanted = list(names)
     while wanted:
         name = re.sub(r"[-_.]+", "-", wanted.pop()).lower()
         if name in known:
