@@ -7,7 +7,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from peer.client.contacts import KeptLinks
-from peer.client.granter import lease_terms
 from peer.client.known_tables import KnownTables
 from replication.config import Config
 from replication.coordination.access import read_access
@@ -92,6 +91,8 @@ class OpenedParts:
                 self._check()
                 config = self._config
                 place = str(config.wal_dir), config.cluster.host
+                from peer.client.granter import lease_terms  # deferred, with Arrow: who only reads needs no lease
+
                 lease = lease_terms(config, self._ledger)
                 self._writer = Writer(self._ledger, self.coordination, *place, config.writer, lease=lease)
             return self._writer
