@@ -56,7 +56,7 @@ class Lease:
     def epoch(self) -> int:
         return 1
 
-    def publish(self, publish: Callable[[], None]) -> None:
+    def publish(self, epoch: int, publish: Callable[[], None]) -> None:
         if self._cluster.happens(0.01):
             raise LeaseLostError("the lease was not confirmed in time")
         publish()

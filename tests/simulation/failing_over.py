@@ -220,7 +220,7 @@ class TableCluster(Cluster):
 
     def restate(self, logs: Iterable[LogBatch], commit: int) -> None:
         """As ``Writer.restate``."""
-        lease = cast(Any, SimpleNamespace(epoch=lambda: 2, publish=lambda act: act(), place=self._place("bulk")))
+        lease = cast(Any, SimpleNamespace(epoch=lambda: 2, publish=lambda epoch, act: act(), place=self._place("bulk")))
         clock = CommitClock(self.ledger, HOST, self.ledger.time.seen(), self.clock, lambda: self.clock() / 1e6)
         bulk = BulkWals(self.ledger, self.files, lease, clock, EndedWals(self.ledger, 1.0), 60.0)
         bulk.publish_all((EncodedBatch.encode(log, Codec.NONE) for log in logs), "", commit)

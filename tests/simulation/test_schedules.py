@@ -13,7 +13,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 from typing import NoReturn
@@ -37,9 +37,17 @@ GRAPHS = {
 }
 STEPS = 1000
 SETTLE_ROUNDS = 400
-_RUN_S = float(os.environ.get("WALSHIP_TEST_SIMULATION_S", "20"))
+_LONGER = "WALSHIP_TEST_SIMULATION_S"
+_RUN_S = float(os.environ.get(_LONGER, "20"))
 SEED = "WALSHIP_TEST_SIMULATION_SEED"
 _MODULES = ("worker.ship.shipment", "worker.ship.routes", "worker.ship.throttle")
+
+
+def seeds() -> Iterable[int]:
+    """The one that is to be repeated; the first ones, so that a usual run is the same each time; else random ones."""
+    if SEED in os.environ:
+        return [int(os.environ[SEED])]
+    return iter(lambda: random.SystemRandom().randrange(1 << 32), None) if _LONGER in os.environ else count()
 
 
 class World:
@@ -222,11 +230,8 @@ def test_what_was_acknowledged_is_everywhere_once_whatever_went_wrong(
     graph: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: None
 ) -> None:
     until_s = time.monotonic() + _RUN_S / len(GRAPHS)
-    seeds = (
-        [int(os.environ[SEED])] if SEED in os.environ else iter(lambda: random.SystemRandom().randrange(1 << 32), None)
-    )
     happened = Counter[str]()
-    for run, seed in enumerate(seeds):
+    for run, seed in enumerate(seeds()):
         try:
             happened += simulate(graph, seed, tmp_path / str(run), monkeypatch)
         except BaseException:

@@ -140,7 +140,7 @@ class BulkFile:
         self._write_at(self._frames[0].at, heads[0])
         self._sync()
         self._is_doubtful = True
-        lease.publish(lambda: self._counters.publish(self._written, ticked))
+        lease.publish(epoch, lambda: self._counters.publish(self._written, ticked))
         self._published = self._written
         self.ended = True
         sequences = {stream: sequence for stream, (sequence, _) in ends.items()}

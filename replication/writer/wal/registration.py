@@ -149,8 +149,10 @@ class WriterRegistration:
             )
         return lease.epoch
 
-    def publish(self, publish: Callable[[], None]) -> None:
-        """Call ``publish`` while the lease holds; no role change is acknowledged during the call.
+    def publish(self, epoch: int, publish: Callable[[], None]) -> None:
+        """Call ``publish`` while the lease holds under this epoch; no role change is acknowledged during the call.
+
+        What was stamped with an older epoch is not published: a succession may have ended that epoch meanwhile.
 
         Raises:
             ReadOnlyClusterError, LeaseLostError: the lease does not hold; ``publish`` was not called.
@@ -158,11 +160,16 @@ class WriterRegistration:
         """
         with self._guard:
             lease = self._lease
-            if lease is not None and lease.holds(self._clock_ns()):
+            if lease is not None and lease.epoch == epoch and lease.holds(self._clock_ns()):
                 publish()
                 return
         if lease is None:
             raise self._no_lease()
+        if lease.epoch != epoch:
+            raise LeaseLostError(
+                f"the role changed during the append (epoch {epoch}, now {lease.epoch}); it was not published",
+                "Append again",
+            )
         raise LeaseLostError(
             f"the role lease ran out ({self._lease_s:g} s without {self._terms.confirmed_by}); the append was not"
             " published",

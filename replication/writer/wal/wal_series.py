@@ -38,7 +38,7 @@ class WriterLease(Protocol):
     def epoch(self) -> int:
         """Return the role epoch. Raises ReadOnlyClusterError or CoordinationError when nothing may be written now."""
 
-    def publish(self, publish: Callable[[], None]) -> None:
+    def publish(self, epoch: int, publish: Callable[[], None]) -> None:
         """Call ``publish`` if the lease holds now; else raise LeaseLostError or ReadOnlyClusterError."""
 
 
@@ -116,7 +116,7 @@ class WalSeries:
         except StorageError as error:
             raise self._poison(wal, error) from error
         try:
-            self._lease.publish(lambda: wal.publish(commit))
+            self._lease.publish(epoch, lambda: wal.publish(commit))
         except CoordinationError as error:
             self._poison(wal, error)
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from replication.core.ids import ClusterId
 from replication.core.roles import Role
 from tests.simulation.successions.commands import Commands
 from tests.simulation.successions.site import Site
@@ -104,21 +105,20 @@ def _check_losses(world: World, commands: Commands) -> None:
     for site in world.sites.values():
         acked = {(each.stream, each.sequence): each for each in site.writer.acked}
         for other in world.sites.values():
-            left_out: dict[object, int] = {}
+            left_out: dict[tuple[ClusterId, ClusterId, int], int] = {}
             for key, (_, name) in other.lost.items():
                 if key not in acked:
                     continue
                 successions = other.ledger.successions.known().all
                 succession = next(each for each in successions if str(each) == name)
-                told = commands.told.get((succession.origin, succession.epoch))
+                which = (succession.successor, succession.origin, succession.epoch)
+                told = commands.told.get(which)
                 if told is None:
                     world.problems.append(f"{other.name} left out {key} of {site.name} without a failover: {name}")
                 elif acked[key].commit <= told.announced:
-                    left_out[succession.origin, succession.epoch] = (
-                        left_out.get((succession.origin, succession.epoch), 0) + 1
-                    )
+                    left_out[which] = left_out.get(which, 0) + 1
             for which, frames in left_out.items():
-                if frames > commands.told[which].frames:  # type: ignore[index]
+                if frames > commands.told[which].frames:
                     world.problems.append(f"{other.name} lost {frames} announced frames of {which}, more than it said")
 
 

@@ -87,8 +87,8 @@ class Commands:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.told: dict[tuple[ClusterId, int], Loss] = {}
-        self.fenced: dict[tuple[ClusterId, int], bool] = {}
+        self.told: dict[tuple[ClusterId, ClusterId, int], Loss] = {}
+        self.fenced: dict[tuple[ClusterId, ClusterId, int], bool] = {}
         world.command = self.any
 
     def any(self) -> None:
@@ -139,10 +139,10 @@ class Commands:
     def _fail_over(self, context: RoleChange, plan: FailoverPlan) -> None:
         origin = self.world.sites[plan.origin].id
         if not context.unfinished_steps():
-            self.told[origin, plan.epoch] = plan.loss
-            self.fenced[origin, plan.epoch] = "have stopped" in plan.fence
+            self.told[context.own, origin, plan.epoch] = plan.loss
+            self.fenced[context.own, origin, plan.epoch] = "have stopped" in plan.fence
         done = failing.failover(context, plan)
-        if self.fenced.get((origin, done.epoch)):
+        if self.fenced.get((context.own, origin, done.epoch)):
             self.world.fenced[origin.name] = max(done.epoch, self.world.fenced.get(origin.name, 0))
             self.world.did("fenced failover")
         self.world.did("failover")

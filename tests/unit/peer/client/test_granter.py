@@ -87,17 +87,17 @@ def test_a_writer_that_its_peer_does_not_confirm_stops_acking_when_the_lease_run
         held.renew()
     published = list[int]()
     now[0] += 9_999_999_999
-    held.publish(lambda: published.append(1))
+    held.publish(1, lambda: published.append(1))
     now[0] += 1
     with pytest.raises(LeaseLostError, match="without ZooKeeper and peer west"):
-        held.publish(lambda: published.append(2))
+        held.publish(1, lambda: published.append(2))
     there.is_up = True
     held.renew()
-    held.publish(lambda: published.append(3))
+    held.publish(1, lambda: published.append(3))
     west.successions.take_over(EAST, WEST, 2, 7)
     held.renew()
     with pytest.raises(ReadOnlyClusterError):
-        held.publish(lambda: published.append(4))
+        held.publish(1, lambda: published.append(4))
     assert published == [1, 3] and west.successions.lease(EAST) == (1, 10.0)
     held.close(clean=True)
 

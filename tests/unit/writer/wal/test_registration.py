@@ -110,22 +110,22 @@ def test_the_lease_counts_from_the_start_of_the_last_confirmed_read(site: Site) 
     clock = Ticking()
     held = registration(site, clock)
     published: list[int] = []
-    held.publish(lambda: published.append(1))
+    held.publish(1, lambda: published.append(1))
 
     def fault(call: str, path: str) -> None:
         raise CoordinationError("cut off")
 
     site.ensemble.fault = fault
     clock.ns += 9_999_999_999
-    held.publish(lambda: published.append(2))
+    held.publish(1, lambda: published.append(2))
     clock.ns += 1
     with pytest.raises(LeaseLostError):
-        held.publish(lambda: published.append(3))
+        held.publish(1, lambda: published.append(3))
     with pytest.raises(CoordinationError, match="nothing was written"):
         held.epoch()
     site.ensemble.fault = None
     wait_until(lambda: _holds(held))
-    held.publish(lambda: published.append(4))
+    held.publish(1, lambda: published.append(4))
     assert published == [1, 2, 4]
     held.close(clean=True)
 
@@ -146,7 +146,7 @@ def test_a_change_of_role_is_not_acknowledged_while_something_is_being_published
         publishing.set()
         assert go_on.wait(20)
 
-    thread = threading.Thread(target=held.publish, args=(publish,))
+    thread = threading.Thread(target=held.publish, args=(1, publish))
     thread.start()
     assert publishing.wait(20)
     site.set_role(Role.STANDBY)
@@ -156,7 +156,22 @@ def test_a_change_of_role_is_not_acknowledged_while_something_is_being_published
     thread.join(20)
     wait_until(lambda: site.coordination.members(MemberKind.WRITERS)[0].fields["epoch"] == 2)
     with pytest.raises(ReadOnlyClusterError):
-        held.publish(lambda: None)
+        held.publish(1, lambda: None)
+    held.close(clean=True)
+
+
+def test_what_was_stamped_before_two_role_changes_is_not_published_after_them(site: Site) -> None:
+    held = registration(site, Ticking())
+    stamped = held.epoch()
+    site.set_role(Role.STANDBY)
+    wait_until(lambda: site.coordination.members(MemberKind.WRITERS)[0].fields["epoch"] == 2)
+    site.set_role(Role.ACTIVE)
+    wait_until(lambda: _holds(held))
+    published: list[int] = []
+    with pytest.raises(LeaseLostError, match="the role changed"):
+        held.publish(stamped, lambda: published.append(1))
+    held.publish(held.epoch(), lambda: published.append(2))
+    assert published == [2]
     held.close(clean=True)
 
 
@@ -174,7 +189,7 @@ def test_a_role_that_changed_before_a_writer_was_seen_ends_its_lease_before_it_a
     monkeypatch.setattr(site.coordination, "watch_role", lambda _: SimpleNamespace(close=lambda: None))
     held = registration(site, Ticking())
     with pytest.raises(ReadOnlyClusterError):
-        held.publish(lambda: None)
+        held.publish(1, lambda: None)
     held.close(clean=True)
 
 
