@@ -209,6 +209,7 @@ def bare_python(folder: Path) -> Path:
     return program
 
 
+@pytest.mark.slow
 def test_replay_runs_by_spark_submit_on_executors_that_have_python_and_pyarrow_only(spark, tmp_path):
     python = bare_python(tmp_path / "bare")
     properties = {**ALONE, "spark.pyspark.python": str(python)}

@@ -27,7 +27,17 @@ Plant = Callable[[pytest.MonkeyPatch, World], None]
 
 def lease_read_before_fsync(patched: pytest.MonkeyPatch, world: World) -> None:
     """The lease is checked when the write begins, and not again after the sync."""
-    patched.setattr(WriterRegistration, "publish", lambda self, publish: publish())
+    patched.setattr(WriterRegistration, "publish", lambda self, epoch, publish: publish())
+
+
+def old_epochs_are_acked(patched: pytest.MonkeyPatch, world: World) -> None:
+    """What was stamped before two role changes is published after them."""
+    real = WriterRegistration.publish
+
+    def publish(self: WriterRegistration, epoch: int, act: Callable[[], None]) -> None:
+        real(self, self._lease.epoch if self._lease is not None else epoch, act)
+
+    patched.setattr(WriterRegistration, "publish", publish)
 
 
 def writers_are_not_awaited(patched: pytest.MonkeyPatch, world: World) -> None:
@@ -152,6 +162,7 @@ ALL: tuple[Plant, ...] = (
     peer_is_not_asked,
     lost_peer_never_confirms_again,
     lease_read_before_fsync,
+    old_epochs_are_acked,
     writers_are_not_awaited,
     cut_taken_too_late,
     old_epochs_are_applied_beyond_the_cut,

@@ -10,7 +10,7 @@ from replication.coordination.session import Coordination
 from replication.core.frame import FILE_HEADER_BYTES, scan
 from replication.core.ids import FileId
 from replication.files.memory import MemoryFiles
-from replication.ledger.base import FileKind
+from replication.ledger.base import FileKind, FileRow
 from replication.writer.wal.commit_clock import CommitClock
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.recovery import recover_writers
@@ -47,6 +47,7 @@ class Writer:
         self.acked: list[Acked] = []
         self.process: Process | None = None
         self.busy = self.written = False
+        self.writes = 0
 
     def write(self, key: int | None = None) -> None:
         """One group commit; the writer starts when it is not there."""
@@ -59,6 +60,7 @@ class Writer:
         finally:
             self.busy = False
         self.written = True
+        self.writes += 1
         if self.process is not process:  # it was killed before it could tell
             return
         for placed in written.placed:
@@ -96,6 +98,7 @@ class Writer:
         self.process = None
         self.files.crash(machine=False)
         self.written = True
+        self.writes += 1
         recover_writers(self._site.ledger, self.files, DIRECTORY, HOST, "boot")
 
     def _syncing(self) -> None:
@@ -117,20 +120,23 @@ class Writer:
         """Own published frames are claimed."""
         if not self.written:
             return
-        self.written = False
+        begun = self.writes
         for row in self._site.ledger.files.all(HOST):
-            if row.kind is not FileKind.WAL:
-                continue
-            begin = self.registered.get(row.file, FILE_HEADER_BYTES)
-            counters = None if row.closed else DurableLength.open(row.path, "boot", self.files)
-            length = row.closed_length if row.closed else counters.length if counters is not None else 0
-            if length <= begin:
-                continue
-            views = [view for view in scan(self._content(row.path, length), begin) if view.end <= length]
-            if new := [view for view in views if view.begin >= row.length]:  # others: an earlier call had no answer
-                self._site.ledger.registration.register_own(
-                    row.file, new[0].begin, new[-1].end, [claim(view) for view in new]
-                )
-            for view in views:
-                self.registered[row.file] = view.end
-                self._site.take(Stored(view, (self._site.id,)))
+            if row.kind is FileKind.WAL:
+                self._register(row)
+        self.written = self.busy or self.writes != begun  # others registered, or wrote, during the calls
+
+    def _register(self, row: FileRow) -> None:
+        begin = self.registered.get(row.file, FILE_HEADER_BYTES)
+        counters = None if row.closed else DurableLength.open(row.path, "boot", self.files)
+        length = row.closed_length if row.closed else counters.length if counters is not None else 0
+        if length <= begin:
+            return
+        views = [view for view in scan(self._content(row.path, length), begin) if view.end <= length]
+        if new := [view for view in views if view.begin >= row.length]:  # others: an earlier call had no answer
+            self._site.ledger.registration.register_own(
+                row.file, new[0].begin, new[-1].end, [claim(view) for view in new]
+            )
+        for view in views:
+            self.registered[row.file] = view.end
+            self._site.take(Stored(view, (self._site.id,)))
