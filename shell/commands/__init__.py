@@ -39,7 +39,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "verify": ("verify",),
         "trace": ("trace",),
     },
-    "Whole files": {"copy": ("copy",), "dataset": ("dataset",), "timeline": ("timeline",)},
+    "Whole files": {"copy": ("copy", "sync"), "dataset": ("dataset",), "timeline": ("timeline",)},
     "Files and repair": {"wal": ("wal",), "restore": ("reincarnate", "rebuildledger")},
 }
 
