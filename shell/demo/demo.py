@@ -6,7 +6,6 @@ killed midway. At the end both sides are compared.
 
 from __future__ import annotations
 
-import shlex
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from replication.errors import DivergenceError, ReplicationError
 from shell.cli.render import Printer
 from shell.cli.verdicts import show_verdicts
 from shell.demo.data import DemoData, DemoTable, cancelled, corrected_delays, load
-from shell.demo.display import DemoProgress, Display, Flow
+from shell.demo.display import DemoProgress, Display, Flow, at_cluster, show_next
 from shell.demo.running import demo_sites, pace
 from shell.demo.sites import SPARK, DemoSite, clear_earlier
 from shell.processes.launched import await_ready
@@ -252,20 +251,18 @@ def _tell(printer: Printer, result: DemoResult, answer: list[dict[str, object]],
     printer.line(f"West {result.replay_at_west}.")
     printer.line(f"\nAsked of west: {QUESTION}")
     printer.rows(answer, tuple(answer[0]) if answer else ())
-    printer.line(f"\n{result.seconds:.0f} s in all.\n")
-    printer.line("What to try next:")
-    if keep:
-        east, west = (f"--cluster {shlex.quote(f'{folder}/{name}/walship.toml')}" for name in ("east", "west"))
-        for command in (
-            f"walship status {east}",
-            f'walship sql "select count(*) from ops.flights" {west}',
-            f"walship shell {west}",
-            f"walship down {east}; walship down {west}",
-        ):
-            printer.line(f"  {command}")
-    else:
-        printer.line("  walship demo --keep       leaves both clusters running, to look around in")
-        printer.line("  walship init DIR          makes a cluster of your own; walship up starts it")
+    east, west = at_cluster(folder, "east"), at_cluster(folder, "west")
+    kept = (
+        f"walship status {east}",
+        f'walship sql "select count(*) from ops.flights" {west}',
+        f"walship shell {west}",
+        f"walship down {east}; walship down {west}",
+    )
+    ended = (
+        "walship demo --keep       leaves both clusters running, to look around in",
+        "walship init DIR          makes a cluster of your own; walship up starts it",
+    )
+    show_next(printer, result.seconds, kept if keep else ended)
 
 
 def _tell_spark(printer: Printer, spark: SparkCluster) -> None:

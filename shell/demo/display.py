@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -15,7 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from shell.cli.render import bytes_text, seconds_text
+from shell.cli.render import Printer, bytes_text, seconds_text
 
 _REFRESH_S = 0.25
 _PLAIN_EVERY_S = 2.0
@@ -167,6 +169,19 @@ class Display:
             Text(f"not applied  {bytes_text(flow.unapplied_bytes)} landed on west and not yet in its tables"),
             roles,
         ]
+
+
+def show_next(printer: Printer, seconds: float, commands: Iterable[str]) -> None:
+    """How long a demo took, and what its user may try now."""
+    printer.line(f"\n{seconds:.0f} s in all.\n")
+    printer.line("What to try next:")
+    for command in commands:
+        printer.line(f"  {command}")
+
+
+def at_cluster(folder: Path, name: str) -> str:
+    """The option that names a cluster of a demo."""
+    return f"--cluster {shlex.quote(f'{folder}/{name}/walship.toml')}"
 
 
 def sparkline(values: deque[int]) -> str:

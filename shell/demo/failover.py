@@ -7,7 +7,6 @@ writes are merged; west is ACTIVE again. At the end every acked row is at both.
 
 from __future__ import annotations
 
-import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from replication.errors import DivergenceError, ReplicationError, WaitTimeoutErr
 from shell.cli.render import Printer, seconds_text
 from shell.cli.verdicts import show_verdicts
 from shell.demo.data import DemoTable, load
+from shell.demo.display import at_cluster, show_next
 from shell.demo.failover_picture import FailoverDisplay, FailoverWatch
 from shell.demo.load import BATCH_ROWS, Acks, DemoApplication
 from shell.demo.running import demo_sites
@@ -255,17 +255,15 @@ def _tell(printer: Printer, result: FailoverResult, folder: Path, keep: bool) ->
     show_verdicts(printer, list(result.verdicts), 5)
     found = "all are" if result.as_expected else "NOT all are"
     printer.line(f"{result.rows_acked:,} rows acked through two switchovers and a lost site; {found} at both sides.")
-    printer.line(f"\n{result.seconds:.0f} s in all.\n")
-    printer.line("What to try next:")
-    if keep:
-        east, west = (f"--cluster {shlex.quote(f'{folder}/{name}/walship.toml')}" for name in ("east", "west"))
-        for command in (
-            f"walship status {west}",
-            f"walship switchover east --plan {west}",
-            f"walship drill east --history {east}",
-            f"walship down {east}; walship down {west}",
-        ):
-            printer.line(f"  {command}")
-    else:
-        printer.line("  walship demo --failover --keep   leaves both clusters running, to look around in")
-        printer.line("  deploy/cookbook/switchover.md    how to do it with clusters of your own")
+    east, west = at_cluster(folder, "east"), at_cluster(folder, "west")
+    kept = (
+        f"walship status {west}",
+        f"walship switchover east --plan {west}",
+        f"walship drill east --history {east}",
+        f"walship down {east}; walship down {west}",
+    )
+    ended = (
+        "walship demo --failover --keep   leaves both clusters running, to look around in",
+        "deploy/cookbook/switchover.md    how to do it with clusters of your own",
+    )
+    show_next(printer, result.seconds, kept if keep else ended)

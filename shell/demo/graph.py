@@ -31,7 +31,7 @@ from shell.cli.render import Printer, bytes_text, seconds_text
 from shell.cli.verdicts import show_verdicts
 from shell.cli.versions import show_trace
 from shell.demo.data import DemoTable, load
-from shell.demo.display import DemoProgress, Display, Flow, sparkline
+from shell.demo.display import DemoProgress, Display, Flow, at_cluster, show_next, sparkline
 from shell.demo.picture import SHAPES, NodeState, RouteLag, Shape, draw
 from shell.demo.running import demo_sites, pace
 from shell.demo.sites import DemoSite, clear_earlier
@@ -291,16 +291,14 @@ def _tell(printer: Printer, result: GraphResult, folder: Path, keep: bool) -> No
     printer.line(f"\n{result.rows_written:,} rows written; every cluster was compared with the first, row by row.")
     printer.line(f"\nwalship trace {result.traced.table} {TRACED}, asked of {result.traced.cluster}:")
     show_trace(printer, result.traced, values=False)
-    printer.line(f"\n{result.seconds:.0f} s in all.\n")
-    printer.line("What to try next:")
-    if keep:
-        at = f"--cluster {shlex.quote(f'{folder}/{result.traced.cluster}/walship.toml')}"
-        for command in (
-            f"walship status {at}",
-            f"walship trace ops.airports {TRACED} {at}",
-            f'for file in {shlex.quote(str(folder))}/*/walship.toml; do walship down --cluster "$file"; done',
-        ):
-            printer.line(f"  {command}")
-    else:
-        printer.line(f"  walship demo --graph {result.graph} --keep   leaves the clusters running, to look around in")
-        printer.line("  deploy/cookbook                      how to lay out a graph of your own")
+    at = at_cluster(folder, result.traced.cluster)
+    kept = (
+        f"walship status {at}",
+        f"walship trace ops.airports {TRACED} {at}",
+        f'for file in {shlex.quote(str(folder))}/*/walship.toml; do walship down --cluster "$file"; done',
+    )
+    ended = (
+        f"walship demo --graph {result.graph} --keep   leaves the clusters running, to look around in",
+        "deploy/cookbook                      how to lay out a graph of your own",
+    )
+    show_next(printer, result.seconds, kept if keep else ended)

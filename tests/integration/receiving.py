@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from peer.receive.receiver import Receiver
@@ -11,6 +12,7 @@ from replication.core.ids import FileId
 from replication.link.base import Data, Hello, PeerLink, Refusal, Reply, Route, ShipSession
 from replication.link.grpc_client import connect
 from replication.link.tls import LinkTls
+from tests.certificates import tls_section
 from tests.sites import Site, rows, table
 
 
@@ -31,6 +33,14 @@ class Pair:
         self.content = Path(self.wal.path).read_bytes()
         self.links: list[PeerLink] = []
         self.tls: LinkTls | None = None
+
+    @classmethod
+    def secured(cls, folder: Path, issue: Callable[[str], LinkTls]) -> Pair:
+        """Both have certificates that ``issue`` makes for a name, and east is defined at west."""
+        made = cls(folder, tls=tls_section(folder, issue("west")))
+        made.tls = issue("east")
+        made.west.send_to_cluster(made.east.cluster)
+        return made
 
     def close(self) -> None:
         for link in self.links:

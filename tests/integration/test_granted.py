@@ -44,9 +44,7 @@ NORTH = ClusterId("north", uuid4())
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     """East calls west with a certificate, and is a peer there, which grants it what a usual route needs."""
     of_other_users(monkeypatch)
-    made = Pair(tmp_path, tls=tls_section(tmp_path, AUTHORITY.issue("west")))
-    made.tls = AUTHORITY.issue("east")
-    made.west.send_to_cluster(made.east.cluster)
+    made = Pair.secured(tmp_path, AUTHORITY.issue)
     yield made
     made.close()
 

@@ -26,7 +26,6 @@ from replication.link import channel, refusals, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Ack, Reason, Refusal
 from replication.link.tls import LinkTls
-from tests.certificates import tls_section
 from tests.hostile import calling, memory_below, metadata, of_other_users, raw_channel
 from tests.integration.receiving import Pair, answer, refused
 from tests.integration.test_hostile_frames import forged, sent
@@ -40,9 +39,7 @@ PRINTER, NORTH = ClusterId("printer", uuid4()), ClusterId("north", uuid4())
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     """East has a certificate and is defined at west."""
     of_other_users(monkeypatch)
-    made = Pair(tmp_path, tls=tls_section(tmp_path, AUTHORITY.issue("west")))
-    made.tls = AUTHORITY.issue("east")
-    made.west.send_to_cluster(made.east.cluster)
+    made = Pair.secured(tmp_path, AUTHORITY.issue)
     yield made
     made.close()
 
