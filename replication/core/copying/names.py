@@ -7,6 +7,7 @@ show them. So a name with a control character is refused everywhere, whatever th
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from replication.errors import UnsafeNameError
 
@@ -45,6 +46,13 @@ class RelativePath(str):
     def parent(self) -> RelativePath:
         """The folder that it lies in."""
         return str.__new__(RelativePath, self.rpartition("/")[0])
+
+    def with_folders(self) -> Iterator[RelativePath]:
+        """The path, and the folders that it lies in, but not the root."""
+        path = self
+        while path:
+            yield path
+            path = path.parent
 
     def child(self, name: str) -> RelativePath:
         """The path of an entry of this folder; ``name`` is one part.

@@ -109,8 +109,10 @@ class _SyncRun:
         self._by_action: dict[SyncAction, list[RelativePath]] = {action: [] for action in SyncAction}
 
     def settle(self, first: _Files, second: _Files, agreed: dict[str, Agreed], left_out: set[RelativePath]) -> None:
-        """Decide on each path; those that are no files on a side are left as they are."""
-        for path in sorted({*first, *second, *map(RelativePath, agreed)} - left_out):
+        """Decide on each path; what is no file on a side is left as it is, and all below it."""
+        for path in sorted({*first, *second, *map(RelativePath, agreed)}):
+            if not left_out.isdisjoint(path.with_folders()):
+                continue
             a, b = (SideState.of(files[path]) if path in files else None for files in (first, second))
             action = sync_action(a, b, agreed.get(path))
             self._by_action[action].append(path)

@@ -94,6 +94,13 @@ def test_what_a_filter_leaves_out_on_one_side_is_left_as_it_is(pair: Path) -> No
     assert "x/2" in read_tree(pair / "b")
 
 
+def test_a_folder_that_became_a_link_removes_nothing_on_the_other_side(pair: Path) -> None:
+    (pair / "a/x").rename(pair / "moved")
+    (pair / "a/x").symlink_to(pair / "moved")
+    sync(pair)
+    assert read_tree(pair / "b") == {"x/1": b"1", "x/2": b"2", "y/3": b"3"}
+
+
 def test_killed_after_any_change_the_next_run_has_every_version_on_both_sides(tmp_path: Path) -> None:
     for changes in range(200):
         at = tmp_path / f"{changes}"
