@@ -31,7 +31,7 @@ from replication.core.roles import RoleState
 from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
-from replication.core.succession import Succession
+from replication.core.succession import Succession, check_epoch
 from replication.errors import PeerRefusedError, UnknownTableError
 from replication.files.notifier import Listening, Subscriber
 from replication.ledger.base import Ledger
@@ -300,6 +300,7 @@ class Reception:
         if clash:
             _log.error("id_clash", source=str(source), error=clash)
             raise id_clash(source, clash).error()
+        check_epoch(hello.role_epoch, max(self._ledger.successions.highest_epoch(), self._ledger.terms.role().epoch))
         highest = self._ledger.landing.keep_epoch(source, hello.role_epoch)
         if highest > hello.role_epoch:
             raise Refusal(

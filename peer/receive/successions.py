@@ -10,8 +10,8 @@ from replication.coordination.paths import Quorum
 from replication.core.grants import Caller
 from replication.core.ids import ClusterId
 from replication.core.roles import LEASE_S_MAX
-from replication.core.succession import Succession
-from replication.errors import ConfigError, SuccessionError
+from replication.core.succession import REPORTED_MAX, Succession
+from replication.errors import ConfigError, FormatError, SuccessionError
 from replication.ledger.base import Ledger
 from replication.link.base import AskedLease, Hello, Reason, Refusal, TakeOver
 from replication.roles.takeover import Takeover
@@ -82,7 +82,8 @@ class SuccessionDoor:
                     f"On {origin.name}: set [writer] lease_s lower",
                 ).error()
             self._ledger.successions.keep_lease(origin, lease.epoch, lease.lease_s)
-        return tuple(each for each in self._ledger.successions.known().all if each.origin == origin)
+        known = [each for each in self._ledger.successions.known().all if each.origin == origin]
+        return tuple(known[-REPORTED_MAX:])  # by epoch
 
     def learn(self, hello: Hello) -> None:
         """Take in the successions that a sender knows, once its routes are open, and its address."""
@@ -91,8 +92,8 @@ class SuccessionDoor:
                 self._ledger.successions.keep_address(hello.source, str(Quorum.parse(hello.zookeepers)))
         if self._takeover is None:
             return
-        for succession in hello.successions:
+        for content in hello.successions:
             try:
-                self._takeover.learn(succession, hello.source)
-            except SuccessionError as error:
+                self._takeover.learn(Succession.decode(content), hello.source)
+            except (FormatError, SuccessionError) as error:
                 _log.error("succession_refused", source=str(hello.source), error=str(error))

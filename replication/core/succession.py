@@ -22,6 +22,9 @@ from replication.errors import FormatError, SuccessionError
 
 #: As JSON; about 500,000 streams.
 JSON_BYTES_MAX = 64 << 20
+_JSON_ITEMS_MAX = 4 << 20
+#: An epoch grows by one with each change of a role.
+EPOCH_AHEAD_MAX = 1 << 20
 #: A stream reports the newest ones, at most so many.
 REPORTED_MAX = 64
 
@@ -76,7 +79,11 @@ class Succession:
         return replace(self, at=min(self.at, other.at), cut=cut)
 
     def encode(self) -> bytes:
-        """The compressed JSON form. The cut is grouped by WAL and table."""
+        """The compressed JSON form. The cut is grouped by WAL and table.
+
+        Raises:
+            FormatError: it is larger than ``decode`` takes.
+        """
         by_wal: dict[str, dict[str, dict[str, list[list[int]]]]] = {}
         for stream, ranges in sorted(self.cut.items()):
             by_table = by_wal.setdefault(stream.wal.local, {})
@@ -89,23 +96,31 @@ class Succession:
             "planned": self.is_planned,
             "cut": by_wal,
         }
-        return zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 1)
+        text = json.dumps(fields, separators=(",", ":")).encode()
+        if _is_large(text):
+            raise FormatError(f"the cut of {self} has more streams than a succession may")
+        return zlib.compress(text, 1)
 
     @staticmethod
     def decode(content: bytes) -> Succession:
         """Read the compressed JSON form, which may come from another cluster.
 
         Raises:
-            FormatError: it is none, or larger than ``JSON_BYTES_MAX``.
+            FormatError: it is none, or larger than ``JSON_BYTES_MAX`` or 2^22 brackets and commas.
         """
         try:
             unpacking = zlib.decompressobj()
             text = unpacking.decompress(content, JSON_BYTES_MAX)
-            if not unpacking.eof:
+            if not unpacking.eof or _is_large(text):
                 raise FormatError(f"a succession is cut short, or larger than {JSON_BYTES_MAX >> 20} MiB")
             return _decoded(json.loads(text))
         except (zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FormatError(f"a succession cannot be read: {error}") from None
+
+
+def _is_large(text: bytes) -> bool:
+    """Whether JSON would take too much memory: of nested brackets, each takes 30 times its bytes."""
+    return len(text) > JSON_BYTES_MAX or sum(map(text.count, (b"[", b"{", b","))) > _JSON_ITEMS_MAX
 
 
 def _decoded(fields: Mapping[str, object]) -> Succession:
@@ -216,6 +231,15 @@ def contested(own: ClusterId, state: RoleState, known: Sequence[Succession]) -> 
         return other.epoch >= since and (other.origin == own or from_origin)
 
     return tuple(filter(contests, known))
+
+
+def check_epoch(epoch: int, highest: int) -> None:
+    """Raise SuccessionError when no changes of roles can have led from ``highest``, the newest known, to ``epoch``."""
+    if epoch > highest + EPOCH_AHEAD_MAX:
+        raise SuccessionError(
+            f"role epoch {epoch} is too far above {highest}, the newest that is known here",
+            "Find out which cluster made it: each change of a role raises it by one",
+        )
 
 
 def next_epoch(*known: int) -> int:

@@ -50,6 +50,9 @@ class SuccessionRecords(Protocol):
     def landed_beyond(self, succession: Succession) -> int:
         """How many frames beyond its cut were here when it was learned, less those that count since."""
 
+    def highest_epoch(self) -> int:
+        """The highest role epoch of any cluster that was stored, 0 for none."""
+
     def keep_lease(self, cluster: ClusterId, epoch: int, lease_s: float) -> None:
         """Keep that another cluster's writers ask this one before they ack, and for how long they ack then."""
 

@@ -128,7 +128,7 @@ class Hello:
     generation: int = 0
     former: tuple[ClusterId, ...] = ()
     zookeepers: str = ""
-    successions: tuple[Succession, ...] = ()
+    successions: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,8 @@ class LinkServicer:
             self._service.take_over(takeovers.decode_take_over(raw), self._caller(context))
         except ReplicationError as error:
             return bytes(pb.RouteReply(refusal=refusals.encode_refusal(_refusal(error))).SerializeToString())
+        except Exception as error:
+            return bytes(pb.RouteReply(refusal=refusals.encode_refusal(_unforeseen(error))).SerializeToString())
         return bytes(pb.RouteReply().SerializeToString())
 
     def GetSuccessions(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
@@ -129,6 +131,8 @@ class LinkServicer:
             return takeovers.encode_successions(found)
         except ReplicationError as error:
             return takeovers.encode_successions(_refusal(error))
+        except Exception as error:
+            return takeovers.encode_successions(_unforeseen(error))
 
     def _answer(self, context: grpc.ServicerContext, ask: Callable[[Caller], bytes]) -> bytes:
         try:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from replication.core.ids import ClusterId
-from replication.core.succession import Succession
+from replication.core.succession import REPORTED_MAX, Succession
+from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import AskedLease, Refusal, TakeOver
 from replication.link.messages import read_message
@@ -61,4 +62,11 @@ def decode_successions(raw: bytes) -> tuple[Succession, ...]:
     message = read_message(pb.SuccessionsReply, raw)
     if message.HasField("refusal"):
         raise decode_refusal(message.refusal).error()
-    return tuple(map(Succession.decode, message.successions))
+    return tuple(map(Succession.decode, few(message.successions)))
+
+
+def few(successions: Sequence[bytes]) -> Sequence[bytes]:
+    """Those that another cluster reports. FormatError when there are more than a cluster reports at once."""
+    if len(successions) > REPORTED_MAX:
+        raise FormatError(f"a cluster reports {len(successions)} successions, more than {REPORTED_MAX}")
+    return successions

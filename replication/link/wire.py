@@ -19,8 +19,8 @@ from replication.core.phase import Phase
 from replication.core.routes.carried import Carried
 from replication.core.routes.forks import TermHistory
 from replication.core.routes.freshness import Reach, Until
-from replication.core.succession import REPORTED_MAX, Succession
 from replication.errors import FormatError
+from replication.link import takeovers
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Ack, Data, Description, Hello, Known, OpenReply, Refusal, Reply, Route
 from replication.link.messages import check_numbers, read_message
@@ -353,14 +353,8 @@ def _hello(hello: Hello) -> pb.Open:
         generation=hello.generation,
         former=map(str, hello.former),
         zookeepers=hello.zookeepers,
-        successions=[each.encode() for each in hello.successions],
+        successions=hello.successions,
     )
-
-
-def _few(successions: Sequence[bytes]) -> Sequence[bytes]:
-    if len(successions) > REPORTED_MAX:
-        raise FormatError(f"a stream reports {len(successions)} successions, more than {REPORTED_MAX}")
-    return successions
 
 
 def _read_hello(message: pb.Open) -> Hello:
@@ -376,5 +370,5 @@ def _read_hello(message: pb.Open) -> Hello:
         message.generation,
         tuple(map(ClusterId.parse, message.former)),
         message.zookeepers,
-        tuple(map(Succession.decode, _few(message.successions))),
+        tuple(takeovers.few(message.successions)),
     )

@@ -11,11 +11,12 @@ from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
-from replication.core.succession import Succession, after
+from replication.core.succession import Succession, after, check_epoch
 from replication.errors import PeerExistsError, StaleEpochError, SuccessionError
 from replication.ledger.base import Ledger, Peer
 
 _TRIES = 5
+_KEPT_MAX = 1024  # successions of one origin, or contradictions, that other clusters report
 _log = log.get(__name__)
 
 
@@ -83,9 +84,10 @@ class Takeover:
         """Become ACTIVE. The ledger refuses the origin's older epochs before the role changes. Idempotent.
 
         Raises:
-            SuccessionError: another cluster took over from the origin, or this cluster's epoch is newer.
+            SuccessionError: another cluster took over from the origin, or this cluster's epoch is newer, or far older.
             CoordinationError: ZooKeeper does not answer; call again.
         """
+        self._check_near(succession.epoch)
         wanted = RoleState(Role.ACTIVE, succession.epoch)
         self._check_newer(wanted, self.coordination.role().state)  # before anything is stored
         self.ledger.successions.accept(succession)
@@ -94,7 +96,12 @@ class Takeover:
         return state
 
     def cancel(self, origin: ClusterId, epoch: int) -> None:
-        """Refuse a succession of ``origin`` with this epoch from now on. SuccessionError when it has happened."""
+        """Refuse a succession of ``origin`` with this epoch from now on.
+
+        Raises:
+            SuccessionError: it has happened, or the epoch is far above all that are known.
+        """
+        self._check_near(epoch)
         if not self.ledger.successions.cancel(origin, epoch):
             raise SuccessionError(
                 f"{self.ledger.cluster.name} has taken over from {origin.name} already, with role epoch {epoch}",
@@ -105,14 +112,22 @@ class Takeover:
         """Take in a succession that ``source`` reports. If it is of this cluster, become STANDBY.
 
         Raises:
-            SuccessionError: ``source`` cannot report it, two clusters took over, or both are ACTIVE.
+            SuccessionError: ``source`` cannot report it, two clusters took over, both are ACTIVE, or its epoch or the
+                number of successions is none that role changes led to.
+            FormatError: the cuts that are known of it have too many streams.
         """
-        if succession not in self.ledger.successions.known().all:
+        records = self.ledger.successions
+        known = records.known().all
+        if succession not in known:
             self._check_source(succession, source)
+            self._check_near(succession.epoch)
+            if sum(each.origin == succession.origin for each in known) >= _KEPT_MAX:
+                raise SuccessionError(f"{_KEPT_MAX} successions of {succession.origin.name} are known here already")
             try:
-                self.ledger.successions.record(succession)
+                records.record(succession)
             except SuccessionError:
-                self.ledger.successions.contradict(succession)
+                if len(records.contradictions()) < _KEPT_MAX:
+                    records.contradict(succession)
                 raise
             _log.warning("succession_learned", succession=str(succession), source=source.name)
         if succession.origin == self.ledger.cluster:
@@ -128,6 +143,9 @@ class Takeover:
             return wanted
 
         return change_role(self.ledger, self.coordination, decide)
+
+    def _check_near(self, epoch: int) -> None:
+        check_epoch(epoch, max(self.ledger.successions.highest_epoch(), self.ledger.terms.role().epoch))
 
     def _check_newer(self, wanted: RoleState, state: RoleState) -> None:
         if state != wanted and state.epoch >= wanted.epoch:

@@ -212,7 +212,7 @@ class Worker:
     def _learn(self, succession: Succession, source: ClusterId) -> None:
         try:
             self._takeover.learn(succession, source)
-        except SuccessionError as error:
+        except (FormatError, SuccessionError) as error:
             _log.error("succession_refused", source=str(source), error=str(error))
 
     def _role_epoch(self) -> int:

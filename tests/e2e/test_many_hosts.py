@@ -243,7 +243,8 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 def test_two_hosts_a_side_through_crashes_and_partitions(lab: Lab) -> None:
     switch, e1, e2, w1, w2 = lab.switch, lab.e1, lab.e2, lab.w1, lab.w2
     west = configuration.load(w1.file, environ={})
-    e1.shell("definecluster", "west", f"{west.zookeeper_servers}{west.zookeeper_root}")
+    invitation = w1.json("invite", "east")["invitation"]  # nobody here is one user on one machine
+    e1.shell("definecluster", "west", f"{west.zookeeper_servers}{west.zookeeper_root}", "--invitation", invitation)
     e1.shell("createtable", TABLE, "id long, host string", "--key", "id")
     e1.shell("enablereplication", "-t", TABLE, "west")
     told = e2.hosts()
@@ -286,7 +287,7 @@ def test_two_hosts_a_side_through_crashes_and_partitions(lab: Lab) -> None:
         what="status to say what waits on the other host",
     )
     assert (
-        "cannot have"
+        f"of host {other.slot} and cannot read them"
         in subprocess.run(
             [*replays.inside, sys.executable, "-m", "shell.main", "--cluster", str(replays.file), "status"],
             cwd=ROOT,

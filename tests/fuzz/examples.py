@@ -85,7 +85,7 @@ HELLO = Hello(
     generation=3,
     former=(replace(EAST, incarnation=NIL_UUID),),
     zookeepers="localhost:2181/east",
-    successions=(FAILED_OVER, PLANNED),
+    successions=(FAILED_OVER.encode(), PLANNED.encode()),
 )
 
 

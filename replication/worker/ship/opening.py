@@ -138,7 +138,7 @@ def _open_once(
         generation=to.generation,
         former=ledger.former,
         zookeepers=ledger.successions.address(ledger.cluster),
-        successions=ledger.successions.known().reported,
+        successions=tuple(each.encode() for each in ledger.successions.known().reported),
     )
     session = link.ship(hello)
     error = _identity_error(ledger, to, session.opened, acked)

@@ -229,7 +229,7 @@ class Site:
             self.role.epoch,
             "1",
             zookeepers=address(self.name),
-            successions=self.ledger.successions.known().reported,
+            successions=tuple(each.encode() for each in self.ledger.successions.known().reported),
         )
         routes = [rule for rule in self.ledger.rules.all() if rule.peer == peer.name]
         carried = carried_onward(self.ledger.landing.routes(), self.id, peer.id, 0)

@@ -103,6 +103,11 @@ class SqlSuccessions:
         then = Succession.decode(bytes.fromhex(content)).cut
         return sum(ranges.total for ranges in beyond(then, succession.cut).values())
 
+    def highest_epoch(self) -> int:
+        """See ``SuccessionRecords``."""
+        with self._store.read() as connection:
+            return connection.scalar(sa.select(sa.func.max(_e.epoch))) or 0
+
     def keep_lease(self, cluster: ClusterId, epoch: int, lease_s: float) -> None:
         """See ``SuccessionRecords``."""
         before, longest = self.lease(cluster)
