@@ -26,6 +26,7 @@ from replication.datasets.copying.copier import SMALL_BYTES_MAX, Carrier, FileCo
 from replication.datasets.copying.file_sets import FileSet, FileSets
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyCounts, CopyProgress
+from replication.datasets.copying.space import telling_full
 from replication.datasets.copying.stager import Stager
 from replication.datasets.copying.staging import Staging, job_id
 from replication.datasets.copying.throttle import CopyThrottle
@@ -47,8 +48,8 @@ EXTRAS_MAX = 1_000_000
 _THREADS = 8
 _log = get(__name__)
 
-#: Told of each outcome: its word, the path, the size in bytes.
-Report = Callable[[str, str, int], None]
+#: Told of each outcome: its word, the path, the size in bytes, and why it failed.
+Report = Callable[[str, str, int, str], None]
 
 
 @dataclass
@@ -74,7 +75,7 @@ class CopyJob:
     finder: DatasetFinder
     configuration: CopyConfiguration
     progress: CopyProgress = field(default_factory=CopyProgress)
-    report: Report = lambda outcome, path, size: None
+    report: Report = lambda outcome, path, size, reason: None
     published: Callable[[FileSet], None] = lambda file_set: None
     events: EventSink | None = None
     recorded: RecordedDataset | None = None
@@ -103,7 +104,12 @@ class CopyJob:
         Raises:
             LockedFileError: the same copy runs already.
             RequestError: more files would be removed than are allowed.
+            NoSpaceError: the target is full; the next run goes on.
         """
+        with telling_full(self.target.url, self.state_dir):
+            return self._run()
+
+    def _run(self) -> CopyCounts:
         self.target.make_folder(ROOT)
         self.state_dir.mkdir(parents=True, exist_ok=True)
         with locked(self.state_dir / "lock", self.target.url), ExitStack() as stack:
@@ -119,8 +125,8 @@ class CopyJob:
             if recorder is not None:
                 recorder.archive()
             counts = self.progress.counts
-            is_done = not counts.failed and not self.stopped.is_set() and not blocked
-            if is_done:
+            is_left = bool(counts.failed) and not (journal.has_nothing() and not self._stored(steps))
+            if not is_left and not self.stopped.is_set() and not blocked:
                 journal.close()
                 self._clean(run.staging)
         _log.info("copy_ended", target=self.target.url, published=counts.files_published, failed=counts.failed)
@@ -216,6 +222,7 @@ class _Run:
             carry,
         )
         self._extras: list[RelativePath] = []
+        self._empty: list[RelativePath] = []
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -231,8 +238,10 @@ class _Run:
             self._stager.stop()
             self._publisher.finish()
             raise
-        if self._job.configuration.delete and not self._job.stopped.is_set():
-            self._remove_extras()
+        if not self._job.stopped.is_set():
+            self._make_folders()
+            if self._job.configuration.delete:
+                self._remove_extras()
 
     def _list(self) -> None:
         job = self._job
@@ -240,6 +249,11 @@ class _Run:
             list_into(dataset, job.target, job.configuration, self)
         job.progress.listing_ended()
         self._window.end()
+
+    def _make_folders(self) -> None:
+        """Make the folders that have no files; one that cannot be made is told."""
+        for path, reason in self._publisher.make_folders(self._empty).items():
+            self.failed(path, reason)
 
     def _remove_extras(self) -> None:
         most = self._job.configuration.delete_max
@@ -251,13 +265,13 @@ class _Run:
                 "Nothing was removed. Look at walship copy --check, then allow more",
             )
         else:
-            self._publisher.remove(self._extras)
+            self._publisher.remove(self._extras, self._job.source)
             for path in self._extras:
-                self._job.report("deleted", path, 0)
+                self._job.report("deleted", path, 0, "")
 
     def _published(self, file_set: FileSet) -> None:
         for each in file_set.staged:
-            self._job.report("copied", each.file.destination, each.file.origin.size)
+            self._job.report("copied", each.file.destination, each.file.origin.size, "")
         self._job.published(file_set)
 
     def _folder_like(self, path: RelativePath) -> FileAttributes | None:
@@ -280,17 +294,23 @@ class _Run:
 
     def skipped(self, reason: str, path: RelativePath, size: int) -> None:
         self._job.progress.skipped(reason)
-        self._job.report(reason, path, size)
+        self._job.report(reason, path, size, "")
 
     def failed(self, path: str, reason: str) -> None:
         self._job.progress.failed(path, reason)
-        self._job.report(f"failed: {reason}", path, 0)
+        self._job.report("failed", path, 0, reason)
 
     def extra(self, file: FileAttributes) -> None:
+        self._keep(self._extras, file.path, "files of the target are not in the source")
+
+    def empty(self, folder: RelativePath) -> None:
+        self._keep(self._empty, folder, "folders of the source are empty")
+
+    def _keep(self, kept: list[RelativePath], path: RelativePath, what: str) -> None:
         with self._lock:
-            if len(self._extras) >= EXTRAS_MAX:
-                raise RequestError(f"more than {EXTRAS_MAX:,} files of the target are not in the source", "Check SRC")
-            self._extras.append(file.path)
+            if len(kept) >= EXTRAS_MAX:
+                raise RequestError(f"more than {EXTRAS_MAX:,} {what}", "Check SRC, or copy its folders one by one")
+            kept.append(path)
 
 
 def list_into(dataset: CopyableDataset, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:

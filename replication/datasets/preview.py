@@ -52,16 +52,19 @@ class Preview:
 
     def failed(self, path: str, reason: str) -> None:
         """Names that are refused, and what cannot be listed."""
-        self._tell("failed", path, 0)
+        self._tell("failed", path, 0, reason)
 
     def extra(self, file: FileAttributes) -> None:
         """Files that only the target has."""
         self._tell("extra", file.path, file.size)
 
-    def _tell(self, outcome: str, path: str, size: int) -> None:
+    def empty(self, folder: RelativePath) -> None:
+        """Nothing to tell."""
+
+    def _tell(self, outcome: str, path: str, size: int, reason: str = "") -> None:
         with self._lock:
             self.found[outcome] += 1
-            self.job.report(outcome, path, size)
+            self.job.report(outcome, path, size, reason)
 
 
 def compared(job: CopyJob, *, content: bool) -> Preview:

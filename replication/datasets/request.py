@@ -39,7 +39,7 @@ def copy_job(
     refuse_nested(source, target)
     with ExitStack() as stack:
         origin = stack.enter_context(open_source(source, dict(source_options or {}), configuration))
-        found = _at_root(origin)
+        found = at_root(origin)
         if found is None and not _has_entries(origin):
             raise MissingFileError(f"there is nothing at {origin.url}", "Check the address")
         dataset: CopyableDataset
@@ -65,7 +65,7 @@ def copy_job(
 
 def _single_target(target: str, name: str, options: dict[str, Any]) -> tuple[Store, RelativePath]:
     there = open_store(target, options)
-    found = _at_root(there)
+    found = at_root(there)
     if target.endswith("/") or (found is not None and found.kind is EntryKind.FOLDER):
         return there, RelativePath(name)
     there.close()
@@ -80,8 +80,8 @@ def _split(url: str) -> tuple[str, str]:
     return above, name
 
 
-def _at_root(store: Store) -> Entry | None:
-    """What is at a store's address. Raises StorageError when the store does not answer."""
+def at_root(store: Store) -> Entry | None:
+    """What is at a store's address; StorageError when the store does not answer, or refuses the user."""
     try:
         return store.status(ROOT)
     except ReplicationError:
@@ -91,6 +91,11 @@ def _at_root(store: Store) -> Entry | None:
             f"{store.url} does not answer: {redact(one_line(error))}"[:500],
             "Check the address and the credentials",
         ) from None
+
+
+def is_missing(store: Store) -> bool:
+    """Whether nothing is at a store's address; StorageError when the store does not answer."""
+    return at_root(store) is None and not _has_entries(store)
 
 
 def _has_entries(store: Store) -> bool:

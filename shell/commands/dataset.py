@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,9 +90,11 @@ def add(
     """
     from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile, resolved
     from replication.datasets.finders.plugins import finder_of
-    from replication.datasets.stores.open import open_store
+    from replication.datasets.request import at_root, is_missing
+    from replication.datasets.stores.open import absolute, open_store
     from shell.copying.recording import timeline_of
 
+    source, target = absolute(source), absolute(target)
     given = (_pairs(properties), _typed(options), _pairs(source_options), _pairs(target_options))
     timeline = timeline_of(invocation)
     definition = DatasetDefinition(name, source, target, finder, *given, timeline, priority, after).check()
@@ -102,6 +105,9 @@ def add(
         open_store(target, resolved(definition.target_options)) as there,
     ):
         finder_of(finder)(origin, definition.properties)
+        at_root(there)
+        if is_missing(origin):
+            invocation.printer.note(f"there is nothing at {origin.url} yet")
         if origin.traits.is_secure and not there.traits.is_secure:
             invocation.printer.note(f"{there.url} is not encrypted on its way, and {origin.url} is")
     DatasetFile(file).add(definition)
@@ -177,7 +183,8 @@ def _run_turn(
     for definition in turns.due([definitions.get(name) for name in names] if names else active):
         try:
             configuration = _configuration(definition.options)
-            run_dataset(definition, configuration, history, lambda job: run_shown(job, invocation.printer))
+            named = partial(run_shown, printer=invocation.printer, name=definition.name)
+            run_dataset(definition, configuration, history, named)
         except ReplicationError as error:
             if names is None or len(names) > 1:
                 invocation.printer.note(f"{definition.name}: {error}")
@@ -215,7 +222,9 @@ def history(
     file: FileOption = _FILE,
 ) -> None:
     """Show a dataset's runs, or the copies of one file."""
-    with _opened(file) as (_, known):
+    with _opened(file) as (definitions, known):
+        if not known.runs(name, 1):
+            definitions.get(name)
         if path:
             rows = [row | {"at": moment_text(int(str(row["at_us"])))} for row in known.copies(name, path, limit)]
             columns = ("at", "path", "source", "bytes", "digest", "user", "host", "run")

@@ -26,12 +26,13 @@ def reporting(job: CopyJob, path: Path | None, printer: Printer, *, show: bool) 
         file = stack.enter_context(path.open("w", encoding="utf-8")) if path is not None else None
         lock = Lock()
 
-        def report(outcome: str, name: str, size: int) -> None:
+        def report(outcome: str, name: str, size: int, reason: str) -> None:
             with lock:
                 if file is not None:
-                    file.write(json.dumps({"outcome": outcome, "path": name, "bytes": size}) + "\n")
+                    told = {"outcome": outcome, "path": name, "bytes": size} | ({"reason": reason} if reason else {})
+                    file.write(json.dumps(told) + "\n")
                 if show and outcome != "same":
-                    printer.line(f"{outcome:<13} {name}")
+                    printer.line(f"{outcome:<13} {name}{reason and f': {reason}'}")
 
         job.report = report
         yield

@@ -18,8 +18,8 @@ from shell.cli.render import Printer, bytes_text, seconds_text
 _BAR_EVERY_S, _LINE_EVERY_S = 0.2, 10.0
 
 
-def run_shown(job: CopyJob, printer: Printer) -> CopyCounts:
-    """Run the copy and print its summary.
+def run_shown(job: CopyJob, printer: Printer, name: str = "") -> CopyCounts:
+    """Run the copy and print its summary, which begins with the name of a dataset.
 
     Raises:
         CopyIncompleteError: some files failed.
@@ -28,7 +28,11 @@ def run_shown(job: CopyJob, printer: Printer) -> CopyCounts:
         counts = job.run()
     view = job.progress.view()
     rate = counts.bytes_copied / view.seconds if view.seconds else 0.0
-    printer.value(asdict(counts) | {"seconds": round(view.seconds, 3)}, _summary(counts, view.seconds, rate))
+    of_dataset = {"dataset": name} if name else {}
+    printer.value(
+        of_dataset | asdict(counts) | {"seconds": round(view.seconds, 3)},
+        (name and f"{name}: ") + _summary(counts, view.seconds, rate),
+    )
     if counts.failed:
         path, reason = next(iter(counts.failures.items()))
         raise CopyIncompleteError(
@@ -98,7 +102,10 @@ class _Shown:
 def _line(view: ProgressView) -> str:
     so_far = f"{view.files_done} of {view.files_listed}{'+' if view.is_listing else ''} files"
     done = f"{bytes_text(view.bytes_done)} of {bytes_text(view.bytes_listed)}"
-    left = (
-        "still listing" if view.is_listing else f"{seconds_text(view.left_s)} left" if view.left_s is not None else ""
-    )
+    if view.is_listing:
+        left = "still listing"
+    elif view.bytes_done >= view.bytes_listed:
+        left = "publishing"
+    else:
+        left = f"{seconds_text(view.left_s)} left" if view.left_s is not None else ""
     return ", ".join(part for part in (so_far, done, f"{bytes_text(view.bytes_per_s)}/s", left) if part)

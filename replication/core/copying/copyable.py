@@ -6,6 +6,7 @@ Document 000 specifies the attributes and the guid.
 from __future__ import annotations
 
 import hashlib
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,7 +65,7 @@ class CopyableFile:
             "file_set": configuration.file_set_of(destination),
             "owner": origin.user if "owner" in preserve else "",
             "group": origin.group if "group" in preserve else "",
-            "permission": origin.permission if "permissions" in preserve else configuration.permission,
+            "permission": _permission(origin, preserve) if "permissions" in preserve else configuration.permission,
             "preserve": preserve,
             "replication": configuration.replication,
             "block_size": configuration.block_size,
@@ -100,3 +101,11 @@ class CopyableFile:
                 "preserve": frozenset(value["preserve"]),
             }
         )
+
+
+def _permission(origin: FileAttributes, preserve: frozenset[str]) -> int | None:
+    """The mode bits of a copy; set-user-id and set-group-id only with the owner and the group that they are of."""
+    if origin.permission is None:
+        return None
+    dropped = (0 if "owner" in preserve else stat.S_ISUID) | (0 if "group" in preserve else stat.S_ISGID)
+    return origin.permission & ~dropped

@@ -61,8 +61,12 @@ class Filters:
                 return False
             if self.older_than_ns is not None and file.timestamp_ns > self.older_than_ns:
                 return False
+        return self.names(file.path)
+
+    def names(self, path: RelativePath) -> bool:
+        """Whether the rules mean a path, whatever its size and time."""
         for rule in self.rules:
-            if rule.matches(file.path):
+            if rule.matches(path):
                 return rule.include
         return not self.rules or not all(rule.include for rule in self.rules)
 

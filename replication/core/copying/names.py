@@ -15,6 +15,7 @@ from replication.errors import UnsafeNameError
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _BYTES_MAX = 4096
 _PART_BYTES_MAX = 255
+_SHOWN_MAX = 200
 #: Folder of a copy's own files in a target; never listed or copied.
 STAGING = ".walship"
 
@@ -66,6 +67,11 @@ class RelativePath(str):
         if checked is None:
             raise UnsafeNameError("an empty name is refused", "Check the store's listing")
         return str.__new__(RelativePath, f"{self}/{checked}" if self else checked)
+
+    def shown_child(self, name: str) -> RelativePath:
+        """A path for people and filters, of an entry whose name is refused: escaped, and cut when it is long."""
+        shown = repr(name)[1:-1].replace("/", "\\x2f")[:_SHOWN_MAX]
+        return str.__new__(RelativePath, f"{self}/{shown}" if self else shown)
 
     def below(self, other: RelativePath) -> RelativePath:
         """This path, put below another folder."""

@@ -5,7 +5,6 @@ Only a :class:`CopyItem` travels to whoever copies, which opens the source and t
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from replication.core.copying.conversions import applied
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range, file_digest, ranges_of
+from replication.datasets.copying.space import is_full
 from replication.datasets.copying.throttle import CopyThrottle
 from replication.datasets.copying.transfer import (
     Moved,
@@ -33,7 +33,6 @@ from replication.retries import exponential
 SMALL_BYTES_MAX = 4 << 20
 _WAIT_MIN_S, _WAIT_MAX_S = 0.2, 30.0
 _R = TypeVar("_R")
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,7 @@ class CopiedItem:
     @classmethod
     def of(cls, error: Exception, attempts: int) -> CopiedItem:
         """The failure with an error, after so many attempts."""
-        is_full = isinstance(error, OSError) and error.errno in _FULL
-        return cls(error=getattr(error, "what", "") or one_line(error), attempts=attempts, is_full=is_full)
+        return cls(error=getattr(error, "what", "") or one_line(error), attempts=attempts, is_full=is_full(error))
 
 
 class Carrier(Protocol):

@@ -47,10 +47,15 @@ class CopyJournal:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(_TABLES)
-        self.is_empty = not self._any("staged") and not self._any("ranges")
+        self.is_empty = self.has_nothing()
 
     def _any(self, table: str) -> bool:
         return self._db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None
+
+    def has_nothing(self) -> bool:
+        """Whether nothing that is staged is noted."""
+        with self._lock:
+            return not self._any("staged") and not self._any("ranges")
 
     def add(self, staged: Iterable[JournalEntry]) -> None:
         """Files that are staged whole; their ranges are forgotten."""

@@ -77,7 +77,7 @@ class CopyProgress:
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._is_listing = True
-        self._recent: deque[tuple[float, int]] = deque(maxlen=64)
+        self._recent: deque[tuple[float, int]] = deque([(self._began, 0)], maxlen=64)
 
     def listed(self, files: int, size: int) -> None:
         """Files that need copying."""

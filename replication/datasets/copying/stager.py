@@ -24,11 +24,12 @@ from replication.datasets.copying.copier import (
 from replication.datasets.copying.file_sets import FileSets, StagedFile
 from replication.datasets.copying.journal import CopyJournal, JournalEntry
 from replication.datasets.copying.progress import CopyProgress
+from replication.datasets.copying.space import no_space
 from replication.datasets.copying.staging import Staging
 from replication.datasets.copying.transfer import check_digest
 from replication.datasets.copying.window import CopyWindow
 from replication.datasets.stores.base import Store
-from replication.errors import CopyError, NoSpaceError
+from replication.errors import CopyError
 from replication.log import get
 
 _log = get(__name__)
@@ -167,9 +168,7 @@ class Stager:
     def failed(self, file: CopyableFile, copied: CopiedItem) -> None:
         """A file failed. A full target ends the run with NoSpaceError, since every other file would fail, too."""
         if copied.is_full:
-            raise NoSpaceError(
-                f"no space is left in {self.target.url}", "Make room and run it again: it goes on where it was"
-            )
+            raise no_space(self.target.url)
         self.progress.failed(file.destination, copied.error)
         self.file_sets.failed(file, copied.error)
         _log.warning("copy_failed", file=file.destination, error=copied.error, attempts=copied.attempts)

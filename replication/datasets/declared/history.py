@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS runs (run INTEGER PRIMARY KEY, dataset TEXT, begun_us
   failed INTEGER DEFAULT 0, error TEXT DEFAULT '');
 CREATE TABLE IF NOT EXISTS copies (run INTEGER, path TEXT, origin TEXT, bytes INTEGER, digest TEXT, at_us INTEGER);
 CREATE INDEX IF NOT EXISTS copies_of_paths ON copies (path);
+CREATE INDEX IF NOT EXISTS copies_of_origins ON copies (origin);
 """
 
 
@@ -138,14 +139,14 @@ class DatasetHistory:
         return [DatasetRun(*row) for row in rows]
 
     def copies(self, dataset: str, path: str, limit: int) -> list[dict[str, object]]:
-        """When a file was copied, from where and by whom, newest first."""
+        """When a file was copied, from where and by whom, newest first; by its path in the target or in the source."""
         wanted = (
             "SELECT c.at_us, c.path, r.source || '/' || c.origin, c.bytes, c.digest, r.user, r.host, r.run"
-            " FROM copies c JOIN runs r ON r.run = c.run WHERE r.dataset = ? AND c.path = ?"
+            " FROM copies c JOIN runs r ON r.run = c.run WHERE r.dataset = ? AND (c.path = ? OR c.origin = ?)"
             " ORDER BY c.at_us DESC LIMIT ?"
         )
         with self._lock:
-            rows = self._db.execute(wanted, (dataset, path, limit)).fetchall()
+            rows = self._db.execute(wanted, (dataset, path, path, limit)).fetchall()
         names: Sequence[str] = ("at_us", "path", "source", "bytes", "digest", "user", "host", "run")
         return [dict(zip(names, row, strict=True)) for row in rows]
 

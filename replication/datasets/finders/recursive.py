@@ -129,3 +129,6 @@ class Collected:
 
     def extra(self, file: FileAttributes) -> None:
         """Nothing to do."""
+
+    def empty(self, folder: RelativePath) -> None:
+        """Nothing to do."""

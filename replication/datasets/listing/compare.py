@@ -73,7 +73,9 @@ class Comparison:
         names: set[str] | None = None
         if self._configuration.delete and not self._source.traits.has_cheap_status:
             names = set()
+        is_empty = True
         for entry in self._source.scan(folder):
+            is_empty = False
             if self._sink.is_stopped:
                 return
             file = entry.attributes
@@ -96,12 +98,15 @@ class Comparison:
                     self._give(batch)
                     batch = []
         self._give(batch)
+        if is_empty and folder and folder in self._missing and conf.filters.names(folder):
+            self._sink.empty(folder)
         if self._configuration.delete and folder not in self._missing:
             self._extras(folder, names)
 
     def _refused(self, folder: RelativePath, entry: Entry) -> None:
         if entry.refused:
-            self._sink.failed(folder or "/", entry.refused)
+            if self._configuration.filters.names(entry.path):
+                self._sink.failed(entry.path or folder or "/", entry.refused)
         else:
             self._sink.skipped(entry.kind.value, entry.path, 0)
 

@@ -28,6 +28,9 @@ class ListingSink(Protocol):
     def extra(self, file: FileAttributes) -> None:
         """A file of the target that the source does not have."""
 
+    def empty(self, folder: RelativePath) -> None:
+        """A folder of the source that has nothing in it, and that the target does not have."""
+
     @property
     def is_stopped(self) -> bool:
         """Whether nobody wants more of it."""

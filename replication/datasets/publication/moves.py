@@ -106,8 +106,12 @@ def make(target: Store, move: Move, backup: RelativePath | None) -> None:
         return
     _move_folder(target, move, backup)
     for folder in move.folders:
-        path = RelativePath(folder.name).below(destination)
-        target.give_folder(path, FileAttributes(path, 0, None, folder.user, folder.group, folder.permission))
+        give(target, RelativePath(folder.name).below(destination), folder)
+
+
+def give(target: Store, path: RelativePath, folder: MovedFolder) -> None:
+    """Give a new folder of the target its attributes."""
+    target.give_folder(path, FileAttributes(path, 0, None, folder.user, folder.group, folder.permission))
 
 
 def _move_folder(target: Store, move: Move, backup: RelativePath | None) -> None:

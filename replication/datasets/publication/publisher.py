@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import queue
-import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
 from replication.datasets.publication.events import failed_event, published_events
+from replication.datasets.publication.folders import NewFolders, emptied
 from replication.datasets.publication.moves import Move, MovedFolder, plan_moves
 from replication.datasets.publication.recording import InstantRecorder, added_versions, key_of, overwritten, replaced
 from replication.datasets.publication.steps import (
@@ -36,7 +36,7 @@ from replication.datasets.publication.steps import (
     SyncTarget,
 )
 from replication.datasets.stores.base import Store
-from replication.errors import ReplicationError, StepFailedError, one_line
+from replication.errors import CopyError, ReplicationError, StepFailedError, one_line
 from replication.ledger.commit_steps import CommitStepStore
 from replication.log import get
 
@@ -102,9 +102,8 @@ class Publisher:
     ) -> None:
         self._target, self._staging, self._configuration = job.target, job.staging, job.configuration
         self._journal, self._steps, self._job, self._progress = job.journal, job.steps, job.id, job.progress
-        self._published, self._folder_like, self._recorder = published, folder_like, recorder
-        keeps = job.target.traits.keeps_permissions and job.target.traits.is_local
-        self._preserve = job.configuration.preserve - {"times"} if keeps else frozenset()
+        self._published, self._recorder = published, recorder
+        self._new = NewFolders(job.target, job.configuration, folder_like)
         self._site = site
         self._folders: dict[RelativePath, None] = {}
         self._waiting: queue.Queue[FileSet | None] = queue.Queue(WAITING_MAX)
@@ -247,17 +246,8 @@ class Publisher:
         for name in sorted(names):
             path = name.below(destination)
             self._folders[path] = None
-            if self._preserve and (like := self._folder_like(path)) is not None:
-                # its owner, who is this process, must be able to put more into it
-                mode = None if like.permission is None else like.permission | stat.S_IRWXU
-                found.append(
-                    MovedFolder(
-                        name,
-                        mode if "permissions" in self._preserve else None,
-                        like.user if "owner" in self._preserve else "",
-                        like.group if "group" in self._preserve else "",
-                    )
-                )
+            if (given := self._new.given(name, path)) is not None:
+                found.append(given)
         return tuple(found)
 
     def _sequence(self, planned: list[_Planned], recorder: InstantRecorder | None) -> CommitSequence[CopySite]:
@@ -287,7 +277,7 @@ class Publisher:
         self._journal.forget([each.file.guid for file_set in file_sets for each in file_set.staged])
 
     def _not_published(self, file_set: FileSet, error: ReplicationError) -> None:
-        reason = one_line(error)
+        reason = one_line(getattr(error, "cause", None) or error)  # the step's own error
         self._tell_failed(file_set.name, {"": reason})
         for each in file_set.staged:
             self._progress.failed(each.file.destination, reason)
@@ -299,22 +289,36 @@ class Publisher:
             except OSError as error:  # the failure is in the summary, too
                 _log.warning("event_not_sent", file_set=file_set, error=one_line(error))
 
-    def remove(self, paths: Sequence[RelativePath]) -> None:
-        """Remove files of the target that the source does not have; after :meth:`finish`.
+    def make_folders(self, folders: Sequence[RelativePath]) -> Mapping[RelativePath, str]:
+        """Make folders that have no files, durably; why some could not be made. It is called after :meth:`finish`."""
+        return self._new.make(folders)
+
+    def remove(self, paths: Sequence[RelativePath], source: Store) -> None:
+        """Remove files of the target that the source does not have, and folders that this empties.
+
+        It is called after :meth:`finish`.
 
         Raises:
-            StepFailedError: a file cannot be removed; the next run goes on.
+            CopyError: a file cannot be removed; the next run goes on.
         """
-        backup = self._configuration.backup_dir or ""
-        with Leases(self._steps) as leases:
-            for begin in range(0, len(paths), _FILES_PER_REMOVAL):
-                some = paths[begin : begin + _FILES_PER_REMOVAL]
-                urn = f"remove-{hashlib.sha256(chr(0).join(some).encode()).hexdigest()[:16]}"
-                folders = tuple(sorted({path.parent for path in some} | {ROOT}))
-                steps: list[CommitStep[CopySite]] = [RemoveExtras(tuple(some), backup), SyncTarget(urn, folders)]
-                if self._recorder is not None:
-                    start, complete = self._recorder.request(urn, removes=tuple(key_of(path) for path in some))
-                    steps = [start, *steps, complete]
-                CommitSequence(self._steps, self._job, urn, steps).run(self._site, leases)
-                for _ in some:
-                    self._progress.deleted()
+        try:
+            with Leases(self._steps) as leases:
+                ordered = sorted(paths)
+                for begin in range(0, len(ordered), _FILES_PER_REMOVAL):
+                    some = ordered[begin : begin + _FILES_PER_REMOVAL]
+                    self._removal(some, emptied(source, some)).run(self._site, leases)
+                    for _ in some:
+                        self._progress.deleted()
+        except StepFailedError as error:
+            said = one_line(error.cause or error)
+            raise CopyError(f"files were not removed: {said}", "Remove the cause and run it again") from error
+
+    def _removal(self, paths: Sequence[RelativePath], folders: Sequence[RelativePath]) -> CommitSequence[CopySite]:
+        urn = f"remove-{hashlib.sha256(chr(0).join(paths).encode()).hexdigest()[:16]}"
+        synced = {path.parent for path in (*paths, *folders)} | {ROOT}
+        removal = RemoveExtras(tuple(paths), self._configuration.backup_dir or "", tuple(folders))
+        steps: list[CommitStep[CopySite]] = [removal, SyncTarget(urn, tuple(sorted(synced)))]
+        if self._recorder is not None:
+            start, complete = self._recorder.request(urn, removes=tuple(key_of(path) for path in paths))
+            steps = [start, *steps, complete]
+        return CommitSequence(self._steps, self._job, urn, steps)

@@ -75,10 +75,11 @@ class PublishFileSet(CommitStep[CopySite]):
 @step_type("copy.remove")
 @dataclass(frozen=True)
 class RemoveExtras(CommitStep[CopySite]):
-    """Remove files that the source does not have, or move them to the backup folder."""
+    """Remove files that the source does not have, or move them to the backup folder; and folders that this empties."""
 
     paths: tuple[str, ...]
     backup: str = ""
+    folders: tuple[str, ...] = ()
 
     def verify(self, context: CopySite) -> bool:
         """Whether none of them is there."""
@@ -96,6 +97,8 @@ class RemoveExtras(CommitStep[CopySite]):
                 context.target.move(path, kept)
             else:
                 context.target.remove(path)
+        for text in self.folders:
+            context.target.remove_folder_if_empty(RelativePath(text))
 
     def describe(self) -> str:
         """What the step does."""

@@ -31,7 +31,7 @@ class EntryKind(Enum):
 class Entry:
     """A name in a folder; ``attributes`` of a folder have size 0.
 
-    A link and a special file have a ``path`` only. A name that is refused has the reason only.
+    A link and a special file have a ``path`` only. A name that is refused has the reason, and a path for people only.
     """
 
     kind: EntryKind

@@ -41,6 +41,9 @@ _FLUSHED_EVERY = 16 << 20
 _MODES = 0o7777
 _LIBC = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
 _SYNC_FILE_RANGE_WRITE = 2
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate
+_HOLE_BYTES_MIN = 4096
+_ZEROS = bytes(4 << 20)
 
 
 class LocalStore:
@@ -70,7 +73,7 @@ class LocalStore:
                 try:
                     path = folder.child(entry.name)
                 except UnsafeNameError as error:
-                    yield Entry(EntryKind.OTHER, None, error.what)
+                    yield Entry(EntryKind.OTHER, None, error.what, folder.shown_child(entry.name))
                     continue
                 try:
                     yield self._entry(path, entry.stat(follow_symlinks=False))
@@ -246,12 +249,23 @@ class _LocalWriter:
 
     def write(self, begin: int, data: bytes | memoryview) -> None:
         rest = memoryview(data)
+        if _is_zero(rest) and self._make_hole(begin, len(rest)):
+            return
         while rest:
             written = os.pwrite(self._fd, rest, begin)
             begin, rest = begin + written, rest[written:]
         self._unflushed += len(data)
         if self._unflushed >= _FLUSHED_EVERY:
             self._start_writeback(begin)
+
+    def _make_hole(self, begin: int, size: int) -> bool:
+        """Have zeros take no space; whether the file system can."""
+        if self._size < 0:  # front to back, into a new file
+            os.ftruncate(self._fd, begin + size)
+            return True
+        modes = ctypes.c_int(_PUNCH_HOLE | _KEEP_SIZE)
+        at = (ctypes.c_int64(begin), ctypes.c_int64(size))
+        return hasattr(_LIBC, "fallocate") and _LIBC.fallocate(self._fd, modes, *at) == 0
 
     def _start_writeback(self, end: int) -> None:
         """Have the kernel write what is dirty while more is copied, so that little is left for the sync."""
@@ -271,6 +285,14 @@ class _LocalWriter:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _is_zero(data: memoryview) -> bool:
+    """Whether it is worth a hole: large, and nothing but zeros. Most data is told by its first bytes."""
+    size = len(data)
+    if not _HOLE_BYTES_MIN <= size <= len(_ZEROS) or any(data[:16]) or any(data[-16:]):
+        return False
+    return bytes(data) == _ZEROS[:size]
 
 
 def _attributes(path: RelativePath, found: os.stat_result) -> FileAttributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from replication.core.copying.configuration import CopyConfiguration
@@ -25,6 +26,11 @@ def local_path(url: str) -> str:
     for scheme in _LOCAL:
         url = url.removeprefix(scheme)
     return url
+
+
+def absolute(url: str) -> str:
+    """An address that means the same in any working directory."""
+    return os.path.abspath(local_path(url)) if url and is_local(url) else url
 
 
 def open_source(url: str, options: dict[str, Any], configuration: CopyConfiguration) -> Store:

@@ -95,7 +95,7 @@ class FsspecStore:
             try:
                 path = folder.child(name)
             except UnsafeNameError as error:
-                yield Entry(EntryKind.OTHER, None, error.what)
+                yield Entry(EntryKind.OTHER, None, error.what, folder.shown_child(name))
                 continue
             yield self._driver.entry(path, info)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from replication.core.copying.configuration import Existing, Grouping
+from replication.core.copying.configuration import CopyConfiguration, Existing, Grouping
+from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING, RelativePath
+from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.job import locked
 from replication.datasets.stores.local import LocalStore
@@ -31,12 +34,18 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_folder_is_copied_with_its_structure_times_and_permissions(folders: tuple[Path, Path]) -> None:
     source, target = folders  # 000-4, 000-7, 001-8, 001-10, 001-11
     (source / "a/1").chmod(0o640)
+    (source / "a/2").chmod(0o6755)
+    (source / "empty/below").mkdir(0o750, parents=True)
+    (source / "a/empty").mkdir()
     (source / "b").chmod(0o710)
     (source / "b/c").chmod(0o2750)
     made = copied(source, target)
     assert read_tree(target) == NEW
     assert (target / "a/1").stat().st_mode & 0o777 == 0o640
+    assert (target / "a/2").stat().st_mode & 0o7777 == 0o755, "it is another user's program"
     assert [(target / name).stat().st_mode & 0o7777 for name in ("b", "b/c")] == [0o710, 0o2750]
+    assert (target / "empty/below").stat().st_mode & 0o7777 == 0o750
+    assert (target / "a/empty").is_dir()
     assert (target / "a/1").stat().st_mtime_ns == (source / "a/1").stat().st_mtime_ns
     assert made.progress.counts.files_published == len(NEW)
     assert not (target / STAGING).exists()
@@ -49,6 +58,44 @@ def test_what_changed_is_copied_and_the_rest_stays(folders: tuple[Path, Path]) -
     counts = copied(source, target).progress.counts
     assert counts.files_published == 1
     assert read_tree(target) == NEW | {"extra": b"mine"}
+
+
+def test_zeros_take_no_space_also_where_an_earlier_run_wrote_other_bytes(folders: tuple[Path, Path]) -> None:
+    source, target = folders
+    content = bytes(2 << 20) + b"content" + bytes(6 << 20)
+    write_tree(source, {"large": content})
+    store = LocalStore(str(target))
+    target.mkdir()
+    (target / "old").write_bytes(b"x" * len(content))
+    job(LocalStore(str(source)), store, range_bytes=2 << 20).run()
+    assert (target / "large").read_bytes() == content
+    assert (target / "large").stat().st_blocks * 512 < len(content) / 2
+    status = LocalStore(str(source)).status(RelativePath("large"))
+    assert status is not None and status.attributes is not None
+    file = CopyableFile.build("", status.attributes, CopyConfiguration())
+    writer = store.create(RelativePath("old"), file, len(content))
+    writer.write(0, content)
+    writer.finish()
+    writer.close()
+    assert (target / "old").read_bytes() == content
+
+
+def test_a_full_disk_of_the_journal_is_told_with_what_to_do(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = folders
+    full = sqlite3.OperationalError("database or disk is full")
+    full.sqlite_errorcode = sqlite3.SQLITE_FULL
+
+    def failing(*given: object) -> None:
+        raise full
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CopyJournal, "add", failing)
+        with pytest.raises(NoSpaceError, match="no space is left"):
+            copied(source, target)
+    copied(source, target)
+    assert read_tree(target) == NEW
 
 
 @pytest.mark.parametrize("existing", [Existing.SKIP, Existing.OVERWRITE])
@@ -72,6 +119,7 @@ def test_extra_files_are_deleted_within_a_limit_and_kept_in_a_backup(folders: tu
         "kept/z": b"extra, too",
     }
     assert found == NEW
+    assert not (target / "x").exists(), "a folder that this empties goes, too"
     assert not copied(source, target, delete=True, backup_dir=RelativePath("kept")).progress.counts.deleted
 
 

@@ -83,13 +83,19 @@ def test_what_is_not_preserved_is_as_the_users_umask_has_it(umask: int, tmp_path
 
 def test_each_files_outcome_is_reported(source: Path) -> None:
     (source / "bad\nname").write_bytes(b"")
-    assert run(["copy", "src", "dst", "--report", "report.json", "--exclude", "*.txt"]) == 12
+    (source / "bad\tname").write_bytes(b"")
+    line = ["copy", "src", "dst", "--report", "report.json", "--exclude", "*.txt"]
+    assert run(line) == 12
     lines = [json.loads(line) for line in Path("report.json").read_text().splitlines()]
-    assert {(line["outcome"].partition(":")[0], line["path"]) for line in lines} == {
+    assert {(line["outcome"], line["path"]) for line in lines} == {
         ("copied", "a/1.csv"),
         ("copied", "b/3.csv"),
-        ("failed", "/"),
+        ("failed", r"bad\nname"),
+        ("failed", r"bad\tname"),
     }
+    assert all(("control character" in line.get("reason", "")) == (line["outcome"] == "failed") for line in lines)
+    assert not Path("dst/.walship").exists(), "nothing waits there"
+    assert run([*line, "--exclude", r"bad\nname", "--exclude", r"bad\tname"]) == 0, "as they are shown"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""Folders of the target: what new ones get of the source's, those that have no files, and those that removals empty."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.names import RelativePath
+from replication.datasets.copying.space import is_full
+from replication.datasets.publication.moves import MovedFolder, give
+from replication.datasets.stores.base import EntryKind, Store
+from replication.errors import one_line
+
+_SYNCED_ONE_BY_ONE = 32
+
+
+class NewFolders:
+    """Gives new folders of a target the attributes of those of the source, as far as they are preserved.
+
+    Args:
+        target: the store.
+        configuration: of the copy.
+        folder_like: the attributes in the source of a folder of the target; None if it has none.
+    """
+
+    def __init__(
+        self,
+        target: Store,
+        configuration: CopyConfiguration,
+        folder_like: Callable[[RelativePath], FileAttributes | None],
+    ) -> None:
+        self._target, self._folder_like = target, folder_like
+        keeps = target.traits.keeps_permissions and target.traits.is_local
+        self._preserve = configuration.preserve - {"times"} if keeps else frozenset()
+
+    def given(self, name: RelativePath, path: RelativePath) -> MovedFolder | None:
+        """What the folder at ``path`` gets, which is named ``name`` in a move; None if it gets nothing."""
+        if not self._preserve or (like := self._folder_like(path)) is None:
+            return None
+        # its owner, who is this process, must be able to put more into it
+        mode = None if like.permission is None else like.permission | stat.S_IRWXU
+        return MovedFolder(
+            name,
+            mode if "permissions" in self._preserve else None,
+            like.user if "owner" in self._preserve else "",
+            like.group if "group" in self._preserve else "",
+        )
+
+    def make(self, folders: Sequence[RelativePath]) -> dict[RelativePath, str]:
+        """Make folders that have no files, and those above them, durably; why some could not be made.
+
+        Raises:
+            OSError: the target is full.
+        """
+        made: dict[RelativePath, None] = {}
+        failures = {}
+        for folder in folders:
+            try:
+                missing = [path for path in folder.with_folders() if self._is_missing(path, made)]
+                self._target.make_folder(folder)
+                for path in missing:
+                    made[path] = None
+                    if (given := self.given(path, path)) is not None:
+                        give(self._target, path, given)
+            except Exception as error:  # each driver has its own errors
+                if is_full(error):
+                    raise
+                failures[folder] = one_line(error)
+        synced = {path.parent for path in made} | made.keys()
+        if len(synced) > _SYNCED_ONE_BY_ONE:
+            self._target.sync_all()
+        else:
+            self._target.sync(synced)
+        return failures
+
+    def _is_missing(self, path: RelativePath, made: Mapping[RelativePath, None]) -> bool:
+        return path not in made and self._target.status(path) is None
+
+
+def emptied(source: Store, removed: Iterable[RelativePath]) -> list[RelativePath]:
+    """The folders of files that are removed and that the source does not have, the deepest first."""
+    known: dict[RelativePath, bool] = {}
+    for path in removed:
+        for folder in path.parent.with_folders():
+            if folder in known:
+                break
+            found = source.status(folder)
+            known[folder] = found is not None and found.kind is EntryKind.FOLDER
+    return sorted((folder for folder, is_there in known.items() if not is_there), key=len, reverse=True)
