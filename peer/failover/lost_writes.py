@@ -8,7 +8,7 @@ or exports them first.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
@@ -24,7 +24,7 @@ from peer.repair.quarantine_actions import name_of, retry
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import TS, TableSpec
 from replication.core.frame import FrameView, read_frame
-from replication.core.ids import FileId
+from replication.core.ids import FileId, StreamId
 from replication.core.roles import Role
 from replication.core.rows.batch import decode_payload
 from replication.core.succession import Succession, Successions
@@ -33,6 +33,9 @@ from replication.files.local import LocalFiles
 from replication.ledger.base import Quarantined
 
 _POLL_S = 0.1
+#: The frames that are merged in one transaction, and their bytes.
+_FRAMES_MAX = 200
+_BYTES_MAX = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,6 @@ class LostWrite:
 class _Kept:
     record: Quarantined
     view: FrameView
-    content: bytes
 
     @property
     def place(self) -> tuple[FileId, int]:
@@ -116,24 +118,45 @@ def merge(cluster: Cluster, table: str = "") -> int:
     for uuid in dict.fromkeys(record.table for record in _records(cluster, table)):
         every = [_read(record) for record in _records(cluster, "") if record.table == uuid]
         restated = restated_at([kept.record for kept in every], {kept.place: kept.commit for kept in every})
-        for kept in every:
-            cluster.ledger.successions.record(_counting(_succession(cluster, kept.record), kept.view))
+        for succession in _counting(cluster, every):
+            cluster.ledger.successions.record(succession)
         undone = [kept for kept in every if kept.commit < restated]
         if undone:
             _write_again(cluster, uuid, undone, restated)
-        for kept in every:
-            if kept.commit < restated:
-                cluster.ledger.replay.release(kept.record.file, kept.record.begin)
-            else:
-                retry(cluster.config, cluster.ledger, LocalFiles(), kept.record)
+        for kept in undone:
+            cluster.ledger.replay.release(kept.record.file, kept.record.begin)
+        for batch in _batches(kept.record for kept in every if kept.commit >= restated):
+            retry(cluster.config, cluster.ledger, LocalFiles(), *batch)
         merged += len(every)
     return merged
 
 
-def _counting(succession: Succession, view: FrameView) -> Succession:
-    """The succession with a cut of this frame only."""
-    counted = Ranges.of((view.header.sequence, view.header.sequence + 1))
-    return replace(succession, cut={view.header.stream: counted})
+def _counting(cluster: Cluster, every: Iterable[_Kept]) -> list[Succession]:
+    """The successions of lost writes, each with a cut of these frames only."""
+    spans: dict[str, dict[StreamId, list[tuple[int, int]]]] = {}
+    for kept in every:
+        header = kept.view.header
+        of_succession = spans.setdefault(kept.record.succession, {})
+        of_succession.setdefault(header.stream, []).append((header.sequence, header.sequence + 1))
+    return [
+        replace(_succession(cluster, name), cut={stream: Ranges.of(*found) for stream, found in streams.items()})
+        for name, streams in spans.items()
+    ]
+
+
+def _batches(records: Iterable[Quarantined]) -> Iterator[list[Quarantined]]:
+    """Records of one file each, so that a landing file and a transaction serve many frames."""
+    batch: list[Quarantined] = []
+    size = 0
+    for record in sorted(records, key=lambda each: (each.file, each.begin)):
+        full = len(batch) == _FRAMES_MAX or size + record.end - record.begin > _BYTES_MAX
+        if batch and (full or batch[0].file != record.file):
+            yield batch
+            batch, size = [], 0
+        batch.append(record)
+        size += record.end - record.begin
+    if batch:
+        yield batch
 
 
 def _write_again(cluster: Cluster, table: UUID, undone: Sequence[_Kept], restated: int) -> None:
@@ -164,7 +187,7 @@ def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0) -> int:
     records = [record for record in _records(cluster, table) if not record.discarded]
     known = cluster.ledger.successions.known()
     for record in () if writes else records:
-        if refusal := discard_refusal(known, _succession(cluster, record)):
+        if refusal := discard_refusal(known, _succession(cluster, record.succession)):
             raise RequestError(*refusal)
     for uuid in dict.fromkeys(record.table for record in records):
         of_table = [record for record in records if record.table == uuid]
@@ -243,6 +266,10 @@ def _kept(cluster: Cluster, table: UUID, *, also_discarded: bool) -> Iterator[_K
 
 
 def _read(record: Quarantined) -> _Kept:
+    return _Kept(record, _content(record)[0])
+
+
+def _content(record: Quarantined) -> tuple[FrameView, bytes]:
     try:
         content = Path(record.copy).read_bytes()
     except OSError as error:
@@ -252,21 +279,22 @@ def _read(record: Quarantined) -> _Kept:
     view = read_frame(content, 0)
     if view is None or view.end != len(content):
         raise CorruptFrameError(f"{record.copy} is no whole frame", offset=0, lost_bytes=len(content))
-    return _Kept(record, view, content)
+    return view, content
 
 
 def _decoded(cluster: Cluster, kept: _Kept) -> LostRows:
-    header = kept.view.header
+    view, content = _content(kept.record)
+    header = view.header
     version = cluster.ledger.tables.schema(header.schema)
     if version is None:
-        raise CorruptFrameError(f"{kept.record.copy} has an unknown schema", offset=0, lost_bytes=len(kept.content))
-    payload = memoryview(kept.content)[kept.view.payload_begin : kept.view.end]
-    return LostRows(header.group, header.commit_hi, version, decode_payload(payload, version))
+        raise CorruptFrameError(f"{kept.record.copy} has an unknown schema", offset=0, lost_bytes=len(content))
+    batch = decode_payload(memoryview(content)[view.payload_begin : view.end], version)
+    return LostRows(header.group, header.commit_hi, version, batch)
 
 
-def _succession(cluster: Cluster, record: Quarantined) -> Succession:
+def _succession(cluster: Cluster, name: str) -> Succession:
     known = cluster.ledger.successions.known().all
-    found = next((each for each in known if str(each) == record.succession), None)
+    found = next((each for each in known if str(each) == name), None)
     if found is None:
-        raise RequestError(f"the succession {record.succession} is not known here", "See walship status")
+        raise RequestError(f"the succession {name} is not known here", "See walship status")
     return found

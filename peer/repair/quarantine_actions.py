@@ -13,7 +13,7 @@ from pathlib import Path
 from peer.repair.readable import claim_of, is_whole
 from peer.repair.saved_copy import copied
 from replication.config import Config
-from replication.core.frame import check_payload, read_frame
+from replication.core.frame import FrameView, check_payload, read_frame
 from replication.errors import CorruptFrameError, MissingFileError, RequestError
 from replication.files.base import Files
 from replication.ledger.base import Claim, FileRow, Ledger, Quarantined
@@ -33,14 +33,24 @@ def find(frames: Sequence[Quarantined], name: str) -> Quarantined:
     raise RequestError(f"No frame {name} is quarantined", f"Quarantined are {known}; see walship quarantine list")
 
 
-def retry(config: Config, ledger: Ledger, files: Files, frame: Quarantined) -> FileRow:
-    """Try a frame again, for instance after an upgrade. Returns the landing file that has it now.
+def retry(config: Config, ledger: Ledger, files: Files, *frames: Quarantined) -> FileRow:
+    """Try frames of one file again, for instance after an upgrade. Returns the landing file that has them now.
 
     Raises:
-        MissingFileError: its copy is not on this host.
-        CorruptFrameError: its bytes are damaged, so that it can never be applied.
-        RequestError: it belongs to another history of its stream, or its sequence is in another file by now.
+        MissingFileError: a copy is not on this host.
+        CorruptFrameError: a copy's bytes are damaged, so that it can never be applied.
+        RequestError: one belongs to another history of its stream, or its sequence is in another file by now.
     """
+    read = [_read(frame) for frame in frames]
+    row = ledger.files.get(frames[0].file)
+    with copied(config, ledger, files, row.source if row is not None else None, read) as made:
+        places = [(frame.file, frame.begin) for frame in frames]
+        ledger.replay.requeue(dict(zip(places, made.claims, strict=True)), made.row.file)
+    return made.row
+
+
+def _read(frame: Quarantined) -> tuple[FrameView, bytes]:
+    """A frame's copy, which must be whole."""
     try:
         content = Path(frame.copy).read_bytes()
     except OSError as error:
@@ -56,10 +66,7 @@ def retry(config: Config, ledger: Ledger, files: Files, frame: Quarantined) -> F
         raise CorruptFrameError(f"{frame.copy}: {error.what}", remedy, offset=0, lost_bytes=len(content)) from None
     if view is None or view.end != len(content):
         raise CorruptFrameError(f"{frame.copy} is no whole frame", remedy, offset=0, lost_bytes=len(content))
-    row = ledger.files.get(frame.file)
-    with copied(config, ledger, files, row.source if row is not None else None, [(view, content)]) as made:
-        ledger.replay.requeue(frame.file, frame.begin, made.claims[0], made.row.file)
-    return made.row
+    return view, content
 
 
 def discard(ledger: Ledger, frame: Quarantined) -> bool:

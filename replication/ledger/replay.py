@@ -115,11 +115,12 @@ class Replay(Protocol):
     def release(self, file: FileId, begin: int) -> None:
         """End a frame's quarantine without applying it: its rows are in its table by other frames."""
 
-    def requeue(self, file: FileId, begin: int, claim: Claim, into: FileId) -> None:
-        """End a frame's quarantine, discarded or not, and have it applied from another file.
+    def requeue(self, copies: Mapping[tuple[FileId, int], Claim], into: FileId) -> None:
+        """End the quarantine of frames, discarded or not, and have them applied from another file.
 
-        ``into`` is a new landing file, OPEN and with nothing registered. It holds a durable copy of the frame at
-        ``claim``'s place. The frame's claim moves to it, and it is CLOSED there, in the same transaction.
+        ``copies`` has the new claim of each, by its old file and offset. ``into`` is a new landing file, OPEN and with
+        nothing registered. It holds a durable copy of each frame at its claim's place. The frames' claims move to it,
+        and it is CLOSED there, in the same transaction.
 
         Raises:
             RequestError: no such frame is quarantined, or it must not be applied; the message says why.

@@ -67,7 +67,7 @@ def test_a_frame_that_is_tried_again_is_pending_once_and_alone(
     if discarded:
         ledger.replay.discard(route.file, BAD, 99)
     into = landing(ledger)
-    ledger.replay.requeue(route.file, BAD, copy_of(1), into)
+    ledger.replay.requeue({(route.file, BAD): copy_of(1)}, into)
     (pending,) = ledger.replay.pending()
     assert (pending.row.file, pending.begin, pending.end) == (into, HEADER, HEADER + FRAME)
     assert pending.row.closed and not pending.duplicates
@@ -80,11 +80,26 @@ def test_a_frame_that_is_tried_again_is_pending_once_and_alone(
     again.land(claims(S, 0, 4, 0))
     assert ledger.replay.pending() == [], "all of it is known"
     with pytest.raises(RequestError, match="is quarantined"):
-        ledger.replay.requeue(route.file, BAD, copy_of(1), landing(ledger))
+        ledger.replay.requeue({(route.file, BAD): copy_of(1)}, landing(ledger))
+
+
+def test_frames_that_are_tried_again_together_are_pending_in_one_file(ledger: Ledger, route: Route) -> None:
+    later = BAD + FRAME
+    ledger.replay.quarantine(Quarantined(route.file, later, later + FRAME, FLIGHTS.uuid, "bad too", "/q/2", 8))
+    into = landing(ledger)
+    first, second = claims(S, 1, 3, HEADER)
+    with pytest.raises(RequestError, match="is quarantined"):
+        ledger.replay.requeue({(route.file, BAD): first, (route.file, later + FRAME): second}, into)
+    assert len(ledger.replay.quarantined()) == 2, "all of them, or none"
+    ledger.replay.requeue({(route.file, BAD): first, (route.file, later): second}, into)
+    (pending,) = ledger.replay.pending()
+    assert (pending.row.file, pending.end) == (into, HEADER + 2 * FRAME) and ledger.replay.quarantined() == []
+    applied(ledger, FLIGHTS, {into: pending.end}, 2)
+    assert ledger.landing.coverage() == {S: Ranges.of((0, 4))}
 
 
 def test_a_replay_that_comes_by_again_passes_over_a_frame_that_moved(ledger: Ledger, route: Route) -> None:
-    ledger.replay.requeue(route.file, BAD, copy_of(1), landing(ledger))
+    ledger.replay.requeue({(route.file, BAD): copy_of(1)}, landing(ledger))
     ledger.replay.rewind(FLIGHTS.uuid, {route.file: HEADER})
     (old,) = [pending for pending in ledger.replay.pending() if pending.row.file == route.file]
     assert old.duplicates == Ranges.of((BAD, BAD + FRAME))
@@ -97,13 +112,13 @@ def test_what_must_not_be_tried_again_is_refused_and_changes_nothing(ledger: Led
     at = group.begin
     ledger.replay.quarantine(Quarantined(other.file, at, at + FRAME, FLIGHTS.uuid, "divergence", "/q/2", 8))
     with pytest.raises(RequestError, match="another history"):
-        ledger.replay.requeue(other.file, at, copy_of(2, "astray"), landing(ledger))
+        ledger.replay.requeue({(other.file, at): copy_of(2, "astray")}, landing(ledger))
     with pytest.raises(RequestError, match="now claimed in another file"):
-        ledger.replay.requeue(route.file, BAD, copy_of(4), landing(ledger))
+        ledger.replay.requeue({(route.file, BAD): copy_of(4)}, landing(ledger))
     closed = landing(ledger)
     ledger.files.close(closed, HEADER)
     with pytest.raises(ClosedFileError, match="try again"):
-        ledger.replay.requeue(route.file, BAD, copy_of(1), closed)
+        ledger.replay.requeue({(route.file, BAD): copy_of(1)}, closed)
     assert len(ledger.replay.quarantined()) == 2 and ledger.replay.pending() == []
     assert ledger.landing.coverage() == {S: Ranges.of((0, 4))}
 

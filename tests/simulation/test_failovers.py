@@ -61,7 +61,11 @@ def fail_over(world: World) -> Counter[str]:
     assert west.rows() == world.rows([*counting, *newer])
     decided = chance.choice(("merge", "discard", "none"))
     if decided == "merge":
+        places = {(kept.table, kept.file) for kept in west.ledger.replay.quarantined()}
+        landed_in = sum(row.source is not None for row in west.ledger.files.all())
         lost_writes.merge(west.handle)
+        merged_in = sum(row.source is not None for row in west.ledger.files.all()) - landed_in
+        assert merged_in <= len(places)  # not one for each frame
         west.apply()
         assert west.rows() == world.rows([*world.acked, *newer])
         assert not lost_rows(world)

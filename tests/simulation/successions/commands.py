@@ -17,6 +17,7 @@ from peer.failover.loss import Loss
 from peer.failover.lost_writes import discard_refusal
 from peer.failover.role_change import RoleChange
 from peer.status.members import await_writers
+from replication.commit.leases import Leases
 from replication.coordination.session import Coordination
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId
@@ -231,3 +232,12 @@ def patch(patched: pytest.MonkeyPatch, world: World) -> None:
     patched.setattr(switching, "await_writers", stopped)
     patched.setattr(switching, "await_registered", lambda *_: None)
     patched.setattr(switching, "pending_bytes", lambda context, peer: context.cluster.site.pending(world.sites[peer]))
+    end = Leases.__exit__
+
+    def ended(leases: Leases, *of: Any) -> None:
+        end(leases, *of)
+        with world.undisturbed():  # others see that the process is gone, however it ended
+            held = [each.id for each in leases.store.sequences() if each.owner == leases.owner]
+            leases.store.release(leases.owner, held)
+
+    patched.setattr(Leases, "__exit__", ended)

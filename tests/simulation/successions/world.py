@@ -148,16 +148,22 @@ class World:
         """Others move, while a command or a sync waits; nobody does once everything settles."""
         if self.turning or self.command is None:
             return
-        self.turning = True
-        try:
+        with self.undisturbed():
             for _ in range(self.chance.randint(1, 3)):
                 self.move(without)
             may = self.commanding < _COMMANDS_MAX and (self.commanding > 0 or why == "sync")
             if may and self.chance.random() < 0.1:
                 self.turning = False
                 self.command()
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Calls in the block neither fail nor let others move."""
+        before, self.turning = self.turning, True
+        try:
+            yield
         finally:
-            self.turning = False
+            self.turning = before
 
     def move(self, without: Site | None = None) -> None:
         """One process does one thing."""

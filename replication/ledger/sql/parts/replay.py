@@ -265,11 +265,11 @@ class SqlReplay:
         with self._store.write() as connection:
             connection.execute(schema.quarantined.delete().where(_q.file == str(file), _q.begin == begin))
 
-    def requeue(self, file: FileId, begin: int, claim: Claim, into: FileId) -> None:
+    def requeue(self, copies: Mapping[tuple[FileId, int], Claim], into: FileId) -> None:
         """See ``Replay``."""
         with self._store.write() as connection:
             names = self._names.session(connection)
-            requeue(connection, names, quarantined_row(connection, file, begin), claim, into)
+            requeue(connection, names, copies, into)
         names.keep()
 
     def set_folded(self, table: UUID, upto: int, changes_snapshot: int, at: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +79,16 @@ def quarantined_row(connection: Connection, file: FileId, begin: int) -> Any:
     return row
 
 
-def requeue(connection: Connection, names: KeysInTransaction, held: Any, claim: Claim, into: FileId) -> None:
-    """Move a quarantined frame's claim to ``into``; see ``Replay``."""
+def requeue(
+    connection: Connection, names: KeysInTransaction, copies: Mapping[tuple[FileId, int], Claim], into: FileId
+) -> None:
+    """Move the claims of quarantined frames to ``into``; see ``Replay``."""
+    target = fill(connection, names, into, list(copies.values()))
+    for (file, begin), claim in copies.items():
+        _requeue(connection, names, quarantined_row(connection, file, begin), claim, target)
+
+
+def _requeue(connection: Connection, names: KeysInTransaction, held: Any, claim: Claim, target: int) -> None:
     what = f"sequence {claim.sequence} of {claim.stream}"
     spans = json.loads(held.held)
     if not spans:
@@ -92,7 +100,6 @@ def requeue(connection: Connection, names: KeysInTransaction, held: Any, claim: 
     source, row = _claimed(connection, held, stream, n)
     if row is None:
         raise RequestError(f"{what} is now claimed in another file and applied from there", "Discard this frame")
-    target = fill(connection, names, into, [claim])
     copy = Piece(target, n, n + 1, claim.begin, claim.end, claim.previous, claim.hash)
     replace_claim(connection, row.id, row.stream_id, [*_around(row, held, claim), copy])
     if source is not None:  # in case that file is replayed again
