@@ -25,6 +25,7 @@ from replication.core.coverage import Ranges
 from replication.core.definition.define import typed_table
 from replication.core.ids import StreamId
 from replication.core.roles import Role, RoleState
+from replication.core.routes.carried import InboundRoute
 from replication.errors import CoordinationError, PeerUnavailableError, ReadOnlyClusterError
 from replication.roles.takeover import Takeover, change_role
 from tests.sites import SCHEMA, Site
@@ -257,9 +258,12 @@ def role_pair(folder: Path, tables: tuple[str, ...] = (TABLE,)) -> Iterator[Pair
 def add_tables(pair: Pair, count: int) -> None:
     """More tables that go from east to west, with open routes, by the ledgers alone."""
     east, west = pair.east.site, pair.west.site
-    for number in range(count):
-        spec = typed_table(f"ops.t{number}", SCHEMA, ["id"], uuids=iter(uuid4, None))
-        for site in (east, west):
+    specs = [typed_table(f"ops.t{number}", SCHEMA, ["id"], uuids=iter(uuid4, None)) for number in range(count)]
+    for site in (east, west):
+        for spec in specs:
             site.ledger.tables.create(spec)
-        (rule,) = east.ledger.rules.enable("west", spec.uuid, ["default"], spec.name, east.term)
-        west.ledger.landing.declare_route(east.cluster, spec.uuid, "default", rule.generation, {})
+    east.ledger.rules.enable_all("west", {spec.uuid: ["default"] for spec in specs}, east.term)
+    generations = {(rule.table, rule.group): rule.generation for rule in east.ledger.rules.all()}
+    west.ledger.landing.declare_routes(
+        [InboundRoute(east.cluster, table, group, number) for (table, group), number in generations.items()]
+    )

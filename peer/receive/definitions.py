@@ -5,7 +5,7 @@ The memory is a cache of the ledger, which decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from replication import log
@@ -32,6 +32,12 @@ class Definitions:
     def refresh(self) -> None:
         """Read the live tables again, so that dropped ones are refused. Also called every few seconds."""
         self._tables = frozenset(spec.uuid for spec in self._ledger.tables.all())
+
+    def read(self, tables: Collection[UUID]) -> dict[UUID, TableSpec]:
+        """Read the definitions here of some tables, dropped ones included, and which schema versions are known."""
+        found = self._ledger.tables.definitions(tables)
+        self._schemas.update(version.hash for _, versions in found.values() for version in versions)
+        return {table: spec for table, (spec, _) in found.items()}
 
     def has_table(self, table: UUID) -> bool:
         """Return whether a table is live here."""

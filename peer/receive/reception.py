@@ -7,28 +7,26 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from uuid import UUID
 from weakref import WeakSet
 
-from peer.grants.rights import CallerRights, check_own, check_table
+from peer.grants.rights import CallerRights, check_own
 from peer.grants.scope import RouteKey, StreamScope
 from peer.receive.admission import Admission
 from peer.receive.definitions import Definitions
 from peer.receive.inbound_stream import InboundStream
 from peer.receive.landing import Landing
 from peer.receive.range_reads import RangeReads
+from peer.receive.routes import Routes
 from peer.receive.successions import SuccessionDoor
 from peer.status.drills import drill_health
 from peer.status.replay_report import silence
 from replication import __version__, log
 from replication.core.coverage import Ranges
-from replication.core.definition.define import unusable_name
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.grants import Caller, Grant
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import RoleState
-from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
 from replication.core.succession import Succession, check_epoch
@@ -84,6 +82,7 @@ class Reception:
         self._waits, self._lock = threading.BoundedSemaphore(_WAITS_MAX), threading.Lock()
         self._streams: WeakSet[InboundStream] = WeakSet()
         self._definitions = Definitions(ledger)
+        self._routes = Routes(ledger, self._definitions)
         self._admission = Admission(ledger, self._definitions, message_bytes_max, commit_ahead_max_s)
         self._scopes: WeakSet[StreamScope] = WeakSet()
         self._replicated, self._described_until_s = dict[ClusterId, int](), 0.0
@@ -193,8 +192,8 @@ class Reception:
             ).error()
         self._definitions.refresh()
         with self._counted(caller):
-            grant = self._rights.of_sender(caller, (), ())
-            self._open_route(grant, route, self._declared(source))
+            for refused in self._routes.open(self._rights.of_sender(caller, (), ()), [route]).values():
+                raise refused.error()
 
     def take_over(self, asked: TakeOver, caller: Caller) -> None:
         """Originate in place of the caller, or get ready for it."""
@@ -216,10 +215,11 @@ class Reception:
         check_own(caller, [file.cluster for file, _ in hello.files])
         self._check_hello(hello)
         self._definitions.refresh()  # a table dropped just now is refused, not landed
-        declared = self._declared(hello.source)
-        self._close_ended(hello, declared)
+        self._routes.close_ended(hello)
         self._forget_former(hello)
-        refused = self._open_routes(hello, grant, declared)
+        refused = self._routes.open(grant, hello.routes)
+        for each in refused.values():
+            self._count(hello.source.name, each.error())
         self._successions.learn(hello)
         found = self._ledger.salvage.losses([file for file, _ in hello.files])
         lost = {file: FileStatus(reported(there), losses) for file, (losses, there) in found.items()}
@@ -309,21 +309,6 @@ class Reception:
                 "The worker has not seen a role change yet; it reads its role and opens the stream again",
             ).error()
 
-    def _declared(self, source: ClusterId) -> dict[tuple[UUID, str], InboundRoute]:
-        """Return the open routes of a source in the ledger, by (table, group)."""
-        return {(route.table, route.group): route for route in self._ledger.landing.routes() if route.source == source}
-
-    def _close_ended(self, hello: Hello, declared: dict[tuple[UUID, str], InboundRoute]) -> None:
-        """Close the routes that are not in ``hello``, except those newer than its generation."""
-        named = {(route.spec.uuid, route.group) for route in hello.routes}
-        newest = max((route.generation for route in hello.routes), default=0)
-        newest = max(newest, hello.generation)
-        for key, route in list(declared.items()):
-            if key not in named and route.generation <= newest:
-                self._ledger.landing.close_route(hello.source, *key, route.generation)
-                del declared[key]
-                _log.info("route_closed", source=str(hello.source), table=str(route.table), group=route.group)
-
     def _forget_former(self, hello: Hello) -> None:
         """Forget the sender's former ids: they send nothing more, so replicated time does not wait for them."""
         routes = self._ledger.landing.routes() if hello.former else ()
@@ -331,18 +316,6 @@ class Reception:
             if gone.name == hello.source.name and gone != hello.source:
                 self._ledger.time.forget(gone)
                 _log.info("former_forgotten", source=str(hello.source), former=str(gone))
-
-    def _open_routes(
-        self, hello: Hello, grant: Grant, declared: Mapping[tuple[UUID, str], InboundRoute]
-    ) -> dict[tuple[UUID, str], Refusal]:
-        refused: dict[tuple[UUID, str], Refusal] = {}
-        for route in hello.routes:
-            try:
-                self._open_route(grant, route, declared)
-            except PeerRefusedError as error:
-                self._count(hello.source.name, error)
-                refused[route.spec.uuid, route.group] = replace(Refusal.of(error), table=route.spec.uuid)
-        return refused
 
     def _resume(self, hello: Hello, lost: Mapping[FileId, FileStatus], generation: int) -> dict[FileId, FileStatus]:
         """Return the ranges of the files in ``hello`` that need not be sent again."""
@@ -356,44 +329,4 @@ class Reception:
     def _open_keys(self, hello: Hello, refused: Collection[RouteKey]) -> set[RouteKey]:
         """Return the routes that are open to the sender of ``hello``, by that or by another stream or call."""
         opened = {(route.spec.uuid, route.group) for route in hello.routes if not route.closed}
-        return {*opened.difference(refused), *self._declared(hello.source)}
-
-    def _open_route(self, grant: Grant, route: Route, declared: Mapping[tuple[UUID, str], InboundRoute]) -> None:
-        source, own = grant.cluster, self._ledger.cluster
-        if route.closed:
-            self._ledger.landing.close_route(source, route.spec.uuid, route.group, route.generation)
-            _log.info("route_closed", source=str(source), table=str(route.spec.uuid), group=route.group)
-            return
-        self._check_names(source, route)
-        spec = replace(route.spec, name=route.remote_table)
-        here = self._ledger.tables.by_uuid(spec.uuid)
-        check_table(grant, own, spec.name if here is None else here.name)
-        self._definitions.create(source, spec, may_define=grant.defines)
-        self._definitions.learn((spec, *route.schemas), may_define=grant.defines, source=source.name)
-        known = declared.get((spec.uuid, route.group))
-        carried = tuple(each for each in route.carried if self._may_carry(grant, each, route.carried))
-        wanted = (route.generation, dict(route.required_from), dict(route.acknowledged), carried, route.phase)
-        if known is None or wanted != (
-            known.generation,
-            dict(known.required_from),
-            dict(known.acknowledged),
-            known.carried,
-            known.phase,
-        ):
-            self._ledger.landing.declare_route(source, spec.uuid, route.group, *wanted)
-
-    def _may_carry(self, grant: Grant, one: Carried, declared: Sequence[Carried]) -> bool:
-        """Return whether a route may carry an origin: it is not this cluster, and the sender may forward it."""
-        is_own = one.origin.name == self._ledger.cluster.name and one.origin not in self._ledger.former
-        return not is_own and grant.forwards(one.origin, {each.origin for each in declared})
-
-    def _check_names(self, source: ClusterId, route: Route) -> None:
-        """Check table names again: they become folders and catalog names, and the sender is not trusted."""
-        for name in (route.remote_table, route.spec.name):
-            if unusable := unusable_name(name):
-                raise Refusal(
-                    Reason.TABLE_CONFLICT,
-                    f"{self._ledger.cluster.name} refuses this table name: {unusable}",
-                    f"Send the table under another name: on {source.name}, disablereplication, then"
-                    " enablereplication --remote-table namespace.name",
-                ).error()
+        return {*opened.difference(refused), *self._routes.declared(hello.source)}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 from uuid import UUID
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.phase import Phase
-from replication.core.routes.carried import Carried, InboundRoute
+from replication.core.routes.carried import InboundRoute
 from replication.ledger.files import FileRow
 
 
@@ -41,22 +40,12 @@ class LandingRecords(Protocol):
     def newest(self, cluster: ClusterId) -> tuple[FileId, ...]:
         """The highest file of a cluster, per host slot, that this ledger has frames or received ranges of."""
 
-    def declare_route(
-        self,
-        source: ClusterId,
-        table: UUID,
-        group: str,
-        generation: int,
-        required_from: Mapping[FileId, int],
-        acknowledged: Mapping[FileId, Ranges] | None = None,
-        carried: Sequence[Carried] = (),
-        phase: Phase = Phase.LIVE,
-    ) -> None:
-        """Store a sender's route: the first sequence it requires in each WAL, 0 by default, and acknowledged gaps.
+    def declare_routes(self, routes: Sequence[InboundRoute]) -> None:
+        """Store routes of one sender in one transaction; their ``last_seen`` is not read.
 
-        A route requires the sender's own WALs and those of the origins in ``carried``. A newer generation replaces an
-        older one. The same generation replaces an open route, but never returns to an earlier phase. An older one
-        changes nothing. The table's replicated time does not advance while the sender's rule is not LIVE.
+        A newer generation replaces an older one. The same generation replaces an open route, but never returns to an
+        earlier phase. An older one changes nothing. The table's replicated time does not advance while the sender's
+        rule is not LIVE.
         """
 
     def routes(self) -> list[InboundRoute]:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
+from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import (
     ClosedFileError,
@@ -233,7 +234,7 @@ def test_a_source_remembers_its_highest_term(stores: Stores) -> None:
 def test_a_notice_arrives_with_its_registration(ledger: Ledger, route: Route) -> None:
     group = route.group(claims(S, 0, 1, 0))
     notice = ClosedNotice(50, ((S, 0),))
-    ledger.landing.declare_route(EAST, FLIGHTS.uuid, "default", 1, {})
+    ledger.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 1)])
     with_notice = Landed(
         group.file, group.begin, group.end, wal(), group.begin, group.end, group.claims, ((EAST, notice),)
     )

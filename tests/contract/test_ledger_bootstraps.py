@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from replication.core.coverage import Interval, Ranges
-from replication.core.ids import FileId
+from replication.core.ids import ClusterId, FileId
 from replication.core.routes.bootstrap import Coverage, Forgotten
+from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import DivergenceError, MissingFileError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, Ledger, PeerProgress, Phase, Quarantined
@@ -164,20 +165,22 @@ def test_replicated_time_does_not_rise_while_a_sender_bootstraps_or_has_lost_row
         found = ledger.time.replicated(FLIGHTS.uuid)[EAST]
         return found.t, found.held_by
 
-    declare = ledger.landing.declare_route
+    def declare(source: ClusterId, generation: int, phase: Phase) -> None:
+        ledger.landing.declare_routes([InboundRoute(source, FLIGHTS.uuid, "default", generation, phase=phase)])
+
     for phase, expected in (
         (Phase.BOOTSTRAPPING, (0, f"table {FLIGHTS.uuid} is being bootstrapped from east")),
         (Phase.LIVE, (50, "")),
         (Phase.BOOTSTRAPPING, (50, "")),  # an older word of the same generation
     ):
-        declare(EAST, FLIGHTS.uuid, "default", 1, {}, phase=phase)
+        declare(EAST, 1, phase)
         assert now() == expected
-    declare(EAST, FLIGHTS.uuid, "default", 1, {}, phase=Phase.NEEDS_BOOTSTRAP)
+    declare(EAST, 1, Phase.NEEDS_BOOTSTRAP)
     assert now()[0] == 0 and "walship bootstrap" in now()[1]
-    declare(EAST, FLIGHTS.uuid, "default", 2, {}, phase=Phase.BOOTSTRAPPING)
-    declare(EAST, FLIGHTS.uuid, "default", 2, {})
+    declare(EAST, 2, Phase.BOOTSTRAPPING)
+    declare(EAST, 2, Phase.LIVE)
     assert now() == (50, "")
-    declare(NORTH, FLIGHTS.uuid, "default", 1, {}, phase=Phase.BOOTSTRAPPING)
+    declare(NORTH, 1, Phase.BOOTSTRAPPING)
     ledger.landing.close_route(NORTH, FLIGHTS.uuid, "default", 1)
     assert now() == (50, "")
 

@@ -6,6 +6,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
+from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import ClosedFileError, RequestError
 from replication.ledger.base import Claim, FileKind, Ledger, Quarantined
@@ -21,7 +22,7 @@ def route(ledger: Ledger) -> Route:
     """Four frames of one registration landed and applied, but for the second, which is quarantined."""
     ledger.tables.create(FLIGHTS)
     made = Route(ledger)
-    ledger.landing.declare_route(EAST, FLIGHTS.uuid, "default", 1, {})
+    ledger.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 1)])
     made.land(claims(S, 0, 4, 0))
     ledger.replay.quarantine(Quarantined(made.file, BAD, BAD + FRAME, FLIGHTS.uuid, "unknown schema", "/q/1", 7))
     applied(ledger, FLIGHTS, {made.file: made.at})

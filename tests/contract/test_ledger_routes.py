@@ -6,7 +6,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
-from replication.core.routes.carried import Carried
+from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
 from replication.ledger.base import Claim, Ledger, Quarantined, Readable
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, applied, claims, table, wal
@@ -22,8 +22,12 @@ def flights(ledger: Ledger) -> None:
 
 
 def declare(ledger: Ledger, generation: int, carried: tuple[Carried, ...] = (), required_from: int = 0) -> None:
-    ledger.landing.declare_route(
-        EAST, FLIGHTS.uuid, "default", generation, {FAR: required_from} if required_from else {}, None, carried
+    ledger.landing.declare_routes(
+        [
+            InboundRoute(
+                EAST, FLIGHTS.uuid, "default", generation, {FAR: required_from} if required_from else {}, {}, carried
+            )
+        ]
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replication.core.coverage import Ranges
+from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.succession import Succession
 from replication.errors import SuccessionError
@@ -33,7 +34,7 @@ def landed(ledger: Ledger, frames: int = 3) -> Route:
     """Frames of east's, of which it announced two more."""
     ledger.tables.create(FLIGHTS)
     made = Route(ledger)
-    ledger.landing.declare_route(EAST, FLIGHTS.uuid, "default", 1, {})
+    ledger.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 1)])
     made.land(claims(S, 0, frames, 0))
     applied(ledger, FLIGHTS, {made.file: made.at})
     ledger.time.note_closed(EAST, ClosedNotice(10, ((S, frames - 1),)))

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, FileId, StreamId
+from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import ClosedNotice, Replicated
 from replication.ledger.base import FileKind, Grown, Ledger, Quarantined
 from replication.ledger.sql.queries.freshness import NOTICES_MAX
@@ -97,8 +98,10 @@ def test_own_replicated_time_follows_the_own_replay(sending: Ledger) -> None:
 def test_replicated_time_needs_what_open_routes_require_and_no_more(sending: Ledger) -> None:
     route = Route(sending)
     unsent = stream(WEATHER, wal(), "first")
-    sending.landing.declare_route(EAST, FLIGHTS.uuid, "default", 3, {wal(): 2}, {wal(): Ranges.of((4, 5))})
-    sending.landing.declare_route(EAST, FLIGHTS.uuid, "default", 2, {})  # older: changes nothing
+    sending.landing.declare_routes(
+        [InboundRoute(EAST, FLIGHTS.uuid, "default", 3, {wal(): 2}, {wal(): Ranges.of((4, 5))})]
+    )
+    sending.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 2)])  # older: changes nothing
     sending.time.note_closed(EAST, ClosedNotice(10, ((S, 3), (unsent, 8))))
     sending.time.note_closed(EAST, ClosedNotice(20, ((S, 6),)))
     assert "not arrived: sequences [2, 4) of WAL east/h0/000000000000" in sending.time.replicated()[EAST].held_by
@@ -113,7 +116,7 @@ def test_replicated_time_needs_what_open_routes_require_and_no_more(sending: Led
     assert every.keys() == {WEST, EAST} and every[EAST] == Replicated(20)
     sending.landing.close_route(EAST, FLIGHTS.uuid, "default", 3)
     assert sending.time.replicated()[EAST] == Replicated(20)
-    sending.landing.declare_route(EAST, FLIGHTS.uuid, "default", 4, {wal(): 6})
+    sending.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 4, {wal(): 6})])
     assert "[6, 7)" in sending.time.replicated()[EAST].held_by
 
 
@@ -121,7 +124,7 @@ def test_a_quarantined_frame_holds_the_replicated_time_of_its_own_table(sending:
     route = Route(sending)
     other = stream(WEATHER, wal(), "first")
     for spec, of in ((FLIGHTS, S), (WEATHER, other)):
-        sending.landing.declare_route(EAST, spec.uuid, of.group, 1, {})
+        sending.landing.declare_routes([InboundRoute(EAST, spec.uuid, of.group, 1)])
     route.land(claims(S, 0, 1, 0), claims(other, 0, 1, 0))
     sending.replay.quarantine(Quarantined(route.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "bad", "/q/1", 1))
     for spec in (FLIGHTS, WEATHER):
@@ -138,7 +141,7 @@ def test_a_quarantined_frame_holds_the_replicated_time_of_its_own_table(sending:
 
 def test_notices_are_thinned_without_losing_what_they_require(sending: Ledger) -> None:
     route = Route(sending)
-    sending.landing.declare_route(EAST, FLIGHTS.uuid, "default", 1, {})
+    sending.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 1)])
     total = 2 * NOTICES_MAX
     for n in range(total):
         sending.time.note_closed(EAST, ClosedNotice(n + 1, ((S, n),)))
@@ -157,7 +160,7 @@ def test_notices_are_thinned_without_losing_what_they_require(sending: Ledger) -
 def test_replicated_time_that_is_held_stays_where_it_is_for_every_table(sending: Ledger) -> None:
     route, other = Route(sending), stream(WEATHER, wal(), "first")
     for spec, of in ((FLIGHTS, S), (WEATHER, other)):
-        sending.landing.declare_route(EAST, spec.uuid, of.group, 1, {})
+        sending.landing.declare_routes([InboundRoute(EAST, spec.uuid, of.group, 1)])
     route.land(claims(S, 0, 3, 0), claims(other, 0, 8, 0))
     for spec in (FLIGHTS, WEATHER):
         applied(sending, spec, {route.file: route.at})

@@ -25,7 +25,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.grants import Caller
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import RoleState
-from replication.core.routes.carried import carried_onward
+from replication.core.routes.carried import InboundRoute, carried_onward
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.succession import Succession, Successions, contested
 from replication.errors import (
@@ -247,8 +247,8 @@ class Site:
         for rule in routes:
             route = known.get((rule.table, rule.group))
             if route is None or {c.origin for c in route.carried} != {c.origin for c in carried}:
-                self.ledger.landing.declare_route(
-                    hello.source, rule.table, rule.group, rule.generation, {}, carried=carried
+                self.ledger.landing.declare_routes(
+                    [InboundRoute(hello.source, rule.table, rule.group, rule.generation, {}, carried=carried)]
                 )
         self.door.learn(hello)
         scope = SimpleNamespace(caller=SimpleNamespace(cluster=hello.source))

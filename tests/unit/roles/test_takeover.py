@@ -11,7 +11,7 @@ from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
-from replication.core.routes.carried import Carried
+from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.succession import Succession
 from replication.errors import SuccessionError
 from replication.ledger.base import Peer
@@ -36,7 +36,7 @@ def of(origin: ClusterId, successor: ClusterId, epoch: int = 2) -> Succession:
 
 
 def test_a_cluster_that_carries_no_frames_of_the_origin_cannot_end_its_epochs(takeover: Takeover) -> None:
-    takeover.ledger.landing.declare_route(WEST, TABLE, "default", 1, {})
+    takeover.ledger.landing.declare_routes([InboundRoute(WEST, TABLE, "default", 1)])
     with pytest.raises(SuccessionError, match="west reports that west took over from east, which it cannot know"):
         takeover.learn(of(EAST, WEST), WEST)
     assert takeover.ledger.successions.known().all == ()
@@ -45,7 +45,9 @@ def test_a_cluster_that_carries_no_frames_of_the_origin_cannot_end_its_epochs(ta
 
 def test_the_origin_or_a_route_that_carries_it_is_believed(takeover: Takeover) -> None:
     takeover.learn(of(EAST, WEST), EAST)
-    takeover.ledger.landing.declare_route(WEST, TABLE, "default", 1, {}, carried=(Carried(NORTH, (NORTH, WEST)),))
+    takeover.ledger.landing.declare_routes(
+        [InboundRoute(WEST, TABLE, "default", 1, {}, carried=(Carried(NORTH, (NORTH, WEST)),))]
+    )
     takeover.learn(of(NORTH, WEST), WEST)
     assert {each.origin for each in takeover.ledger.successions.known().all} == {EAST, NORTH}
 
@@ -71,7 +73,9 @@ def test_a_cluster_with_a_newer_epoch_does_not_take_over_and_stores_nothing(take
 
 def test_a_second_successor_under_one_epoch_is_kept_as_a_contradiction(takeover: Takeover) -> None:
     takeover.learn(of(EAST, WEST), EAST)
-    takeover.ledger.landing.declare_route(NORTH, TABLE, "default", 1, {}, carried=(Carried(EAST, (EAST, NORTH)),))
+    takeover.ledger.landing.declare_routes(
+        [InboundRoute(NORTH, TABLE, "default", 1, {}, carried=(Carried(EAST, (EAST, NORTH)),))]
+    )
     for _ in range(2):
         with pytest.raises(SuccessionError, match="two clusters have taken over"):
             takeover.learn(of(EAST, NORTH), NORTH)

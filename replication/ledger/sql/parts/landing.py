@@ -11,7 +11,7 @@ from replication.core.coverage import Ranges, Span
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
-from replication.core.routes.carried import Carried, InboundRoute
+from replication.core.routes.carried import InboundRoute
 from replication.ledger.base import FileRow
 from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.queries.freshness import open_routes, route_columns
@@ -122,41 +122,24 @@ class SqlLandingRecords:
                     found[file.slot] = max(file, found.get(file.slot, file))
         return tuple(found.values())
 
-    def declare_route(
-        self,
-        source: ClusterId,
-        table: UUID,
-        group: str,
-        generation: int,
-        required_from: Mapping[FileId, int],
-        acknowledged: Mapping[FileId, Ranges] | None = None,
-        carried: Sequence[Carried] = (),
-        phase: Phase = Phase.LIVE,
-    ) -> None:
+    def declare_routes(self, routes: Sequence[InboundRoute]) -> None:
         """See ``LandingRecords``."""
-        values = {
-            "generation": generation,
-            "closed": False,
-            "phase": phase.value,
-            **route_columns(required_from, acknowledged or {}, carried),
-        }
-        here = (_route.source == str(source)) & (_route.table_uuid == str(table)) & (_route.table_group == group)
+        if not routes:
+            return
+        source = routes[0].source
         with self._store.write() as connection:
-            known = connection.scalar(sa.select(_route.phase).where(here, _route.generation == generation))
-            if known is not None and _PHASES.index(Phase(known)) > _PHASES.index(phase):
-                values["phase"] = known
-            insert = insert_into(connection, schema.routes).values(
-                source=str(source), table_uuid=str(table), table_group=group, **values
-            )
-            connection.execute(
-                insert.on_conflict_do_update(
-                    index_elements=["source", "table_uuid", "table_group"],
-                    set_=values,
-                    where=(_route.generation < generation) | ((_route.generation == generation) & ~_route.closed),
-                )
-            )
-            for each in carried:
-                of_origin = insert_into(connection, schema.carriers).values(source=str(source), origin=str(each.origin))
+            kept = sa.select(_route.table_uuid, _route.table_group, _route.generation, _route.phase)
+            known = {tuple(row[:3]): row.phase for row in connection.execute(kept.where(_route.source == str(source)))}
+            insert = insert_into(connection, schema.routes)
+            new = insert.excluded
+            newer = (_route.generation < new.generation) | ((_route.generation == new.generation) & ~_route.closed)
+            names = ("generation", "closed", "phase", "required_from", "acknowledged", "carried")
+            columns = {name: new[name] for name in names}
+            keys = ["source", "table_uuid", "table_group"]
+            upsert = insert.on_conflict_do_update(index_elements=keys, set_=columns, where=newer)
+            connection.execute(upsert, [_row_of(route, known) for route in routes])
+            for origin in {each.origin for route in routes for each in route.carried}:
+                of_origin = insert_into(connection, schema.carriers).values(source=str(source), origin=str(origin))
                 connection.execute(of_origin.on_conflict_do_nothing())
             self._last_seen.note(connection, source)
 
@@ -214,3 +197,11 @@ class SqlLandingRecords:
         with self._store.read() as connection:
             rows = connection.execute(sa.select(name, schema.meta.c.value).where(name.startswith(_REFUSED))).all()
         return {row.name.removeprefix(_REFUSED): row.value for row in rows}
+
+
+def _row_of(route: InboundRoute, known: Mapping[tuple[object, ...], str]) -> dict[str, object]:
+    """A route's row; a route in a later phase of the same generation stays in that phase."""
+    key = str(route.table), route.group, route.generation
+    phase = max(route.phase, Phase(known.get(key, route.phase)), key=_PHASES.index)
+    values: dict[str, object] = {"source": str(route.source), "table_uuid": key[0], "table_group": key[1]}
+    return values | {"generation": key[2], "closed": False, "phase": phase.value, **route_columns(route)}

@@ -309,15 +309,13 @@ def acknowledged(connection: Connection, *tables: UUID) -> dict[tuple[UUID, str]
     return losses
 
 
-def route_columns(
-    required_from: Mapping[FileId, int], acknowledged: Mapping[FileId, Ranges], carried: Iterable[Carried]
-) -> dict[str, str]:
+def route_columns(route: InboundRoute) -> dict[str, str]:
     """A route's text columns."""
     return {
-        "required_from": json.dumps({str(wal): first for wal, first in required_from.items()}),
-        "acknowledged": json.dumps({str(wal): list(ranges) for wal, ranges in acknowledged.items()}),
+        "required_from": json.dumps({str(wal): first for wal, first in route.required_from.items()}),
+        "acknowledged": json.dumps({str(wal): list(ranges) for wal, ranges in route.acknowledged.items()}),
         "carried": json.dumps(
-            [[str(c.origin), [str(hop) for hop in c.path], c.silent_since, c.awaits_bootstrap] for c in carried]
+            [[str(c.origin), [str(hop) for hop in c.path], c.silent_since, c.awaits_bootstrap] for c in route.carried]
         ),
     }
 

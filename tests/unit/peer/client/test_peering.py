@@ -19,6 +19,7 @@ from peer.client.contacts import Contacts, known_peer, meant_by
 from peer.client.peering import Peering
 from replication import __version__
 from replication.core.ids import ClusterId
+from replication.core.routes.carried import InboundRoute
 from replication.errors import PeerExistsError, PeerRefusedError, PeerUnavailableError, RequestError
 from replication.ledger.base import Peer, ReplayCheckpoint
 from replication.link.base import PROTOCOL
@@ -233,7 +234,7 @@ def test_a_second_definition_forgets_the_former_incarnation_when_the_first_was_k
     east: Site, shell: _Shell
 ) -> None:
     spec, former = east.ledger.tables.get("ops.sent"), ClusterId("west", uuid4())
-    east.ledger.landing.declare_route(former, spec.uuid, "default", 1, {})
+    east.ledger.landing.declare_routes([InboundRoute(former, spec.uuid, "default", 1)])
     assert former in east.ledger.time.replicated(spec.uuid)
     shell.run(definecluster, "west", "zk:2181/west")
     assert former not in east.ledger.time.replicated(spec.uuid)

@@ -23,6 +23,7 @@ from replication.coordination.paths import MemberKind
 from replication.coordination.witness import Witness
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
+from replication.core.routes.carried import InboundRoute
 from replication.core.succession import Succession, Successions
 from replication.errors import CoordinationError, RequestError, StepFailedError, SuccessionError
 from replication.ledger.base import Peer
@@ -44,7 +45,7 @@ class West:
         self.coordination.establish(WEST, "1", role=RoleState(Role.STANDBY, 2))
         self.ledger.rules.define(Peer("east", "zk:2181/walship/east", EAST), 0)
         self.ledger.tables.create(table())
-        self.ledger.landing.declare_route(EAST, table().uuid, "default", 1, {})
+        self.ledger.landing.declare_routes([InboundRoute(EAST, table().uuid, "default", 1)])
         monkeypatch.setattr(lease, "witness_of", lambda config: self.witness)
         monkeypatch.setattr(lease, "time", SimpleNamespace(sleep=self.waited.append))
 

@@ -17,6 +17,7 @@ from replication.coordination.memory import MemoryEnsemble
 from replication.core.ids import ClusterId
 from replication.core.phase import Phase
 from replication.core.roles import Role, RoleState
+from replication.core.routes.carried import InboundRoute
 from replication.errors import RequestError
 from replication.ledger.base import Peer
 from replication.ledger.sql.memory import MemoryLedger
@@ -35,7 +36,7 @@ def change() -> Iterator[RoleChange]:
         ledger.rules.define(Peer("east", "zk:2181/walship/east", EAST), 0)
         for spec, phase in ((table(), Phase.BOOTSTRAPPING), (table("ops.weather"), Phase.LIVE)):
             ledger.tables.create(spec)
-            ledger.landing.declare_route(EAST, spec.uuid, "default", 1, {}, phase=phase)
+            ledger.landing.declare_routes([InboundRoute(EAST, spec.uuid, "default", 1, {}, phase=phase)])
         config = Config.model_validate({"cluster": {"name": "west"}})
         cluster = SimpleNamespace(
             id=WEST, name="west", ledger=ledger, coordination=coordination, config=config, tables=ledger.tables.all

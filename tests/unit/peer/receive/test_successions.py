@@ -14,6 +14,7 @@ from replication.coordination.session import Coordination
 from replication.core.grants import Caller, Grant
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
+from replication.core.routes.carried import InboundRoute
 from replication.core.succession import Succession
 from replication.errors import PeerRefusedError, SuccessionError
 from replication.ledger.base import Peer
@@ -37,7 +38,7 @@ class Place:
         coordination.establish(OWN, "1", role=STANDBY)
         spec = table()
         self.ledger.tables.create(spec)
-        self.ledger.landing.declare_route(EAST, spec.uuid, "default", 1, {})
+        self.ledger.landing.declare_routes([InboundRoute(EAST, spec.uuid, "default", 1)])
         self.door = SuccessionDoor(self.ledger, CallerRights(self.ledger), Takeover(self.ledger, coordination))
 
     @property

@@ -13,6 +13,7 @@ import pytest
 
 from peer.grants.rights import digest_of
 from replication.core.ids import ClusterId
+from replication.core.routes.carried import InboundRoute
 from replication.errors import FormatError, RequestError
 from replication.ledger.base import Peer
 from replication.ledger.sql.memory import MemoryLedger
@@ -66,7 +67,7 @@ def test_what_policy_grants_is_listed_too(ledger: MemoryLedger, walship: Callabl
     ledger.rules.define(Peer("north", "zk:2181/n", NORTH), 0)
     spec = table()
     ledger.tables.create(spec)
-    ledger.landing.declare_route(EAST, spec.uuid, "default", 1, {})
+    ledger.landing.declare_routes([InboundRoute(EAST, spec.uuid, "default", 1)])
     assert [(row["name"], row["by"]) for row in walship(grants_list)] == [("east", "same user"), ("north", "peer")]
 
 

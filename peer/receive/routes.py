@@ -1,0 +1,105 @@
+"""The routes that senders declare: opened with their tables, definitions and schema versions, and closed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from peer.grants.rights import check_table
+from peer.grants.scope import RouteKey
+from peer.receive.definitions import Definitions
+from replication import log
+from replication.core.definition.define import unusable_name
+from replication.core.definition.schema import TableSpec
+from replication.core.grants import Grant
+from replication.core.ids import ClusterId
+from replication.core.routes.carried import Carried, InboundRoute
+from replication.errors import PeerRefusedError
+from replication.ledger.base import Ledger
+from replication.link.base import Hello, Reason, Refusal, Route
+
+_log = log.get(__name__)
+
+
+class Routes:
+    """The routes into one cluster. Safe for threads."""
+
+    def __init__(self, ledger: Ledger, definitions: Definitions) -> None:
+        self._ledger = ledger
+        self._definitions = definitions
+
+    def declared(self, source: ClusterId) -> dict[RouteKey, InboundRoute]:
+        """Return the open routes of a source, by (table, group)."""
+        return {(route.table, route.group): route for route in self._ledger.landing.routes() if route.source == source}
+
+    def open(self, grant: Grant, routes: Sequence[Route]) -> dict[RouteKey, Refusal]:
+        """Open routes, and close those that say so. On return they are stored; the result has those that are refused.
+
+        A missing table is created with the sender's uuid. What changed is stored in one transaction.
+        """
+        declared = self.declared(grant.cluster)
+        refused: dict[RouteKey, Refusal] = {}
+        changed: list[InboundRoute] = []
+        here = self._definitions.read({route.spec.uuid for route in routes})
+        for route in routes:
+            key = route.spec.uuid, route.group
+            try:
+                if route.closed:
+                    self._close(grant.cluster, key, route.generation)
+                    continue
+                wanted = self._wanted(grant, route, here.get(route.spec.uuid))
+            except PeerRefusedError as error:
+                refused[key] = replace(Refusal.of(error), table=route.spec.uuid)
+                continue
+            known = declared.get(key)
+            if known is None or wanted != replace(known, last_seen=0):
+                changed.append(wanted)
+        self._ledger.landing.declare_routes(changed)
+        return refused
+
+    def close_ended(self, hello: Hello) -> None:
+        """Close the routes that are not in ``hello``, except those newer than its generation."""
+        named = {(route.spec.uuid, route.group) for route in hello.routes}
+        newest = max([hello.generation, *(route.generation for route in hello.routes)])
+        for key, route in self.declared(hello.source).items():
+            if key not in named and route.generation <= newest:
+                self._close(hello.source, key, route.generation)
+
+    def _close(self, source: ClusterId, key: RouteKey, generation: int) -> None:
+        self._ledger.landing.close_route(source, *key, generation)
+        _log.info("route_closed", source=str(source), table=str(key[0]), group=key[1])
+
+    def _wanted(self, grant: Grant, route: Route, here: TableSpec | None) -> InboundRoute:
+        """Return the route to store, once the table and its definitions are. Raises PeerRefusedError."""
+        source = grant.cluster
+        self._check_names(source, route)
+        spec = replace(route.spec, name=route.remote_table)
+        check_table(grant, self._ledger.cluster, spec.name if here is None else here.name)
+        self._definitions.create(source, spec, may_define=grant.defines)
+        self._definitions.learn((spec, *route.schemas), may_define=grant.defines, source=source.name)
+        return InboundRoute(
+            source,
+            spec.uuid,
+            route.group,
+            route.generation,
+            dict(route.required_from),
+            dict(route.acknowledged),
+            tuple(each for each in route.carried if self._may_carry(grant, each, route.carried)),
+            phase=route.phase,
+        )
+
+    def _may_carry(self, grant: Grant, one: Carried, declared: Sequence[Carried]) -> bool:
+        """Return whether a route may carry an origin: it is not this cluster, and the sender may forward it."""
+        is_own = one.origin.name == self._ledger.cluster.name and one.origin not in self._ledger.former
+        return not is_own and grant.forwards(one.origin, {each.origin for each in declared})
+
+    def _check_names(self, source: ClusterId, route: Route) -> None:
+        """Check table names again: they become folders and catalog names, and the sender is not trusted."""
+        for name in (route.remote_table, route.spec.name):
+            if unusable := unusable_name(name):
+                raise Refusal(
+                    Reason.TABLE_CONFLICT,
+                    f"{self._ledger.cluster.name} refuses this table name: {unusable}",
+                    f"Send the table under another name: on {source.name}, disablereplication, then"
+                    " enablereplication --remote-table namespace.name",
+                ).error()
