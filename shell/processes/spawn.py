@@ -37,7 +37,7 @@ def spawn(
                 stderr=out,
                 pass_fds=(readable,),
                 start_new_session=True,
-                env={**_environment(), **environment},
+                env={**child_environment(), **environment},
             )
     except BaseException:
         os.close(writable)
@@ -47,7 +47,7 @@ def spawn(
     return process, writable
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """This process's environment, with the folder that ``shell`` was imported from on the path."""
     source = str(Path(__file__).resolve().parents[2])
     paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

@@ -9,22 +9,22 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from replication.config import Config
 from replication.errors import ConfigError
 from replication.retries import Retries
+from shell.processes.forked import Process, start_role
 from shell.processes.role_process import STOP_GRACE_S, ProcessState
-from shell.processes.spawn import spawn
 
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S, _STEADY_S = 0.5, 30.0, 60.0
 _LOG_BYTES_MAX = 32 << 20
-_SETTLED_POLL_S = 0.25
+_SETTLED_POLL_S = 1.0  # the end of a process wakes the supervisor before
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,13 @@ class RoleEvent:
     event: str
     pid: int
     detail: str = ""
+
+
+class Stop(Protocol):
+    """Why a supervisor ends; ``threading.Event`` is one."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether to stop: True as soon as that is so; False after ``timeout`` seconds, or before."""
 
 
 class RoleSupervisor:
@@ -53,7 +60,7 @@ class RoleSupervisor:
         self.restarts = 0
         self._config = config
         self._file = file
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._lifeline: int | None = None
         self._started = 0.0
         self._again = 0.0
@@ -83,14 +90,13 @@ class RoleSupervisor:
         self._was_ready = False
         return RoleEvent(self.role, "started", self._process.pid)
 
-    def _spawned(self) -> tuple[subprocess.Popen[bytes], int]:
+    def _spawned(self) -> tuple[Process, int]:
         self._config.log_dir.mkdir(parents=True, exist_ok=True)
         output = self._config.log_dir / f"{self.role}.out"
         if output.exists() and output.stat().st_size > _LOG_BYTES_MAX:
             output.replace(output.with_suffix(".out.1"))
         (self._config.run_dir / f"{self.role}.json").unlink(missing_ok=True)
-        arguments = ("_role", self.role, "--config", str(self._file))
-        return spawn(arguments, output)
+        return start_role(self.role, self._file, output)
 
     def state(self) -> ProcessState | None:
         """The last state that the running process wrote."""
@@ -105,9 +111,9 @@ class RoleSupervisor:
         """
         if self._process is None:
             return [self.start()] if self._monotonic() >= self._again else []
-        if self._process.poll() is None:
+        if (code := self._process.poll()) is None:
             return self._noticed_ready()
-        return [self._ended(self._process)]
+        return [self._ended(self._process, code)]
 
     def request_stop(self) -> None:
         """Ask the process to stop."""
@@ -139,7 +145,7 @@ class RoleSupervisor:
         self._was_ready = True
         return [RoleEvent(self.role, "ready", self._process.pid)]
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> RoleEvent:
+    def _ended(self, process: Process, code: int) -> RoleEvent:
         state = ProcessState.read(self._config.run_dir, self.role)
         failed = state if state is not None and state.pid == process.pid and state.state == "failed" else None
         self._release(process)
@@ -150,7 +156,7 @@ class RoleSupervisor:
             and not self.restarts
         ):
             raise ConfigError(f"{self.role}: {failed.what}", failed.hint)
-        return self._put_off(process.pid, _reason(process.returncode, failed))
+        return self._put_off(process.pid, _reason(code, failed))
 
     def _put_off(self, pid: int, reason: str) -> RoleEvent:
         self.restarts += 1
@@ -159,7 +165,7 @@ class RoleSupervisor:
         detail = f"{reason}; starts again in {wait_s:.1f} s"
         return RoleEvent(self.role, "ended", pid, detail)
 
-    def _release(self, process: subprocess.Popen[bytes]) -> None:
+    def _release(self, process: Process) -> None:
         _kill_group(process.pid)
         if self._lifeline is not None:
             os.close(self._lifeline)
@@ -176,6 +182,7 @@ class Supervisor:
         say: called with every event.
         later: roles that start once their condition is true; ``ready`` does not wait for them.
         look_s: the interval at which those conditions are checked.
+        load: called with the roles before the first of them starts, ZooKeeper's aside, which starts meanwhile.
         first_backoff_s: the wait before a process that ended is first started again.
     """
 
@@ -189,14 +196,16 @@ class Supervisor:
         *,
         look_s: float = 1.0,
         first_backoff_s: float = _BACKOFF_FIRST_S,
+        load: Callable[[Sequence[str]], None] = lambda roles: None,
     ) -> None:
+        self._load: Callable[[Sequence[str]], None] | None = load
         self._look_s = look_s
         self._config = config
         self._later = later or {}
         self._roles = [RoleSupervisor(role, config, file, first_backoff_s) for role in roles]
         self._say = say
 
-    def run(self, stop: threading.Event, ready: Callable[[], None], poll_s: float = 0.1) -> None:
+    def run(self, stop: Stop, ready: Callable[[], None], poll_s: float = 0.1) -> None:
         """Start all, keep them running until ``stop``, then stop all. No process is left when it returns or raises."""
         waiting = [role for role in self._roles if role.role not in self._later]
         dormant = [role for role in self._roles if role.role in self._later]
@@ -209,8 +218,11 @@ class Supervisor:
                     for event in role.poll():
                         self._tell(event)
                 while waiting and all(self._is_ready(role) for role in running if role.role == "zookeeper"):
+                    if waiting[0].role != "zookeeper":
+                        self._load_once(waiting)
                     running.append(waiting.pop(0))
                     self._tell(running[-1].start())
+                self._load_once(waiting)
                 if not announced and not waiting and all(self._is_ready(role) for role in running):
                     announced = True
                     with suppress(OSError):
@@ -222,6 +234,11 @@ class Supervisor:
                     waiting += woken
         finally:
             self._stop(running)
+
+    def _load_once(self, waiting: Sequence[RoleSupervisor]) -> None:
+        load, self._load = self._load, None
+        if load is not None:
+            load([role.role for role in waiting])
 
     @staticmethod
     def _pause_s(running: Sequence[RoleSupervisor], waiting: Sequence[RoleSupervisor], poll_s: float) -> float:

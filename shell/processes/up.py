@@ -12,17 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from sqlalchemy import make_url
+
 from replication import config as configuration
 from replication import log
 from replication.config import Config
 from replication.errors import ConfigError, CoordinationError, ReplicationError
 from replication.ledger.sql.ledger import open_ledger
 from shell.processes.drilling import has_schedule
+from shell.processes.forked import load_for
 from shell.processes.preflight import check_host, data_dir_lock
 from shell.processes.role_process import ProcessState
 from shell.processes.roles import ROLES, make_ledger, run_role
 from shell.processes.stopping import stopping_on_signals, stopping_on_thread_errors, watch_lifeline
 from shell.processes.supervise import RoleEvent, Supervisor
+from shell.processes.wakes import Wakes
 
 _LATER = ("derive", "drill")
 
@@ -86,21 +90,27 @@ def up(
     """
     config = configuration.load(file)
     roles = chosen_roles(config, wanted)
+    if not one_process:
+        with Wakes(lifeline) as wakes, data_dir_lock(config):
+            _prepare(config, roles, file)
+            with _later(config, roles) as later:
+                Supervisor(config, file.absolute(), (*roles, *later), say, later, load=load_for).run(wakes, ready)
+        return
     with stopping_on_signals() as stop, data_dir_lock(config):
         if lifeline is not None:
             watch_lifeline(lifeline, stop)
-        check_host(config, roles)
-        make_ledger(config)
-        config.config_file.write_text(f"{file.absolute()}\n", encoding="utf-8")
-        if one_process:
-            threads = tuple(role for role in _LATER if _may_start(role, roles))  # as threads they cost next to nothing
-            with stopping_on_thread_errors(stop) as failed:
-                _run_threads(config, (*roles, *threads), stop, say, ready)
-            if failed:
-                raise ReplicationError(f"walship up ended: {failed[0]}", f"See {config.log_dir}/up.log")
-        else:
-            with _later(config, roles) as later:
-                Supervisor(config, file.absolute(), (*roles, *later), say, later).run(stop, ready)
+        _prepare(config, roles, file)
+        threads = tuple(role for role in _LATER if _may_start(role, roles))  # as threads they cost next to nothing
+        with stopping_on_thread_errors(stop) as failed:
+            _run_threads(config, (*roles, *threads), stop, say, ready)
+        if failed:
+            raise ReplicationError(f"walship up ended: {failed[0]}", f"See {config.log_dir}/up.log")
+
+
+def _prepare(config: Config, roles: Sequence[str], file: Path) -> None:
+    check_host(config, roles)
+    make_ledger(config)
+    config.config_file.write_text(f"{file.absolute()}\n", encoding="utf-8")
 
 
 def _may_start(later: str, roles: Sequence[str]) -> bool:
@@ -112,18 +122,37 @@ def _may_start(later: str, roles: Sequence[str]) -> bool:
 def _later(config: Config, roles: Sequence[str]) -> Iterator[dict[str, Callable[[], bool]]]:
     """Roles that start later, with their conditions."""
     ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
+    ledger.close()  # it connects again when it is asked; roles are forked while no connection to SQLite is open
+
+    seen: list[object] = []
 
     def derives() -> bool:
+        before, seen[:] = list(seen), _changed_at(config)
+        if before and before == seen:
+            return False
         try:
             return bool(ledger.derivations.all())
         except CoordinationError:
+            seen.clear()
             return False
+        finally:
+            if not config.shares_ledger:
+                ledger.close()
 
     conditions: dict[str, Callable[[], bool]] = {"derive": derives, "drill": lambda: has_schedule(config)}
     try:
         yield {role: condition for role, condition in conditions.items() if _may_start(role, roles)}
     finally:
         ledger.close()
+
+
+def _changed_at(config: Config) -> list[object]:
+    """When the files of a SQLite ledger were last written to; nothing for another one."""
+    if config.shares_ledger:
+        return []
+    database = make_url(config.ledger_url).database or ""
+    files = [Path(database + suffix) for suffix in ("", "-wal")]
+    return [(file.stat().st_mtime_ns, file.stat().st_size) if file.exists() else None for file in files]
 
 
 def _run_threads(

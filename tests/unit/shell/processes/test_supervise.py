@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -138,13 +137,13 @@ def test_a_role_that_this_host_cannot_start_is_tried_again(tmp_path: Path, monke
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     tries: list[str] = []
 
-    def spawn(arguments: Sequence[str], output: Path) -> tuple[subprocess.Popen[bytes], int | None]:
-        tries.append(arguments[1])
+    def start_role(role: str, file: Path, output: Path) -> tuple[subprocess.Popen[bytes], int | None]:
+        tries.append(role)
         if len(tries) < 3:
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
         return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True), None
 
-    monkeypatch.setattr(supervise, "spawn", spawn)
+    monkeypatch.setattr(supervise, "start_role", start_role)
     said: list[RoleEvent] = []
     stop = threading.Event()
 
@@ -188,7 +187,7 @@ def test_a_role_that_keeps_ending_is_started_ever_later_and_anew_once_it_was_ste
     clock = _Clock()
     processes: list[_Process] = []
 
-    def spawn(arguments: Sequence[str], output: Path) -> tuple[_Process, None]:
+    def start_role(role: str, file: Path, output: Path) -> tuple[_Process, None]:
         processes.append(_Process())
         return processes[-1], None
 
@@ -206,7 +205,7 @@ def test_a_role_that_keeps_ending_is_started_ever_later_and_anew_once_it_was_ste
         assert started()
         return told
 
-    monkeypatch.setattr(supervise, "spawn", spawn)
+    monkeypatch.setattr(supervise, "start_role", start_role)
     monkeypatch.setattr(supervise, "_kill_group", lambda pid: None)
     role = RoleSupervisor("worker", config, tmp_path / "x.toml", monotonic=clock.monotonic)
     assert role.start().event == "started"
