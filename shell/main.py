@@ -49,7 +49,7 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
             bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
         ] = False,
     ) -> None:
-        ctx.obj = Invocation(cluster, as_json, debug)
+        ctx.obj = Invocation(cluster, as_json, debug, run)
 
     from shell.commands import register  # deferred: a role's process needs no verbs
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -87,11 +87,12 @@ def _seconds(given: str | float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """Options every verb has."""
+    """Options every verb has. ``run`` runs another command line."""
 
     cluster: str | None = None
     as_json: bool = False
     debug: bool = False
+    run: Callable[[Sequence[str]], int] | None = None
 
     @property
     def printer(self) -> Printer:
@@ -143,6 +144,7 @@ def add_verb(
             cluster=given.pop("cluster", None) or before.cluster,
             as_json=given.pop("as_json") or before.as_json,
             debug=given.pop("debug") or before.debug,
+            run=before.run,
         )
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})

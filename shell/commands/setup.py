@@ -14,6 +14,7 @@ import typer
 from replication import config as configuration
 from replication.core.ids import check_name
 from replication.errors import ConfigError, RequestError, WaitTimeoutError
+from shell.cli.forwarded import VERBS as FORWARDED
 from shell.cli.invocation import Invocation, add_verb
 
 if TYPE_CHECKING:
@@ -135,7 +136,18 @@ def up(
         took = time.monotonic() - began
         printer.value({"event": "ready", "seconds": round(took, 2)}, f"ready after {took:.1f} s; Ctrl-C stops all")
 
-    run_up(file, roles, say, ready, one_process=one_process, lifeline=lifeline)
+    run = invocation.run
+    run_up(file, roles, say, ready, one_process=one_process, lifeline=lifeline, answer=run, load=_load_forwarded)
+
+
+def _load_forwarded() -> None:
+    """Load what the commands use that ``up`` answers."""
+    from peer.client import connect  # noqa: F401
+    from peer.status import collect  # noqa: F401
+    from replication.coordination import zookeeper  # noqa: F401
+    from shell.commands import register as register_all
+
+    register_all(typer.Typer(), FORWARDED)
 
 
 def _detached(printer: Printer, file: Path, roles: str) -> None:

@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, Protocol, TextIO
 
@@ -84,17 +85,22 @@ class Forked:
 
 def load_for(roles: Sequence[str]) -> None:
     """Load what ``roles`` run, so that their processes share it. What cannot be loaded fails in its role."""
-    if not CAN_FORK:
-        return
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # loading NumPy would start a thread for each processor
+
+    def load() -> None:
+        for module in (module for role in ("", *roles) for module in _LOADED.get(role, ())):
+            with suppress(ImportError):
+                importlib.import_module(module)
+
+    if CAN_FORK:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # loading NumPy would start a thread for each processor
+        load_shared(load)
+
+
+def load_shared(load: Callable[[], None]) -> None:
+    """Call ``load`` and have later forks share what it has loaded."""
     gc.disable()
     try:
-        for role in ("", *roles):
-            for module in _LOADED.get(role, ()):
-                try:
-                    importlib.import_module(module)
-                except ImportError:
-                    continue
+        load()
     finally:
         gc.enable()
         gc.collect()
@@ -111,7 +117,6 @@ def start_role(role: str, file: Path, output: Path) -> tuple[Process, int]:
     """
     if not CAN_FORK:
         return spawn(("_role", role, "--config", str(file)), output)
-    _check_ledgers_closed()
     readable, writable = os.pipe()
     try:
         with output.open("ab") as out:
@@ -150,6 +155,7 @@ def fork(run: Callable[[], int], standard: Sequence[str | int], keep: Sequence[i
         standard: the child's standard input, output and error: descriptors, or a file to read.
         keep: other descriptors that it keeps. All others are closed.
     """
+    _check_ledgers_closed()
     sys.stdout.flush()
     sys.stderr.flush()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a handler of this process would run in the child

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from sqlalchemy import make_url
@@ -19,6 +19,7 @@ from replication import log
 from replication.config import Config
 from replication.errors import ConfigError, CoordinationError, ReplicationError
 from replication.ledger.sql.ledger import open_ledger
+from shell.processes.command_server import CommandServer
 from shell.processes.drilling import has_schedule
 from shell.processes.forked import load_for
 from shell.processes.preflight import check_host, data_dir_lock
@@ -73,6 +74,8 @@ def up(
     *,
     one_process: bool = False,
     lifeline: int | None = None,
+    answer: Callable[[Sequence[str]], int] | None = None,
+    load: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a cluster's roles on this host until SIGINT or SIGTERM, or until the ``lifeline`` pipe ends.
 
@@ -83,6 +86,8 @@ def up(
         ready: called once, when every role is ready.
         one_process: all roles as threads of this process; for tests.
         lifeline: file descriptor of a pipe from whoever started this process, or None.
+        answer: runs a command line, for commands that this process answers (``shell/cli/forwarded.py``); None for none.
+        load: loads what those need.
 
     Raises:
         ConfigError: the configuration or this host does not fit; no process is left running.
@@ -93,7 +98,7 @@ def up(
     if not one_process:
         with Wakes(lifeline) as wakes, data_dir_lock(config):
             _prepare(config, roles, file)
-            with _later(config, roles) as later:
+            with _later(config, roles) as later, _serving_commands(config, answer, load, wakes):
                 Supervisor(config, file.absolute(), (*roles, *later), say, later, load=load_for).run(wakes, ready)
         return
     with stopping_on_signals() as stop, data_dir_lock(config):
@@ -105,6 +110,12 @@ def up(
             _run_threads(config, (*roles, *threads), stop, say, ready)
         if failed:
             raise ReplicationError(f"walship up ended: {failed[0]}", f"See {config.log_dir}/up.log")
+
+
+def _serving_commands(
+    config: Config, answer: Callable[[Sequence[str]], int] | None, load: Callable[[], None], wakes: Wakes
+) -> AbstractContextManager[object]:
+    return nullcontext() if answer is None else CommandServer(answer, load, config.run_dir, wakes)
 
 
 def _prepare(config: Config, roles: Sequence[str], file: Path) -> None:

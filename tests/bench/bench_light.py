@@ -25,6 +25,7 @@ TABLES = 100 if QUICK else 1000
 WAITS = 50 if QUICK else 300
 IDLE_S = 15 if QUICK else 60
 SETTLE_S = 5  # after the last row, before the idle time begins
+ENTRY = (sys.executable, "-c", "import sys; from shell.entry import main; sys.exit(main())")  # the walship command
 VERBS = {"status": (0.3, 0.5), "listtables": (0.3, 0.3), "listclusters": (0.3, 0.3)}  # bars in s: a pair, many tables
 
 
@@ -36,8 +37,7 @@ def run() -> list[Figure]:
 
 def of_no_cluster(both: Pair) -> list[Figure]:
     """The bare interpreter, and what needs no cluster."""
-    entry = (sys.executable, "-c", "import sys; from shell.entry import main; sys.exit(main())")
-    found = medians({"bare": (sys.executable, "-c", "0"), "version": (*entry, "--version"), "help": (*entry, "--help")})
+    found = medians({"bare": (sys.executable, "-c", "0"), "version": (*ENTRY, "--version"), "help": (*ENTRY, "--help")})
     return [
         Figure("probe: bare interpreter, start and end", found["bare"] * 1e3, "ms"),
         at_most("walship --version", found["version"], "s", 0.12),
@@ -58,7 +58,7 @@ def with_many_tables(both: Pair) -> list[Figure]:
 
 
 def _verbs(both: Pair, where: str, bar: int) -> list[Figure]:
-    command = (sys.executable, "-m", "shell.main", "--cluster", str(both.sites[0].file))
+    command = (*ENTRY, "--cluster", str(both.sites[0].file))
     found = medians({verb: (*command, verb) for verb in VERBS})
     return [at_most(f"walship {verb} {where}", found[verb], "s", bars[bar]) for verb, bars in VERBS.items()]
 

@@ -1,0 +1,152 @@
+"""Verbs that only read are answered by the cluster's supervisor, which has loaded them, where it runs on this host.
+
+The client hands over its command line, folder, environment and standard streams. A fork of the supervisor runs the
+command line as this process would have run it. Where no supervisor answers, this process runs it.
+
+The conversation, over a socket that only the cluster's user can connect to: the client sends the command; the fork
+sends a byte when it can run it; the client sends one with its streams, and the fork begins; then the exit code comes.
+A further byte from the client is Ctrl-C. When the client ends, so does the fork.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from replication import __version__
+
+VERBS = frozenset({"describetable", "listclusters", "listtables", "status"})
+NAME = "commands"
+READY, GO, INTERRUPT = b"r", b"g", b"i"
+CAN_ASK = sys.platform == "linux"
+_ANSWER_S = 1.0
+_LENGTH = struct.Struct("<I")
+_CREDENTIALS = struct.Struct("3i")
+_TAKE_VALUES = ("-c", "--cluster")
+_OWN = ("-h", "--help", "--debug")  # of those that this process does itself
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedCommand:
+    """A command line, with what it depends on."""
+
+    words: Sequence[str]
+    folder: str
+    environment: Mapping[str, str]
+    encoding: str
+    program: Sequence[str]
+
+    def pack(self) -> bytes:
+        """As a message, with its length before it."""
+        text = json.dumps(asdict(self)).encode()
+        return _LENGTH.pack(len(text)) + text
+
+
+def program() -> list[str]:
+    """What both ends must have in common: the version, the place of its code and the interpreter."""
+    return [__version__, str(Path(__file__).parent), sys.executable]
+
+
+def forward(words: Sequence[str]) -> int | None:
+    """Have the supervisor run a command line; its exit code. None when this process has to run it."""
+    if not CAN_ASK or not _may_be_asked(words):
+        return None
+    try:
+        with _connected(_run_dir(_cluster(words))) as server:
+            asked = ForwardedCommand(list(words), os.getcwd(), dict(os.environ), sys.stdout.encoding, program())
+            server.sendall(asked.pack())
+            if server.recv(1) != READY:
+                return None
+            server.settimeout(None)
+            socket.send_fds(server, [GO], [0, 1, 2])  # not before: one that hangs would hold them open
+            return _code(server)
+    except (OSError, LookupError, ValueError, TypeError):  # no file, no supervisor, another user's, or none that can
+        return None
+
+
+def receive(client: socket.socket) -> ForwardedCommand | None:
+    """What a client asks for; None when it has gone."""
+    with client.makefile("rb") as file:
+        began = file.read(_LENGTH.size)
+        if len(began) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack(began)
+        text = file.read(length)
+    return ForwardedCommand(**json.loads(text)) if len(text) == length else None
+
+
+def receive_streams(client: socket.socket) -> list[int]:
+    """A client's standard streams, once it has heard that its command can be run; none when it has gone."""
+    told, streams, _, _ = socket.recv_fds(client, 1, 3)
+    return streams if told == GO and len(streams) == 3 else []
+
+
+def is_same_user(connection: socket.socket) -> bool:
+    """Whether the other end runs as this user."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(found)[1]) == os.geteuid()
+
+
+@contextmanager
+def address(run_dir: Path) -> Iterator[str]:
+    """The socket's address: a path may be longer than a socket's address can be."""
+    folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{NAME}"
+    finally:
+        os.close(folder)
+
+
+def _may_be_asked(words: Sequence[str]) -> bool:
+    """Whether the verb is one of ``VERBS``, and nothing asks for this process itself."""
+    pairs = zip(["", *words], words, strict=False)
+    verb = next((word for before, word in pairs if not word.startswith("-") and before not in _TAKE_VALUES), "")
+    return verb in VERBS and not set(_OWN).intersection(words) and not os.environ.get("WALSHIP_DEBUG")
+
+
+def _cluster(words: Sequence[str]) -> Path:
+    from replication.errors import ConfigError  # deferred: most verbs are not asked for
+    from shell.cli.find import find_cluster
+
+    named = [words[at + 1] for at, word in enumerate(words) if word in _TAKE_VALUES]
+    named += [word.partition("=")[2] for word in words if word.startswith("--cluster=")]
+    try:
+        return Path(find_cluster(named[-1] if named else None, os.environ, Path.cwd()).target)
+    except ConfigError as error:
+        raise LookupError from error  # this process says it
+
+
+def _run_dir(file: Path) -> Path:
+    import tomllib
+
+    with file.open("rb") as opened:
+        folder = os.environ.get("WALSHIP_CLUSTER_DATA_DIR") or tomllib.load(opened)["cluster"].get("data_dir", ".")
+    return file.parent / Path(folder).expanduser() / "run"
+
+
+@contextmanager
+def _connected(run_dir: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as server, address(run_dir) as name:
+        server.settimeout(_ANSWER_S)
+        server.connect(name)
+        if not is_same_user(server):
+            raise PermissionError
+        yield server
+
+
+def _code(server: socket.socket) -> int:
+    """The exit code, once the command has ended."""
+    while True:
+        try:
+            told = server.recv(1)
+            return told[0] if told else 1
+        except KeyboardInterrupt:
+            with suppress(OSError):
+                server.sendall(INTERRUPT)

@@ -1,0 +1,139 @@
+"""The supervisor's end of ``shell/cli/forwarded.py``: each command that comes runs in a fork of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from shell.cli.forwarded import (
+    CAN_ASK,
+    NAME,
+    READY,
+    ForwardedCommand,
+    address,
+    is_same_user,
+    program,
+    receive,
+    receive_streams,
+)
+from shell.cli.interrupting import INTERRUPTED
+from shell.processes.forked import Forked, fork, load_shared
+from shell.processes.wakes import Wakes
+
+_AT_ONCE_MAX = 8
+_BACKLOG = 16
+_REQUEST_S = 5.0
+
+
+class CommandServer:
+    """A context in which commands are answered, in forks of this process; at most ``_AT_ONCE_MAX`` at once.
+
+    Args:
+        run: runs a command line and returns its exit code.
+        load: loads what commands need; called when the first one comes.
+        run_dir: where the socket is.
+        wakes: calls when a client connects, from the main thread.
+    """
+
+    def __init__(
+        self, run: Callable[[Sequence[str]], int], load: Callable[[], None], run_dir: Path, wakes: Wakes
+    ) -> None:
+        self._run = run
+        self._load: Callable[[], None] | None = load
+        self._run_dir = run_dir
+        self._wakes = wakes
+        self._forks: list[Forked] = []
+        self._server = socket.socket(socket.AF_UNIX)
+
+    def __enter__(self) -> CommandServer:
+        """Make the socket. Where there can be none, commands load what they use."""
+        if CAN_ASK:
+            with suppress(OSError), address(self._run_dir) as name:
+                (self._run_dir / NAME).unlink(missing_ok=True)
+                self._server.bind(name)
+                self._server.listen(_BACKLOG)
+                self._server.setblocking(False)
+                self._wakes.call_when_readable(self._server.fileno(), self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Answer no further ones. Those that run end by themselves."""
+        with suppress(OSError):
+            (self._run_dir / NAME).unlink(missing_ok=True)
+        self._server.close()
+
+    def _accept(self) -> None:
+        self._forks = [each for each in self._forks if each.poll() is None]
+        try:
+            client, _ = self._server.accept()
+        except OSError:  # it has gone
+            return
+        load, self._load = self._load, None
+        if load is not None:
+            load_shared(load)
+        with client:
+            if len(self._forks) < _AT_ONCE_MAX and is_same_user(client):
+                null = os.open(os.devnull, os.O_RDWR)
+                with suppress(OSError):  # too many processes: the client runs it
+                    keep = (client.fileno(),)
+                    self._forks.append(fork(lambda: _answer(client, self._run), (null, null, null), keep))
+                os.close(null)
+
+
+def _answer(client: socket.socket, run: Callable[[Sequence[str]], int]) -> int:
+    """In the fork: run what ``client`` asks for."""
+    os.setsid()
+    client.settimeout(_REQUEST_S)
+    asked = receive(client)
+    if asked is None or list(asked.program) != program():
+        return 1
+    client.sendall(READY)
+    streams = receive_streams(client)
+    if not streams:
+        return 1
+    client.settimeout(None)
+    _become(asked, streams)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_heed, args=(client,), name="client", daemon=True).start()
+    code = run(asked.words)
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    with suppress(OSError):
+        client.sendall(bytes([code & 0xFF]))
+    return code
+
+
+def _become(asked: ForwardedCommand, streams: Sequence[int]) -> None:
+    """Take the client's place."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(asked.environment)
+    time.tzset()
+    os.chdir(asked.folder)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  open as long as the process is
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        buffering = 1 if os.isatty(descriptor) or name == "stderr" else -1
+        setattr(sys, name, _text(descriptor, buffering, asked.encoding))
+
+
+def _text(descriptor: int, buffering: int, encoding: str) -> TextIO:
+    return open(descriptor, "w", buffering, encoding, "backslashreplace", closefd=False)
+
+
+def _heed(client: socket.socket) -> None:
+    """Interrupt the command when its client was, and end it when its client has ended."""
+    with suppress(OSError):
+        while client.recv(1):
+            os.kill(os.getpid(), signal.SIGINT)
+    os._exit(INTERRUPTED)

@@ -1,0 +1,170 @@
+"""Verbs that the cluster's supervisor answers: as this process would have run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from replication import config
+from replication.core.definition.define import cell_table
+from replication.core.ids import ClusterId
+from replication.ledger.sql.ledger import initialise, open_ledger
+from shell.cli.forwarded import CAN_ASK
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(not CAN_ASK, reason="supervisors answer on Linux only")
+
+_SUPERVISOR = """
+import os, sys, time
+from pathlib import Path
+from shell.main import run
+from shell.processes.command_server import CommandServer
+from shell.processes.wakes import Wakes
+def waits(words):
+    print(os.getpid(), flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        return 130
+with Wakes(None) as wakes, CommandServer({run}, lambda: None, Path(sys.argv[1]), wakes):
+    print("listens", flush=True)
+    while not wakes.wait(60):
+        pass
+"""
+_CLIENT = "import sys; from shell.cli.forwarded import forward; {before}; print('code', forward(sys.argv[1:]))"
+_ALONE = "import sys; from shell.main import run; print('code', run(sys.argv[1:]))"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A cluster with one table, in a folder whose path is longer than a socket's address can be."""
+    folder = tmp_path / ("long" * 30) / "east"
+    folder.mkdir(parents=True)
+    file = folder / "walship.toml"
+    file.write_text(config.default_toml("east"))
+    loaded = config.load(file)
+    loaded.run_dir.mkdir()
+    initialise(loaded.ledger_url, ClusterId("east", uuid4()))
+    ledger = open_ledger(loaded.ledger_url)
+    ledger.tables.create(cell_table("ops.flights", uuids=iter(uuid4, None)))
+    ledger.close()
+    return folder
+
+
+Start = Callable[[str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(home: Path) -> Iterator[Start]:
+    """Starts a supervisor that answers by a function."""
+    started: list[subprocess.Popen[str]] = []
+
+    def starts(run: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", _SUPERVISOR.replace("{run}", run), str(home / "run")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None and process.stdout.readline() == "listens\n"
+        return process
+
+    yield starts
+    for process in started:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def client(words: Sequence[str], folder: Path, before: str = "0") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", _CLIENT.replace("{before}", before), *words]
+    return _ran(command, folder)
+
+
+def alone(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return _ran([sys.executable, "-c", _ALONE, *words], folder)
+
+
+def _ran(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["listtables"],
+        ["--cluster", "east/walship.toml", "listtables", "--json"],
+        ["listclusters", "--cluster=east"],
+        ["describetable", "ops.flights"],
+        ["describetable", "nowhere"],
+        ["listtables", "--unknown"],
+    ],
+)
+def test_a_command_is_answered_as_its_own_process_would(start: Start, home: Path, words: list[str]) -> None:
+    start("run")
+    found, expected = client(words, home.parent), alone(words, home.parent)
+    assert "code None" not in found.stdout, found.stderr
+    assert (found.stdout, found.stderr) == (expected.stdout, expected.stderr)
+
+
+def test_the_environment_of_the_command_counts(start: Start, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start("lambda words: print(os.environ['OWN'], os.getcwd(), os.environ.get('OTHERS')) or 0")
+    monkeypatch.setenv("OWN", "x")
+    monkeypatch.delenv("HOME", raising=False)
+    assert client(["listtables"], home).stdout.splitlines() == [f"x {home} None", "code 0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "before"),
+    [
+        (["read", "ops.flights"], "0"),  # not one of the verbs
+        (["--debug", "listtables"], "0"),
+        (["listtables", "--help"], "0"),
+        ([], "0"),
+        (["listtables", "--cluster", "nowhere"], "0"),
+        (["listtables"], "import shell.cli.forwarded as a; a.program = lambda: ['another version']"),
+        (["listtables"], "import os; os.geteuid = lambda: 12345"),  # the supervisor is another user's
+    ],
+)
+def test_what_the_supervisor_may_not_answer_runs_here(start: Start, home: Path, words: list[str], before: str) -> None:
+    start("run")
+    assert client(words, home, before).stdout == "code None\n"
+
+
+def test_without_a_supervisor_a_command_runs_here(home: Path) -> None:
+    assert client(["listtables"], home).stdout == "code None\n"
+
+
+def test_a_supervisor_that_hangs_holds_up_no_command(start: Start, home: Path) -> None:
+    process = start("run")
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        assert client(["listtables"], home).stdout == "code None\n"
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_command_ends_with_its_client(start: Start, home: Path, number: int) -> None:
+    start("waits")
+    command = [sys.executable, "-c", _CLIENT.replace("{before}", "0"), "status", "--watch"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=home, env=env) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.send_signal(number)
+        said = process.stdout.read()
+    assert said == ("interrupted\ncode 130\n" if number == signal.SIGINT else "")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() or "(zombie)" in Path(f"/proc/{pid}/status").read_text())
+
+
+def test_what_a_command_prints_is_json_in_a_pipe_too(start: Start, home: Path) -> None:
+    start("run")
+    lines = client(["listtables", "--json"], home).stdout.splitlines()
+    assert json.loads(lines[0])[0]["name"] == "ops.flights" and lines[1] == "code 0"
