@@ -50,6 +50,7 @@ class InboundStream:
         self.unanswered: dict[FileId, Ranges] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._turns = landing.turns.of(scope.caller.bounded_name)
         self._faults = 0
 
     def data(self, message: Data) -> None:
@@ -63,7 +64,8 @@ class InboundStream:
         try:
             self._admission.check_sender(message, self._scope)
             self._check_order(message)
-            arrival = self._admission.check_frames(message, self._scope)
+            with self._turns:
+                arrival = self._admission.check_frames(message, self._scope)
         except RefusedData as error:
             self._answer(error.refusal)
             self._slow_down(error.refusal, len(message.frames))

@@ -8,12 +8,13 @@ registered bytes and the current group.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 from peer.receive.divergence import quarantine_diverged
-from peer.receive.landing_queue import Item, LandingQueue
+from peer.receive.landing_queue import Item, LandingQueue, Turns
 from peer.receive.limits import LandingLimits
 from peer.receive.open_files import OpenFiles
 from peer.receive.received import Received
@@ -47,6 +48,7 @@ class Landing:
         received: registered ranges, as far as they are remembered.
         room: free space on this host.
         refused: counts of refused messages, for ``status``.
+        turns: how many messages of one sender are checked at once.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Landing:
         self.received = Received(ledger)
         self.room = LandingRoom(ledger, limits)
         self.refused = RefusedCounts(ledger, limits.host)
+        self.turns = Turns(max(2, (os.cpu_count() or 1) // 2))
         self._queue = LandingQueue(limits.queue_bytes_max, limits.group_delay_s)
         self._open = OpenFiles(ledger, files, limits, self.received)
         self._failure: BaseException | None = None

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from peer.receive.admission import Arrival
 from replication.ledger.base import Landed
@@ -14,6 +15,7 @@ from replication.link.base import Ack, Reason, Refusal, Reply
 
 _GROUP_BYTES = 8 << 20  # small enough that the next group arrives and is hashed while one is synced
 _GROUP_COUNT = 512
+_ITEM_BYTES = 16 << 10  # what an item takes beside its bytes, in time
 
 
 @dataclass(slots=True)
@@ -42,38 +44,68 @@ class Item:
             self.reply(reply)
 
 
-class LandingQueue:
-    """Filled by the streams' threads, emptied by the landing thread.
+class Turns:
+    """How many messages of one sender are checked at once, over all its streams: checking takes a processor's time.
 
     Args:
-        bytes_max: the maximum of queued bytes; ``put`` blocks beyond it.
+        each: so many.
+    """
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self._lock = threading.Lock()
+        self._by_name: WeakValueDictionary[str, threading.BoundedSemaphore] = WeakValueDictionary()
+
+    def of(self, name: str) -> threading.BoundedSemaphore:
+        """What a stream of that sender holds while it checks a message."""
+        with self._lock:
+            return self._by_name.setdefault(name, threading.BoundedSemaphore(self._each))
+
+
+class LandingQueue:
+    """Filled by the streams' threads, emptied by the landing thread. Senders take turns, by bytes.
+
+    A sender that has waited for nothing begins where the others are, so what one queues does not hold up another
+    (start-time fair queueing, Goyal et al. 1996).
+
+    Args:
+        bytes_max: the maximum of queued bytes; ``put`` blocks beyond it, a sender of less than an eighth excepted.
         delay_s: how long a group waits for more arrivals.
     """
 
     def __init__(self, bytes_max: int, delay_s: float) -> None:
         self._bytes_max = bytes_max
         self._delay_s = delay_s
-        self._items: deque[Item] = deque()
+        self._queues: dict[str, _OfSender] = {}
+        self._served = 0  # where the turn is
         self._bytes = 0
-        self._put = self._taken = self._landed = 0  # items since the start
+        self._put = 0  # items since the start
         self._changed = threading.Condition()
         self._stopping = False
+        self._under_way: set[int] = set()  # numbers of items that are queued, or in the group that was taken last
+        self._group: list[int] = []
 
     def __len__(self) -> int:
         """The number of queued items."""
-        return len(self._items)
+        return sum(len(queue.items) for queue in self._queues.values())
 
     def put(self, item: Item) -> None:
         """Queue an arrival. Blocks while ``bytes_max`` bytes are queued. After ``stop`` the arrival is dropped."""
-        size = len(item.arrival.data.frames)
+        size, name = len(item.arrival.data.frames), item.arrival.data.file.cluster.name
         with self._changed:
-            while self._items and self._bytes + size > self._bytes_max and not self._stopping:
+            while not self._has_room(name, size) and not self._stopping:
                 self._changed.wait()
-            if not self._stopping:
-                self._items.append(item)
-                self._put += 1
-                self._bytes += size
-                self._changed.notify_all()
+            if self._stopping:
+                return
+            queue = self._queues.get(name)
+            if queue is None:
+                queue = self._queues[name] = _OfSender(self._served)
+            queue.items.append((self._put, item))
+            queue.bytes += size
+            self._under_way.add(self._put)
+            self._put += 1
+            self._bytes += size
+            self._changed.notify_all()
 
     def take(self) -> list[Item] | None:
         """Return the next group; empty after an idle second, None once stopped and empty.
@@ -81,20 +113,20 @@ class LandingQueue:
         A call tells the queue that the group of the call before has landed.
         """
         with self._changed:
-            self._landed = self._taken
+            self._under_way.difference_update(self._group)
+            self._group.clear()
             self._changed.notify_all()
-            if not self._items and not self._stopping:
+            if not self._queues and not self._stopping:
                 self._changed.wait(1.0)
-            if self._items and self._delay_s and not self._stopping:
+            if self._queues and self._delay_s and not self._stopping:
                 self._changed.wait_for(lambda: self._stopping, self._delay_s)
             group: list[Item] = []
             size = 0
-            while self._items and len(group) < _GROUP_COUNT and (not group or size < _GROUP_BYTES):
-                item = self._items.popleft()
+            while self._queues and len(group) < _GROUP_COUNT and (not group or size < _GROUP_BYTES):
+                item = self._next()
                 size += len(item.arrival.data.frames)
                 group.append(item)
             self._bytes -= size
-            self._taken += len(group)
             self._changed.notify_all()
             return group if group or not self._stopping else None
 
@@ -102,10 +134,38 @@ class LandingQueue:
         """Wait until all items queued by now have landed or were refused, for at most ``timeout_s``."""
         with self._changed:
             last = self._put
-            self._changed.wait_for(lambda: self._landed >= last or self._stopping, timeout_s)
+            self._changed.wait_for(lambda: min(self._under_way, default=last) >= last or self._stopping, timeout_s)
 
     def stop(self) -> None:
         """Accept no more items; queued ones can still be taken."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+
+    def _has_room(self, name: str, size: int) -> bool:
+        queue = self._queues.get(name)
+        own = 0 if queue is None else queue.bytes
+        return not own or self._bytes + size <= self._bytes_max or own + size <= self._bytes_max // 8
+
+    def _next(self) -> Item:
+        """Take the next item of the sender whose turn it is."""
+        name = min(self._queues, key=lambda each: self._queues[each].served)
+        queue = self._queues[name]
+        number, item = queue.items.popleft()
+        size = len(item.arrival.data.frames)
+        self._served = queue.served
+        queue.served += size + _ITEM_BYTES
+        queue.bytes -= size
+        if not queue.items:
+            del self._queues[name]
+        self._group.append(number)
+        return item
+
+
+class _OfSender:
+    """What waits of one sender; ``served``: how many bytes it has been given so far, on the scale of all."""
+
+    def __init__(self, served: int) -> None:
+        self.items: deque[tuple[int, Item]] = deque()
+        self.bytes = 0
+        self.served = served

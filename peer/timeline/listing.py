@@ -63,7 +63,8 @@ class FolderListings:
         folder = f"{root.rstrip('/')}/{partition}".rstrip("/")
         self.calls += 1
         try:
-            fs, path = fsspec.core.url_to_fs(folder)
+            fs, path = fsspec.core.url_to_fs(root.rstrip("/"))  # the root alone: a name may look like an address
+            path = f"{path.rstrip('/')}/{partition}".rstrip("/")
             entries = fs.ls(path, detail=True, refresh=True) if _caches(fs) else fs.ls(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []

@@ -216,11 +216,13 @@ class Views:
                     yield self._store.state()
                     return
                 mine = self._listing.setdefault((dataset, partition), threading.Lock())
-            with mine:
-                if not self._is_listed(dataset, partition):
-                    self._list(dataset, partition)
-            with self._lock:
-                self._listing.pop((dataset, partition), None)
+            try:
+                with mine:
+                    if not self._is_listed(dataset, partition):
+                        self._list(dataset, partition)
+            finally:
+                with self._lock:
+                    self._listing.pop((dataset, partition), None)
 
     def _is_listed(self, dataset: str, partition: str) -> bool:
         with self._lock:

@@ -26,6 +26,8 @@ CALLER_KEY = "walship-cluster"  # metadata of every call: the id of the calling 
 CONNECT_S = 5.0
 KEEPALIVE_S = 10.0
 KEEPALIVE_TIMEOUT_S = 5.0
+HANDSHAKE_S = 10.0
+IDLE_S = 600.0  # of a connection without a call
 _OVERHEAD_BYTES = 64 << 10
 
 Options = list[tuple[str, int | str]]
@@ -63,12 +65,15 @@ def client_options(message_bytes_max: int, peer: str | None) -> Options:
     return options(message_bytes_max) + extra
 
 
-def server_options(message_bytes_max: int, calls_max: int) -> Options:
-    """For a receiver's port."""
+def server_options(message_bytes_max: int, calls_max: int, connections_max: int) -> Options:
+    """For a receiver's port. It closes connections that are silent for long, or ping more often than links do."""
     return [
         *options(message_bytes_max),
         ("grpc.so_reuseport", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 4000),
         ("grpc.http2.max_ping_strikes", 5),
         ("grpc.max_concurrent_streams", calls_max),
+        ("grpc.max_allowed_incoming_connections", connections_max),
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
+        ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +17,7 @@ from replication.link.places import Places
 from replication.link.tls import LinkTls, check_plaintext, server_credentials
 
 _CALLS_MAX, _PEER_CALLS_MAX = 32, 32  # at once, beside streams: of all callers, and of one
+CONNECTIONS_MAX = 1024  # or half of the files that the process may open: the rest is for landing
 
 
 class LinkServer:
@@ -52,7 +54,7 @@ class LinkServer:
         self._threads = ThreadPoolExecutor(calls_max, thread_name_prefix="link")
         self._server = grpc.server(
             self._threads,
-            options=channel.server_options(message_bytes_max, peer_calls_max),
+            options=channel.server_options(message_bytes_max, peer_calls_max, _connections_max()),
             maximum_concurrent_rpcs=calls_max,
             interceptors=(check,),
         )
@@ -93,3 +95,8 @@ class LinkServer:
         """End all streams and join the threads."""
         self._server.stop(grace_s).wait()
         self._threads.shutdown()
+
+
+def _connections_max() -> int:
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS_MAX if files_max == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, files_max // 2)

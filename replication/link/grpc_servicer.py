@@ -266,12 +266,15 @@ class Replies:
     def __init__(self, cancel: Callable[[], Any]) -> None:
         self._waiting: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
         self._cancel = cancel
+        self._is_cut_off = False
 
     def put(self, reply: Reply | None) -> None:
         """Add one; None ends them."""
-        if reply is not None and self._waiting.qsize() >= REPLIES_MAX:
-            _log.warning("replies_not_taken", waiting=REPLIES_MAX)
-            self._cancel()
+        if reply is not None and (self._is_cut_off or self._waiting.qsize() >= REPLIES_MAX):
+            if not self._is_cut_off:
+                self._is_cut_off = True
+                _log.warning("replies_not_taken", waiting=REPLIES_MAX)
+                self._cancel()
             return
         self._waiting.put(reply)
 

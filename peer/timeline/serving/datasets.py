@@ -1,11 +1,11 @@
 """Datasets and their partitions, and having them listed again."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 
 from peer.timeline.serving import models
-from peer.timeline.serving.parameters import AsciiJson, Dataset, Served, Synced, check_known
+from peer.timeline.serving.parameters import AsciiJson, Dataset, Partition, Served, Synced, check_known
 
 router = APIRouter(prefix="/v1")
 
@@ -24,7 +24,7 @@ def partitions(views: Served, state: Synced, dataset: Dataset) -> Any:
 
 
 @router.post("/refresh", response_model=models.TimelineHash)
-def refresh(views: Served, state: Synced, dataset: Dataset, partition: Annotated[str | None, Query()] = None) -> Any:
+def refresh(views: Served, state: Synced, dataset: Dataset, partition: Partition | None = None) -> Any:
     """List a partition, or all of a dataset, again, since something else changed its files."""
     check_known(state, dataset)
     views.refresh(dataset, partition)

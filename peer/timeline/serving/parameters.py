@@ -16,8 +16,12 @@ from replication.core.timeline.instants import TimelineState
 
 PAGE_MAX = 10_000
 
-Dataset = Annotated[str, Query(description="a dataset that the timeline names")]
-OneDataset = Annotated[str | None, Query(description="only this dataset")]
+_NAME_CHARS_MAX = 4096  # names that were asked for are remembered
+Dataset = Annotated[str, Query(description="a dataset that the timeline names", max_length=_NAME_CHARS_MAX)]
+OneDataset = Annotated[str | None, Query(description="only this dataset", max_length=_NAME_CHARS_MAX)]
+Partition = Annotated[
+    str, Query(description="a partition; for a folder, the folder below the root", max_length=_NAME_CHARS_MAX)
+]
 
 
 class AsciiJson(JSONResponse):
@@ -58,7 +62,7 @@ class SlicesAsked:
 
     state: Synced
     dataset: Dataset
-    partition: Annotated[str, Query(description="a partition; for a folder, the folder below the root")] = ""
+    partition: Partition = ""
     file: Annotated[str | None, Query(description="only this file")] = None
     after: Annotated[str | None, Query(description="only files after this one, in order")] = None
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_MAX

@@ -16,10 +16,13 @@ from typing import Any
 from peer.timeline.views import Views
 from replication import log
 from replication.errors import ConfigError, ReplicationError
+from replication.link.local_user import is_own
 from replication.settings import TimelineSection, TlsSection, split_address
 
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10
+_WHY = b"Without TLS only the user of the server is answered: set tls.ca, tls.cert and tls.key\n"
+_FORBIDDEN = b"HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_WHY), _WHY)
 _log = log.get(__name__)
 
 
@@ -31,7 +34,7 @@ class TimelineServer:
         views: what it serves; not closed.
         jobs: specifications of jobs, see ``serving.app``.
         section: where to listen, and how many requests at once.
-        tls: mutual TLS, as of links.
+        tls: mutual TLS, as of links. Without it, and unless plain text is allowed, only this process's user may ask.
         address_file: where its address is written while it runs; None for none.
 
     Raises:
@@ -79,7 +82,7 @@ class TimelineServer:
             lifespan="off",
             limit_concurrency=self._section.requests_max,
             timeout_graceful_shutdown=_STOP_TIMEOUT_S,
-            **self._tls_options(),
+            **self._caller_options(port),
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, args=(listener,), name="timeline", daemon=True)
@@ -148,9 +151,9 @@ class TimelineServer:
                 "Set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust",
             )
 
-    def _tls_options(self) -> dict[str, Any]:
+    def _caller_options(self, port: int) -> dict[str, Any]:
         if not self._tls.enabled:
-            return {}
+            return {} if self._tls.allow_plaintext else {"http": _of_user(port)}
         return {
             "ssl_certfile": str(self._tls.cert),
             "ssl_keyfile": str(self._tls.key),
@@ -175,6 +178,25 @@ def _of_cluster(cluster: str) -> type:
             transport.abort()
 
     return OwnCertificates
+
+
+def _of_user(port: int) -> type:
+    """Return uvicorn's protocol, which here answers only processes of this process's user on this machine."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class OwnUser(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            host, far = (transport.get_extra_info("peername") or ("", 0))[:2]
+            kind = "ipv6" if ":" in host else "ipv4"
+            if is_own(f"{kind}:[{host}]:{far}" if kind == "ipv6" else f"{kind}:{host}:{far}", port):
+                super().connection_made(transport)
+                return
+            _log.warning("timeline_caller_refused", names=[host])
+            self.transport = transport  # which is closed again when it is lost
+            transport.write(_FORBIDDEN)
+            transport.close()
+
+    return OwnUser
 
 
 def _bound(family: int, host: str, port: int) -> socket.socket:

@@ -1,0 +1,126 @@
+"""What waits for the disk: senders take turns by bytes, and one that fills the queue holds up itself only."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from peer.receive.admission import Arrival
+from peer.receive.landing_queue import Item, LandingQueue, Turns
+from replication.core.ids import ClusterId, FileId
+from replication.link.base import Data
+from tests.waiting import wait_until
+
+CLUSTERS = {name: ClusterId(name, uuid4()) for name in ("honest", "hostile", "third")}
+MIB = 1 << 20
+
+
+def item(name: str, size: int, number: int = 0) -> Item:
+    data = Data(FileId(CLUSTERS[name], "h0", 1), number, number + size, 0, 1, bytes(size))
+    return Item(Arrival(data, (), ()), 1, lambda _: None)
+
+
+def names(group: list[Item] | None) -> list[str]:
+    return [each.arrival.data.file.cluster.name for each in group or ()]
+
+
+@pytest.mark.parametrize("size", [MIB, 16 << 10])
+def test_a_sender_gets_every_second_turn_beside_one_that_has_filled_the_queue(size: int) -> None:
+    """Its messages land as if the other one had one stream, however many wait of that."""
+    queue = LandingQueue(64 * MIB, 0)
+    for number in range(48):
+        queue.put(item("hostile", size, number))
+    for number in range(16):
+        queue.put(item("honest", size, number))
+    order: list[str] = []
+    while len(queue):
+        order += names(queue.take())
+    assert order[:32].count("honest") == 16
+
+
+def test_large_messages_of_one_wait_for_as_many_bytes_of_the_other() -> None:
+    queue = LandingQueue(64 * MIB, 0)
+    for number in range(8):
+        queue.put(item("hostile", 4 * MIB, number))
+    for number in range(32):
+        queue.put(item("honest", MIB, number))
+    order: list[str] = []
+    while len(order) < 40:
+        order += names(queue.take())
+    assert order[:32].count("honest") >= 24 and order[:32].count("hostile") <= 8
+
+
+def test_who_waited_for_nothing_gets_no_turns_in_advance() -> None:
+    queue = LandingQueue(64 * MIB, 0)
+    for number in range(20):
+        queue.put(item("hostile", MIB, number))
+        queue.take()
+    for number in range(8):
+        queue.put(item("hostile", MIB, number))
+        queue.put(item("honest", MIB, number))
+    assert Counter(names(queue.take())) == {"honest": 4, "hostile": 4}
+
+
+def test_the_messages_of_one_sender_keep_their_order() -> None:
+    queue = LandingQueue(8 * MIB, 0)
+    for number in range(7):
+        queue.put(item("honest", MIB, number))
+    queue.put(item("third", MIB, 0))
+    taken = queue.take() or []
+    begins = [each.arrival.data.begin for each in taken if each.arrival.data.file.cluster.name == "honest"]
+    assert begins == sorted(begins) and len(taken) == 8
+
+
+def blocked(queue: LandingQueue, make: Callable[[], Item]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: queue.put(make()))
+    thread.start()
+    return thread
+
+
+def test_a_full_queue_holds_up_who_filled_it_and_the_others_have_an_eighth_each() -> None:
+    queue = LandingQueue(8 * MIB, 0)
+    for number in range(8):
+        queue.put(item("hostile", MIB, number))
+    waiting = blocked(queue, lambda: item("hostile", MIB, 9))
+    for name in ("honest", "third"):
+        queue.put(item(name, MIB))
+    more = blocked(queue, lambda: item("honest", MIB, 1))
+    assert len(queue) == 10 and waiting.is_alive() and more.is_alive()
+    while len(queue):
+        queue.take()
+    wait_until(lambda: not waiting.is_alive() and not more.is_alive())
+    for thread in (waiting, more):
+        thread.join()
+    assert len(names(queue.take())) in (1, 2)
+
+
+def test_what_is_queued_is_settled_once_its_group_has_landed() -> None:
+    queue = LandingQueue(8 * MIB, 0)
+    queue.put(item("hostile", MIB))
+    queue.put(item("honest", MIB))
+    settled = threading.Event()
+
+    def settle() -> None:
+        queue.settle(20)
+        settled.set()
+
+    thread = threading.Thread(target=settle)
+    thread.start()
+    queue.take()
+    assert not settled.is_set()
+    queue.stop()
+    queue.take()
+    thread.join()
+    assert settled.is_set()
+
+
+def test_few_messages_of_one_sender_are_checked_at_once_over_all_its_streams() -> None:
+    turns = Turns(2)
+    one = turns.of("hostile")
+    assert turns.of("hostile") is one and turns.of("honest") is not one
+    assert [one.acquire(blocking=False) for _ in range(3)] == [True, True, False]
+    assert turns.of("honest").acquire(blocking=False)

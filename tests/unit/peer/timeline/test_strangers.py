@@ -1,0 +1,106 @@
+"""Who may ask the timeline's server, and what questions that are no questions cost it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from peer.timeline.listing import FolderListings
+from peer.timeline.serving.server import TimelineServer
+from peer.timeline.stores.memory import MemoryViews
+from peer.timeline.views import Views
+from replication.errors import ReplicationError, RequestError
+from replication.settings import TlsSection
+from tests.datasets_made import OUT, Dataset
+from tests.hostile import NOBODY, memory_below, run_as_nobody
+from tests.unit.peer.timeline.test_serving import LISTEN, jobs
+
+ASK = f"""
+import encodings.idna
+import os
+import sys
+from http.client import HTTPConnection
+os.setuid({NOBODY})
+asked = HTTPConnection(sys.argv[1], timeout=20)
+asked.request("GET", sys.argv[2])
+answer = asked.getresponse()
+print(answer.status, answer.read().decode())
+"""
+
+
+@pytest.fixture
+def dataset() -> Dataset:
+    made = Dataset({"p/a@0": 1})
+    made.publish("p/a@1", replaces=("p/a@0",))
+    return made
+
+
+@pytest.fixture
+def views(dataset: Dataset) -> Views:
+    return Views(dataset.timeline, MemoryViews(), dataset.listings())
+
+
+@pytest.fixture
+def server(views: Views) -> Iterator[TimelineServer]:
+    with TimelineServer("east", views, jobs, LISTEN, TlsSection()) as made:
+        yield made
+
+
+@pytest.mark.parametrize("path", ["/v1/datasets", "/v1/jobs/nightly/copy", "/openapi.json", "/../etc/passwd"])
+def test_without_tls_another_user_of_the_machine_is_told_nothing(server: TimelineServer, path: str) -> None:
+    said = run_as_nobody(ASK, server.address, path)
+    assert said.startswith("403 Without TLS only the user of the server is answered") and "tls.ca" in said
+    assert httpx.get(f"http://{server.address}/v1/health", timeout=30).json()["status"] == "ok"
+
+
+def test_plain_text_that_is_allowed_is_for_everybody(views: Views) -> None:
+    with TimelineServer("east", views, jobs, LISTEN, TlsSection(allow_plaintext=True)) as server:
+        assert run_as_nobody(ASK, server.address, "/v1/datasets").startswith("200 ")
+
+
+def test_names_of_any_length_and_paths_are_refused_and_not_remembered(server: TimelineServer, views: Views) -> None:
+    partitions = ["../../etc", "/etc", "a//b", "p/../../..", ".", "x" * 5000]
+    with memory_below(32), httpx.Client(base_url=f"http://{server.address}", timeout=30) as ask:
+        for number in range(300):
+            name = f"{partitions[number % len(partitions)]}{'y' * 40_000 if number > 20 else ''}/{number}"
+            asked = {"dataset": OUT, "partition": name}
+            assert ask.get("/v1/slices/latest", params=asked).status_code in (200, 400, 422)
+        for time in (-1, 2**63, 10**300, "x"):
+            answer = ask.get("/v1/slices/as-of", params={"dataset": OUT, "partition": "p", "time": time})
+            assert answer.status_code in (200, 400, 422)
+        assert ask.get("/v1/slices/latest", params={"dataset": OUT, "limit": 10**9}).status_code == 422
+        assert ask.get("/v1/timeline", params={"after": 2**70, "hash": "x"}).status_code == 200
+        assert ask.post("/v1/refresh", params={"dataset": OUT, "partition": "z" * 5000}).status_code == 422
+        assert ask.get("/v1/health").json()["status"] == "ok"
+    assert not views._listing
+    assert sum(map(len, (name for _, name in views._missing))) < 10_000 * 4096
+
+
+def test_a_partition_that_cannot_be_listed_leaves_nothing_behind(dataset: Dataset) -> None:
+    class Failing:
+        def partitions(self, dataset: str, root: str) -> list[str]:
+            return []
+
+        def files(self, dataset: str, root: str, partition: str) -> list[object]:
+            raise RequestError(f"{partition} is not a partition", "Name another")
+
+    views = Views(dataset.timeline, MemoryViews(), Failing())
+    for number in range(10):
+        with pytest.raises(RequestError):
+            views.latest(OUT, f"{number}/..")
+    assert not views._listing
+
+
+@pytest.mark.parametrize("name", ["x::file:", "a::memory", "p::simplecache", "reference::x", "~", "$HOME", "p?x#y"])
+def test_a_partition_that_looks_like_an_address_is_a_folder(tmp_path: Path, name: str) -> None:
+    """No driver is loaded, and no other place is listed, because a question names it."""
+    folder = tmp_path / "lake" / name
+    folder.mkdir(parents=True)
+    (folder / "rows").write_text("1")
+    found = FolderListings().files("lake", f"file://{tmp_path}/lake", name)
+    assert [each.path for each in found] == [f"{name}/rows"]
+    with pytest.raises(ReplicationError):
+        FolderListings().files("lake", f"file://{tmp_path}/lake", f"{name}/../../..")
