@@ -154,6 +154,8 @@ def plan_failover(
 ) -> FailoverPlan:
     """The steps of a failover, what prevents it, and what it would lose. Changes nothing.
 
+    Of a failover that was interrupted it shows the steps as they are stored, which nothing prevents any more.
+
     Args:
         context: the cluster that takes over.
         origin_name: the cluster that is lost; "" for the only one that sends to this one.
@@ -168,15 +170,22 @@ def plan_failover(
     ledger, role = context.cluster.ledger, context.cluster.coordination.role().state
     routes = ledger.landing.routes()
     origin = _origin(context, routes, origin_name)
-    there = None if force else _answer(context, origin)
-    epoch = next_epoch(role.epoch, _highest_epoch(context, origin))
-    opens = opening(context, origin, EVERYTHING if incomplete else at)
+    begun = _begun(context, origin)
+    if begun is not None:
+        epoch, at = begun.epoch, begun.upto
+    else:
+        epoch = next_epoch(role.epoch, _highest_epoch(context, origin))
+    opens = opening(context, origin, EVERYTHING if incomplete and begun is None else at)
     loss, least = loss_of(ledger, origin, opens), loss_of(ledger, origin, Opening(EVERYTHING))
     pending = sum(part.end - part.begin for part in ledger.replay.pending())
-    phases = {} if incomplete else {route.table: route.phase for route in routes if route.source == origin}
     fenced, unfenced = fence(context, origin)
-    refusals = (*_refusals(context, origin, role, phases, there), *opens.refusals, *filter(None, (unfenced,)))
-    steps = _steps(context, origin, epoch, opens.upto)
+    refusals: tuple[str, ...] = ()
+    steps = context.unfinished_steps()
+    if begun is None:
+        there = None if force else _answer(context, origin)
+        phases = {} if incomplete else {route.table: route.phase for route in routes if route.source == origin}
+        refusals = (*_refusals(context, origin, role, phases, there), *opens.refusals, *filter(None, (unfenced,)))
+        steps = _steps(context, origin, epoch, opens.upto)
     described = tuple(step.describe() for step in steps)
     note = "" if any(isinstance(step, SendBack) for step in steps) else _unknown_address(origin)
     own, stale_s, now = context.own.name, context.cluster.config.drills.stale_s, time.time_ns() // 1000
@@ -184,6 +193,12 @@ def plan_failover(
     warning = drill_warning(own, drills.drilled, drills.failure, stale_s, now)
     texts = note, warning, fenced
     return FailoverPlan(origin.name, own, epoch, described, refusals, opens.upto, loss, least, pending, *texts)
+
+
+def _begun(context: RoleChange, origin: ClusterId) -> EndOrigin | None:
+    """The step of an interrupted failover that has its epoch and its time; None without one."""
+    ends = (step for step in context.unfinished_steps() if isinstance(step, EndOrigin))
+    return next((step for step in ends if step.origin == str(origin)), None)
 
 
 def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:

@@ -26,6 +26,12 @@ from tests.e2e.conftest import ROLES, START_TIMEOUT_S, Site, define, start
 from tests.soak.chains import TABLE, Chain, problems, until
 
 WRITERS = 2
+Attempt = Callable[[Site, Site], int]
+
+
+def by_command(site: Site, lost: Site) -> int:
+    """Take over from a lost cluster by the command; the time at which the tables open."""
+    return int(site.json("failover", site.name, "--from", lost.name, "--yes")["upto"])
 
 
 class Soak:
@@ -45,6 +51,7 @@ class Soak:
         self.east.shell("createtable", TABLE, "id long, after long", "-k", "id")
         self.east.shell("enablereplication", "-t", TABLE, "west")
         self.active: Site | None = self.east
+        self.epochs: dict[int, str] = {}
         self.chains = [Chain(number, lambda: self.active) for number in range(1, WRITERS + 1)]
         for chain in self.chains:
             stack.callback(chain.close)
@@ -119,25 +126,29 @@ class Soak:
         process.wait()
         self.finish_switchover()
 
-    def failover(self) -> None:
-        """Every process of the ACTIVE cluster is killed, the other takes over, and the first returns."""
+    def failover(self, attempt: Attempt = by_command) -> None:
+        """Every process of the ACTIVE cluster is killed, the other takes over, and the first returns.
+
+        ``attempt`` is called until it is done: the command by default. It returns the time at which the tables open.
+        """
         lost = self._source()
         other = self.other(lost)
         until(lambda: other.json("status")["members"]["workers"] != [], f"a worker of {other.name}")
         self.say(f"kill all of {lost.name}, and fail over to {other.name}")
         lost.kill_all()
         acked = self.acked()
-        told = []
+        told: list[int] = []
 
         def take_over() -> bool:
-            if other.json("readonly")["role"] != "ACTIVE":
-                told.append(other.json("failover", other.name, "--yes"))
+            is_done = other.json("readonly")["role"] == "ACTIVE" and not other.json("ops", "list")
+            if not is_done:
+                told.append(attempt(other, lost))
             return True
 
         until(take_over, f"{other.name} to take over")
         self.active = other
-        upto = told[-1]["upto"] if told else 0
-        self.say(f"{other.name} is ACTIVE and opens at {upto}, {told[-1]['loss']['seconds'] if told else '?'} s ago")
+        upto = told[-1] if told else 0
+        self.say(f"{other.name} is ACTIVE and opens at {upto}")
         time.sleep(self.chance.uniform(0, 4))
         lost.start()
         await_ready([lost], START_TIMEOUT_S)
@@ -147,14 +158,7 @@ class Soak:
             return not acked - self.rows(other).keys() - self.lost(other)
 
         until(all_there, f"each acked row in {other.name}'s table or its lost writes")
-        kept = self.lost(other)
-        self.say(f"{lost.name} is back; {len(kept & acked)} acked rows are lost writes; merge them")
-        written = self.acked().union(*(chain.unknown for chain in self.chains))  # some until their lease ended
-        if kept - written:
-            raise AssertionError(f"lost writes that nobody wrote: {sorted(kept - written)[:10]}")
-        early = {number for number, commit in self.lost_at(other).items() if commit <= upto}
-        if early:
-            raise AssertionError(f"lost, though committed before the tables' time: {sorted(early)[:10]}")
+        self._check_lost(lost, other, upto, acked)
 
         def merged() -> bool:
             for site in self.sites:
@@ -162,6 +166,22 @@ class Soak:
             return not any(self.lost(site) for site in self.sites)
 
         until(merged, "the lost writes to be merged")
+
+    def _check_lost(self, lost: Site, other: Site, upto: int, acked: set[int]) -> None:
+        """What the failover left out is what was committed after ``upto``: all of that, and nothing else."""
+        commits, rows = self.lost_at(other), self.rows(other).keys()
+        kept = commits.keys()
+        self.say(f"{lost.name} is back; {len(kept & acked)} acked rows are lost writes; merge them")
+        written = self.acked().union(*(chain.unknown for chain in self.chains))  # some until their lease ended
+        late = self.written_after(other, lost, upto) if upto else set()
+        for what, found in (
+            ("lost writes that nobody wrote", kept - written),
+            ("lost, and in the table all the same", kept & rows),
+            ("lost, though committed before the tables' time", {n for n in kept if commits[n] <= upto}),
+            ("in the table, though committed after the tables' time", late & rows),
+        ):
+            if found:
+                raise AssertionError(f"{what}: {sorted(found)[:10]}")
 
     def _source(self) -> Site:
         """The ACTIVE cluster, once no role change is under way."""
@@ -184,17 +204,22 @@ class Soak:
         self.active = other
 
     def check_roles(self) -> None:
-        """Never two that take writes."""
-        roles = [self.role(site) for site in self.sites]
-        if roles.count("ACTIVE") > 1:
-            raise AssertionError("both are ACTIVE")
+        """Never two that take writes, and never two under one epoch."""
+        found = [(site.name, *self.role(site)) for site in self.sites]
+        active = [(name, epoch) for name, role, epoch in found if role == "ACTIVE"]
+        if len(active) > 1:
+            raise AssertionError(f"both are ACTIVE: {found}")
+        for name, epoch in active:
+            if self.epochs.setdefault(epoch, name) != name:
+                raise AssertionError(f"{name} is ACTIVE with epoch {epoch}, and so was {self.epochs[epoch]}")
 
-    def role(self, site: Site) -> str:
-        """Its role; "?" when that is not known now."""
+    def role(self, site: Site) -> tuple[str, int]:
+        """Its role and role epoch; "?" and 0 when they are not known now."""
         try:
-            return str(site.json("readonly")["role"])
+            found = site.json("readonly")
         except AssertionError:
-            return "?"
+            return "?", 0
+        return str(found["role"]), int(found["epoch"])
 
     def acked(self) -> set[int]:
         """Ids of the rows that were acked by now."""
@@ -204,6 +229,15 @@ class Soak:
         """A cluster's rows: the id that each is chained onto."""
         with site.connect() as cluster:
             return {row["id"]: row["after"] for row in cluster.read(TABLE).read_all().to_pylist()}
+
+    def written_after(self, site: Site, origin: Site, upto: int) -> set[int]:
+        """Ids of a cluster's current rows that another cluster committed after a time."""
+        with site.connect() as cluster, origin.connect() as other, open_duckdb() as connection:
+            cluster.reader.catalog.attach(connection, "changes", f"{TABLE}__changes")
+            of = f"_op = 0 and _commit > {upto} and _origin = '{other.id}'"
+            newest = "qualify row_number() over (partition by id order by _commit desc) = 1"
+            found = connection.sql(f"select id from (select * from changes {newest}) where {of}").fetchall()
+            return {int(number) for (number,) in found}
 
     def lost(self, site: Site) -> set[int]:
         """Ids of a cluster's lost writes that are kept."""

@@ -103,12 +103,18 @@ def test_a_failover_interrupted_anywhere_is_finished_and_loses_what_was_told(
         point = Failpoint(at, error)
         with suppress(Killed, ReplicationError):
             command = other.command(point)
-            failover(command, plan_failover(command, lost.name, at=EVERYTHING))
+            told = plan_failover(command, lost.name, at=EVERYTHING)
+            failover(command, told)
         other.bury()
         known = other.site.ledger.successions.known().of(lost.site.cluster)
         context = other.command()
         if other.role().role is not Role.ACTIVE or context.unfinished():
-            failover(context, plan_failover(context, lost.name, at=EVERYTHING))
+            again = plan_failover(context, lost.name)
+            if context.unfinished():
+                assert (again.epoch, again.steps, again.upto, again.refusals) == (told.epoch, told.steps, 0, ())
+                failover(context, again)
+            else:
+                failover(context, plan_failover(context, lost.name, at=EVERYTHING))
         ended = other.site.ledger.successions.known().of(lost.site.cluster)
         assert ended is not None and other.role().epoch == ended.epoch and not context.unfinished()
         assert known is None or known.epoch < ended.epoch or known.cut == ended.cut, "the cut is made once"
