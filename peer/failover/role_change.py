@@ -25,6 +25,8 @@ from replication.roles.takeover import Takeover
 _STEP_MODULES = ("peer.failover.switchover", "peer.failover.failover", "peer.failover.lease", "peer.failover.take_back")
 #: One role change of a cluster at a time.
 URN = "role"
+#: A person runs a role change again, sees each failure, and needs no further verb to go on: it is never suspended.
+_FAILURES_MAX = 1_000_000
 _PARTIES = ("peer", "origin")  # fields of steps: the successor of a switchover, the origin of a failover
 
 
@@ -101,7 +103,8 @@ class RoleChange:
     def finish(self) -> None:
         """Go on with it. Raises StepFailedError, SequenceHeldError, SuspendedSequenceError."""
         with Leases(self.cluster.ledger.steps) as leases:
-            Redo(leases, self, around=self._hooked(self.unfinished_steps())).run(self.cluster.name, URN)
+            around = self._hooked(self.unfinished_steps())
+            Redo(leases, self, _FAILURES_MAX, around=around).run(self.cluster.name, URN)
 
     @contextmanager
     def leased(self) -> Iterator[StoredSequence | None]:
@@ -125,7 +128,7 @@ class RoleChange:
             StepFailedError, UnfinishedSequenceError: as ``CommitSequence.run``.
         """
         self.hooks.files()  # refused before anything changes
-        sequence = CommitSequence(self.cluster.ledger.steps, self.cluster.name, URN, steps)
+        sequence = CommitSequence(self.cluster.ledger.steps, self.cluster.name, URN, steps, _FAILURES_MAX)
         sequence.run(self, around=self._hooked(steps))
 
     @property

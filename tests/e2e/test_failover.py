@@ -33,7 +33,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     hooks = {"hooks": "hooks"}  # a folder that is made below
     made = (
         start(folder / "east", "east", replay=replay, failover=hooks),
-        start(folder / "west", "west", replay=replay, cluster=standby),
+        start(folder / "west", "west", replay=replay, cluster=standby, master={"peer_bytes_max": 64 << 30}),
     )
     with ExitStack() as stack:
         (folder / "east" / "hooks").mkdir(mode=0o755)

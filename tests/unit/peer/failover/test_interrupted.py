@@ -14,8 +14,9 @@ import pytest
 from peer.failover.failover import failover, plan_failover
 from peer.failover.opening import EVERYTHING
 from peer.failover.switchover import cancel, switchover
+from replication.commit.sequence import FAILURES_MAX
 from replication.core.roles import Role
-from replication.errors import ReplicationError, RequestError
+from replication.errors import ReplicationError, RequestError, StepFailedError
 from tests.role_changes import Failpoint, Killed, Member, Pair, no_answer, role_pair
 from tests.waiting import wait_until
 
@@ -87,6 +88,21 @@ def test_a_switchover_interrupted_anywhere_is_finished_or_undone(
         if point.passed < at:
             break
     assert interrupted >= least, f"{interrupted} of {at} were interrupted"
+
+
+def test_a_role_change_that_failed_often_goes_on_when_it_is_run_again(pair: Pair) -> None:
+    (source,) = active(pair)
+    other = pair.other(source)
+    with pytest.raises(Killed):
+        switchover(source.command(Failpoint(2)), other.name)
+    source.bury()
+    other.is_away = True
+    for _ in range(FAILURES_MAX + 1):
+        with pytest.raises(StepFailedError, match=f"{other.name} does not answer"):
+            switchover(source.command(), other.name)
+    other.is_away = False
+    assert switchover(source.command(), other.name).successor == other.name
+    assert active(pair) == [other]
 
 
 @pytest.mark.parametrize("error", [Killed, no_answer], ids=["the command is killed", "its calls fail"])
