@@ -19,6 +19,7 @@ from peer.failover.opening import CONSISTENT, EVERYTHING, Opening, counting, ope
 from peer.failover.role_change import RoleChange, refuse
 from peer.failover.take_back import TakeBack
 from peer.status.drills import drill_health, drill_warning
+from replication.commit.redo import held
 from replication.commit.step import CommitStep, step_type
 from replication.core.clock import moment_text
 from replication.core.ids import ClusterId
@@ -26,7 +27,7 @@ from replication.core.phase import Phase
 from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
 from replication.core.succession import next_epoch
-from replication.errors import ReplicationError, RequestError
+from replication.errors import ReplicationError, RequestError, StepFailedError
 from replication.link.base import Description
 
 
@@ -154,7 +155,7 @@ def plan_failover(
 ) -> FailoverPlan:
     """The steps of a failover, what prevents it, and what it would lose. Changes nothing.
 
-    Of a failover that was interrupted it shows the steps as they are stored, which nothing prevents any more.
+    Of an interrupted failover that has ended the origin's epochs it shows the stored steps; nothing prevents those.
 
     Args:
         context: the cluster that takes over.
@@ -196,9 +197,9 @@ def plan_failover(
 
 
 def _begun(context: RoleChange, origin: ClusterId) -> EndOrigin | None:
-    """The step of an interrupted failover that has its epoch and its time; None without one."""
+    """The step by which an interrupted failover ended the origin's epochs; None when none has."""
     ends = (step for step in context.unfinished_steps() if isinstance(step, EndOrigin))
-    return next((step for step in ends if step.origin == str(origin)), None)
+    return next((step for step in ends if step.origin == str(origin) and step.verify(context)), None)
 
 
 def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
@@ -206,24 +207,41 @@ def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
 
     Raises:
         RequestError: something prevents it. Nothing was changed.
+        SequenceHeldError: another process does it.
         StepFailedError: run it again; it goes on with the step that failed.
     """
     began = time.monotonic()
-    steps = context.unfinished_steps()
-    if steps:
-        promotion = next((step for step in steps if isinstance(step, TakeWrites)), None)
-        if promotion is None or ClusterId.parse(promotion.origin).name != plan.origin:
-            raise RequestError("another role change of this cluster is unfinished", "See walship ops list")
-        context.finish()
-        epoch = promotion.epoch
-    else:
-        refuse(list(plan.refusals), f"{plan.successor} cannot take over from {plan.origin} now")
-        origin = _origin(context, context.cluster.ledger.landing.routes(), plan.origin)
-        context.run(_steps(context, origin, plan.epoch, plan.upto))
-        epoch = plan.epoch
+    origin = _origin(context, context.cluster.ledger.landing.routes(), plan.origin)
+    try:
+        begun = _resumed(context, origin)
+        if begun is not None:
+            context.finish()
+        else:
+            refuse(list(plan.refusals), f"{plan.successor} cannot take over from {plan.origin} now")
+            context.run(_steps(context, origin, plan.epoch, plan.upto))
+    except StepFailedError as error:
+        error.hint = f"It goes on there when it is run again: walship failover {plan.successor}"
+        raise
     writable_s = round(context.started_s - began, 3) if context.started_s else None
     seconds = round(time.monotonic() - began, 3)
+    epoch = begun.epoch if begun is not None else plan.epoch
     return FailedOver(plan.origin, plan.successor, epoch, plan.upto, plan.loss, writable_s, seconds)
+
+
+def _resumed(context: RoleChange, origin: ClusterId) -> EndOrigin | None:
+    """As ``_begun``. A failover that has ended nothing yet is forgotten: more has landed, so it is planned anew."""
+    stored = context.unfinished()
+    if stored is None:
+        return None
+    if all(getattr(step, "origin", "") != str(origin) for step in context.unfinished_steps()):
+        raise RequestError("another role change of this cluster is unfinished", "See walship ops list")
+    with context.leased() as leased:
+        if leased is None:
+            raise held(stored)
+        begun = _begun(context, origin)
+        if begun is None:
+            context.forget()
+        return begun
 
 
 def _steps(context: RoleChange, origin: ClusterId, epoch: int, upto: int) -> tuple[CommitStep[RoleChange], ...]:

@@ -139,7 +139,8 @@ class Commands:
 
     def _fail_over(self, context: RoleChange, plan: FailoverPlan) -> None:
         origin = self.world.sites[plan.origin].id
-        if not context.unfinished_steps():
+        ended = context.cluster.ledger.successions.known().of(origin)
+        if ended is None or ended.epoch < plan.epoch:
             self.told[context.own, origin, plan.epoch] = plan.loss
             self.fenced[context.own, origin, plan.epoch] = "have stopped" in plan.fence
         done = failing.failover(context, plan)
