@@ -87,8 +87,11 @@ check: $(READY) ## style, types, import arrows, generated code, known weaknesses
 
 release: $(READY) check ## wheel, SBOM and sums in dist, after an audit that must succeed
 	$(BIN)/python -m deploy.audit
-	rm -rf dist && mkdir dist
+	rm -rf dist build && mkdir dist  # what an earlier build left would be packed, too
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/python -m pip install --quiet --no-deps --target build/wheel dist/*.whl
+	cd build/wheel && PYTHONPATH=$$PWD $(CURDIR)/$(BIN)/python -m shell.main --help > /dev/null
+	rm -rf build
 	$(BIN)/python -m deploy.sbom dist/walship.cdx.json
 	cd dist && sha256sum * > SHA256SUMS
 

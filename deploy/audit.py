@@ -56,6 +56,7 @@ def main() -> int:
         weak = weaknesses(found, url)
     except (OSError, URLError, ValueError, LookupError, TypeError, AttributeError) as error:
         print(f"NOT AUDITED: the advisories at {url} cannot be read: {error}", file=sys.stderr)
+        print("A release needs them: run this where osv.dev can be reached, or set WALSHIP_AUDIT_URL", file=sys.stderr)
         return 2
     for component, ids in weak:
         print(f"{component.name} {component.version}: {', '.join(ids)}")

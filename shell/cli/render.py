@@ -17,7 +17,7 @@ from uuid import UUID
 
 from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from replication.core.clock import moment_text as moment_text
@@ -27,6 +27,10 @@ from replication.errors import ReplicationError
 _PIPE_WIDTH = 1000
 _PADDING = 2
 _WRAPPED_MIN = 16
+_BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_HIGH = (*range(0x7F, 0xA0), *_BIDI)  # control characters that JSON does not escape
+_JSON_ESCAPES = {each: f"\\u{each:04x}" for each in _HIGH}
+_ESCAPES = {each: f"\\x{each:02x}" for each in range(0x20) if chr(each) not in "\n\t"} | _JSON_ESCAPES
 
 
 class Printer:
@@ -143,6 +147,11 @@ def rigid_columns(widths: Sequence[int], room: int) -> frozenset[int]:
     return frozenset(kept)
 
 
+def escape(text: str) -> str:
+    """Text for a terminal. Control characters, which may come from another cluster, are written as escapes."""
+    return escape_markup(text if text.isprintable() else text.translate(_ESCAPES))
+
+
 def bytes_text(count: float) -> str:
     """``1.5 MiB``; plain bytes below 1 KiB."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
@@ -166,7 +175,8 @@ def seconds_text(seconds: float) -> str:
 
 def to_json(value: Any) -> str:
     """One line of JSON; dataclasses become objects, times ISO text, bytes as in ``core/escaped``, decimals text."""
-    return json.dumps(plain(value), separators=(", ", ": "), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(plain(value), separators=(", ", ": "), ensure_ascii=False, allow_nan=False)
+    return text if text.isprintable() else text.translate(_JSON_ESCAPES)
 
 
 def plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +29,7 @@ from replication.core.routes.carried import Carried
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Invitation
-from replication.link.base import Ack, Reason, Refusal
+from replication.link.base import Ack, PeerLink, Reason, Refusal
 from replication.settings import TlsSection
 from tests.certificates import tls_section
 from tests.hostile import of_other_users
@@ -197,6 +198,38 @@ def test_an_invitation_gives_its_grant_once_and_pins_who_used_it(pair: Pair, rec
     assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[2])), Ack)
     found = west.grants.of("east")
     assert found is not None and found.grant.cluster == pair.east.cluster
+
+
+def test_an_invitation_that_many_show_at_once_or_too_late_or_in_anothers_name_is_used_once_at_most(
+    pair: Pair, receiver: Receiver
+) -> None:
+    west, east = pair.west.ledger, pair.east.cluster
+    west.rules.delete("east", pair.west.term)
+    offered = Grant(ClusterId("east", NIL_UUID), ("ops.*",), by="invitation")
+    west.grants.invite(Invitation(digest_of("late"), offered, time.time_ns() // 1000 - 1), 1)
+    west.grants.invite(
+        Invitation(digest_of("of north"), replace(offered, cluster=ClusterId("north", NIL_UUID)), 1 << 60), 1
+    )
+    west.grants.invite(Invitation(digest_of("secret"), offered, 1 << 60), 1)
+    for shown in ("late", "of north", digest_of("secret"), "' OR 1=1 --", "x" * 10_000):
+        with pytest.raises(PeerRefusedError, match="no open invitation"):
+            pair.link(receiver).describe(shown)
+    links, taken, refusals = [pair.link(receiver) for _ in range(8)], [], []
+
+    def show(link: PeerLink) -> None:
+        try:
+            taken.append(link.describe("secret").granted)
+        except PeerRefusedError as error:
+            refusals.append(error.reason)
+
+    threads = [threading.Thread(target=show, args=(link,)) for link in links]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert taken == [("ops.*",)] and refusals == ["NOT_GRANTED"] * 7
+    found = west.grants.of("east")
+    assert found is not None and found.grant.cluster == east and west.grants.of("north") is None
 
 
 def test_a_restored_cluster_keeps_its_grant_by_the_terms_that_were_seen_of_it(pair: Pair, receiver: Receiver) -> None:

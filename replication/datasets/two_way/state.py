@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from replication.core.copying.two_way import Agreed, SideState
+from replication.errors import StorageError
 
 _TABLE = """CREATE TABLE IF NOT EXISTS agreed (path TEXT PRIMARY KEY, first_size INTEGER, first_ns INTEGER,
   second_size INTEGER, second_ns INTEGER) WITHOUT ROWID"""
@@ -18,15 +19,27 @@ class SyncState:
 
     Args:
         path: of the SQLite file.
+
+    Raises:
+        StorageError: it is not one that a sync wrote.
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._db = sqlite3.connect(path)
-        self._db.execute(_TABLE)
+        try:
+            self._db.execute(_TABLE)
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise self._unreadable(error) from None
 
     def all(self) -> dict[str, Agreed]:
-        """Every agreed file by its path."""
-        rows = self._db.execute("SELECT * FROM agreed")
+        """Every agreed file by its path. StorageError when they cannot be read."""
+        wanted = "SELECT path, first_size, first_ns, second_size, second_ns FROM agreed"
+        try:
+            rows = self._db.execute(wanted).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._unreadable(error) from None
         return {path: Agreed(SideState(a, a_ns), SideState(b, b_ns)) for path, a, a_ns, b, b_ns in rows}
 
     def change(self, agreed: Mapping[str, Agreed], gone: Iterable[str]) -> None:
@@ -38,6 +51,12 @@ class SyncState:
         with self._db:
             self._db.executemany("INSERT OR REPLACE INTO agreed VALUES (?, ?, ?, ?, ?)", rows)
             self._db.executemany("DELETE FROM agreed WHERE path = ?", [(path,) for path in gone])
+
+    def _unreadable(self, error: sqlite3.DatabaseError) -> StorageError:
+        return StorageError(
+            f"the state {self._path} of the sync cannot be read: {error}",
+            "Move it away: the next run compares both sides, and removes nothing",
+        )
 
     def close(self) -> None:
         """Close the file."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from replication.core.copying.filters import FilterRule, Filters
 from replication.datasets.stores.base import Store
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.two_way.sync import SyncResult, TwoWaySync
-from replication.errors import RequestError
+from replication.errors import RequestError, StorageError, UnsafeNameError
 from shell.main import run
 from tests.copying import DyingStore, Killed, read_tree, write_tree
 
@@ -127,3 +129,27 @@ def test_the_verb_tells_what_it_did(pair: Path, capsys: pytest.CaptureFixture[st
     assert run(given) == 0
     assert "1 copied to the second, 2 same" in capsys.readouterr().out
     assert read_tree(pair / "b")["x/1"] == b"1, changed"
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 99, b"SQLite format 3\0" + b"\xff" * 4000])
+def test_a_state_that_no_sync_wrote_is_refused_and_removes_nothing(pair: Path, content: bytes) -> None:
+    (state,) = (pair / "b").rglob("state.db")
+    before = both(pair)
+    state.write_bytes(content)
+    with pytest.raises(StorageError, match=r"state\.db of the sync cannot be read"):
+        sync(pair)
+    assert both(pair) == before
+    state.unlink()
+    assert not sync(pair).conflicts and both(pair) == before
+
+
+def test_paths_outside_that_a_forged_state_names_are_not_touched(pair: Path) -> None:
+    (state,) = (pair / "b").rglob("state.db")
+    (pair / "secret").write_bytes(b"s")
+    with closing(sqlite3.connect(state)) as forged, forged:
+        for path in ("../secret", str(pair / "secret"), "x/../../secret", "..", ""):
+            forged.execute("INSERT INTO agreed VALUES (?, 1, 1, 1, 1)", (path,))
+    with pytest.raises(UnsafeNameError, match="may lead out of its folder"):
+        sync(pair)
+    assert (pair / "secret").read_bytes() == b"s"
+    assert both(pair) == ({"x/1": b"1", "x/2": b"2", "y/3": b"3"},) * 2

@@ -133,3 +133,24 @@ def test_numbers_are_shown_with_all_their_digits():
     shown, out, _ = printer()
     shown.rows([{"v": 1234567.25}, {"v": 40.639751}], ("v",))
     assert "1234567.25" in out.getvalue() and "40.639751" in out.getvalue()
+
+
+HOSTILE = "t\x1b[2J\x1b]0;title\x07\r\x9b31m\x7f\u202eevil [red]m[/]"
+
+
+def test_control_characters_that_another_cluster_wrote_do_nothing_to_a_terminal():  # issue 23
+    shown, out, err = printer()
+    shown.line(HOSTILE)
+    shown.rows([{"why": HOSTILE, "n": 1}], ("why", "n"))
+    shown.value({HOSTILE: HOSTILE})
+    shown.header(HOSTILE, HOSTILE)
+    shown.note(HOSTILE)
+    shown.error(NoWorkerError(HOSTILE, HOSTILE))
+    said = out.getvalue() + err.getvalue()
+    assert all(each.isprintable() or each == "\n" for each in said), repr(said)
+    assert said.count(r"t\x1b[2J\x1b]0;title\x07\x0d\u009b31m\u007f\u202eevil [red]m[/]") == 9
+
+
+def test_json_has_the_same_text_and_no_control_characters():
+    value = {"why": f"ü\n{HOSTILE}"}
+    assert json.loads(to_json(value)) == value and to_json(value).isprintable()
