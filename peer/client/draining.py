@@ -142,7 +142,7 @@ def drain(
     tables = _tables(ledger, peer_name, table_name)
     if host:
         await_registered(ledger, host, timeout_s)
-    pending = left = PendingAtPeer.of(ledger.files.statuses(peer_name), durable(), tables)
+    pending = left = pending_at(ledger, peer_name, durable(), tables)
     lost: dict[RequiredByPeer, Ranges] = {}
     while left.missing:
         tell(pending.bytes, left.bytes)
@@ -154,13 +154,25 @@ def drain(
                 "Shipping goes on; walship status shows why it is slow",
             )
         time.sleep(_POLL_S)
-        statuses = ledger.files.statuses(peer_name)
+        statuses = ledger.files.statuses(peer_name, {key.file for key in pending.missing})
         lost |= _lost(ledger, peer_name, left.gone(statuses)).missing
         left = pending.left(statuses)
     _check_all_went(ledger, peer_name, tables, PendingAtPeer(lost))
     tell(pending.bytes, 0)
     seconds, under_way = round(time.monotonic() - started_s, 3), _bootstrapping(ledger, peer_name, tables)
     return Drained(peer_name, table_name, pending.files, pending.bytes, seconds, under_way)
+
+
+def pending_at(
+    ledger: Ledger, peer_name: str, durable: Mapping[FileId, int], tables: Collection[UUID] | None
+) -> PendingAtPeer:
+    """What is pending at a peer now. Only files that are behind are read by table."""
+    behind = [
+        file
+        for file, status in ledger.files.at_peer(peer_name).items()
+        if status.shipped.missing(max(status.begin, FILE_HEADER_BYTES), max(status.needed, durable.get(file, 0)))
+    ]
+    return PendingAtPeer.of(ledger.files.statuses(peer_name, behind) if behind else (), durable, tables)
 
 
 def _bootstrapping(ledger: Ledger, peer_name: str, tables: Collection[UUID] | None) -> tuple[str, ...]:

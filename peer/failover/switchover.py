@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from peer.client.contacts import rules_to
-from peer.client.draining import PendingAtPeer, await_registered
+from peer.client.draining import PendingAtPeer, await_registered, pending_at
 from peer.failover.role_change import RoleChange, refuse
 from peer.status.collect import durable_lengths
 from peer.status.drills import drill_warning
@@ -266,9 +266,9 @@ def cancel(context: RoleChange) -> RoleState:
 def pending_bytes(context: RoleChange, peer: str) -> int:
     """How many bytes of tables a peer has yet to get of what is durable here."""
     ledger = context.cluster.ledger
-    tables = {rule.table for rule in rules_to(ledger, peer)} - {NIL_UUID}
     durable = durable_lengths(ledger, context.cluster.config.cluster.host)
-    return PendingAtPeer.of(ledger.files.statuses(peer), durable, tables).bytes
+    missing = pending_at(ledger, peer, durable, None).missing
+    return PendingAtPeer({key: ranges for key, ranges in missing.items() if key.table != NIL_UUID}).bytes
 
 
 def _lag_s(context: RoleChange, peer: str) -> float:
@@ -278,7 +278,7 @@ def _lag_s(context: RoleChange, peer: str) -> float:
     durable = durable_lengths(ledger, host)
     lag = PeerLag(host, time.time_ns() // 1000)
     progress = {known.file: known for known in ledger.files.progress(peer)}
-    statuses = {file: status for file, _, status in ledger.files.statuses(peer)}  # one a file: lag is of files
+    statuses = ledger.files.at_peer(peer)
     behind = [
         lag.since(rows[file], status, max(0, durable.get(file, 0) - rows[file].length), progress.get(file))
         for file, status in statuses.items()
@@ -340,9 +340,10 @@ def _take_writes(context: RoleChange, epoch: int) -> RoleState:
 
 def unready_tables(context: RoleChange, peer: str) -> list[tuple[UUID, str]]:
     """The tables that go to a peer and need a bootstrap there, or are being bootstrapped, with their names."""
-    named = {spec.uuid: spec.name for spec in context.cluster.tables()}
-    rules = rules_to(context.cluster.ledger, peer)
-    found = {rule.table: named.get(rule.table, rule.remote_table) for rule in rules if rule.phase is not Phase.LIVE}
+    ledger = context.cluster.ledger
+    unready = {rule.table: rule.remote_table for rule in rules_to(ledger, peer) if rule.phase is not Phase.LIVE}
+    specs = {table: ledger.tables.by_uuid(table) for table in unready}
+    found = {table: spec.name if (spec := specs[table]) is not None else name for table, name in unready.items()}
     return sorted(found.items(), key=lambda each: each[1])
 
 
@@ -368,16 +369,14 @@ def find_refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list
     known = next(each for each in cluster.ledger.rules.peers() if each.name == peer)
     if known.paused:
         found.append(f"{peer} is paused: walship resume {peer}")
-    rules = rules_to(cluster.ledger, peer)
-    sent = {rule.table for rule in rules}
-    missing = [spec.name for spec in cluster.tables() if spec.uuid not in sent and not spec.derived]
+    missing = [spec.name for spec in cluster.ledger.rules.unsent(peer) if not spec.derived]
     if missing:
         names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         found.append(f"{names} would not be at {peer}: walship enablereplication -t TABLE --bootstrap {peer}")
-    named = {spec.uuid: spec.name for spec in cluster.tables()}
     for held in cluster.ledger.sending.held():
         if held.peer == peer:
-            found.append(f"{peer} refuses {named.get(held.table, str(held.table))}: {held.reason}")
+            spec = cluster.ledger.tables.by_uuid(held.table)
+            found.append(f"{peer} refuses {held.table if spec is None else spec.name}: {held.reason}")
     if not members_of(cluster.coordination).workers:
         found.append(f"no worker of {cluster.name} runs, which would send the rest: walship up")
     return found, there

@@ -85,7 +85,6 @@ class Reception:
         self._routes = Routes(ledger, self._definitions)
         self._admission = Admission(ledger, self._definitions, message_bytes_max, commit_ahead_max_s)
         self._scopes: WeakSet[StreamScope] = WeakSet()
-        self._replicated, self._described_until_s = dict[ClusterId, int](), 0.0
 
     def refresh(self) -> None:
         """Read the live tables, the grants of open streams and ended epochs again; called every few seconds."""
@@ -104,16 +103,13 @@ class Reception:
             self._rights.admit(call, caller)
 
     def describe(self, caller: Caller) -> Description:
-        """Describe this cluster: id, version and role; also replicated times and peers, to callers with a grant."""
+        """Describe this cluster: id, version and role; also its peers, to callers with a grant."""
         role = max(self._role(), self._ledger.terms.role(), key=lambda state: state.epoch)  # a watch may lag behind
         grant, own = self._rights.find(caller), (self._ledger.cluster, __version__, role.role.value, role.epoch)
         if caller.cluster != self._ledger.cluster and grant is None:
             return Description(*own)
-        if time.monotonic() >= self._described_until_s:  # replicated times are worked out over every table
-            self._replicated = {origin: found.t for origin, found in self._ledger.time.replicated().items()}
-            self._described_until_s = time.monotonic() + _SETTLE_S
         peers = {peer.name: peer.zookeepers for peer in self._ledger.rules.peers()}
-        drills, told = drill_health(self._ledger.drills.all()), (*own, self._replicated, PROTOCOL, peers)
+        drills, told = drill_health(self._ledger.drills.all()), (*own, PROTOCOL, peers)
         return Description(*told, () if grant is None else grant.tables, drills.drilled, drills.failure)
 
     def get_schema(self, name: bytes, caller: Caller) -> SchemaVersion | None:

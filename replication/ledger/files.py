@@ -191,6 +191,12 @@ class FileRecords(Protocol):
         other, withheld tables count as shipped.
         """
 
+    def at_peer(self, peer: str) -> dict[FileId, ReplicationStatus]:
+        """The status of each file at one peer, under the rule that begins first in it. Files without a rule are absent.
+
+        Bytes of withheld tables do not count as shipped here. Its cost does not grow with the number of rules.
+        """
+
     def retirable(self, host: str, policy: RetentionPolicy = KEEP) -> list[FileRow]:
         """Files of a host that rule 2 allows to delete, decided in one transaction."""
 

@@ -124,6 +124,9 @@ class Rules(Protocol):
         Rules already in force stay as they are, and tables that are dropped are left out. Returns how many rules began.
         """
 
+    def unsent(self, peer: str) -> list[TableSpec]:
+        """Tables without a rule for a peer, by name."""
+
     def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
         """Begin the rules of a table again, from now on, as BOOTSTRAPPING; rules in that phase stay as they are.
 

@@ -209,7 +209,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Who a cluster is: its role, replicated time per origin (microseconds since 1970), and its peers' ZooKeepers.
+    """Who a cluster is: its role, and its peers' ZooKeepers.
 
     ``granted`` are names and patterns of tables that it grants the caller. ``drilled`` is when its last good drill
     ended (microseconds since 1970, 0 for never), ``drill_failure`` why its newest did not pass.
@@ -219,7 +219,6 @@ class Description:
     version: str
     role: str
     role_epoch: int
-    replicated: Mapping[ClusterId, int] = field(default_factory=dict)
     protocol: int = PROTOCOL
     peers: Mapping[str, str] = field(default_factory=dict)
     granted: tuple[str, ...] = ()

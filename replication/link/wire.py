@@ -225,7 +225,6 @@ def encode_description(there: Description) -> bytes:
             protocol=there.protocol,
             role=there.role,
             role_epoch=there.role_epoch,
-            replicated={str(origin): time for origin, time in there.replicated.items()},
             peers=dict(there.peers),
             granted=there.granted,
             drilled=there.drilled,
@@ -237,13 +236,11 @@ def encode_description(there: Description) -> bytes:
 def decode_description(raw: bytes) -> Description:
     """Read a DescribeReply."""
     there = read_message(pb.DescribeReply, raw)
-    replicated = {ClusterId.parse(origin): time for origin, time in there.replicated.items()}
     return Description(
         ClusterId.parse(there.cluster),
         there.version,
         there.role,
         there.role_epoch,
-        replicated,
         there.protocol,
         dict(there.peers),
         tuple(there.granted),

@@ -48,15 +48,12 @@ class Takeover:
     ledger: Ledger
     coordination: Coordination
 
-    def prepare(self, origin: ClusterId, zookeepers: str) -> list[str]:
+    def prepare(self, origin: ClusterId, zookeepers: str) -> None:
         """Send a cluster what is written here to each table that comes from it, from now on. Idempotent.
 
         Args:
             origin: the cluster; defined as a peer when it is none.
             zookeepers: its address, where it is not defined yet.
-
-        Returns:
-            The names of the tables.
 
         Raises:
             PeerExistsError: another cluster of that name is defined.
@@ -65,20 +62,20 @@ class Takeover:
         """
         rules, term = self.ledger.rules, self.ledger.terms.current()
         inbound = [route for route in self.ledger.landing.routes() if route.source == origin]
-        if not inbound and all(rule.peer != origin.name for rule in rules.all()):
+        sent = {(rule.table, rule.group) for rule in rules.all() if rule.peer == origin.name}
+        if not inbound and not sent:
             raise SuccessionError(
                 f"no table comes from {origin.name} to {self.ledger.cluster.name}, which cannot take over from it",
                 f"On {origin.name}: walship enablereplication -t TABLE {self.ledger.cluster.name}",
             )
         self._define(origin, zookeepers)
-        names = {spec.uuid: spec.name for spec in self.ledger.tables.all()}
         groups: dict[UUID, set[str]] = {}
         for route in inbound:
-            if route.table in names:
+            if (route.table, route.group) not in sent:
                 groups.setdefault(route.table, set()).add(route.group)
-        rules.enable_all(origin.name, groups, term)
+        if groups:
+            rules.enable_all(origin.name, groups, term)
         self.coordination.announce()
-        return sorted(names[table] for table in groups)
 
     def promote(self, succession: Succession) -> RoleState:
         """Become ACTIVE. The ledger refuses the origin's older epochs before the role changes. Idempotent.

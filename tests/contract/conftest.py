@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from replication.commit.file_store import FileCommitSteps
+from replication.core.ids import FileId
 from replication.ledger.base import Ledger
 from replication.ledger.commit_steps import CommitStepStore
 from tests.contract.ledger_stores import FLIGHTS, WEATHER, Stores, at, memory, peer, postgresql_database
@@ -28,8 +29,15 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
 
 
 @pytest.fixture
-def ledger(stores: Stores) -> Ledger:
-    return stores.ledger
+def ledger(stores: Stores) -> Iterator[Ledger]:
+    """A ledger; whatever a test did, each file's status at a peer is that of its rule that begins first."""
+    made = stores.ledger
+    yield made
+    for known in made.rules.peers():
+        begins: dict[FileId, int] = {}
+        for file, _, status in made.files.statuses(known.name):
+            begins[file] = min(status.begin, begins.get(file, status.begin))
+        assert {file: status.begin for file, status in made.files.at_peer(known.name).items()} == begins
 
 
 @pytest.fixture

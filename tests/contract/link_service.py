@@ -82,7 +82,7 @@ class Service:
             raise self.refuse_call.error()
 
     def describe(self, caller: Caller | None = None) -> Description:
-        return Description(WEST, "1.0", "STANDBY", 3, {EAST: -5, WEST: 1 << 60}, peers={"north": "zk:1/n"})
+        return Description(WEST, "1.0", "STANDBY", 3, peers={"north": "zk:1/n"})
 
     def get_schema(self, name: bytes, caller: Caller) -> SchemaVersion | None:
         return VERSION if name == VERSION.hash else None

@@ -321,3 +321,11 @@ def test_a_late_registration_for_a_retired_file_does_not_touch_the_next_one(send
         sending.registration.register_own(old, HEADER, HEADER + FRAME, claims(stream(FLIGHTS, old), 0, 1, HEADER))
     row = sending.files.get(young)
     assert row is not None and row.length == HEADER
+
+
+def test_tables_without_a_rule_for_a_peer_are_listed_by_name(sending: Ledger) -> None:
+    assert [spec.name for spec in sending.rules.unsent("north")] == ["ops.flights", "ops.weather"]
+    enable(sending)
+    assert [spec.name for spec in sending.rules.unsent("north")] == ["ops.weather"]
+    sending.tables.drop(WEATHER.uuid)
+    assert not sending.rules.unsent("north")

@@ -158,7 +158,7 @@ def _wire() -> dict[str, Decoder]:
         (true.FILE,),
     )
     data = Data(true.FILE, 256, 900, 256, 3, b"".join(true.frames()[:2]), 900)
-    there = Description(true.WEST, "1.0", "ACTIVE", 3, {true.EAST: 17}, peers={"west": "x"}, granted=("a.*",))
+    there = Description(true.WEST, "1.0", "ACTIVE", 3, peers={"west": "x"}, granted=("a.*",))
     reached = {stream: Reach(True, False, True, "held", False, True) for stream in true.STREAMS}
     ask = ranges.ReadAsk(true.EAST, true.FILE, ((0, 5), (9, 12)), True)
     order = TakeOver(true.EAST, true.WEST, "localhost:2181/east", true.PLANNED)

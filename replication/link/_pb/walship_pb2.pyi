@@ -303,14 +303,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("cluster", "version", "protocol", "role", "role_epoch", "replicated", "peers", "granted", "drilled", "drill_failure")
-    class ReplicatedEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: int
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    __slots__ = ("cluster", "version", "protocol", "role", "role_epoch", "peers", "granted", "drilled", "drill_failure")
     class PeersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -323,7 +316,6 @@ class DescribeReply(_message.Message):
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ROLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    REPLICATED_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     DRILLED_FIELD_NUMBER: _ClassVar[int]
@@ -333,12 +325,11 @@ class DescribeReply(_message.Message):
     protocol: int
     role: str
     role_epoch: int
-    replicated: _containers.ScalarMap[str, int]
     peers: _containers.ScalarMap[str, str]
     granted: _containers.RepeatedScalarFieldContainer[str]
     drilled: int
     drill_failure: str
-    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., role: _Optional[str] = ..., role_epoch: _Optional[int] = ..., replicated: _Optional[_Mapping[str, int]] = ..., peers: _Optional[_Mapping[str, str]] = ..., granted: _Optional[_Iterable[str]] = ..., drilled: _Optional[int] = ..., drill_failure: _Optional[str] = ...) -> None: ...
+    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., role: _Optional[str] = ..., role_epoch: _Optional[int] = ..., peers: _Optional[_Mapping[str, str]] = ..., granted: _Optional[_Iterable[str]] = ..., drilled: _Optional[int] = ..., drill_failure: _Optional[str] = ...) -> None: ...
 
 class GetSchemaRequest(_message.Message):
     __slots__ = ("hash",)

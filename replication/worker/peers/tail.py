@@ -245,10 +245,8 @@ def _begins(sender: Sender, peer: str) -> dict[FileId, _Begin]:
     """Return, by file, the offset where it starts for the peer, and the ranges known to be durable there."""
     sender.progress.flush()
     shipped = {known.file: known.shipped for known in sender.ledger.files.progress(peer)}
-    begins: dict[FileId, int] = {}
-    for file, _, status in sender.ledger.files.statuses(peer):
-        begins[file] = min(status.begin, begins.get(file, status.begin))
-    return {file: (begin, shipped.get(file, Ranges())) for file, begin in begins.items()}
+    statuses = sender.ledger.files.at_peer(peer)
+    return {file: (status.begin, shipped.get(file, Ranges())) for file, status in statuses.items()}
 
 
 def _resumed(begins: dict[FileId, _Begin], wanted: list[FileId], resume: Resume) -> dict[FileId, _Begin]:

@@ -24,7 +24,7 @@ from replication.ledger.sql.queries.replay import advance, is_held
 from replication.ledger.sql.queries.retention import facts, lacked_files, release
 from replication.ledger.sql.queries.rules import RuleCache, peers
 from replication.ledger.sql.queries.status_cache import KnownStatuses, StatusCache
-from replication.ledger.sql.queries.statuses import keep_withheld, statuses, withheld
+from replication.ledger.sql.queries.statuses import at_peer, keep_withheld, statuses, withheld
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term, file_id, file_row, missing
@@ -191,6 +191,12 @@ class SqlFileRecords:
         with self._store.read() as connection:
             rows = [(row.id, file_row(row)) for row in connection.execute(wanted)]
             return statuses(connection, self._rules_cache, rows, peer)
+
+    def at_peer(self, peer: str) -> dict[FileId, ReplicationStatus]:
+        """See ``FileRecords``."""
+        with self._store.read() as connection:
+            rows = [(row.id, file_row(row)) for row in connection.execute(sa.select(schema.files).order_by(_f.file))]
+            return at_peer(connection, rows, peer)
 
     def lacking(self) -> list[FileView]:
         """See ``FileRecords``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -17,6 +18,8 @@ from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.queries.freshness import open_routes, route_columns
 from replication.ledger.sql.queries.replay import awaits_replay
 from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.schema.touched import ROUTES
+from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.keys import KeyCache, file_row
 from replication.ledger.sql.store.last_seen import LastSeen
 from replication.ledger.sql.store.store import SqlStore, chunked, greatest, insert_into, put_meta
@@ -47,6 +50,8 @@ class SqlLandingRecords:
         self._store = store
         self._names = names
         self._last_seen = last_seen
+        self._routes = Counted(ROUTES, open_routes)
+        self._shown: tuple[tuple[dict[ClusterId, int], list[InboundRoute]], list[InboundRoute]] = ({}, []), []
 
     def received(self, source: FileId) -> Ranges:
         """See ``LandingRecords``."""
@@ -146,7 +151,13 @@ class SqlLandingRecords:
     def routes(self) -> list[InboundRoute]:
         """See ``LandingRecords``."""
         with self._store.read() as connection:
-            return open_routes(connection)
+            seen = {ClusterId.parse(row.source): row.at for row in connection.execute(sa.select(schema.last_seen))}
+            routes = self._routes.get(connection)
+        known, kept = self._shown
+        if known != (seen, routes):
+            kept = [replace(route, last_seen=seen.get(route.source, 0)) for route in routes]
+            self._shown = (seen, routes), kept
+        return [*kept]
 
     def carried_by(self, source: ClusterId) -> frozenset[ClusterId]:
         """See ``LandingRecords``."""

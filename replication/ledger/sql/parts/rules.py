@@ -178,6 +178,13 @@ class SqlRules:
                 self._unship(connection, peer)
             return len(wanted)
 
+    def unsent(self, peer: str) -> list[TableSpec]:
+        """See ``Rules``."""
+        sent = sa.exists().where(_rule.table_uuid == _t.uuid, _rule.peer == peer)
+        with self._store.read() as connection:
+            specs = connection.scalars(sa.select(_t.spec).where(~_t.dropped, ~sent).order_by(_t.name)).all()
+        return [table_spec(spec) for spec in specs]
+
     def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
         """See ``Rules``."""
         with self._store.write() as connection:

@@ -15,6 +15,8 @@ from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.errors import TableExistsError, UnknownTableError
 from replication.ledger.sql.queries.replay import advance
 from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.schema.touched import TABLES
+from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.definition_files import DefinitionFiles
 from replication.ledger.sql.store.keys import table_spec
 from replication.ledger.sql.store.store import SqlStore, chunked, counter, insert_into, raise_counter
@@ -30,6 +32,7 @@ class SqlTableRecords:
         self._store = store
         self._follow = follow
         self._kept = DefinitionFiles(store.path) if store.path is not None else None
+        self._all = Counted(TABLES, _read_all)
 
     def create(self, spec: TableSpec) -> None:
         """See ``TableRecords``."""
@@ -125,8 +128,7 @@ class SqlTableRecords:
     def all(self) -> list[TableSpec]:
         """See ``TableRecords``."""
         with self._store.read() as connection:
-            specs = connection.scalars(sa.select(_t.spec).where(~_t.dropped).order_by(_t.name)).all()
-        return [table_spec(spec) for spec in specs]
+            return [*self._all.get(connection)]
 
     def put_schema(self, version: SchemaVersion) -> None:
         """See ``TableRecords``."""
@@ -157,6 +159,11 @@ class SqlTableRecords:
         with self._store.read() as connection:
             rows = connection.execute(wanted).all()
         return [SchemaVersion.load(table, row.table_group, row.hash, row.body) for row in rows]
+
+
+def _read_all(connection: Connection) -> list[TableSpec]:
+    specs = connection.scalars(sa.select(_t.spec).where(~_t.dropped).order_by(_t.name)).all()
+    return [table_spec(spec) for spec in specs]
 
 
 def _now() -> int:

@@ -26,8 +26,9 @@ from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.touched import RULES
+from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.keys import file_id
-from replication.ledger.sql.store.store import chunked, counter, insert_into
+from replication.ledger.sql.store.store import chunked, insert_into
 
 _c, _f, _s, _p, _begins = (
     t.c for t in (schema.claims, schema.files, schema.streams, sending.progress, sending.rule_begins)
@@ -43,7 +44,7 @@ class RuleCache:
     def __init__(self) -> None:
         """Start with nothing read."""
         self._required_from: dict[int, dict[FileId, int]] = {}
-        self._kept: tuple[int, list[Rule]] = (-1, [])
+        self._kept = Counted(RULES, self.in_force)
 
     def in_force(self, connection: Connection, table: UUID | None = None) -> list[Rule]:
         """All rules, or those of a table, as the connection's transaction sees them."""
@@ -78,10 +79,7 @@ class RuleCache:
 
     def known(self, connection: Connection) -> list[Rule]:
         """All rules in force, read again only when a rule or peer changed. Only for read transactions."""
-        revision = counter(connection, RULES)
-        if self._kept[0] < revision:
-            self._kept = revision, self.in_force(connection)
-        return self._kept[1]
+        return self._kept.get(connection)
 
 
 def read_pattern_rules(connection: Connection) -> list[PatternRule]:

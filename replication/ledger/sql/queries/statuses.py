@@ -65,6 +65,38 @@ def statuses_under(
     return found
 
 
+def at_peer(connection: Connection, rows: Sequence[tuple[int, FileRow]], peer: str) -> dict[FileId, ReplicationStatus]:
+    """Status per file under the rule that begins first in it, from at most six statements."""
+    cluster = next((p.cluster for p in peers(connection) if p.name == peer), None)
+    holding = (_rule.peer == peer) & (_rule.phase != Phase.NEEDS_BOOTSTRAP.value)
+    rules = connection.scalar(sa.select(sa.func.count()).select_from(sending.rules).where(_rule.peer == peer))
+    held = connection.scalar(sa.select(sa.func.count()).select_from(sending.rules).where(holding))
+    keys = [key for key, _ in rows]
+    shipped, begins = _by_file_and_peer(connection, keys, peer), dict[int, int]()
+    first = sa.select(_begins.file_id, sa.func.count().label("rules"), sa.func.min(_begins.begin).label("begin"))
+    of_bootstrap = (_rule.table_uuid == sending.bootstraps.c.table_uuid) & (
+        _rule.generation <= sending.bootstraps.c.generation
+    )
+    written = sa.select(sending.bootstraps.c.file_id).join(sending.rules, of_bootstrap).where(holding)
+    own_bootstraps = set(connection.scalars(written))
+    for ids in chunked(keys):
+        of_files = first.join(sending.rules).where(holding, _begins.file_id.in_(ids)).group_by(_begins.file_id)
+        begins.update((row.file_id, row.begin) for row in connection.execute(of_files) if row.rules == held)
+    found: dict[FileId, ReplicationStatus] = {}
+    for key, row in rows:
+        if not (rules if row.kind is FileKind.CONTROL else held):
+            continue
+        if row.source is not None and row.source.cluster == cluster:
+            continue
+        if row.kind is FileKind.BOOTSTRAP and row.source is None and (row.peer != peer or key not in own_bootstraps):
+            continue
+        state = FileState.CLOSED if row.closed else FileState.OPEN
+        ranges, applied = shipped.get((key, peer), (Ranges(), 0))
+        begin = begins.get(key, FILE_HEADER_BYTES)
+        found[row.file] = ReplicationStatus(state, begin, row.needed, ranges, applied)
+    return found
+
+
 def _is_for(rule: Rule, row: FileRow, written: tuple[UUID, int] | None) -> bool:
     """Whether a bootstrap written here is for a rule; a rule that began again later gets another."""
     if written is None or rule.peer != row.peer:
@@ -80,10 +112,14 @@ def _bootstraps(connection: Connection, keys: Sequence[int]) -> dict[int, tuple[
     return found
 
 
-def _by_file_and_peer(connection: Connection, keys: Sequence[int]) -> dict[tuple[int, str], tuple[Ranges, int]]:
+def _by_file_and_peer(
+    connection: Connection, keys: Sequence[int], peer: str | None = None
+) -> dict[tuple[int, str], tuple[Ranges, int]]:
     found: dict[tuple[int, str], tuple[Ranges, int]] = {}
     for ids in chunked(keys):
         wanted = sa.select(_p.file_id, _p.peer, _p.shipped, _p.applied).where(_p.file_id.in_(ids))
+        if peer is not None:
+            wanted = wanted.where(_p.peer == peer)
         for row in connection.execute(wanted):
             found[row.file_id, row.peer] = Ranges.from_json(row.shipped), row.applied
     return found

@@ -1,4 +1,4 @@
-"""Change tracking of files and rules by triggers, so that every write is recorded.
+"""Change tracking of files, rules, tables and routes by triggers, so that every write is recorded.
 
 Writes are serialised on both stores, so ids of ``touched`` grow in commit order: a reader that has read up to an id has
 missed no earlier change. A file has one row, which gets a new id on each change and is deleted with the file.
@@ -13,8 +13,8 @@ from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.metadata import KEY, id_column, metadata
 
-# the counter of changes to rules and to peers' clusters, in ``counters``
-RULES = "rules"
+# counters of changes, in ``counters``: to rules and peers' clusters, to tables, to inbound routes
+RULES, TABLES, ROUTES = "rules", "tables", "routes"
 
 touched = sa.Table(
     "touched",
@@ -30,15 +30,19 @@ _OF_FILES = (
     (sending.withheld, "file_id"),
     (sending.bootstraps, "file_id"),
 )
-_OF_RULES = ((sending.rules, "UPDATE"), (sending.peers, "UPDATE OF cluster"))
-_COUNT = f"UPDATE counters SET value = value + 1 WHERE name = '{RULES}'"
+_COUNTED = (
+    (sending.rules, "UPDATE", RULES),
+    (sending.peers, "UPDATE OF cluster", RULES),
+    (schema.tables, "UPDATE", TABLES),
+    (schema.routes, "UPDATE", ROUTES),
+)
 
 
 def install(connection: Connection) -> None:
     """Create missing triggers; the table ``touched`` must exist."""
-    counter = sa.select(schema.counters.c.name).where(schema.counters.c.name == RULES)
-    if connection.scalar(counter) is None:
-        connection.execute(schema.counters.insert().values(name=RULES, value=0))
+    known = set(connection.scalars(sa.select(schema.counters.c.name)))
+    for name in {RULES, TABLES, ROUTES} - known:
+        connection.execute(schema.counters.insert().values(name=name, value=0))
     if connection.dialect.name == "postgresql":
         _on_postgresql(connection)
     else:
@@ -50,6 +54,10 @@ def _touch(column: str) -> str:
     return f"DELETE FROM touched WHERE file_id = {file}; INSERT INTO touched (file_id) VALUES ({file})"
 
 
+def _count(name: str) -> str:
+    return f"UPDATE counters SET value = value + 1 WHERE name = '{name}'"
+
+
 def _on_sqlite(connection: Connection) -> None:
     for table, column in _OF_FILES:
         new, old = (", ".join(f'{side}."{c.name}"' for c in table.columns) for side in ("NEW", "OLD"))
@@ -58,11 +66,11 @@ def _on_sqlite(connection: Connection) -> None:
                 f"CREATE TRIGGER IF NOT EXISTS touched_{table.name}_{event.lower()} "
                 f"AFTER {event} ON {table.name} {when} BEGIN {_touch(column)}; END"
             )
-    for table, update in _OF_RULES:
+    for table, update, counter in _COUNTED:
         for event in ("INSERT", update, "DELETE"):
             connection.exec_driver_sql(
                 f"CREATE TRIGGER IF NOT EXISTS touched_{table.name}_{event.partition(' ')[0].lower()} "
-                f"AFTER {event} ON {table.name} BEGIN {_COUNT}; END"
+                f"AFTER {event} ON {table.name} BEGIN {_count(counter)}; END"
             )
 
 
@@ -76,12 +84,11 @@ def _on_postgresql(connection: Connection) -> None:
             _trigger(connection, f"{make}_insert", "INSERT", table, make)
         if f"{make}_update" not in known:
             _trigger(connection, f"{make}_update", "UPDATE", table, make, "WHEN (NEW.* IS DISTINCT FROM OLD.*)")
-    for table, update in _OF_RULES:
-        if f"touched_{table.name}_any" not in known:
-            _function(connection, "touched_any_rule", _COUNT)
-            _trigger(
-                connection, f"touched_{table.name}_any", f"INSERT OR {update} OR DELETE", table, "touched_any_rule"
-            )
+    for table, update, counter in _COUNTED:
+        make = f"touched_{table.name}_any"
+        if make not in known:
+            _function(connection, make, _count(counter))
+            _trigger(connection, make, f"INSERT OR {update} OR DELETE", table, make)
 
 
 def _function(connection: Connection, name: str, body: str) -> None:

@@ -171,7 +171,7 @@ def test_a_cluster_behind_an_unavailable_relay_is_waited_for(answers: bool) -> N
             asked.append(name)
             if len(asked) < 3 or not answers:
                 raise PeerUnavailableError("no receiver of south answers", "Is it up?")
-            said = Description(relay.cluster, "test", "ACTIVE", 1, {})
+            said = Description(relay.cluster, "test", "ACTIVE", 1)
             return ContactedPeer(Quorum.parse(zookeepers), Public(relay.cluster, "test"), said)
 
     waiting = Waiting(ledger, Behind(ledger, TlsSection()))

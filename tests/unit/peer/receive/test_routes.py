@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,6 +13,7 @@ from replication.core.grants import Grant
 from replication.core.ids import ClusterId
 from replication.core.routes.carried import InboundRoute
 from replication.ledger.sql.memory import MemoryLedger
+from replication.ledger.sql.parts.landing import SqlLandingRecords
 from replication.link.base import Reason, Route
 from tests.tables_made import keyed
 
@@ -22,7 +24,7 @@ SPECS = [keyed(f"ops.t{number}") for number in range(3)]
 
 def _route(number: int, generation: int = 1) -> Route:
     spec = SPECS[number]
-    return Route(spec, "default", spec.name, generation, {}, tuple(spec.versions().values()))
+    return Route(spec, "default", spec.name, generation, {}, tuple(spec.versions.values()))
 
 
 @pytest.fixture
@@ -30,25 +32,26 @@ def ledger() -> MemoryLedger:
     return MemoryLedger(OWN)
 
 
-def _stored(ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def _stored(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The names of the tables in each later call that stores routes."""
     calls: list[list[str]] = []
-    real = ledger.landing.declare_routes
+
+    real = SqlLandingRecords.declare_routes
     names = {spec.uuid: spec.name for spec in SPECS}
 
-    def declare(routes: list[InboundRoute]) -> None:
+    def declare(self: Any, routes: list[InboundRoute]) -> None:
         if routes:
             calls.append([names[route.table] for route in routes])
-        real(routes)
+        real(self, routes)
 
-    monkeypatch.setattr(ledger.landing, "declare_routes", declare)
+    monkeypatch.setattr(SqlLandingRecords, "declare_routes", declare)
     return calls
 
 
 def test_all_routes_are_stored_at_once_and_only_those_that_changed(
     ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, routes = _stored(ledger, monkeypatch), Routes(ledger, Definitions(ledger))
+    calls, routes = _stored(monkeypatch), Routes(ledger, Definitions(ledger))
     for declared, stored in (
         ([_route(0), _route(1), _route(2)], [["ops.t0", "ops.t1", "ops.t2"]]),
         ([_route(0), _route(1), _route(2)], []),
