@@ -28,6 +28,7 @@ KEEPALIVE_S = 10.0
 KEEPALIVE_TIMEOUT_S = 5.0
 HANDSHAKE_S = 10.0
 IDLE_S = 600.0  # of a connection without a call
+REPLIES_MAX = 16_384  # of a stream that wait, at either end; a sender has fewer messages on their way
 _OVERHEAD_BYTES = 64 << 10
 
 Options = list[tuple[str, int | str]]

@@ -47,6 +47,7 @@ COMPARE_S_MAX = 3600.0
 READ_S_MAX = 120.0  # one call brings 64 MiB at most, or one frame
 _ENDED_S = 0.5
 _ROUTE_S = 0.05  # what a peer may take to make a table of each route that is new to it
+_REPLY_BYTES_MAX = 64 << 10  # after the first
 _SEND_QUEUE = 64  # messages; the sender's window bounds their bytes
 
 Metadata = tuple[tuple[str, str], ...]
@@ -120,7 +121,7 @@ class GrpcLink:
 
     def take_over(self, asked: TakeOver) -> None:
         """Have the peer originate in place of the caller, or get ready for it."""
-        answer = pb.RouteReply.FromString(self._call(channel.TAKE_OVER, takeovers.encode_take_over(asked)))
+        answer = read_message(pb.RouteReply, self._call(channel.TAKE_OVER, takeovers.encode_take_over(asked)))
         if answer.HasField("refusal"):
             raise refusals.decode_refusal(answer.refusal).error()
 
@@ -221,7 +222,9 @@ class GrpcShipSession:
     def receive(self, timeout_s: float) -> Reply | None:
         """The next reply, or None when none came in time."""
         reply = self._next(timeout_s)
-        assert not isinstance(reply, OpenReply), "a stream is opened once"
+        if isinstance(reply, OpenReply):
+            self._failed = PeerRefusedError(f"{self._address} opens a stream twice", reason="VERSION")
+            raise self._failed
         return reply
 
     def nudge(self) -> None:
@@ -265,9 +268,13 @@ class GrpcShipSession:
 
     def _collect(self) -> None:
         try:
-            for raw in self._call:
-                self._replies.put(wire.decode_reply(raw))
             end: TransferError = PeerUnavailableError(f"{self._address} ended the stream")
+            for count, raw in enumerate(self._call):
+                if self._replies.qsize() >= channel.REPLIES_MAX or count and len(raw) > _REPLY_BYTES_MAX:
+                    self._call.cancel()
+                    end = PeerRefusedError(f"{self._address} replies to more than it was sent", reason="VERSION")
+                    break
+                self._replies.put(wire.decode_reply(raw))
         except grpc.RpcError as error:
             end = _unavailable(self._address, error)
         except FormatError as error:

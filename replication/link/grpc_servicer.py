@@ -17,7 +17,7 @@ from replication import log
 from replication.core.grants import Caller
 from replication.core.ids import ClusterId, FileId
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, ReplicationError
-from replication.link import refusals, takeovers, wire
+from replication.link import channel, refusals, takeovers, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import (
     PROTOCOL,
@@ -37,7 +37,6 @@ from replication.link.places import Places
 from replication.link.statuses import encode_progress
 
 FIRST_S = 10.0  # how long a stream may be open before its first message
-REPLIES_MAX = 16_384  # of a stream; a sender has fewer messages on their way
 _log = log.get(__name__)
 
 
@@ -270,10 +269,10 @@ class Replies:
 
     def put(self, reply: Reply | None) -> None:
         """Add one; None ends them."""
-        if reply is not None and (self._is_cut_off or self._waiting.qsize() >= REPLIES_MAX):
+        if reply is not None and (self._is_cut_off or self._waiting.qsize() >= channel.REPLIES_MAX):
             if not self._is_cut_off:
                 self._is_cut_off = True
-                _log.warning("replies_not_taken", waiting=REPLIES_MAX)
+                _log.warning("replies_not_taken", waiting=channel.REPLIES_MAX)
                 self._cancel()
             return
         self._waiting.put(reply)

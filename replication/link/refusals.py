@@ -33,7 +33,7 @@ def decode_refusal(message: pb.Refusal) -> Refusal:
     name = pb.Reason.Name(message.reason) if message.reason in pb.Reason.values() else ""
     return Refusal(
         Reason(name) if name in Reason.__members__ else Reason.NOT_READY,
-        _shown(message.what),
+        _shown(message.what) or "no reason is given",
         _shown(message.remedy),
         FileId.parse(message.file) if message.file else None,
         message.begin,

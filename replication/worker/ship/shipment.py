@@ -98,6 +98,7 @@ class Shipment:
         self._losses = losses
         self._message_bytes = sender.limits.message_bytes_max
         self._files: dict[FileId, _Followed] = {}
+        self._sent: set[FileId] = set()  # that were ever followed: replies about others say nothing
         self._readers = FrameReaders()
         self._answered_s = time.monotonic()
 
@@ -189,6 +190,7 @@ class Shipment:
         known = [ranges for table, ranges in withheld.items() if table in self.selection.withheld]
         self.window.follow(file, begin, durable, Ranges.union_of(span for ranges in known for span in ranges))
         followed = self._files[file] = _Followed()
+        self._sent.add(file)
         if durable:
             self._report(file, durable)
         return followed
@@ -302,6 +304,9 @@ class Shipment:
                 raise reply.error()
 
     def _landed(self, file: FileId, spans: Ranges, error: str = "") -> None:
+        if file not in self._sent:
+            _log.warning("ack_of_nothing", peer=self._peer, file=str(file))
+            return
         before = self.window.in_flight
         self.window.acked(file, spans)
         self.acked_bytes += before - self.window.in_flight

@@ -1,0 +1,145 @@
+"""A peer that is sent to answers what no receiver does: the sender hears an error of its own kind, and stays small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from uuid import uuid4
+
+import grpc
+import pytest
+
+from replication.core.coverage import Ranges
+from replication.core.ids import ClusterId, FileId
+from replication.errors import ReplicationError, TransferError
+from replication.ledger.base import PeerProgress
+from replication.link import channel, wire
+from replication.link.base import Ack, Hello, OpenReply, PeerLink, Reason, Refusal, Route, TakeOver
+from replication.link.grpc_client import connect
+from replication.worker.ship.selection import FrameFilter
+from replication.worker.ship.shipment import Shipment
+from tests.hostile import memory_below
+from tests.sites import table
+
+EAST, WEST = ClusterId("east", uuid4()), ClusterId("west", uuid4())
+OPENED = wire.encode_reply(OpenReply(WEST, "1"))
+SPEC = table()
+GARBAGE = {
+    "nothing": b"",
+    "no message": b"\xff" * 100,
+    "a group that does not end": b"\x0b" * 5000,
+    "a huge number": b"\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01" * 10,
+    "text that is no UTF-8": b"\x0a\x04\xff\xfe\xfd\xfc",
+    "another message": OPENED,
+    "nested": b"\x0a\x06\x0a\x04\x0a\x02\x0a\x00" * 1000,
+}
+CALLS: dict[str, Callable[[PeerLink], object]] = {
+    "Describe": lambda link: link.describe(),
+    "GetSchema": lambda link: link.get_schema(b"x" * 32, SPEC.uuid, "default"),
+    "GetTable": lambda link: link.get_table(SPEC.name),
+    "Progress": lambda link: link.progress([FileId(EAST, "h0", 1)]),
+    "Reached": lambda link: link.reached({}),
+    "OpenRoute": lambda link: link.open_route(EAST, WEST, Route(SPEC, "default", SPEC.name, 1, {}, ())),
+    "TakeOver": lambda link: link.take_over(TakeOver(EAST, WEST)),
+    "GetSuccessions": lambda link: link.successions(EAST, WEST),
+    "Ship": lambda link: link.ship(Hello(EAST, WEST, 1, "1")).receive(5),
+    "Compare": lambda link: link.compare(EAST, WEST).answer(),
+    "Read": lambda link: list(link.read(EAST, FileId(EAST, "h0", 1), [(256, 300)])),
+}
+STREAMED = {"Ship", "Compare", "Read"}
+
+
+@contextmanager
+def answering(replies: Callable[[str], Iterator[bytes]]) -> Iterator[PeerLink]:
+    """A link to a receiver that answers each call, by its name, with these messages."""
+
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+        def service(self, details: grpc.HandlerCallDetails) -> object:
+            call = details.method.rpartition("/")[2]
+            if call == "Read":
+                return grpc.unary_stream_rpc_method_handler(lambda _, context: replies(call))
+            if call in STREAMED:
+                return grpc.stream_stream_rpc_method_handler(lambda _, context: replies(call))
+            return grpc.unary_unary_rpc_method_handler(lambda _, context: next(replies(call)))
+
+    server = grpc.server(ThreadPoolExecutor(4), handlers=(Handler(),), options=channel.options(8 << 20))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    link = connect(f"127.0.0.1:{port}", "west", EAST, timeout_s=20.0)
+    try:
+        yield link
+    finally:
+        link.close()
+        server.stop(0).wait()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_answer_that_is_none_is_an_error_that_the_caller_foresees(call: str) -> None:
+    for name, content in GARBAGE.items():
+        with answering(lambda _, content=content: iter((content,) * 3)) as link:  # type: ignore[misc]
+            try:
+                CALLS[call](link)
+            except ReplicationError as error:
+                assert error.what, name
+
+
+def test_replies_to_what_was_never_sent_end_the_stream_and_take_little() -> None:
+    ack = wire.encode_reply(Ack(FileId(EAST, "h0", 1), ((256, 300),)))
+
+    def flood(_: str) -> Iterator[bytes]:
+        yield OPENED
+        for _ in range(400_000):
+            yield ack
+
+    with answering(flood) as link, memory_below(64):
+        session = link.ship(Hello(EAST, WEST, 1, "1"))
+        session._reader.join(60)  # type: ignore[attr-defined]
+        with pytest.raises(TransferError, match="replies to more than it was sent"):
+            while session.receive(5):
+                pass
+        session.close()
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (OPENED, "opens a stream twice"),
+        (wire.encode_reply(Ack(FileId(EAST, "h0", 1), tuple((n * 4, n * 4 + 1) for n in range(100_000)))), "more than"),
+        (b"\xff" * 50, "cannot be read"),
+    ],
+)
+def test_a_second_opening_or_an_ack_without_measure_ends_the_stream(second: bytes, said: str) -> None:
+    with answering(lambda _: iter((OPENED, second))) as link:
+        session = link.ship(Hello(EAST, WEST, 1, "1"))
+        with pytest.raises(TransferError, match=said):
+            session.receive(20)
+        session.close()
+
+
+def test_acks_of_files_that_were_not_sent_are_not_recorded() -> None:
+    """Nor may a peer say that it has seen a WAL that there is not yet: the sender would take itself for a copy."""
+    reported: list[PeerProgress] = []
+    true, other = FileId(EAST, "h0", 1), FileId(EAST, "h0", 1 << 61)
+    acks = [Ack(replace(other, number=other.number - n), ((256, 300),)) for n in range(100)]
+    forged = [*acks, Refusal(Reason.DIVERGENCE, "x", "y", FileId(WEST, "h0", 3), 256, 300)]
+
+    class Session:
+        def receive(self, _: float) -> object:
+            return forged.pop() if forged else None
+
+    class Sent:
+        limits = type("Limits", (), {"window_bytes": 1 << 20, "message_bytes_max": 1 << 20, "ack_timeout_s": 60.0})()
+        progress = type("Progress", (), {"report": lambda self, progress: reported.append(progress)})()
+
+    shipment = Shipment(Session(), "west", Sent(), FrameFilter.of(WEST, ()), None, 1, {})  # type: ignore[arg-type]
+    shipment.follow(true, 256, Ranges())
+    assert shipment.drain(0) == 101 and not reported
+    forged.append(Ack(true, ((256, 300),)))
+    shipment.drain(0)
+    assert [each.file for each in reported] == [true]
+    shipment.leave(true)
+    forged.append(Ack(true, ((300, 400),)))
+    shipment.drain(0)
+    assert len(reported) == 2, "one that was late is counted"
