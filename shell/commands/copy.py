@@ -121,13 +121,16 @@ def sync(
     from replication.datasets.two_way.sync import TwoWaySync
     from replication.permissions import as_user
     from shell.copying.options import configuration_of
+    from shell.copying.running import Shown
 
     refuse_nested(first, second)
     replacing = ReplaceOptions(max_delete=max_delete, backup_dir=backup_dir)
     filters = files if not backup_dir else replace(files, exclude=[*(files.exclude or ()), backup_dir.strip("/")])
     configuration = configuration_of(filters, replacing, WriteOptions(), speed)
-    with open_store(first) as one, open_store(second) as other, as_user():
-        result = TwoWaySync(one, other, configuration).run(dry_run=dry_run)
+    with open_store(first) as one, open_store(second) as other:
+        syncing = TwoWaySync(one, other, configuration)
+        with Shown(syncing.view, invocation.printer), as_user():
+            result = syncing.run(dry_run=dry_run)
     _tell(invocation.printer, result)
 
 

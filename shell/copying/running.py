@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 
 from rich.progress import BarColumn, Progress, TextColumn
@@ -24,7 +25,7 @@ def run_shown(job: CopyJob, printer: Printer, name: str = "") -> CopyCounts:
     Raises:
         CopyIncompleteError: some files failed.
     """
-    with _Shown(job, printer), as_user():
+    with Shown(lambda: (name, job.progress.view()), printer), as_user():
         counts = job.run()
     view = job.progress.view()
     rate = counts.bytes_copied / view.seconds if view.seconds else 0.0
@@ -68,19 +69,26 @@ def skipped_text(reason: str, count: int) -> str:
     return f"{counted(count, reason)} skipped" if reason in kinds else f"{count:,} {reason}"
 
 
-class _Shown:
-    """A thread that shows where a copy is, ended and joined with the block."""
+class Shown:
+    """A thread that shows how far something is, ended and joined with the block.
 
-    def __init__(self, job: CopyJob, printer: Printer) -> None:
-        self._job, self._printer = job, printer
+    Args:
+        view: what is done, and how far it is.
+        printer: shows it.
+    """
+
+    def __init__(self, view: Callable[[], tuple[str, ProgressView]], printer: Printer) -> None:
+        self._view, self._printer = view, printer
         self._ended = threading.Event()
         self._is_moving = not printer.as_json and sys.stderr.isatty()
         self._thread = threading.Thread(target=self._show, name="copy-progress", daemon=True)
 
     def __enter__(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
+        """End and join it."""
         self._ended.set()
         self._thread.join()
 
@@ -88,18 +96,21 @@ class _Shown:
         if not self._is_moving:
             while not self._ended.wait(_LINE_EVERY_S):
                 if not self._printer.as_json:
-                    self._printer.err.print(_line(self._job.progress.view()), markup=False, highlight=False)
+                    self._printer.err.print(_line(*self._view()), markup=False, highlight=False)
             return
-        columns = (BarColumn(), TextColumn("{task.description}"))
+        columns = (BarColumn(), TextColumn("{task.description}", markup=False))
         with Progress(*columns, console=self._printer.err, transient=True) as progress:
             task = progress.add_task("", total=None)
             while not self._ended.wait(_BAR_EVERY_S):
-                view = self._job.progress.view()
+                stage, view = self._view()
                 total = None if view.is_listing else max(view.bytes_listed, 1)
-                progress.update(task, completed=view.bytes_done, total=total, description=_line(view))
+                progress.update(task, completed=view.bytes_done, total=total, description=_line(stage, view))
 
 
-def _line(view: ProgressView) -> str:
+def _line(stage: str, view: ProgressView) -> str:
+    begin = f"{stage}: " if stage else ""
+    if view.is_listing and not view.bytes_done:
+        return f"{begin}{counted(view.files_listed, 'file')} found, {bytes_text(view.bytes_listed)}, still listing"
     so_far = f"{view.files_done} of {view.files_listed}{'+' if view.is_listing else ''} files"
     done = f"{bytes_text(view.bytes_done)} of {bytes_text(view.bytes_listed)}"
     if view.is_listing:
@@ -108,4 +119,4 @@ def _line(view: ProgressView) -> str:
         left = "publishing"
     else:
         left = f"{seconds_text(view.left_s)} left" if view.left_s is not None else ""
-    return ", ".join(part for part in (so_far, done, f"{bytes_text(view.bytes_per_s)}/s", left) if part)
+    return begin + ", ".join(part for part in (so_far, done, f"{bytes_text(view.bytes_per_s)}/s", left) if part)

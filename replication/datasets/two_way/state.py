@@ -1,64 +1,194 @@
-"""What the two sides of a sync agreed on when it last ended: a SQLite file with the second side's own files."""
+"""What the two sides of a sync agreed on when it last ended, and what they have now: SQLite files.
+
+The agreed files are kept with the second side. The listing is a file of SQLite's own that is gone when it is closed, so
+a sync of any number of files takes the same memory.
+"""
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from replication.core.copying.two_way import Agreed, SideState
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.names import RelativePath
+from replication.core.copying.two_way import Agreed, SideState, SyncAction
 from replication.errors import StorageError
 
-_TABLE = """CREATE TABLE IF NOT EXISTS agreed (path TEXT PRIMARY KEY, first_size INTEGER, first_ns INTEGER,
-  second_size INTEGER, second_ns INTEGER) WITHOUT ROWID"""
+_TABLES = """
+CREATE TABLE IF NOT EXISTS agreed (path TEXT PRIMARY KEY, first_size INTEGER, first_ns INTEGER,
+  second_size INTEGER, second_ns INTEGER) WITHOUT ROWID;
+ATTACH '' AS listing;
+CREATE TABLE listing.files (path TEXT PRIMARY KEY, folder TEXT, size INTEGER, first TEXT, second TEXT, action TEXT)
+  WITHOUT ROWID;
+CREATE TABLE listing.others (path TEXT PRIMARY KEY) WITHOUT ROWID;
+"""
+_SIDES = ("first", "second")
+_PAGE = 1000
+
+#: What is done with a path, from what the first side, the second side and the last agreement have.
+Decide = Callable[[SideState | None, SideState | None, Agreed | None], SyncAction]
+
+
+@contextmanager
+def telling_damage(path: Path | str) -> Iterator[None]:
+    """Raise StorageError, with what to do, if the state is no database or a damaged one."""
+    try:
+        yield
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError as error:
+        raise StorageError(
+            f"the state {path} of the sync cannot be read: {error}",
+            "Move it away: the next run compares both sides, and removes nothing",
+        ) from None
 
 
 class SyncState:
-    """The agreed files of one pair of addresses.
+    """The agreed files of one pair of addresses, and one listing of both. Safe for threads.
 
     Args:
-        path: of the SQLite file.
-
-    Raises:
-        StorageError: it is not one that a sync wrote.
+        path: of the SQLite file; ``:memory:`` for a pair that has not agreed on anything.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._db = sqlite3.connect(path)
+    def __init__(self, path: Path | str) -> None:
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
-            self._db.execute(_TABLE)
-        except sqlite3.DatabaseError as error:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(_TABLES)
+        except sqlite3.Error:
             self._db.close()
-            raise self._unreadable(error) from None
+            raise
 
-    def all(self) -> dict[str, Agreed]:
-        """Every agreed file by its path. StorageError when they cannot be read."""
-        wanted = "SELECT path, first_size, first_ns, second_size, second_ns FROM agreed"
-        try:
-            rows = self._db.execute(wanted).fetchall()
-        except sqlite3.DatabaseError as error:
-            raise self._unreadable(error) from None
-        return {path: Agreed(SideState(a, a_ns), SideState(b, b_ns)) for path, a, a_ns, b, b_ns in rows}
+    def listed(self, side: int, files: Sequence[FileAttributes], others: Iterable[RelativePath]) -> None:
+        """Note files of a side, and paths there that are no files or are not meant."""
+        name = _SIDES[side]
+        rows = [(file.path, file.path.parent, file.size, json.dumps(file.to_json())) for file in files]
+        with self._lock:
+            self._db.execute("BEGIN")
+            self._db.executemany(
+                f"INSERT INTO listing.files (path, folder, size, {name}) VALUES (?, ?, ?, ?)"
+                f" ON CONFLICT (path) DO UPDATE SET size = max(size, excluded.size), {name} = excluded.{name}",
+                rows,
+            )
+            self._db.executemany("INSERT OR IGNORE INTO listing.others VALUES (?)", [(path,) for path in others])
+            self._db.execute("COMMIT")
+
+    def is_lost(self, side: int) -> bool:
+        """Whether a side has no file although both agreed on some."""
+        has_any = f"SELECT 1 FROM listing.files WHERE {_SIDES[side]} IS NOT NULL"
+        with self._lock:
+            (lost,) = self._db.execute(f"SELECT EXISTS (SELECT 1 FROM agreed) AND NOT EXISTS ({has_any})").fetchone()
+        return bool(lost)
+
+    def settle(self, decide: Decide) -> Counter[str]:
+        """Decide on each path that neither is, nor lies below, something that is no file; how many got which action."""
+        counts: Counter[str] = Counter()
+        with self._lock:
+            self._db.execute("INSERT OR IGNORE INTO listing.files (path) SELECT path FROM agreed")
+            has_others = self._db.execute("SELECT 1 FROM listing.others LIMIT 1").fetchone() is not None
+        after = ""
+        while rows := self._page_of_all(after):
+            after, decided = rows[-1][0], []
+            for path, first, second, *agreed in rows:
+                checked = RelativePath(path)  # the state may be forged
+                if has_others and self._is_left_out(checked):
+                    continue
+                states = [SideState.of(_file(text)) if text is not None else None for text in (first, second)]
+                known = Agreed(SideState(*agreed[:2]), SideState(*agreed[2:])) if agreed[0] is not None else None
+                action = decide(states[0], states[1], known)
+                counts[action.value] += 1
+                decided.append((action.name, path))
+            with self._lock:
+                self._db.execute("BEGIN")
+                self._db.executemany("UPDATE listing.files SET action = ? WHERE path = ?", decided)
+                self._db.execute("COMMIT")
+        with self._lock:
+            self._db.execute("CREATE INDEX listing.by_action ON files (action, folder, path)")
+        return counts
+
+    def _page_of_all(self, after: str) -> list[tuple[str, str | None, str | None, int | None, int, int, int]]:
+        with self._lock:
+            return self._db.execute(
+                "SELECT f.path, f.first, f.second, a.first_size, a.first_ns, a.second_size, a.second_ns"
+                " FROM listing.files f LEFT JOIN agreed a ON a.path = f.path WHERE f.path > ? ORDER BY f.path LIMIT ?",
+                (after, _PAGE),
+            ).fetchall()
+
+    def _is_left_out(self, path: RelativePath) -> bool:
+        paths = list(path.with_folders())
+        holes = ",".join("?" * len(paths))
+        with self._lock:
+            found = self._db.execute(f"SELECT 1 FROM listing.others WHERE path IN ({holes}) LIMIT 1", paths)
+            return found.fetchone() is not None
+
+    def forget_gone(self) -> None:
+        """Forget agreed files that neither side has."""
+        gone = "SELECT path FROM listing.files WHERE first IS NULL AND second IS NULL"
+        with self._lock:
+            self._db.execute(f"DELETE FROM agreed WHERE path IN ({gone})")
+
+    def total(self, action: SyncAction) -> tuple[int, int]:
+        """How many paths have an action, and the bytes of their larger sides."""
+        with self._lock:
+            count, size = self._db.execute(
+                "SELECT count(*), total(size) FROM listing.files WHERE action = ?", (action.name,)
+            ).fetchone()
+        return count, int(size)
+
+    def files(self, action: SyncAction) -> Iterator[tuple[FileAttributes | None, FileAttributes | None]]:
+        """The files of both sides that have an action, folder by folder."""
+        at = ("", "")
+        while True:
+            with self._lock:
+                rows = self._db.execute(
+                    "SELECT first, second, folder, path FROM listing.files"
+                    " WHERE action = ? AND (folder, path) > (?, ?) ORDER BY folder, path LIMIT ?",
+                    (action.name, *at, _PAGE),
+                ).fetchall()
+            if not rows:
+                return
+            at = rows[-1][2:]
+            for first, second, *_ in rows:
+                yield _file(first) if first else None, _file(second) if second else None
+
+    def is_free(self, path: RelativePath) -> bool:
+        """Whether neither side has a file of a name."""
+        with self._lock:
+            return self._db.execute("SELECT 1 FROM listing.files WHERE path = ?", (path,)).fetchone() is None
+
+    def act(self, action: SyncAction, side: int, file: FileAttributes) -> None:
+        """Give an action to a file of one side, which may be new."""
+        self.listed(side, [file], ())
+        with self._lock:
+            self._db.execute("UPDATE listing.files SET action = ? WHERE path = ?", (action.name, file.path))
 
     def change(self, agreed: Mapping[str, Agreed], gone: Iterable[str]) -> None:
-        """Note agreed files and forget others; durable on return."""
+        """Note agreed files and forget others.
+
+        A power cut may undo the last notes. The next run then compares these files by content.
+        """
         rows = [
             (path, each.first.size, each.first.timestamp_ns, each.second.size, each.second.timestamp_ns)
             for path, each in agreed.items()
         ]
-        with self._db:
+        with self._lock:
+            self._db.execute("BEGIN")
             self._db.executemany("INSERT OR REPLACE INTO agreed VALUES (?, ?, ?, ?, ?)", rows)
             self._db.executemany("DELETE FROM agreed WHERE path = ?", [(path,) for path in gone])
-
-    def _unreadable(self, error: sqlite3.DatabaseError) -> StorageError:
-        return StorageError(
-            f"the state {self._path} of the sync cannot be read: {error}",
-            "Move it away: the next run compares both sides, and removes nothing",
-        )
+            self._db.execute("COMMIT")
 
     def close(self) -> None:
         """Close the file."""
-        with closing(self._db):
+        with self._lock, closing(self._db):
             pass
+
+
+def _file(text: str) -> FileAttributes:
+    return FileAttributes.from_json(json.loads(text))

@@ -1,16 +1,15 @@
 """One run of a two-way sync: list both sides, settle each path, copy both ways, note what they agree on.
 
 A run that is killed loses nothing: paths that it had copied look changed on both sides to the next run, which finds
-the same content. Both listings are in memory.
+the same content.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -22,6 +21,8 @@ from replication.core.copying.names import ROOT, STAGING, RelativePath
 from replication.core.copying.two_way import Agreed, SideState, SyncAction, conflict_path, sync_action
 from replication.datasets.copying.copier import digest_of
 from replication.datasets.copying.file_sets import FileSet
+from replication.datasets.copying.progress import CopyProgress, ProgressView
+from replication.datasets.copying.space import telling_full
 from replication.datasets.copying.staging import job_id
 from replication.datasets.finders.recursive import OneDataset
 from replication.datasets.job import CopyJob, locked
@@ -29,12 +30,15 @@ from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.walk import walk
 from replication.datasets.stores.base import EntryKind, Store
 from replication.datasets.stores.local import LocalStore
-from replication.datasets.two_way.state import SyncState
+from replication.datasets.two_way.state import SyncState, telling_damage
 from replication.errors import RequestError
 from replication.log import get
 
 _log = get(__name__)
-_Files = dict[RelativePath, FileAttributes]
+_WAYS = (SyncAction.TO_SECOND, SyncAction.TO_FIRST)
+_REMOVALS = (SyncAction.REMOVE_SECOND, SyncAction.REMOVE_FIRST)
+_NAMES = ("first", "second")
+_NOTED = 1000
 
 
 @dataclass
@@ -62,14 +66,25 @@ class TwoWaySync:
     """
 
     def __init__(self, first: Store, second: Store, configuration: CopyConfiguration) -> None:
-        self._first, self._second = first, second
+        self._stores = first, second
         self._configuration = replace(configuration, existing=Existing.OVERWRITE, delete=True)
+        self._stage, self._progress = "", CopyProgress()
+
+    def view(self) -> tuple[str, ProgressView]:
+        """What the sync does now, and how far it is with that; for other threads."""
+        return self._stage, self._progress.view()
+
+    def _begin(self, stage: str) -> CopyProgress:
+        self._progress = CopyProgress()
+        self._stage = stage
+        return self._progress
 
     @property
     def _state_dir(self) -> Path:
-        name = f"sync-{job_id(self._first.url, self._second.url)}"
-        if isinstance(self._second, LocalStore):
-            return Path(self._second.root) / STAGING / name
+        first, second = self._stores
+        name = f"sync-{job_id(first.url, second.url)}"
+        if isinstance(second, LocalStore):
+            return Path(second.root) / STAGING / name
         home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
         return Path(home) / "walship" / "copies" / name
 
@@ -81,95 +96,92 @@ class TwoWaySync:
 
         Raises:
             LockedFileError: the same sync runs already.
+            NoSpaceError: a side is full.
             RequestError: one side has none of the files that it had, or too many would be removed.
         """
-        self._state_dir.mkdir(parents=True, exist_ok=True)
-        with locked(self._state_dir / "lock", self._second.url), closing(SyncState(self._state_dir / "state.db")) as db:
-            agreed = db.all()
-            first, others = listed(self._first, self._configuration)
-            second, more = listed(self._second, self._configuration)
-            for store, files in ((self._first, first), (self._second, second)):
-                if agreed and not files:
-                    raise RequestError(
-                        f"{store.url} has none of the files that it had", "Check that it is mounted, or remove the rest"
-                    )
-            run = _SyncRun(self._first, self._second, self._configuration, db)
-            run.settle(first, second, agreed, others | more)
+        first, second = self._stores
+        with telling_full(f"{first.url} or {second.url}", self._state_dir), ExitStack() as stack:
+            path: Path | str = self._state_dir / "state.db"
             if not dry_run:
-                run.compare(first, second)
-                run.copy(first, second)
-        _log.info("sync_ended", first=self._first.url, second=self._second.url, conflicts=len(run.result.conflicts))
-        return run.result
+                self._state_dir.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(self._state_dir / "lock", second.url))
+            elif not os.path.exists(path):
+                path = ":memory:"
+            stack.enter_context(telling_damage(path))
+            state = SyncState(path)
+            stack.callback(state.close)
+            result = self._run(state, dry_run=dry_run)
+        _log.info("sync_ended", first=first.url, second=second.url, conflicts=len(result.conflicts))
+        return result
 
+    def _run(self, state: SyncState, *, dry_run: bool) -> SyncResult:
+        for side, store in enumerate(self._stores):
+            progress = self._begin(f"listing {store.url}")
+            list_side(store, self._configuration, side, state, progress)
+            if state.is_lost(side):
+                raise RequestError(
+                    f"{store.url} has none of the files that it had", "Check that it is mounted, or remove the rest"
+                )
+        result = SyncResult(state.settle(sync_action))
+        if not dry_run:
+            state.forget_gone()
+            self._compare(state, result)
+            for side in (0, 1):
+                self._one_way(side, state, result)
+        return result
 
-class _SyncRun:
-    def __init__(self, first: Store, second: Store, configuration: CopyConfiguration, state: SyncState) -> None:
-        self._stores, self._configuration, self._state = (first, second), configuration, state
-        self.result = SyncResult()
-        self._by_action: dict[SyncAction, list[RelativePath]] = {action: [] for action in SyncAction}
-
-    def settle(self, first: _Files, second: _Files, agreed: dict[str, Agreed], left_out: set[RelativePath]) -> None:
-        """Decide on each path; what is no file on a side is left as it is, and all below it."""
-        for path in sorted({*first, *second, *map(RelativePath, agreed)}):
-            if not left_out.isdisjoint(path.with_folders()):
-                continue
-            a, b = (SideState.of(files[path]) if path in files else None for files in (first, second))
-            action = sync_action(a, b, agreed.get(path))
-            self._by_action[action].append(path)
-            self.result.actions[action.value] += 1
-        self._state.change({}, [path for path in agreed if path not in first and path not in second])
-
-    def compare(self, first: _Files, second: _Files) -> None:
+    def _compare(self, state: SyncState, result: SyncResult) -> None:
         """Note paths with the same content; of the others the newer keeps its name, and the older gets another."""
-        same: dict[str, Agreed] = {}
-        for path in self._by_action[SyncAction.COMPARE]:
-            a, b = first[path], second[path]
+        progress = self._begin("comparing what changed on both sides")
+        progress.listed(*state.total(SyncAction.COMPARE))
+        progress.listing_ended()
+        for a, b in state.files(SyncAction.COMPARE):
+            assert a is not None and b is not None
             if a.size == b.size and self._digest(0, a) == self._digest(1, b):
-                same[path] = Agreed(SideState.of(a), SideState.of(b))
-                continue
-            first_wins = (a.timestamp_ns or 0) >= (b.timestamp_ns or 0)
-            loser, side, files = (b, 1, second) if first_wins else (a, 0, first)
-            names = (conflict_path(loser, ("first", "second")[side], number) for number in count())
-            kept = next(name for name in names if name not in first and name not in second)
-            self._stores[side].move(path, kept)
-            self._stores[side].sync([path.parent])
-            files[kept] = replace(files.pop(path), path=kept)
-            ways = (SyncAction.TO_SECOND, SyncAction.TO_FIRST)
-            self._by_action[ways[not first_wins]].append(path)
-            self._by_action[ways[side]].append(kept)
-            self.result.conflicts.append(kept)
-        self._state.change(same, [])
+                state.change({a.path: Agreed(SideState.of(a), SideState.of(b))}, ())
+            else:
+                result.conflicts.append(self._keep_both(state, a, b))
+            progress.moved(max(a.size, b.size))
+            progress.published(1)
+
+    def _keep_both(self, state: SyncState, a: FileAttributes, b: FileAttributes) -> RelativePath:
+        first_wins = (a.timestamp_ns or 0) >= (b.timestamp_ns or 0)
+        loser, side = (b, 1) if first_wins else (a, 0)
+        names = (conflict_path(loser, _NAMES[side], number) for number in count())
+        kept = next(name for name in names if state.is_free(name))
+        self._stores[side].move(loser.path, kept)
+        self._stores[side].sync([loser.path.parent])
+        state.act(_WAYS[side], side, replace(loser, path=kept))
+        state.act(_WAYS[1 - side], 1 - side, a if first_wins else b)
+        return kept
 
     def _digest(self, side: int, file: FileAttributes) -> str:
         return digest_of(self._stores[side], file.path, file.size, self._configuration.range_bytes)
 
-    def copy(self, first: _Files, second: _Files) -> None:
-        """Copy and remove, one way after the other."""
-        actions = self._by_action
-        self._one_way(0, first, second, actions[SyncAction.TO_SECOND], actions[SyncAction.REMOVE_SECOND])
-        self._one_way(1, second, first, actions[SyncAction.TO_FIRST], actions[SyncAction.REMOVE_FIRST])
-
-    def _one_way(
-        self, side: int, files: _Files, others: _Files, copied: list[RelativePath], removed: list[RelativePath]
-    ) -> None:
-        if not copied and not removed:
+    def _one_way(self, side: int, state: SyncState, result: SyncResult) -> None:
+        """Copy from one side, and remove from the other."""
+        removed, _ = state.total(_REMOVALS[side])
+        if not removed and not state.total(_WAYS[side])[0]:
             return
         source, target = self._stores[side], self._stores[1 - side]
-        chosen = _Chosen(source, [files[path] for path in copied], [others[path] for path in removed])
-        done: list[FileAttributes] = []
+        progress = self._begin(f"copying to {target.url}")
 
         def published(file_set: FileSet) -> None:
-            done.extend(each.file.origin for each in file_set.staged)
+            agreed: dict[str, Agreed] = {}
+            for each in file_set.staged:
+                file, there = each.file.origin, target.status(each.file.destination)
+                if there is not None and there.attributes is not None and there.attributes.size == file.size:
+                    states = (SideState.of(file), SideState.of(there.attributes))
+                    agreed[file.path] = Agreed(*states) if side == 0 else Agreed(*reversed(states))
+            state.change(agreed, ())
 
-        job = CopyJob(source, target, OneDataset(chosen), self._configuration, published=published)
-        self.result.failures.update(job.run().failures)
-        agreed: dict[str, Agreed] = {}
-        for file in done:
-            there = target.status(file.path)
-            if there is not None and there.attributes is not None and there.attributes.size == file.size:
-                states = (SideState.of(file), SideState.of(there.attributes))
-                agreed[file.path] = Agreed(*states) if side == 0 else Agreed(*reversed(states))
-        self._state.change(agreed, [path for path in removed if target.status(path) is None])
+        chosen = OneDataset(_Chosen(source, side, state))
+        job = CopyJob(source, target, chosen, self._configuration, progress, published=published)
+        result.failures.update(job.run().failures)
+        for pair in state.files(_REMOVALS[side]):
+            gone = pair[1 - side]
+            if gone is not None and target.status(gone.path) is None:
+                state.change({}, [gone.path])
 
 
 class _Chosen:
@@ -177,54 +189,64 @@ class _Chosen:
 
     root = ROOT
 
-    def __init__(self, source: Store, files: Iterable[FileAttributes], extras: Iterable[FileAttributes]) -> None:
-        self._source, self._files, self._extras = source, files, extras
+    def __init__(self, source: Store, side: int, state: SyncState) -> None:
+        self._source, self._side, self._state = source, side, state
 
     def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterator[CopyableFile]:
-        """All that are copied."""
-        for file in self._files:
-            yield CopyableFile.build(self._source.url, file, configuration)
+        """All that are copied, file set by file set."""
+        for pair in self._state.files(_WAYS[self._side]):
+            if (file := pair[self._side]) is not None:
+                yield CopyableFile.build(self._source.url, file, configuration)
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Both."""
-        names: dict[str, None] = {}
+        ended: str | None = None
         for file in self.copyable_files(target, configuration):
-            names[file.file_set] = None
+            if ended is not None and file.file_set != ended:
+                sink.ended(ended)
+            ended = file.file_set
             sink.copy([file])
-        for name in names:
-            sink.ended(name)
-        for extra in self._extras:
-            sink.extra(extra)
+        if ended is not None:
+            sink.ended(ended)
+        for pair in self._state.files(_REMOVALS[self._side]):
+            if (extra := pair[1 - self._side]) is not None:
+                sink.extra(extra)
 
 
-def listed(store: Store, configuration: CopyConfiguration) -> tuple[_Files, set[RelativePath]]:
-    """The files of a store that are meant, and the paths of other files, links and special files.
+def list_side(
+    store: Store, configuration: CopyConfiguration, side: int, state: SyncState, progress: CopyProgress
+) -> None:
+    """Note the files of a store that are meant, and the paths of other files, links and special files.
 
     Raises:
         OSError: a folder cannot be listed; without it the sync would take its files for removed.
     """
-    files: _Files = {}
-    others: set[RelativePath] = set()
-    lock = threading.Lock()
 
     def visit(folder: RelativePath) -> list[RelativePath]:
-        below = []
+        below: list[RelativePath] = []
+        files: list[FileAttributes] = []
+        others: list[RelativePath] = []
         for entry in store.scan(folder):
             if entry.refused or entry.attributes is None:
-                with lock:
-                    others.add(entry.path)
+                others.append(entry.path)
             elif entry.kind is EntryKind.FOLDER:
                 path = entry.attributes.path
                 if path.name != STAGING and configuration.recursive and configuration.filters.enters(path):
                     below.append(path)
+            elif configuration.filters.takes(entry.attributes):
+                files.append(entry.attributes)
             else:
-                with lock:
-                    if configuration.filters.takes(entry.attributes):
-                        files[entry.attributes.path] = entry.attributes
-                    else:
-                        others.add(entry.attributes.path)
+                others.append(entry.attributes.path)
+            if len(files) + len(others) >= _NOTED:
+                note(files, others)
+        note(files, others)
         return below
+
+    def note(files: list[FileAttributes], others: list[RelativePath]) -> None:
+        state.listed(side, files, others)
+        progress.listed(len(files), sum(file.size for file in files))
+        files.clear()
+        others.clear()
 
     if store.status(ROOT) is not None or not store.traits.is_local:
         walk(ROOT, visit, 2 if store.traits.is_local else 4)
-    return files, others

@@ -153,3 +153,33 @@ def test_paths_outside_that_a_forged_state_names_are_not_touched(pair: Path) -> 
         sync(pair)
     assert (pair / "secret").read_bytes() == b"s"
     assert both(pair) == ({"x/1": b"1", "x/2": b"2", "y/3": b"3"},) * 2
+
+
+def test_what_a_sync_does_is_to_be_seen_meanwhile_and_a_dry_run_leaves_nothing(tmp_path: Path) -> None:
+    seen: dict[str, tuple[int, int]] = {}
+
+    class Watched(LocalStore):
+        def scan(self, folder: Any) -> Any:
+            stage, view = syncing.view()
+            seen[stage.partition(":")[0]] = view.files_listed, view.files_done
+            return super().scan(folder)
+
+        def reread(self, *given: Any) -> bytes:
+            stage, view = syncing.view()
+            seen[stage] = view.files_listed, view.files_done
+            return super().reread(*given)
+
+        def move(self, *given: Any) -> None:
+            stage, view = syncing.view()
+            seen[stage.partition(":")[0]] = view.files_listed, view.files_done
+            super().move(*given)
+
+    write_tree(tmp_path / "a", {"x/1": b"1", "x/2": b"2", "z": b"same"})
+    write_tree(tmp_path / "b", {"z": b"SAME", "u/v": b"3"}, LATER)
+    syncing = TwoWaySync(Watched(str(tmp_path / "a")), Watched(str(tmp_path / "b")), CopyConfiguration())
+    assert syncing.run(dry_run=True).actions["copied to the second"] == 2
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["u", "z"]
+    syncing.run()
+    assert seen["comparing what changed on both sides"] == (1, 0)
+    assert seen["listing file"] == (1, 0), "the second side's root had one file when its folder was listed"
+    assert seen["copying to file"][0] == 2
