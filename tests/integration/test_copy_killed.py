@@ -48,3 +48,15 @@ def test_a_killed_copy_goes_on_within_a_large_file(tmp_path: Path) -> None:
     assert shown["bytes_copied"] <= (RANGES - done) * RANGE + 1
     assert read_tree(target) == {"a/large": content, "b/small": b"x"}
     assert not (target / ".walship").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["versions", "plain"])
+def test_killed_before_any_call_a_reader_sees_old_or_new_file_sets_and_the_next_run_ends_it(
+    kind: str, tmp_path: Path
+) -> None:
+    # 000-36, 002-2, 002-3, 002-7
+    line = [sys.executable, "-m", "tests.integration.killed_runs", kind, str(tmp_path)]
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    assert "killed before each of" in ran.stdout
