@@ -1,13 +1,15 @@
-"""Real servers of files in this process: FTP by pyftpdlib, SFTP by paramiko, S3 by moto."""
+"""Real servers of files in this process: FTP by pyftpdlib, SFTP by paramiko, S3 by moto, HTTP by Python."""
 
 from __future__ import annotations
 
+import http.server
 import os
 import socket
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,25 @@ def ftp_server(root: Path) -> Iterator[str]:
         yield f"ftp://ann:secret@127.0.0.1:{server.address[1]}"
     finally:
         server.close_all()
+        thread.join(10)
+
+
+@contextmanager
+def http_server(root: Path) -> Iterator[str]:
+    """An HTTP server of a folder, which lists folders; the address of its root."""
+
+    class Files(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(root)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
         thread.join(10)
 
 

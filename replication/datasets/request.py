@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import ROOT, RelativePath
@@ -77,7 +78,9 @@ def _split(url: str) -> tuple[str, str]:
     if is_local(url):
         return os.path.split(os.path.abspath(local_path(url)))
     above, _, name = url.rstrip("/").rpartition("/")
-    return above, name
+    if above.endswith(":/"):
+        raise RequestError(f"{redact(url)} names no file", "Name a folder or a file of the store")
+    return above, unquote(name) if url.startswith(("http://", "https://")) else name
 
 
 def at_root(store: Store) -> Entry | None:

@@ -121,7 +121,7 @@ def sync(
     from replication.datasets.two_way.sync import TwoWaySync
     from replication.permissions import as_user
     from shell.copying.options import configuration_of
-    from shell.copying.running import Shown
+    from shell.copying.running import ShownProgress
 
     refuse_nested(first, second)
     replacing = ReplaceOptions(max_delete=max_delete, backup_dir=backup_dir)
@@ -129,7 +129,7 @@ def sync(
     configuration = configuration_of(filters, replacing, WriteOptions(), speed)
     with open_store(first) as one, open_store(second) as other:
         syncing = TwoWaySync(one, other, configuration)
-        with Shown(syncing.view, invocation.printer), as_user():
+        with ShownProgress(syncing.view, invocation.printer), as_user():
             result = syncing.run(dry_run=dry_run)
     _tell(invocation.printer, result)
 

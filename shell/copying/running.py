@@ -25,7 +25,7 @@ def run_shown(job: CopyJob, printer: Printer, name: str = "") -> CopyCounts:
     Raises:
         CopyIncompleteError: some files failed.
     """
-    with Shown(lambda: (name, job.progress.view()), printer), as_user():
+    with ShownProgress(lambda: (name, job.progress.view()), printer), as_user():
         counts = job.run()
     view = job.progress.view()
     rate = counts.bytes_copied / view.seconds if view.seconds else 0.0
@@ -69,7 +69,7 @@ def skipped_text(reason: str, count: int) -> str:
     return f"{counted(count, reason)} skipped" if reason in kinds else f"{count:,} {reason}"
 
 
-class Shown:
+class ShownProgress:
     """A thread that shows how far something is, ended and joined with the block.
 
     Args:

@@ -30,6 +30,10 @@ class Driver:
     is_shared = True
     options: dict[str, Any] = {}
 
+    def named(self, path: RelativePath) -> str:
+        """A path as addresses have it."""
+        return str(path)
+
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
         """What fsspec tells of each name in a folder."""
         fs.invalidate_cache(path)

@@ -83,7 +83,7 @@ class FsspecStore:
 
     def address(self, path: RelativePath) -> str:
         """A path as the driver takes it."""
-        return f"{self._root}/{path}" if path else self._root
+        return f"{self._root}/{self._driver.named(path)}" if path else self._root
 
     def scan(self, folder: RelativePath) -> Iterator[Entry]:
         """The entries of one folder."""
@@ -252,6 +252,10 @@ def _driver(protocol: str) -> Driver:
         from replication.datasets.stores.ftp import FtpDriver  # deferred: rarely used
 
         return FtpDriver()
+    if protocol in ("http", "https"):
+        from replication.datasets.stores.http import HttpDriver  # likewise
+
+        return HttpDriver(is_secure=protocol == "https")
     if protocol in ("s3", "s3a"):
         from replication.datasets.stores.s3 import S3Driver  # likewise
 

@@ -28,6 +28,7 @@ CREATE TABLE listing.files (path TEXT PRIMARY KEY, folder TEXT, size INTEGER, fi
 CREATE TABLE listing.others (path TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 _SIDES = ("first", "second")
+_Row = tuple[str, str | None, str | None, int | None, int | None, int | None, int | None]
 _PAGE = 1000
 
 #: What is done with a path, from what the first side, the second side and the last agreement have.
@@ -96,12 +97,12 @@ class SyncState:
         after = ""
         while rows := self._page_of_all(after):
             after, decided = rows[-1][0], []
-            for path, first, second, *agreed in rows:
+            for path, first, second, a, a_ns, b, b_ns in rows:
                 checked = RelativePath(path)  # the state may be forged
                 if has_others and self._is_left_out(checked):
                     continue
                 states = [SideState.of(_file(text)) if text is not None else None for text in (first, second)]
-                known = Agreed(SideState(*agreed[:2]), SideState(*agreed[2:])) if agreed[0] is not None else None
+                known = Agreed(SideState(a, a_ns), SideState(b, b_ns)) if a is not None and b is not None else None
                 action = decide(states[0], states[1], known)
                 counts[action.value] += 1
                 decided.append((action.name, path))
@@ -113,7 +114,7 @@ class SyncState:
             self._db.execute("CREATE INDEX listing.by_action ON files (action, folder, path)")
         return counts
 
-    def _page_of_all(self, after: str) -> list[tuple[str, str | None, str | None, int | None, int, int, int]]:
+    def _page_of_all(self, after: str) -> list[_Row]:
         with self._lock:
             return self._db.execute(
                 "SELECT f.path, f.first, f.second, a.first_size, a.first_ns, a.second_size, a.second_ns"

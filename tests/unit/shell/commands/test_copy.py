@@ -11,6 +11,7 @@ import pytest
 
 from shell.main import run
 from tests.copying import read_tree, write_tree
+from tests.file_servers import http_server
 
 FILES = {"a/1.csv": b"one", "a/2.txt": b"two", "b/3.csv": b"three"}
 
@@ -116,3 +117,23 @@ def test_what_cannot_be_done_is_refused(
 ) -> None:
     assert run(["copy", *line]) == code
     assert said in capsys.readouterr().err
+
+
+def test_an_http_server_is_a_source_of_folders_and_files_and_no_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = {"a b/1#é.csv": b"one", "a b/per%20cent?": b"two", "a b/below/3": bytes(9 << 20), "top": b"four"}
+    write_tree(tmp_path / "served", tree)
+    with http_server(tmp_path / "served") as url:
+        assert run(["copy", url, "all"]) == 0
+        assert read_tree(Path("all")) == tree
+        assert run(["copy", url, "all"]) == 0
+        assert "4 same" in capsys.readouterr().out
+        assert run(["copy", f"{url}/a%20b", "folder"]) == 0
+        assert sorted(read_tree(Path("folder"))) == ["1#é.csv", "below/3", "per%20cent?"]
+        assert run(["copy", f"{url}/a%20b/1%23%C3%A9.csv", "folder/"]) == 0
+        assert run(["copy", f"{url}/nothing", "x"]) == 7
+        assert run(["copy", "src", f"{url}/x"]) == 4
+    assert "HTTP is a source" in capsys.readouterr().err
+    assert run(["copy", f"{url}/a", "x"]) == 7
+    assert "does not answer" in capsys.readouterr().err

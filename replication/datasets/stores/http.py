@@ -1,0 +1,121 @@
+"""HTTP servers as a source: files, and folders where the server lists them as pages of links.
+
+A server answers a folder's address with one that ends with ``/``, by a redirect, as Apache, nginx and Python do. A file
+is read front to back in one answer, since servers need not serve ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.datasets.stores.base import StoreTraits
+from replication.datasets.stores.drivers import Driver, WholeObject
+from replication.errors import RequestError, StorageError, one_line
+
+_SECOND = 1_000_000_000
+_GONE = (404, 410)
+_SMALL_BYTES = 8 << 20
+
+
+class HttpDriver(Driver):
+    """HTTP or HTTPS by fsspec; for reading only.
+
+    Args:
+        is_secure: it is HTTPS.
+    """
+
+    options = {"encoded": True}
+
+    def __init__(self, *, is_secure: bool) -> None:
+        self.traits = StoreTraits(is_secure=is_secure, precision_ns=_SECOND)
+
+    def named(self, path: RelativePath) -> str:
+        """A path within an address."""
+        return quote(path)
+
+    def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
+        """The links of a folder's page that lie in the folder, each asked for its size and time."""
+        folder = f"{path}/"
+        for link in fs.ls(folder, detail=False):
+            name = str(link).removeprefix(folder)
+            if name == link or not name.strip("/") or "/" in name.rstrip("/") or urlsplit(link).query:
+                continue  # of another folder, or an order of the page's columns
+            try:
+                found = self.info(fs, folder + name)
+            except FileNotFoundError:
+                continue
+            yield {**found, "name": f"{folder}{unquote(name.rstrip('/'))}"}
+
+    def info(self, fs: Any, path: str) -> dict[str, Any]:
+        """What the server tells of an address.
+
+        Raises:
+            StorageError: it does not answer, or with an error.
+        """
+        try:
+            found = dict(fs.info(path))
+        except FileNotFoundError as error:
+            cause = error.__cause__
+            if cause is None or getattr(cause, "status", 0) in _GONE or isinstance(cause, FileNotFoundError):
+                raise
+            raise StorageError(f"{path} does not answer: {one_line(cause)}", "Check the address") from None
+        is_folder = urlsplit(str(found.get("url", path))).path[-1:] in ("", "/")
+        return {**found, "type": "directory" if is_folder else "file"}
+
+    def timestamp_ns(self, info: dict[str, Any]) -> int | None:
+        """The ``Last-Modified`` header."""
+        try:
+            return int(parsedate_to_datetime(str(info["Last-Modified"])).timestamp()) * _SECOND
+        except (KeyError, ValueError):
+            return None
+
+    def open_reader(self, fs: Any, path: str, size: int) -> Any:
+        """A small file in one request, a larger one as a stream."""
+        if size <= _SMALL_BYTES:
+            return WholeObject(fs.cat_file(path))
+        return _Stream(fs, path)
+
+    def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
+        """Refused."""
+        raise _refusal(path)
+
+    def make_folder(self, fs: Any, path: str) -> None:
+        """Refused; it is a copy's first call."""
+        raise _refusal(path)
+
+
+class _Stream:
+    """A file in one answer; a read at another place asks anew and skips."""
+
+    def __init__(self, fs: Any, path: str) -> None:
+        self._fs, self._path = fs, path
+        self._file: Any = None
+        self._at = 0
+
+    def seek(self, position: int) -> None:
+        if self._file is None or position < self._at:
+            self.close()
+            self._file, self._at = self._fs.open(self._path, "rb", block_size=0), 0
+        while self._at < position and self.read(min(position - self._at, 1 << 20)):
+            continue
+
+    def read(self, size: int) -> bytes:
+        if self._file is None:
+            self.seek(0)
+        data: bytes = self._file.read(size)
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _refusal(path: str) -> RequestError:
+    return RequestError(f"{urlsplit(path).hostname} takes no files by HTTP", "Name another target: HTTP is a source")
