@@ -202,10 +202,13 @@ class _Run:
         (steps, journal), configuration = stored, job.configuration
         self._job, self._blocked = job, blocked
         self.staging = Staging(job.target, job.id)
+        site = CopySite(job.target, events=job.events)
+        if configuration.register:
+            site.registrar(configuration.register)  # fails now, not after the first file
         self._window = CopyWindow(SMALL_BYTES_MAX, configuration.files_per_split, SPLIT_BYTES)
         self._publisher = Publisher(
             PublishedJob(job.id, job.target, self.staging, configuration, journal, steps, job.progress),
-            CopySite(job.target, events=job.events),
+            site,
             self._folder_like,
             self._published,
             recorder,

@@ -74,6 +74,15 @@ class WriteOptions:
         ),
     ] = None
 
+    register: Annotated[
+        str,
+        typer.Option(
+            "--register",
+            metavar="KIND:NAME",
+            help="Add new Parquet files to a table: iceberg:CATALOG.NAMESPACE.TABLE, also of a Hive catalog.",
+        ),
+    ] = ""
+
 
 @dataclass(frozen=True, slots=True)
 class SpeedOptions:

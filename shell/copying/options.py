@@ -48,6 +48,7 @@ def configuration_of(
         bytes_per_s=size(speed.limit) if speed.limit else None,
         conversions=check_conversions(writing.convert or []),
         attempts=speed.attempts,
+        register=writing.register,
         spark=speed.spark,
         versions=versions is not None and versions.versions,
     )

@@ -57,6 +57,7 @@ class CopyConfiguration:
         conversions: names of :mod:`conversions`, in order; each applies to files with its extension.
         attempts: for each file, with growing waits between them.
         versions: write new versions of files beside the old ones; see :mod:`versions`.
+        register: who is told of published files, as KIND:NAME; empty for nobody.
         spark: the URL of the Spark master whose tasks copy; empty for threads of this process.
     """
 
@@ -81,12 +82,15 @@ class CopyConfiguration:
     conversions: tuple[str, ...] = ()
     attempts: int = 3
     versions: bool = False
+    register: str = ""
     spark: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what excludes each other."""
         if self.versions and self.delete:
             raise RequestError("versions and delete exclude each other", "Copy without delete")
+        if self.register and self.delete:
+            raise RequestError("register and delete exclude each other", "Copy without delete")
 
     def file_set_of(self, destination: RelativePath) -> str:
         """The file set of a destination by :attr:`grouping`."""

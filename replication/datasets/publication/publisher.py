@@ -31,9 +31,11 @@ from replication.datasets.publication.steps import (
     CopySite,
     NotifyPublished,
     PublishFileSet,
+    RegisterFiles,
     RemoveExtras,
     StartInstant,
     SyncTarget,
+    registered_files,
 )
 from replication.datasets.stores.base import Store
 from replication.errors import CopyError, ReplicationError, StepFailedError, one_line
@@ -169,7 +171,9 @@ class Publisher:
 
     def _publish(self, batch: Sequence[FileSet], leases: Leases) -> None:
         self._make_durable(batch)
-        planned = [self._planned(file_set) for file_set in batch]
+        planned = [each for file_set in batch if (each := self._allowed(file_set)) is not None]
+        if not planned:
+            return
         sequence = self._sequence(planned, recorder=self._recorder)
         self._site.synced.discard(sequence.id.urn)
         self._site.notified.discard(sequence.id.urn)
@@ -210,6 +214,16 @@ class Publisher:
             return
         folders = {path.parent for path in files}
         self._target.sync([*files, *folders])
+
+    def _allowed(self, file_set: FileSet) -> _Planned | None:
+        """What publishes a file set; None if it may not be published, which is told."""
+        planned = self._planned(file_set)
+        over = overwritten(self._target, planned.step.moves) if self._configuration.register else ()
+        if not over:
+            return planned
+        said = f"{over[0][1]} is there already, and a registered file is never written over"
+        self._not_published(file_set, CopyError(said, "Give new files other names, or say --skip"))
+        return None
 
     def _planned(self, file_set: FileSet) -> _Planned:
         root = self._staging.folder_of(file_set.name)
@@ -256,6 +270,10 @@ class Publisher:
         folders = {RelativePath(move.destination).parent for each in planned for move in each.step.moves}
         steps: list[CommitStep[CopySite]] = [each.step for each in planned]
         steps.append(SyncTarget(urn, tuple(sorted(folders))))
+        if self._configuration.register:
+            files = registered_files(each.step for each in planned)
+            key = hashlib.sha256(repr(files).encode()).hexdigest()[:32]
+            steps.append(RegisterFiles(self._configuration.register, key, files))
         if recorder is not None:
             start, complete = recorder.request(
                 urn,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from replication.commit.step import CommitStep, step_type
@@ -9,6 +10,8 @@ from replication.core.copying.names import RelativePath
 from replication.core.timeline.instants import Changes, FileKey, FileVersion, InstantState
 from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.moves import Move, is_made, make
+from replication.datasets.registration.base import FileRegistrar, RegisteredFile
+from replication.datasets.registration.plugins import registrar_of
 from replication.datasets.stores.base import Store
 from replication.timeline.base import Timeline
 from replication.timeline.recorded import RecordedTimeline
@@ -28,6 +31,7 @@ class CopySite:
         synced: the sequences whose effects are durable.
         notified: the sequences whose events were sent.
         timelines: those that are open, by the address of their records.
+        registrars: likewise, by what the user called them.
     """
 
     target: Store
@@ -36,12 +40,19 @@ class CopySite:
     synced: set[str] = field(default_factory=set)
     notified: set[str] = field(default_factory=set)
     timelines: dict[str, Timeline] = field(default_factory=dict)
+    registrars: dict[str, FileRegistrar] = field(default_factory=dict)
 
     def timeline(self, url: str) -> Timeline:
         """The timeline whose records are at an address. ConfigError when that store cannot keep one."""
         if url not in self.timelines:
             self.timelines[url] = RecordedTimeline(open_records(url))
         return self.timelines[url]
+
+    def registrar(self, text: str) -> FileRegistrar:
+        """The registrar of ``KIND:NAME``; RequestError if there is none."""
+        if text not in self.registrars:
+            self.registrars[text] = registrar_of(text)
+        return self.registrars[text]
 
 
 @step_type("copy.publish")
@@ -131,6 +142,28 @@ class SyncTarget(CommitStep[CopySite]):
         return f"make {len(self.folders)} folders durable"
 
 
+@step_type("copy.register")
+@dataclass(frozen=True)
+class RegisterFiles(CommitStep[CopySite]):
+    """Tell a registrar of files that are in place."""
+
+    registrar: str
+    key: str
+    files: tuple[RegisteredFile, ...]
+
+    def verify(self, context: CopySite) -> bool:
+        """Whether it has them."""
+        return context.registrar(self.registrar).has(self.key, self.files)
+
+    def execute(self, context: CopySite) -> None:
+        """Tell it."""
+        context.registrar(self.registrar).register(context.target.url, self.key, self.files)
+
+    def describe(self) -> str:
+        """What the step does."""
+        return f"register {len(self.files)} files with {self.registrar}"
+
+
 @step_type("copy.notify")
 @dataclass(frozen=True)
 class NotifyPublished(CommitStep[CopySite]):
@@ -208,3 +241,13 @@ class CompleteInstant(CommitStep[CopySite]):
     def describe(self) -> str:
         """What the step does."""
         return f"record that instant {self.time} is completed"
+
+
+def registered_files(steps: Iterable[PublishFileSet]) -> tuple[RegisteredFile, ...]:
+    """The files of some publications, as registrars have them."""
+    return tuple(
+        RegisteredFile(RelativePath(file.name).below(RelativePath(move.destination)), file.size, file.digest)
+        for step in steps
+        for move in step.moves
+        for file in move.files
+    )
