@@ -18,6 +18,7 @@ from replication import log
 from replication.errors import EngineLostError, ReplicationError, RequestError, one_line
 from replication.files.base import Files
 from replication.ledger.base import Bootstrap, Ledger
+from replication.ledger.changes import LedgerChanges
 from replication.retries import Backoff, exponential
 from replication.tables.base import Tables
 
@@ -54,6 +55,11 @@ class BootstrapKeeper:
     state: dict[str, str] = field(default_factory=dict)
     _rooms: dict[_Key, DiskRoom] = field(default_factory=dict)
     _failed: dict[_Key, Backoff] = field(default_factory=dict)
+    _changes: LedgerChanges = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with the first turn."""
+        self._changes = LedgerChanges(self.ledger, self.monotonic)
 
     def turn(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Do the next step of every bootstrap. One that failed waits before the next attempt.
@@ -62,8 +68,14 @@ class BootstrapKeeper:
             EngineLostError: the Spark session is gone.
             CoordinationError: the ledger does not answer.
         """
+        if not self._changes.any() and not self.state and not self._failed:
+            return
         found: dict[str, str] = {}
-        there = self.ledger.bootstraps.wanted()
+        try:
+            there = self.ledger.bootstraps.wanted()
+        except ReplicationError:
+            self._changes.forget()
+            raise
         keys = {_key(wanted) for wanted in there}
         self._rooms = {key: room for key, room in self._rooms.items() if key in keys}
         self._failed = {key: failed for key, failed in self._failed.items() if key in keys}

@@ -18,13 +18,15 @@ from replication import log
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, EngineLostError, ReplicationError, one_line
 from replication.ledger.base import Ledger
+from replication.ledger.changes import LedgerChanges
 from replication.settings import ReplaySection
 from replication.tables.base import Tables
 from replication.tables.layout import landing_name
 
 _log = log.get(__name__)
 _ALTER_RETRY_S = 10.0
-_MISSING_RETRY_S = 10.0  # tables that replay has not made yet
+_MISSING_RETRY_S = 10.0  # tables that replay has not made yet ...
+_MISSING_RETRY_MAX_S = 300.0  # ... if replay commits nothing at all
 _FAILED_RETRY_S = 30.0  # the longest wait after a failure, even if the interval is longer
 
 
@@ -49,10 +51,13 @@ class Housekeeping:
         self._tables = tables
         self._ledger = ledger
         self._settings = settings
+        self._changes = LedgerChanges(ledger, monotonic)
         self._specs: list[TableSpec] = []
         self._next_s = 0.0
         self._due: dict[tuple[UUID, str], float] = {}
         self._shaped: dict[UUID, TableSpec] = {}
+        self._missing: dict[UUID, tuple[float, float]] = {}  # tables that replay has not made yet: for how long, until
+        self._rows_came = False
         self._costs: dict[UUID, tuple[float, float]] = {}  # of the last two folds
         self._settled = Settled()
         self._scratch_due = monotonic() + settings.maintenance_interval_s
@@ -65,7 +70,14 @@ class Housekeeping:
         Raises:
             EngineLostError: the Spark session is gone.
         """
-        specs, before = self._ledger.tables.all(), self._specs
+        self._look_soon()
+        before, specs = self._specs, self._specs
+        if self._changes.any():
+            try:
+                specs = self._ledger.tables.all()
+            except ReplicationError:
+                self._changes.forget()
+                raise
         if specs == before and self._monotonic() < self._next_s:
             return
         self._specs, self._next_s = specs, 0.0
@@ -73,6 +85,7 @@ class Housekeeping:
         self._due = {key: due for key, due in self._due.items() if key[0] in known}
         self._costs = {table: costs for table, costs in self._costs.items() if table in known}
         self._settled.keep(known)
+        self._missing = {table: left for table, left in self._missing.items() if table in known}
         self._drop_scratch()
         for spec in specs:
             if stop():
@@ -84,6 +97,29 @@ class Housekeeping:
             self._when_due(spec, "trim", self._settings.maintenance_interval_s, self._trim)
         if all(self._shaped.get(spec.uuid) == spec for spec in specs):
             self._next_s = min((due for (_, what), due in self._due.items() if what != "alter"), default=math.inf)
+
+    def rows_came(self) -> None:
+        """Replay has committed rows, and may have made tables. Safe for threads."""
+        self._rows_came = True
+
+    def _look_soon(self) -> None:
+        """Look for missing tables soon if rows came."""
+        if not self._rows_came or not self._missing:
+            return
+        self._rows_came = False
+        soon_s = self._monotonic() + _MISSING_RETRY_S
+        for key, due_s in self._due.items():
+            if key[0] in self._missing:
+                self._due[key] = min(due_s, soon_s)
+        self._missing.clear()
+        self._next_s = min(self._next_s, soon_s)
+
+    def _leave_alone(self, table: UUID, now_s: float) -> float:
+        """Until when a missing table is not looked for: ever longer."""
+        before_s, _ = self._missing.get(table, (_MISSING_RETRY_S / 2, 0.0))
+        retry_s = min(2 * before_s, _MISSING_RETRY_MAX_S)
+        self._missing[table] = (retry_s, now_s + retry_s)
+        return now_s + retry_s
 
     def _count(self, spec: TableSpec, took: float) -> None:
         """Set the interval to twice the time of folding every table: the faster of each table's last two folds."""
@@ -111,10 +147,15 @@ class Housekeeping:
             self._due[key] = started + min(interval_s, self._settings.fold_interval_s)
         if started < self._due[key]:
             return 0.0
+        _, until_s = self._missing.get(spec.uuid, (0.0, 0.0))
+        if what != "alter" and started < until_s:
+            self._due[key] = until_s
+            return 0.0
         try:
             if not self._tables.exists(landing_name(spec)):
-                self._due[key] = started + min(interval_s, _MISSING_RETRY_S)
+                self._due[key] = self._leave_alone(spec.uuid, started)
                 return 0.0
+            self._missing.pop(spec.uuid, None)
             act(spec)
             self.errors.pop(f"{spec.name} {what}", None)
         except EngineLostError:

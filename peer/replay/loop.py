@@ -160,6 +160,7 @@ class _Rounds:
                 continue
             report.rounds += bool(result.frames)
             if result.frames:
+                self._housekeeping.rows_came()
                 _log.info("replayed", frames=result.frames, tables=result.tables, seconds=round(result.seconds, 3))
             cost_s = result.seconds if result.tables > 1 else 0.0
             wait_s = 0.0 if result.more else stretched(interval_s, before_s, cost_s)

@@ -139,6 +139,11 @@ class EmbeddedZookeeper:
                 raise CoordinationError(f"ZooKeeper did not start: {self._last_lines()}", f"See {self._log}")
             time.sleep(0.05)
 
+    def wait(self) -> None:
+        """Wait until the process has ended, by itself or by ``stop`` in another thread."""
+        if (process := self._process) is not None:
+            process.wait()
+
     def stop(self, timeout_s: float = 10.0) -> None:
         """Stop and wait until it has ended. Idempotent. Safe at any moment: everything it acked is on disk."""
         if self._process is None:

@@ -164,5 +164,8 @@ class Ledger(Protocol):
     def sending(self) -> Sending:
         """Reports of send attempts, held tables, and samples."""
 
+    def written(self) -> object | None:
+        """Equal to what an earlier call returned only if nothing was committed in between; None where none can tell."""
+
     def close(self) -> None:
         """Close its connections."""

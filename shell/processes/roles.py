@@ -72,11 +72,20 @@ def _zookeeper(config: Config, stop: threading.Event, ready: Ready) -> None:
     section, tls = config.zookeeper, ZookeeperTls.of(config.zookeeper)
     with EmbeddedZookeeper(config.zookeeper_dir, section.port, host=section.listen, tls=tls) as server:
         ready()
-        while not stop.wait(0.2):
-            if server.pid is None:
-                raise CoordinationError(
-                    "the embedded ZooKeeper ended by itself", f"See {config.zookeeper_dir}/server.log"
-                )
+        ended = threading.Event()
+
+        def watch() -> None:
+            server.wait()
+            if not stop.is_set():
+                ended.set()
+                stop.set()
+
+        thread = threading.Thread(target=watch, name="zookeeper's end", daemon=True)
+        thread.start()
+        stop.wait()
+    thread.join()
+    if ended.is_set():
+        raise CoordinationError("the embedded ZooKeeper ended by itself", f"See {config.zookeeper_dir}/server.log")
 
 
 def _master(config: Config, stop: threading.Event, ready: Ready) -> None:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from sqlalchemy import make_url
-
 from replication import config as configuration
 from replication import log
 from replication.config import Config
 from replication.errors import ConfigError, CoordinationError, ReplicationError
+from replication.ledger.changes import LedgerChanges
 from replication.ledger.sql.ledger import open_ledger
 from shell.processes.command_server import CommandServer
 from shell.processes.drilling import has_schedule
@@ -135,16 +134,15 @@ def _later(config: Config, roles: Sequence[str]) -> Iterator[dict[str, Callable[
     ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
     ledger.close()  # it connects again when it is asked; roles are forked while no connection to SQLite is open
 
-    seen: list[object] = []
+    changes = LedgerChanges(ledger)
 
     def derives() -> bool:
-        before, seen[:] = list(seen), _changed_at(config)
-        if before and before == seen:
+        if not changes.any():
             return False
         try:
             return bool(ledger.derivations.all())
         except CoordinationError:
-            seen.clear()
+            changes.forget()
             return False
         finally:
             if not config.shares_ledger:
@@ -155,15 +153,6 @@ def _later(config: Config, roles: Sequence[str]) -> Iterator[dict[str, Callable[
         yield {role: condition for role, condition in conditions.items() if _may_start(role, roles)}
     finally:
         ledger.close()
-
-
-def _changed_at(config: Config) -> list[object]:
-    """When the files of a SQLite ledger were last written to; nothing for another one."""
-    if config.shares_ledger:
-        return []
-    database = make_url(config.ledger_url).database or ""
-    files = [Path(database + suffix) for suffix in ("", "-wal")]
-    return [(file.stat().st_mtime_ns, file.stat().st_size) if file.exists() else None for file in files]
 
 
 def _run_threads(

@@ -194,6 +194,10 @@ class SqlLedger:
 
         return SqlSending(self._store)
 
+    def written(self) -> object | None:
+        """See ``Ledger``."""
+        return self._store.written()
+
     def close(self) -> None:
         """Close the connections."""
         self._store.close()

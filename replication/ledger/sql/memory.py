@@ -143,6 +143,10 @@ class MemoryLedger:
         """See ``Ledger``."""
         return cast(Sending, _Part(self, "sending", self._real.sending))
 
+    def written(self) -> object | None:
+        """See ``Ledger``."""
+        return self._real.written()
+
     def close(self) -> None:
         """Close the store and lose everything."""
         self._real.close()

@@ -34,6 +34,7 @@ _CONNECT_S = 10
 _SILENT_S = 15  # both sides close a connection whose other end is silent for longer
 _READ_ONLY = "25006"  # PostgreSQL's read_only_sql_transaction
 _MEMORY = (":memory:", "", None)
+_CLOCK_TICK_NS = 100_000_000  # files that are written to twice within a kernel's tick tell of one time
 
 
 class SqlStore:
@@ -159,6 +160,18 @@ class SqlStore:
                 self._writing = None
             self._writer.dispose()
             self._reader.dispose()
+
+    def written(self) -> object | None:
+        """When SQLite's files were last written to; None for another store, or while the clock may not tell it yet."""
+        if self.path is None:
+            return None
+        try:
+            found = [file.stat() for file in (self.path, self.path.with_name(f"{self.path.name}-wal"))]
+        except OSError:  # no other process has it open
+            return None
+        if abs(time.time_ns() - max(file.st_mtime_ns for file in found)) < _CLOCK_TICK_NS:
+            return None
+        return tuple((file.st_mtime_ns, file.st_size) for file in found)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -112,6 +112,38 @@ def test_what_failed_is_tried_again_soon_though_its_interval_is_long(ledger: Mem
     assert not housekeeping.errors
 
 
+class AskedTables(MemoryTables):
+    """A warehouse that counts how often it is asked for a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def exists(self, name: str) -> bool:
+        self.asked += 1
+        return super().exists(name)
+
+
+def test_tables_that_nobody_writes_to_are_looked_for_ever_less_and_soon_once_rows_come(ledger: MemoryLedger) -> None:
+    clock, tables = Clock(), AskedTables()
+    housekeeping = Housekeeping(tables, ledger, ReplaySection(), clock.monotonic)
+
+    def asked_in(seconds: int) -> int:
+        tables.asked = 0
+        for _ in range(seconds):
+            clock.now += 1.0
+            housekeeping.turn(lambda: False)
+        return tables.asked
+
+    asked_in(1200)
+    assert asked_in(600) <= 4, "two tables, each every 300 s"
+    for spec in ledger.tables.all():
+        tables.create(spec)
+    housekeeping.rows_came()
+    assert asked_in(12) >= 2
+    assert asked_in(60) >= 2 * 6, "every ten seconds, to tidy up"
+
+
 def test_a_bootstrap_that_fails_is_told_and_tried_again(
     ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -154,3 +155,24 @@ def test_control_characters_that_another_cluster_wrote_do_nothing_to_a_terminal(
 def test_json_has_the_same_text_and_no_control_characters():
     value = {"why": f"ü\n{HOSTILE}"}
     assert json.loads(to_json(value)) == value and to_json(value).isprintable()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_table_that_fits_is_printed_as_rich_would(terminal, rows, monkeypatch):
+    shown = [
+        {"name": f"ops.t[{n}]", "größe": n * 10**n, "note": "日本" * n, "on": n % 2 == 0, "gone": None, "x": 0.5}
+        for n in range(rows)
+    ]
+    columns = ("name", "größe", "note", "on", "gone", "x")
+
+    def printed():
+        out = io.StringIO()
+        Printer(False, Console(file=out, width=100, force_terminal=terminal)).rows(shown, columns)
+        return out.getvalue()
+
+    found = printed()
+    monkeypatch.setattr(Printer, "_fits", lambda *_: False)
+    expected = printed()
+    assert re.sub(r"\x1b\[[0-9;]*m", "", found) == re.sub(r"\x1b\[[0-9;]*m", "", expected)
+    assert ("\x1b[1m" in found) == ("\x1b[1m" in expected) == terminal
