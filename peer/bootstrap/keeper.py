@@ -23,7 +23,7 @@ from replication.retries import Backoff, exponential
 from replication.tables.base import Tables
 
 _RETRY_WAIT = exponential(1.0, 30.0)
-_BUSY_S, _IDLE_S = 0.1, 0.5
+_BUSY_S, _IDLE_S = 0.1, 1.0
 _Key = tuple[str, UUID, int]
 _log = log.get(__name__)
 

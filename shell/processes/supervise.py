@@ -194,7 +194,7 @@ class Supervisor:
         say: Callable[[RoleEvent], None],
         later: Mapping[str, Callable[[], bool]] | None = None,
         *,
-        look_s: float = 1.0,
+        look_s: float = 3.0,
         first_backoff_s: float = _BACKOFF_FIRST_S,
         load: Callable[[Sequence[str]], None] = lambda roles: None,
     ) -> None:
