@@ -7,7 +7,7 @@ which order, and which of them were applied.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,8 @@ from tests.simulation.successions.writer import Writer
 
 if TYPE_CHECKING:
     from tests.simulation.successions.world import World
+
+_LANDING: Any = SimpleNamespace(turns=SimpleNamespace(of=nullcontext))  # each sender has the disk for itself
 
 
 @dataclass
@@ -251,8 +253,8 @@ class Site:
                     [InboundRoute(hello.source, rule.table, rule.group, rule.generation, {}, carried=carried)]
                 )
         self.door.learn(hello)
-        scope = SimpleNamespace(caller=SimpleNamespace(cluster=hello.source))
-        inbound = Inbound(InboundStream(None, None, None, scope, hello.role_epoch, 0))  # type: ignore[arg-type]
+        scope: Any = SimpleNamespace(caller=SimpleNamespace(cluster=hello.source, bounded_name=hello.source.name))
+        inbound = Inbound(InboundStream(None, _LANDING, None, scope, hello.role_epoch, 0))  # type: ignore[arg-type]
         self.inbounds.append(inbound)
         return inbound
 
