@@ -17,6 +17,7 @@ from replication.ledger.base import Ledger
 from replication.link.base import Reason, Refusal
 
 SCHEMAS_MAX = 1000  # schema versions of a table; each alteration of a group makes one
+TABLES_MAX = 100_000  # of this cluster, past which peers make no more
 _log = log.get(__name__)
 
 
@@ -72,6 +73,12 @@ class Definitions:
             ).error()
         if not may_define:
             raise not_defining(source.name, self._ledger.cluster.name, spec.name)
+        if len(self._tables) >= TABLES_MAX:
+            raise Refusal(
+                Reason.TABLE_CONFLICT,
+                f"{self._ledger.cluster.name} has {len(self._tables):,} tables, and other clusters make no more there",
+                f"Create it there: walship createtable {spec.name} --like {source.name}",
+            ).error()
         try:
             self._ledger.tables.create(spec)
         except TableExistsError:

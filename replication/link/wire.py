@@ -7,6 +7,7 @@ arrival. So frames are copied once when they are sent, and never when they arriv
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from google.protobuf.message import DecodeError
@@ -17,7 +18,7 @@ from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId
 from replication.core.phase import Phase
 from replication.core.routes.carried import Carried
-from replication.core.routes.forks import TermHistory
+from replication.core.routes.forks import TERM_HISTORY_MAX, TermHistory
 from replication.core.routes.freshness import Reach, Until
 from replication.errors import FormatError
 from replication.link import takeovers
@@ -29,7 +30,10 @@ from replication.link.statuses import decode_files, decode_spans, encode_files, 
 
 _FRAMES_TAG = (pb.ShipRequest.FRAMES_FIELD_NUMBER << 3) | 2
 _EMPTY = memoryview(b"")
+_ROUTES_MAX, _FILES_MAX, _FORMER_MAX = 100_000, 100_000, 1000  # of an opening
+_VERSION_CHARS_MAX, _NONCE_CHARS_MAX = 64, 64
 
+_T = TypeVar("_T")
 Request = Hello | Data | tuple[Known, ...]
 
 
@@ -334,7 +338,7 @@ def _term_history(term_history: TermHistory) -> list[pb.TermNonce]:
 
 
 def _read_term_history(nonces: Iterable[pb.TermNonce]) -> TermHistory:
-    return tuple((each.term, each.nonce) for each in nonces)
+    return tuple((each.term, each.nonce[:_NONCE_CHARS_MAX]) for each in nonces)
 
 
 def _hello(hello: Hello) -> pb.Open:
@@ -354,18 +358,24 @@ def _hello(hello: Hello) -> pb.Open:
     )
 
 
+def _few(found: Sequence[_T], most: int, what: str) -> Sequence[_T]:
+    if len(found) > most:
+        raise FormatError(f"a stream opens with {len(found)} {what}, more than {most}")
+    return found
+
+
 def _read_hello(message: pb.Open) -> Hello:
     return Hello(
         ClusterId.parse(message.source),
         ClusterId.parse(message.expected),
         message.role_epoch,
-        message.version,
-        tuple(decode_route(route) for route in message.routes),
-        tuple((FileId.parse(f.file), f.term) for f in message.files),
+        message.version[:_VERSION_CHARS_MAX],
+        tuple(decode_route(route) for route in _few(message.routes, _ROUTES_MAX, "routes")),
+        tuple((FileId.parse(f.file), f.term) for f in _few(message.files, _FILES_MAX, "files")),
         message.protocol,
-        _read_term_history(message.term_history),
+        _read_term_history(_few(message.term_history, TERM_HISTORY_MAX, "terms")),
         message.generation,
-        tuple(map(ClusterId.parse, message.former)),
+        tuple(map(ClusterId.parse, _few(message.former, _FORMER_MAX, "former ids"))),
         message.zookeepers,
         tuple(takeovers.few(message.successions)),
     )

@@ -17,6 +17,7 @@ from uuid import uuid4
 import grpc
 import pytest
 
+from peer.receive import definitions
 from peer.receive.receiver import Receiver
 from replication.core.frame import FRAME_BYTES_MAX
 from replication.core.grants import Grant
@@ -154,6 +155,40 @@ def test_a_definition_from_a_peer_names_no_code_and_no_place(pair: Pair, receive
     assert set(known) <= {"write.parquet.compression-codec"}
 
 
+def test_an_opening_with_more_of_anything_than_a_cluster_has_is_refused(pair: Pair, receiver: Receiver) -> None:
+    own, many = pair.hello(), tuple((number, "n") for number in range(1, 100))
+    before = pair.west.ledger.landing.routes()
+    for asked, said in (
+        (replace(own, term_history=many), "99 terms"),
+        (replace(own, former=tuple(ClusterId("east", uuid4()) for _ in range(1001))), "1001 former ids"),
+        (replace(own, files=tuple((FileId(own.source, "h0", n), 1) for n in range(100_001))), "100001 files"),
+    ):
+        with pytest.raises(PeerRefusedError, match=said):
+            pair.ship(receiver, asked)
+    assert pair.west.ledger.landing.routes() == before
+    session = pair.ship(receiver, replace(own, version="v" * 100_000, term_history=((1, "n" * 100_000),)))
+    session.close()
+    again = pair.ship(receiver, replace(own, term_history=((1, "n" * 64),)))
+    assert isinstance(answer(again, pair.data(256, pair.ends[0])), Ack), "64 letters of a nonce are kept"
+
+
+def test_a_peer_makes_no_more_tables_than_a_cluster_may_have(
+    pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(definitions, "TABLES_MAX", 3)
+    link = pair.link(receiver)
+    refused_names = []
+    for number in range(6):
+        spec = table(f"ops.t{number}")
+        try:
+            link.open_route(pair.east.cluster, pair.west.cluster, pair.route(spec=spec))
+        except PeerRefusedError as error:
+            assert error.reason == Reason.TABLE_CONFLICT and "createtable ops.t" in error.hint
+            refused_names.append(spec.name)
+    assert refused_names == ["ops.t3", "ops.t4", "ops.t5"]
+    monkeypatch.setattr(definitions, "TABLES_MAX", 100)
+
+
 Hostile = Callable[[Pair, Receiver], str]
 
 
@@ -220,10 +255,10 @@ def test_a_hostile_client_that_tries_again_and_again_changes_nothing_and_disturb
             found.add(hostile(pair, receiver))
 
     attacker = threading.Thread(target=attack)
+    session, begin = pair.ship(receiver), 256  # the table is there from now on
     with memory_below(96):
         attacker.start()
         try:
-            session, begin = pair.ship(receiver), 256
             for end in pair.ends:
                 assert isinstance(answer(session, pair.data(begin, end)), Ack)
                 begin = end
