@@ -29,7 +29,7 @@ from replication.datasets.copying.progress import CopyCounts, CopyProgress
 from replication.datasets.copying.space import telling_full
 from replication.datasets.copying.stager import Stager
 from replication.datasets.copying.staging import Staging, job_id
-from replication.datasets.copying.throttle import CopyThrottle
+from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
 from replication.datasets.copying.window import CopyWindow
 from replication.datasets.finders.base import CopyableDataset, DatasetFinder, ListsIntoSink
 from replication.datasets.listing.sink import ListingSink
@@ -146,7 +146,7 @@ class CopyJob:
         is_local = all(store.traits.is_local for store in stores)
         most = min(os.cpu_count() or 1, _THREADS)  # more write large local files out of order, and are slower
         count = configuration.threads or (most if is_local else _THREADS)
-        throttle = CopyThrottle(configuration.bytes_per_s, self.stopped)
+        throttle = CopyThrottle(CurrentRate(configuration.limit), self.stopped)
         yield FileCopier(stores, configuration, throttle, self.progress.moved, self.stopped, count)
 
     def _redo(self, steps: FileCommitSteps, site: CopySite) -> frozenset[str]:

@@ -88,7 +88,14 @@ class WriteOptions:
 class SpeedOptions:
     """How much is copied at once."""
 
-    limit: Annotated[str, typer.Option("--limit", metavar="RATE", help="Bytes per second at most: 50MiB.")] = ""
+    limit: Annotated[
+        str,
+        typer.Option(
+            "--limit",
+            metavar="RATE",
+            help="Bytes per second at most: 50MiB; or '08:00,10MB 18:00,off'; or @FILE, which may change meanwhile.",
+        ),
+    ] = ""
     threads: Annotated[
         int,
         typer.Option(

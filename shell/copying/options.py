@@ -45,7 +45,7 @@ def configuration_of(
         range_bytes=size(speed.range_size),
         files_per_split=speed.files_per_split,
         threads=speed.threads,
-        bytes_per_s=size(speed.limit) if speed.limit else None,
+        limit=speed.limit,
         conversions=check_conversions(writing.convert or []),
         attempts=speed.attempts,
         register=writing.register,

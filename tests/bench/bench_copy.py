@@ -1,23 +1,35 @@
 """Copies local to local, durable on return: one large file, and 10,000 files of 10 KiB, beside cp, rsync and rclone.
 
 Each tool runs in rotated order into an empty folder, from the page cache; the time counts until the copy is on stable
-storage. rsync and rclone are used when they are installed. Prints the median of each and the ratios to the fastest.
+storage. rsync and rclone are used when they are on PATH; Debian's packages suffice. ``BENCH_SCRATCH`` names a disk.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
 import shutil
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
-SMALL_FILES, SMALL_BYTES = 10_000, 10 << 10
+from tests.bench.measure import QUICK, Figure, at_least, at_most
+
+WALSHIP = "walship copy"
+LARGE_MIB = 256 if QUICK else 2048
+SMALL_FILES, SMALL_BYTES = 2_000 if QUICK else 10_000, 10 << 10
+ROUNDS = 3
+
+
+def walship(source: Path, target: Path, *options: str) -> list[str]:
+    line = [sys.executable, "-c", "from shell.entry import main; main()", "copy"]
+    return [*line, str(source), str(target), *options]
 
 
 def make_large(folder: Path, size: int) -> None:
@@ -46,9 +58,8 @@ def tools(source: Path, target: Path) -> dict[str, Callable[[], None]]:
 
         return run
 
-    walship = [sys.executable, "-c", "from shell.main import main; main()", "copy", str(source), str(target)]
     found = {
-        "walship copy": call(*walship, sync=False),
+        WALSHIP: call(*walship(source, target), sync=False),
         "cp -r + sync": call("cp", "-r", str(source), str(target), sync=True),
     }
     if shutil.which("rsync"):
@@ -72,23 +83,45 @@ def measured(source: Path, target: Path, rounds: int) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--large-mib", type=int, default=2048)
-    parser.add_argument("--files", type=int, default=SMALL_FILES)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+def run() -> list[Figure]:
+    """Both parts beside the other tools; small files that are read back; and what a killed copy copies again."""
+    figures: list[Figure] = []
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_SCRATCH")) as scratch:
         base = Path(scratch)
-        make_large(base / "large", given.large_mib << 20)
-        make_small(base / "small", given.files)
-        for part in ("large", "small"):
-            found = measured(base / part, base / "target", given.rounds)
-            others = min(seconds for name, seconds in found.items() if not name.startswith("walship"))
-            for name, seconds in sorted(found.items(), key=lambda each: each[1]):
-                print(f"{part:<6} {name:<16} {seconds:7.2f} s")
-            print(f"{part:<6} ratio to the fastest other: {others / found['walship copy']:.2f}")
+        make_large(base / "large", LARGE_MIB << 20)
+        make_small(base / "small", SMALL_FILES)
+        for part, bar in (("large", 0.9), ("small", 1.2)):
+            found = measured(base / part, base / "target", ROUNDS)
+            others = {name: seconds for name, seconds in found.items() if name != WALSHIP}
+            fastest = min(others, key=others.__getitem__)
+            figures += [Figure(f"{part} files: {name}", seconds, "s") for name, seconds in found.items()]
+            figures.append(at_least(f"{part} files, against {fastest}", others[fastest] / found[WALSHIP], "×", bar))
+        shutil.rmtree(base / "target")
+        began = time.perf_counter()
+        subprocess.run(walship(base / "small", base / "target", "--verify"), check=True, stdout=subprocess.DEVNULL)
+        rate = SMALL_FILES / (time.perf_counter() - began)
+        figures.append(at_least("small files copied and verified", rate, "files/s", 5000))
+        shutil.rmtree(base / "target")
+        figures.append(copied_again(base / "large", base / "target"))
+    return figures
 
 
-if __name__ == "__main__":
-    main()
+def copied_again(source: Path, target: Path) -> Figure:
+    """The share of a large file that is copied again after a kill at nine tenths of it."""
+    size = LARGE_MIB << 20
+    options = ("--range-size", str(size // 64))
+    with subprocess.Popen(walship(source, target, *options, "--limit", "200MB"), stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and staged(target) < 0.9 * size:
+            time.sleep(0.05)
+        process.kill()
+    again = subprocess.run(walship(source, target, *options, "--json"), check=True, capture_output=True, text=True)
+    lost = max(0.0, json.loads(again.stdout)["bytes_copied"] - 0.1 * size)
+    return at_most("copied again after a kill at 90 %", 100 * lost / size, "%", 2)
+
+
+def staged(target: Path) -> int:
+    """The bytes of the ranges that a copy's journal has."""
+    for journal in target.glob(".walship/*/journal.db"):
+        with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
+            return int(db.execute("SELECT total(size) FROM ranges").fetchone()[0])
+    return 0

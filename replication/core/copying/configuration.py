@@ -8,6 +8,7 @@ from enum import Enum
 
 from replication.core.copying.filters import Filters
 from replication.core.copying.names import RelativePath
+from replication.core.copying.rates import parse_rates
 from replication.errors import RequestError
 
 PRESERVABLE = ("times", "permissions", "owner", "group")
@@ -53,7 +54,7 @@ class CopyConfiguration:
         range_bytes: larger files are copied in ranges of that size, each with a digest of its own.
         files_per_split: so many small files at most are one task.
         threads: that copy; 0 chooses: as many as there are cores between local folders or in Spark, else 8.
-        bytes_per_s: limit over all threads; None sets none.
+        limit: of bytes per second over all threads, as :mod:`rates` has it; or ``@FILE``, a file that holds it.
         conversions: names of :mod:`conversions`, in order; each applies to files with its extension.
         attempts: for each file, with growing waits between them.
         versions: write new versions of files beside the old ones; see :mod:`versions`.
@@ -78,7 +79,7 @@ class CopyConfiguration:
     range_bytes: int = 64 << 20
     files_per_split: int = 128
     threads: int = 0
-    bytes_per_s: float | None = None
+    limit: str = ""
     conversions: tuple[str, ...] = ()
     attempts: int = 3
     versions: bool = False
@@ -89,6 +90,8 @@ class CopyConfiguration:
         """Refuse what excludes each other."""
         if self.versions and self.delete:
             raise RequestError("versions and delete exclude each other", "Copy without delete")
+        if not self.limit.startswith("@"):
+            parse_rates(self.limit)
         if self.register and self.delete:
             raise RequestError("register and delete exclude each other", "Copy without delete")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from replication.core.copying.configuration import CopyConfiguration
@@ -111,10 +111,31 @@ class FileCopier:
 
     def __call__(self, items: Sequence[CopyItem]) -> Iterator[CopiedItem]:
         """Copy items; what they wrote is not durable on return unless files are verified."""
+        if self._configuration.verify and self._target.traits.is_local and len(items) > 1:
+            yield from self._verified(items)
+            return
         for item in items:
             if self._stopped.is_set():
                 return
             yield self._tried(item)
+
+    def _verified(self, items: Sequence[CopyItem]) -> Iterator[CopiedItem]:
+        """Copy items, and read them back after one sync for all; what differs is copied again."""
+        unverified = replace(self._configuration, verify=False)
+        stores = (self._source, self._target)
+        copied = list(FileCopier(stores, unverified, self._throttle, self._moved, self._stopped)(items))
+        failure = attempted(self._target.sync_all, self._configuration.attempts, self._stopped)
+        for item, found in zip(items, copied, strict=False):  # fewer are copied once it is stopped
+            if found.has_failed or (failure is None and self._is_there(item, found)):
+                yield found
+            else:
+                yield failure or self._tried(item)
+
+    def _is_there(self, item: CopyItem, copied: CopiedItem) -> bool:
+        try:
+            return digest_of(self._target, item.staged, copied.size, self._configuration.range_bytes) == copied.digest
+        except OSError:
+            return False
 
     def _tried(self, item: CopyItem) -> CopiedItem:
         def attempt() -> CopiedItem:

@@ -22,8 +22,9 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range
+from replication.core.copying.rates import parse_rates
 from replication.datasets.copying.copier import CopiedItem, CopyItem, FileCopier
-from replication.datasets.copying.throttle import CopyThrottle
+from replication.datasets.copying.throttle import CopyThrottle, minute_of_day
 from replication.datasets.copying.transfer import Moved
 from replication.datasets.stores.base import Store
 from replication.errors import EngineLostError, RequestError, one_line
@@ -78,8 +79,9 @@ class SparkCopier:
             raise RequestError("spark.speculation is on: two tasks would write one file", "Switch it off for this copy")
         self._context, self._moved = context, moved
         self.parallel = min(configuration.threads or int(context.defaultParallelism), _PARALLEL_MAX)
-        rate = configuration.bytes_per_s
-        share = rate / self.parallel if rate is not None else None
+        if configuration.limit.startswith("@"):
+            raise RequestError("executors read no limit from a file of this host", "Give --limit a rate or a timetable")
+        share = parse_rates(configuration.limit).shared(self.parallel)
         self._opened = pickle.dumps((stores, configuration, share, not context.master.startswith("local")))
 
     def __call__(self, items: Sequence[CopyItem]) -> Iterable[CopiedItem]:
@@ -121,10 +123,14 @@ def copy_rows(
     """Copy the items of a task, in an executor."""
     from pyspark import TaskContext
 
-    (source, target), configuration, bytes_per_s, syncs = pickle.loads(opened)
+    (source, target), configuration, share, syncs = pickle.loads(opened)
     stopped = threading.Event()
     copier = FileCopier(
-        (source, target), configuration, CopyThrottle(bytes_per_s, stopped), lambda count: None, stopped
+        (source, target),
+        configuration,
+        CopyThrottle(lambda: share.at(minute_of_day()), stopped),
+        lambda count: None,
+        stopped,
     )
     items = [
         CopyItem(CopyableFile.from_json(file), RelativePath(staged), None if part is None else Range(*part))

@@ -13,11 +13,13 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import ranges_of
+from replication.core.copying.rates import parse_rates
 from replication.datasets.copying.progress import CopyProgress
-from replication.datasets.copying.throttle import CopyThrottle
+from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
 from replication.datasets.copying.transfer import copy_stream
 from replication.datasets.stores.base import Entry
 from replication.datasets.stores.local import LocalStore
+from replication.errors import FormatError, MissingFileError
 from tests.copying import Killed, job, read_tree, write_tree
 
 SIZE = 12 << 20
@@ -58,7 +60,7 @@ def test_reading_and_writing_of_a_stream_overlap() -> None:
     both = Pieces()  # 000-5, 000-19, 000-31
     file = CopyableFile.build("mem", FileAttributes(RelativePath("a"), SIZE), CopyConfiguration())
     moved: list[int] = []
-    throttle = CopyThrottle(None, threading.Event())
+    throttle = CopyThrottle(lambda: None, threading.Event())
     digests = copy_stream(both, both, file, ranges_of(SIZE, 5 << 20), throttle, moved.append)  # type: ignore[arg-type]
     assert (len(both.written), sum(moved), len(digests)) == (SIZE, SIZE, 3)
     assert len(both.read_at) > 2, "it is never in memory whole"
@@ -114,3 +116,35 @@ def test_the_writing_side_opens_the_source_itself_and_makes_the_folders_of_the_t
     job(Told(str(tmp_path / "src")), LocalStore(str(tmp_path / "new/dst"))).run()
     assert sorted(opened) == ["copy a/b/1", "copy c"], "the listing hands over metadata only"
     assert read_tree(tmp_path / "new/dst") == {"a/b/1": b"one", "c": b"two"}
+
+
+def test_a_limit_is_heeded_and_one_in_a_file_may_change_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, waits = [100.0], list[float]()
+
+    class Waited(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            waits.append(timeout)
+            clock[0] += timeout
+            (tmp_path / "limit").write_text("off")
+            return False
+
+    monkeypatch.setattr("replication.datasets.copying.throttle.time.monotonic", lambda: clock[0])
+    (tmp_path / "limit").write_text("1000")
+    throttle = CopyThrottle(CurrentRate(f"@{tmp_path}/limit"), Waited())
+    throttle.take(5000)
+    assert 1.0 <= sum(waits) <= 2.0, "it waits for the first 1000 or 2000 bytes, and then no more"
+    with pytest.raises(MissingFileError):
+        CurrentRate(f"@{tmp_path}/nothing")
+
+
+def test_a_timetable_has_a_rate_for_each_minute_of_the_day() -> None:
+    table = parse_rates("18:00,off 08:00,10KiB 12:30,1MB/s")
+    at = {hour: table.at(hour * 60) for hour in (0, 8, 12, 13, 17, 18, 23)}
+    assert at == {0: None, 8: 10240, 12: 10240, 13: 1_000_000, 17: 1_000_000, 18: None, 23: None}
+    assert (parse_rates("").at(0), parse_rates("off").at(0), parse_rates("5MB").shared(5).at(700)) == (None, None, 1e6)
+    for wrong in ("soon", "25:00,1MB", "08:00,", "1MB 2MB"):
+        with pytest.raises(FormatError):
+            CopyConfiguration(limit=wrong)

@@ -268,13 +268,20 @@ def test_a_second_run_of_the_same_copy_is_refused_while_the_first_goes_on(folder
 
 
 def test_a_verified_copy_notices_bytes_that_the_target_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_tree(tmp_path / "src", {"a": b"content"})  # 000-11
-    monkeypatch.setattr(LocalStore, "reread", lambda *_: b"CONTENT")
+    files = {"a": b"content", "b": b"other", "c": b"more"}
+    write_tree(tmp_path / "src", files)  # 000-11
+    reread = LocalStore.reread
+
+    def changed(self: LocalStore, path: RelativePath, begin: int, size: int) -> bytes:
+        return b"CONTENT" if path.endswith("/a") else reread(self, path, begin, size)
+
+    monkeypatch.setattr(LocalStore, "reread", changed)
     counts = copied(tmp_path / "src", tmp_path / "dst", verify=True, attempts=1).progress.counts
-    assert "other bytes" in counts.failures["a"]
+    assert list(counts.failures) == ["a"] and "other bytes" in counts.failures["a"]
+    assert read_tree(tmp_path / "dst") == {}, "a file set is published whole"
     monkeypatch.undo()
     copied(tmp_path / "src", tmp_path / "dst", verify=True)
-    assert read_tree(tmp_path / "dst") == {"a": b"content"}
+    assert read_tree(tmp_path / "dst") == files
 
 
 def test_a_full_target_ends_the_run_and_the_next_one_goes_on(folders: tuple[Path, Path]) -> None:
