@@ -171,6 +171,10 @@ class Contacts:
         with self.link_to(peer.name, public.receivers) as link:
             yield link
 
+    def has_link(self, peer: Peer) -> bool:
+        """Whether ``kept_link`` needs no new connection."""
+        return self.kept.find(peer) is not None
+
     @contextmanager
     def kept_link(self, peer: Peer) -> Iterator[PeerLink]:
         """As ``link``, by the connection of an earlier call if that is still good. For calls without a stream."""

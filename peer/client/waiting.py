@@ -98,9 +98,11 @@ class Waiting:
         what = f"{goal} at {peer_name}"
         while True:
             try:
-                peer = self.contacts.locate(peer_name)
-                is_direct = position.cluster == self.ledger.cluster and peer in self.ledger.rules.peers()
-                if is_direct and goal is Until.DURABLE and self._not_durable(position, peer) == 0:
+                own = next((each for each in self.ledger.rules.peers() if each.name == peer_name), None)
+                is_direct = own is not None and position.cluster == self.ledger.cluster
+                peer = own or self.contacts.locate(peer_name)
+                may_be_away = not self.contacts.has_link(peer)  # else it is asked at once, and answers sooner
+                if is_direct and goal is Until.DURABLE and may_be_away and self._not_durable(position, peer) == 0:
                     return
                 with self.contacts.kept_link(peer) as link:
                     wanted = self._wanted(position, peer, link, is_direct=is_direct)

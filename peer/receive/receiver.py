@@ -159,7 +159,8 @@ class Receiver:
                 self._member.leave()
 
     def _notify(self) -> None:
-        """Wake replay and the worker, for what has landed."""
+        """Wake replay, the worker and who waits here, for what has landed."""
+        self._reception.landed(self._notifiers[0])
         for notifier in self._notifiers:
             notifier.notify()
 

@@ -31,7 +31,7 @@ from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
 from replication.core.succession import Succession, check_epoch
 from replication.errors import PeerRefusedError, UnknownTableError
-from replication.files.notifier import Listening, Subscriber
+from replication.files.notifier import Listening, Notifier, Subscriber
 from replication.ledger.base import Ledger
 from replication.link.base import (
     PROTOCOL,
@@ -80,6 +80,7 @@ class Reception:
         self._successions = SuccessionDoor(ledger, self._rights, takeover)
         self._wal_directory = wal_directory
         self._waits, self._lock = threading.BoundedSemaphore(_WAITS_MAX), threading.Lock()
+        self._waiting: set[Subscriber] = set()
         self._streams: WeakSet[InboundStream] = WeakSet()
         self._definitions = Definitions(ledger)
         self._routes = Routes(ledger, self._definitions)
@@ -159,10 +160,19 @@ class Reception:
 
         try:
             with Subscriber(self._wal_directory, *Listening) as subscriber:
-                subscriber.wait_for(look, time.monotonic() + min(wait_s, _WAIT_MAX_S))
+                self._waiting.add(subscriber)
+                try:
+                    subscriber.wait_for(look, time.monotonic() + min(wait_s, _WAIT_MAX_S))
+                finally:
+                    self._waiting.discard(subscriber)
         finally:
             self._waits.release()
         return found
+
+    def landed(self, notifier: Notifier) -> None:
+        """Wake those who wait for what has just been registered here: the worker's word for it would come later."""
+        for subscriber in tuple(self._waiting):
+            notifier.wake(subscriber)
 
     def _reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         found = self._ledger.time.reached(sequences)

@@ -55,6 +55,13 @@ class Notifier:
         """Wake the listener. No effect when there is none, or when its queue is full."""
         self._send(b"")
 
+    def wake(self, waiting: Subscriber) -> None:
+        """Have a subscriber look again at once: what it waits for happened in this process. No effect as ``notify``."""
+        current = self._socket
+        if current is not None and waiting.address:
+            with contextlib.suppress(OSError):
+                current.sendto(b"", waiting.address)
+
     def ask_closed_time(self) -> None:
         """Have the worker raise closed time within a second, also while nobody writes. No effect as ``notify``."""
         self._send(_CLOSED_TIME)
@@ -157,6 +164,7 @@ class Subscriber:
         self._socket = _open() if self._addresses else None
         if self._socket is not None:
             self._socket.bind(b"")  # the kernel chooses an address
+        self.address: bytes = b"" if self._socket is None else self._socket.getsockname()
 
     def __enter__(self) -> Subscriber:
         """Itself."""

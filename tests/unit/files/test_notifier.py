@@ -109,3 +109,22 @@ def test_a_subscriber_polls_where_nobody_publishes(tmp_path: Path) -> None:
         with Subscriber(directory, *Listening) as subscriber:
             assert subscriber.wait_for(lambda: looks.append(1) or len(looks) == 3, time.monotonic() + 50)  # noqa: B023
             assert not subscriber.wait_for(lambda: False, 0.0), "looked once"
+
+
+def test_who_waits_in_a_process_is_woken_for_what_happens_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "_POLL_FIRST_S", 50.0)
+    sending = Notifier(str(tmp_path))
+    with Subscriber(str(tmp_path), *Listening) as subscriber:
+        looks: list[int] = []
+
+        def look() -> bool:
+            looks.append(1)
+            threading.Thread(target=sending.wake, args=(subscriber,)).start()
+            return len(looks) == 2
+
+        begin = time.monotonic()
+        assert subscriber.wait_for(look, begin + 50) and time.monotonic() - begin < 40
+    sending.wake(subscriber)  # it is not there any more
+    sending.close()

@@ -47,10 +47,13 @@ class Asked:
     """Contacts of a peer that lacks all it is asked for, or nothing for "", and counts the questions."""
 
     def __init__(self, there: Peer, lacking: str) -> None:
-        self.there, self.lacking, self.times = there, lacking, 0
+        self.there, self.lacking, self.times, self.linked = there, lacking, 0, False
 
     def locate(self, name: str) -> Peer:
         return self.there
+
+    def has_link(self, found: Peer) -> bool:
+        return self.linked
 
     @contextmanager
     def kept_link(self, found: Peer) -> Iterator[Asked]:
@@ -217,6 +220,9 @@ def test_the_own_ledger_answers_for_the_direct_route() -> None:
     position = Position(WEST, {file: end}, {stream(FLIGHTS, file): 1})
     Waiting(ledger, cast(Contacts, asked)).wait(position, there.name, "durable", 0.0)
     assert asked.times == 0
+    asked.linked, asked.lacking = True, ""
+    Waiting(ledger, cast(Contacts, asked)).wait(position, there.name, "durable", 0.0)
+    assert asked.times == 1, "a peer that is connected is asked at once"
     ledger.close()
 
 
