@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.bench.clusters import ROOT, TABLE, Pair, pair
+from tests.bench.clusters import ROOT, TABLE, Pair, Site, pair
 from tests.bench.measure import QUICK, Figure, at_most, percentile
+from tests.bench.peers.peer import free_port
 
 TURNS = 5 if QUICK else 15
 TABLES = 100 if QUICK else 1000
@@ -43,6 +44,20 @@ def of_no_cluster(both: Pair) -> list[Figure]:
         at_most("walship --version", found["version"], "s", 0.12),
         at_most("walship --help", found["help"], "s", 0.12),
     ]
+
+
+def start(both: Pair) -> list[Figure]:
+    """``up --detach`` of a third cluster, beside the idle pair: until it can write, ship and land, and with replay."""
+    figures, home = [], both.sites[0].home.parent
+    for name, roles, bar in (("north", "master,worker,receiver", 4.0), ("south", "", 7.0)):
+        site = Site(name, home / name, free_port())
+        site.make({})
+        began = time.monotonic()
+        site.walship("up", "--detach", "--config", str(site.file), *(("--roles", roles) if roles else ()))
+        taken = time.monotonic() - began
+        site.walship("down", "--config", str(site.file))
+        figures.append(at_most(f"walship up --detach, {roles or 'all roles'}", taken, "s", bar))
+    return figures
 
 
 def on_a_pair(both: Pair) -> list[Figure]:
@@ -93,15 +108,24 @@ def keyed_read(both: Pair) -> list[Figure]:
 
 def idle(both: Pair) -> list[Figure]:
     """The processor time and memory of all processes of both clusters while nobody uses them."""
+    return _idle(both, "an idle pair", 1.5)
+
+
+def idle_with_many_tables(both: Pair) -> list[Figure]:
+    """The same with many tables that nobody writes to."""
+    return _idle(both, f"an idle pair with {TABLES:,} tables", 5.0)
+
+
+def _idle(both: Pair, what: str, cpu_percent_max: float) -> list[Figure]:
     time.sleep(SETTLE_S)
     pids = [pid for site in both.sites for pid in _processes(site.home)]
     before, began = sum(map(_cpu_s, pids)), time.monotonic()
     time.sleep(IDLE_S)
     used = (sum(map(_cpu_s, pids)) - before) / (time.monotonic() - began)
-    memory = sum(map(_pss_mib, pids))
+    memory = sum(map(_pss_mib, pids))  # pages that processes share count once
     return [
-        at_most("CPU of an idle pair, of one core", used * 100, "%", 1.5),
-        at_most(f"memory of an idle pair ({len(pids)} processes)", memory, "MiB", 900),
+        at_most(f"CPU of {what}, of one core", used * 100, "%", cpu_percent_max),
+        at_most(f"memory of {what} ({len(pids)} processes)", memory, "MiB", 900),
     ]
 
 
@@ -164,4 +188,13 @@ def medians(commands: Mapping[str, Sequence[str]]) -> dict[str, float]:
     return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
-ROWS: tuple[Callable[[Pair], list[Figure]], ...] = (of_no_cluster, on_a_pair, waits, keyed_read, idle, with_many_tables)
+ROWS: tuple[Callable[[Pair], list[Figure]], ...] = (
+    of_no_cluster,
+    on_a_pair,
+    waits,
+    keyed_read,
+    idle,
+    start,
+    with_many_tables,
+    idle_with_many_tables,
+)
