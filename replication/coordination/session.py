@@ -23,6 +23,7 @@ from replication.coordination.base import (
     decode_fields,
 )
 from replication.coordination.keeper import LOST_DATA_S, Keeper, Subscription
+from replication.coordination.known_nodes import KnownNodes
 from replication.coordination.membership import Candidacy, Membership, in_order
 from replication.coordination.paths import NODE_BYTES_MAX, Election, MemberKind, Paths
 from replication.core.ids import ClusterId
@@ -54,6 +55,7 @@ class Coordination:
     ) -> None:
         self.paths = Paths(root)
         self._tree = tree
+        self._known = KnownNodes(tree)
         self._keeper = Keeper(tree, root, reread_s, connect_timeout_s, lost_data_s)
         self._root: _Root | None = None
 
@@ -113,13 +115,16 @@ class Coordination:
 
     def public(self) -> Public:
         """Read the public part; CoordinationError when no cluster was established at this root."""
-        node = self._tree.get(self.paths.public)
+        node = self._known.get(self.paths.public)
         if node is None:
             raise self._no_cluster()
         return Public.decode(node.content)
 
     def publish(self, public: Public) -> None:
         """Replace the public part if it differs. NotLeaderError when another master wrote first."""
+        known = self._known.get(self.paths.public)
+        if known is not None and known.content == public.encode():
+            return
         node = self._tree.get(self.paths.public)
         if node is None:
             raise self._no_cluster()
@@ -177,7 +182,7 @@ class Coordination:
 
     def hosts(self) -> tuple[HostRecord, ...]:
         """Every host registered and not removed, by slot."""
-        nodes = [self._tree.get(self.paths.host(slot)) for slot in self._tree.children(self.paths.hosts)]
+        nodes = [self._known.get(self.paths.host(slot)) for slot in self._tree.children(self.paths.hosts)]
         return tuple(HostRecord.decode(node.content) for node in nodes if node is not None)
 
     def remove_host(self, slot: str) -> None:
@@ -197,9 +202,10 @@ class Coordination:
 
     def members(self, kind: MemberKind) -> tuple[Member, ...]:
         """The live members of a kind, by name."""
+        get = self._tree.get if kind is MemberKind.WRITERS else self._known.get  # role changes wait for writers
         found = []
         for name in self._tree.children(self.paths.members(kind)):
-            node = self._tree.get(self.paths.member(kind, name))
+            node = get(self.paths.member(kind, name))
             if node is not None:
                 found.append(Member(name, decode_fields(node.content), node.owner))
         return tuple(found)
@@ -230,8 +236,10 @@ class Coordination:
 
     def assignments(self) -> dict[str, AssignmentRead]:
         """Every assignment, by slot."""
-        read = {slot: self.assignment(slot) for slot in self._tree.children(self.paths.assignments)}
-        return {slot: found for slot, found in read.items() if found is not None}
+        nodes = {
+            slot: self._known.get(self.paths.assignment(slot)) for slot in self._tree.children(self.paths.assignments)
+        }
+        return {slot: AssignmentRead(node.content, node.version) for slot, node in nodes.items() if node is not None}
 
     def set_assignment(self, slot: str, content: bytes, version: int) -> int:
         """Write an assignment if ``version`` is current (-1: it must not exist); return the new version.

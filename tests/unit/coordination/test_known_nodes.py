@@ -1,0 +1,81 @@
+"""Nodes that rarely change are read again when a watch fires, and not before."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from replication.coordination.base import Public
+from replication.coordination.memory import MemoryEnsemble
+from replication.coordination.paths import MemberKind
+from replication.coordination.session import Coordination
+from replication.core.ids import ClusterId
+from replication.errors import CoordinationError
+from tests.waiting import wait_until
+
+EAST = ClusterId("east", uuid4())
+
+
+@pytest.fixture
+def ensemble() -> MemoryEnsemble:
+    return MemoryEnsemble()
+
+
+@pytest.fixture
+def reads(ensemble: MemoryEnsemble) -> list[str]:
+    """The nodes of workers, receivers and writers that were read."""
+    found: list[str] = []
+
+    def fault(call: str, path: str) -> None:
+        if call == "get" and "/h0" in path:
+            found.append(path.rsplit("/", 2)[1])
+
+    ensemble.fault = fault
+    return found
+
+
+def connected(ensemble: MemoryEnsemble) -> Coordination:
+    coordination = ensemble.connect("/walship/east", reread_s=60.0)
+    coordination.establish(EAST, "1.0")
+    return coordination
+
+
+def test_a_member_is_read_again_only_after_it_changed_or_came_back(ensemble: MemoryEnsemble, reads: list[str]) -> None:
+    with connected(ensemble) as here, connected(ensemble) as other:
+        member = other.enrol(MemberKind.WORKERS, "h0", {"announcement": 1})
+        wait_until(lambda: here.members(MemberKind.WORKERS))
+        reads.clear()
+        assert [here.members(MemberKind.WORKERS)[0].fields["announcement"] for _ in range(5)] == [1] * 5
+        assert not reads
+        member.update({"announcement": 2})
+        assert here.members(MemberKind.WORKERS)[0].fields["announcement"] == 2
+        member.leave()
+        assert not here.members(MemberKind.WORKERS), "which members there are is always read"
+        other.enrol(MemberKind.WORKERS, "h0", {"announcement": 3})
+        wait_until(lambda: [each.fields["announcement"] for each in here.members(MemberKind.WORKERS)] == [3])
+
+
+def test_writers_are_always_read_since_role_changes_wait_for_them(ensemble: MemoryEnsemble, reads: list[str]) -> None:
+    with connected(ensemble) as here:
+        here.enrol(MemberKind.WRITERS, "h0", {"epoch": 1})
+        wait_until(lambda: here.members(MemberKind.WRITERS))
+        reads.clear()
+        for _ in range(3):
+            here.members(MemberKind.WRITERS)
+        assert len(reads) == 3
+
+
+def test_what_is_known_does_not_outlive_the_connection_or_the_session(ensemble: MemoryEnsemble) -> None:
+    with connected(ensemble) as here, connected(ensemble) as other:
+        assert here.public().receivers == ()
+        session = here._keeper.session()
+        ensemble.cut(session)
+        with pytest.raises(CoordinationError):
+            here.public()
+        other.publish(Public(EAST, "1.0", ("a:1",)))
+        ensemble.expire(session)
+        ensemble.heal()
+        assert here.public().receivers == ("a:1",)
+        here.publish(Public(EAST, "1.0", ("b:2",)))
+        assert other.public().receivers == ("b:2",)
