@@ -17,6 +17,8 @@ from shell.cli.find import FoundCluster, find_cluster
 from shell.cli.invocation import Invocation, add_verb, timeout_option
 from shell.cli.render import Printer, moment_text, seconds_text
 
+_NICE = 10
+
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
     from peer.drill.report import DrillReport
@@ -55,7 +57,7 @@ def drill(
     history: Annotated[bool, typer.Option("--history", help="List the drills of the cluster, and run none.")] = False,
     scheduled: Annotated[bool, typer.Option("--scheduled", hidden=True)] = False,
 ) -> None:
-    """Rehearse a failover on a fork of a cluster's tables, while everything else goes on.
+    """Rehearse a failover on a fork of a cluster's tables, at low CPU priority, while everything else goes on.
 
     An SQL probe passes if each statement succeeds, and every query of only boolean columns has rows that are all true.
     A script passes if it exits with 0.
@@ -73,6 +75,7 @@ def drill(
         rehearse = _rehearsal(invocation, cluster) if full else None
         file = os.path.abspath(found.target)
         request = DrillRequest(probes, rehearse, file, probe_timeout_s, scheduled, printer.line)
+        os.nice(_NICE)  # before Spark starts; shipping and replay come first
         report = RunningDrill(cluster, request).run()
         _show(report, Path(report.drill.report), printer)
         if not report.drill.passed:

@@ -241,7 +241,8 @@ def test_a_drill_rehearses_a_failover_while_rows_keep_arriving(pair: Pair, tmp_p
         "select count(*) = 99 from ops.t where id between 200000 and 200099;\n"
     )
     script.write_text(
-        "import subprocess, walship\n"
+        "import os, subprocess, walship\n"
+        "assert os.nice(0) >= 10\n"
         "with walship.drill() as fork:\n"
         "    assert fork.read('ops.t', 'id = 200000').read_all()['text'].to_pylist() == ['changed']\n"
         "    fork.upsert('ops.t', {'id': 200001, 'text': 'again'})\n"
