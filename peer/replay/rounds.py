@@ -146,7 +146,8 @@ class Replayer:
         self._passed = {part.row.file: self._passed.get(part.row.file, 0) for part in pending}
         selection = self._selector(reader, pending).shared(frozenset(self.held))
         self._report_broken(selection, result)
-        self._keep_lost(reader, selection)
+        for table in dict.fromkeys(frame.table for frame, _ in selection.lost):
+            self._unless_held(table, partial(self._keep_lost, table, reader, selection))
         self._apply(selection, result)
         for file, (_, end) in selection.ranges.items():
             self._passed[file] = max(end, self._passed.get(file, 0))
@@ -159,7 +160,7 @@ class Replayer:
         return Selector(reader, pending, size, self._passed, self._context.quarantine.holds, successions)
 
     def _apply(self, selection: ReplaySelection, result: RoundResult) -> None:
-        for table, outcome in self._applied(selection, list(selection.frames)):
+        for table, outcome in self._applied(selection, [table for table in selection.frames if table not in self.held]):
             if isinstance(outcome, Exception):
                 self._hold(table, outcome)
             else:
@@ -178,13 +179,17 @@ class Replayer:
         commit = partial(self._commit, selection, plans, dict(zip(planned, staged, strict=True)))
         yield from zip(tables, self._map(commit, tables), strict=True)
 
-    def _keep_lost(self, reader: HostReader, selection: ReplaySelection) -> None:
-        """Keep lost writes; the ranges of tables without other frames then count as applied."""
-        for frame, succession in selection.lost:
+    def _keep_lost(self, table: UUID, reader: HostReader, selection: ReplaySelection) -> bool:
+        """Keep a table's lost writes, but for those that an earlier replayer committed.
+
+        If the table has no other frames, its ranges then count as applied. Raises as ``OpenTables.open``.
+        """
+        lost = [(frame, succession) for frame, succession in selection.lost if frame.table == table]
+        self._tables.open(table, ((frame.file, frame.begin) for frame, _ in lost))
+        for frame, succession in lost:
             reason = f"written at {succession.origin.name} beyond the cut of {succession}"
             self._context.quarantine.add(frame, reason, reader, str(succession))
-        for table in {frame.table for frame, _ in selection.lost} - selection.frames.keys():
-            self._unless_held(table, partial(self._pass, table, selection.ranges))
+        return table in selection.frames or self._pass(table, selection.ranges)
 
     def _map(self, act: Callable[[UUID], _R], tables: list[UUID]) -> list[_R]:
         """Call ``act`` for all tables, some in parallel."""
@@ -257,7 +262,13 @@ class Replayer:
             fresh, _ = split_by_kind(self._context.ledger.replay.pending())  # opening the table may have rewound it
             selector = self._selector(reader, fresh)
             selection = selector.own(table)
-            self._keep_lost(reader, selection)
+            if selection.lost:
+                try:
+                    self._keep_lost(table, reader, selection)
+                except Exception as error:
+                    self._close_after(table, error)
+                    self._hold(table, error)
+                    continue
             if selection.frames.get(table):
                 outcome = self._apply_one(table, selection)
                 if isinstance(outcome, StorageError):

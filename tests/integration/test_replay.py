@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,8 @@ from peer.tables.latest import show_latest
 from peer.tables.maintenance import Retention, tidy, trim
 from peer.tables.read import read
 from replication.core.definition.schema import TableSpec
+from replication.core.ids import ClusterId
+from replication.core.succession import Succession
 from replication.errors import ForeignMaintenanceError
 from replication.tables.layout import LATEST
 from tests.integration.replay_site import HOUR_US, Site, settle
@@ -40,6 +43,27 @@ def test_a_replayer_killed_between_commit_and_mark_applies_once(site: Site) -> N
     assert site.applied()
     assert site.rows() == {"a": 2, "b": 2}
     assert site.received() == 3
+
+
+def test_what_a_killed_replayer_committed_is_no_lost_write(site: Site) -> None:
+    own, mark = site.ledger.cluster, site.ledger.replay.checkpoint_applied
+    replayer = site.replayer()
+    site.put(("a", 1))
+    replayer.round()
+    site.put(("b", 2))
+    site.ledger.replay.checkpoint_applied = lambda mark: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+    replayer.round()
+    site.ledger.replay.checkpoint_applied = mark  # type: ignore[method-assign]
+    assert not site.applied()
+    other = ClusterId("other", UUID(int=7))
+    site.ledger.successions.record(Succession(own, other, 9, 1, is_planned=False))
+    site.put(("c", 3))
+    after = site.replayer()
+    settle(after)
+    settle(after)
+    (lost,) = site.ledger.replay.quarantined()
+    assert lost.succession and site.applied()
+    assert site.rows() == {"a": 1, "b": 2} and site.received() == 2
 
 
 def test_rewriting_and_expiring_everything_but_the_last_snapshot_is_survived(site: Site) -> None:
