@@ -10,6 +10,7 @@ from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger, Peer, Rule
+from replication.ledger.changes import LedgerChanges
 from replication.worker.ship.routes import InboundState
 
 _log = log.get(__name__)
@@ -22,6 +23,7 @@ class RulesCache:
     def __init__(self, ledger: Ledger, coordination: Coordination) -> None:
         self._ledger = ledger
         self._coordination = coordination
+        self._changes = LedgerChanges(ledger)
         self._seen: _Seen = ([], 0, None)
         self._peers: dict[str, Peer] = {}
         self._workers = 1
@@ -32,6 +34,8 @@ class RulesCache:
         Returns None when they cannot be read. The worker calls this at every announcement and every heartbeat, so
         peers get an altered definition within a heartbeat.
         """
+        if not self._changes.any() and not self._depends_on_time:
+            return False
         try:
             rules, revision = self._ledger.rules.all(), self._ledger.tables.revision()
             self._peers = {peer.name: peer for peer in self._ledger.rules.peers()}
@@ -39,9 +43,16 @@ class RulesCache:
             inbound = InboundState.of(self._ledger, time.time_ns() // 1000) if rules else None
         except CoordinationError as error:
             _log.warning("rules_not_read", error=str(error))
+            self._changes.forget()
             return None
         before, self._seen = self._seen, (rules, revision, inbound)
         return self._seen != before
+
+    @property
+    def _depends_on_time(self) -> bool:
+        """Whether what ``refresh`` reads may change while the ledger does not: routes fall silent, workers come."""
+        inbound = self._seen[2]
+        return bool(inbound and inbound.routes) or any(peer.rate for peer in self._peers.values())
 
     def paused(self) -> frozenset[str]:
         """The names of paused peers."""

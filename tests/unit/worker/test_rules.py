@@ -1,0 +1,56 @@
+"""The worker reads its rules again when the ledger has changed, and while they depend on the time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from replication.coordination.session import Coordination
+from replication.errors import CoordinationError
+from replication.ledger.sql.ledger import initialise, open_ledger
+from replication.worker.rules import RulesCache
+from tests.contract.ledger_stores import WEST, peer, table
+from tests.unit.ledger.test_changes import aged
+
+
+def test_rules_are_read_once_until_the_ledger_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    initialise(url, WEST)
+    ledger, other = open_ledger(url), open_ledger(url)
+    workers: list[Any] = [SimpleNamespace(), SimpleNamespace()]
+    coordination = cast(Coordination, SimpleNamespace(members=lambda kind: workers))
+    reads: list[int] = []
+    read = type(ledger.tables).revision
+    monkeypatch.setattr(type(ledger.tables), "revision", lambda tables: reads.append(1) or read(tables))
+    try:
+        other.tables.create(table("ops.one", 1))
+        rules = RulesCache(ledger, coordination)
+        aged(tmp_path)
+        assert [rules.refresh() for _ in range(4)] == [False] * 4 and len(reads) == 1
+        other.rules.define(peer(), 0)
+        other.rules.enable(peer().name, table("ops.one", 1).uuid, ["default"], "ops.one", 0)
+        aged(tmp_path)
+        assert rules.refresh() and rules.refresh() is False and len(reads) == 2
+
+        monkeypatch.setattr(ledger, "written", lambda: None)
+        monkeypatch.setattr(type(ledger.tables), "revision", _fails)
+        assert rules.refresh() is None
+        monkeypatch.undo()
+        assert rules.refresh() is False and rules.rate(peer().name) == 0.0
+
+        other.rules.set_rate(peer().name, 1000, 0)
+        aged(tmp_path)
+        rules.refresh()
+        workers.append(SimpleNamespace())
+        rules.refresh()
+        assert rules.rate(peer().name) == pytest.approx(1000.0 / 3), "workers share it, and one more came"
+    finally:
+        ledger.close()
+        other.close()
+
+
+def _fails(tables: object) -> int:
+    raise CoordinationError("the ledger does not answer")
