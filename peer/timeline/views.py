@@ -7,9 +7,11 @@ merged with what is known of its own. Listings run beside other questions; sever
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 from peer.timeline.listing import Listings
 from peer.timeline.stores.base import ViewStore
@@ -19,6 +21,7 @@ from replication.errors import RequestError
 from replication.timeline.base import Timeline
 
 _EVENTS_MAX = 10_000
+_FILES_MAX = 20_000  # of remembered events together, about 10 MB
 _RECENT = 1000
 _MISSING_MAX = 10_000
 _NAMES = "\0"  # stands in a store for the listing of a dataset's partitions
@@ -50,14 +53,15 @@ class Views:
         self._lock = threading.RLock()
         self._listing: dict[tuple[str, str], threading.Lock] = {}
         self._missing: dict[tuple[str, str], None] = {}  # partitions that were listed and had nothing
-        self._events: list[Event] = []  # the newest, to answer clients that know older ones
+        self._events: deque[Event] = deque()  # the newest, to answer clients that know older ones
+        self._files = 0  # of these events
         self._remembered = False
         self.listed = 0
 
     def sync(self) -> TimelineState:
         """Apply the instants that are new in the timeline; return the state."""
         with self._lock:
-            for event in self._timeline.since(self._store.state().number):
+            for event in self._timeline.following(self._store.state().number):
                 self._apply(event)
             return self._store.state()
 
@@ -86,7 +90,7 @@ class Views:
                 self._remember()
             for at, event in enumerate(self._events):
                 if event.hash == known.hash:
-                    return [later.instant for later in self._events[at + 1 :]]
+                    return [later.instant for later in islice(self._events, at + 1, None)]
             return None
 
     def recent(self) -> list[Instant]:
@@ -166,11 +170,18 @@ class Views:
 
     def _remember(self) -> None:
         """Read the events again that were applied before this process started."""
-        if not self._remembered:
-            number, first = self._store.state().number, self._events[0].number if self._events else None
-            older = self._timeline.since(max(0, number - _RECENT))
-            self._events[:0] = [e for e in older if e.number <= number and (first is None or e.number < first)]
-            self._remembered = True
+        if self._remembered:
+            return
+        first = self._events[0].number if self._events else self._store.state().number + 1
+        for event in self._timeline.newest_first():
+            if event.number >= first:
+                continue
+            files = _files(event)
+            if self._files + files > _FILES_MAX or len(self._events) >= _RECENT:
+                break
+            self._events.appendleft(event)
+            self._files += files
+        self._remembered = True
 
     def _has(self, known: Known) -> bool:
         return any(event.hash == known.hash for event in reversed(self._events))
@@ -188,8 +199,9 @@ class Views:
             if not self._incremental:
                 self._unlist(dataset, partition)
         self._events.append(event)
-        if len(self._events) > 2 * _EVENTS_MAX:
-            del self._events[:_EVENTS_MAX]
+        self._files += _files(event)
+        while len(self._events) > _EVENTS_MAX or (self._files > _FILES_MAX and len(self._events) > 1):
+            self._files -= _files(self._events.popleft())
 
     def _unlist(self, dataset: str, partition: str) -> None:
         if self._store.is_listed(dataset, partition):
@@ -247,3 +259,9 @@ class Views:
                 self._missing[dataset, partition] = None
                 if len(self._missing) > _MISSING_MAX:
                     del self._missing[next(iter(self._missing))]
+
+
+def _files(event: Event) -> int:
+    """How many files an event names."""
+    changes = event.instant.changes
+    return len(changes.adds) + len(changes.replaces) + len(changes.removes) + len(changes.restores)

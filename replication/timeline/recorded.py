@@ -106,6 +106,10 @@ class RecordedTimeline:
         """See Timeline."""
         return list(self._events(number))
 
+    def following(self, number: int) -> Iterator[Event]:
+        """See Timeline."""
+        return self._events(number)
+
     def archive(self, keep: int) -> int:
         """See Timeline."""
         through = max(0, self.state().number - keep) // ARCHIVED_TOGETHER * ARCHIVED_TOGETHER

@@ -223,3 +223,21 @@ def test_views_of_a_folder_follow_its_timeline(tmp_path: Path) -> None:
         ("a", 1),
         ("b", 3),
     ]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_remembered_instants_name_no_more_files_than_a_bound(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    monkeypatch.setattr("peer.timeline.views._FILES_MAX", 50)  # 003-6
+    first = dataset.timeline.state()
+    store = MemoryViews()
+    views = Views(dataset.timeline, store, dataset.listings())
+    for number in range(9):
+        dataset.publish(*(f"p/{number}-{each}@0" for each in range(10)))
+        views.sync()
+    if again:
+        views = Views(dataset.timeline, store, dataset.listings())
+    assert 30 <= sum(len(instant.changes.adds) for instant in views.recent()) <= 50
+    assert views.news(Known(first.instant, first.hash)) is None, "that client reads the timeline itself"
+    assert len(wholes(views.latest(OUT, "p"))) == 92
