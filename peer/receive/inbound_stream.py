@@ -17,7 +17,7 @@ from replication.core.succession import Successions
 from replication.errors import PeerRefusedError
 from replication.link.base import Data, Reason, Refusal, Reply
 
-_FAULTS_MAX = 64  # refused messages in a row, after which a stream is slowed down
+_FAULTS_MAX = 64  # refused messages of a sender more than others, after which its streams are slowed down
 _FAULT_S = 0.1
 _FAULT_BYTES_PER_S = 8 << 20
 _USUAL = (Reason.HOLE, Reason.STALE_TERM)  # a sender that goes on elsewhere has many of these on their way
@@ -51,7 +51,6 @@ class InboundStream:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._turns = landing.turns.of(scope.caller.bounded_name)
-        self._faults = 0
 
     def data(self, message: Data) -> None:
         """Check a message and queue it for landing, which acks or refuses it later. Send a refusal at once.
@@ -64,13 +63,13 @@ class InboundStream:
         try:
             self._admission.check_sender(message, self._scope)
             self._check_order(message)
-            with self._turns:
+            with self._turns.checking:
                 arrival = self._admission.check_frames(message, self._scope)
         except RefusedData as error:
             self._answer(error.refusal)
             self._slow_down(error.refusal, len(message.frames))
             return
-        self._faults = 0
+        self._turns.faults = max(0, self._turns.faults - 1)
         with self._lock:
             unanswered = self.unanswered.get(message.file, Ranges()).add(message.begin, message.end)
             if unanswered:
@@ -100,8 +99,8 @@ class InboundStream:
 
     def _slow_down(self, refusal: Refusal, size: int) -> None:
         """Read on a little later when nothing but refused messages comes, so that checking them takes little time."""
-        self._faults += refusal.reason not in _USUAL
-        if self._faults > _FAULTS_MAX:
+        self._turns.faults += refusal.reason not in _USUAL
+        if self._turns.faults > _FAULTS_MAX:
             self._closed.wait(max(_FAULT_S, size / _FAULT_BYTES_PER_S))
 
     def _check_order(self, data: Data) -> None:

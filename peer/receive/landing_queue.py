@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
-from weakref import WeakValueDictionary
 
 from peer.receive.admission import Arrival
 from replication.ledger.base import Landed
@@ -15,6 +14,7 @@ from replication.link.base import Ack, Reason, Refusal, Reply
 
 _GROUP_BYTES = 8 << 20  # small enough that the next group arrives and is hashed while one is synced
 _GROUP_COUNT = 512
+_SENDERS_MAX = 256
 _ITEM_BYTES = 16 << 10  # what an item takes beside its bytes, in time
 
 
@@ -44,6 +44,17 @@ class Item:
             self.reply(reply)
 
 
+class SenderTurns:
+    """What all streams of one sender share: ``checking`` is held while a message is checked.
+
+    ``faults`` counts its refused messages, less those that could land.
+    """
+
+    def __init__(self, each: int) -> None:
+        self.checking = threading.BoundedSemaphore(each)
+        self.faults = 0
+
+
 class Turns:
     """How many messages of one sender are checked at once, over all its streams: checking takes a processor's time.
 
@@ -54,12 +65,16 @@ class Turns:
     def __init__(self, each: int) -> None:
         self._each = each
         self._lock = threading.Lock()
-        self._by_name: WeakValueDictionary[str, threading.BoundedSemaphore] = WeakValueDictionary()
+        self._by_name: OrderedDict[str, SenderTurns] = OrderedDict()
 
-    def of(self, name: str) -> threading.BoundedSemaphore:
-        """What a stream of that sender holds while it checks a message."""
+    def of(self, name: str) -> SenderTurns:
+        """The turns of that sender, which outlive its streams."""
         with self._lock:
-            return self._by_name.setdefault(name, threading.BoundedSemaphore(self._each))
+            found = self._by_name.setdefault(name, SenderTurns(self._each))
+            self._by_name.move_to_end(name)
+            if len(self._by_name) > _SENDERS_MAX:
+                self._by_name.popitem(last=False)
+            return found
 
 
 class LandingQueue:

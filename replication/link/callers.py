@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import grpc
 
@@ -28,7 +28,7 @@ _SHAPES = {
     (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
     (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
 }
-_REFUSED_S, _SLOWED_MAX = 0.05, 16  # each has a thread of the server meanwhile
+_REFUSED_S = 0.05
 _log = log.get(__name__)
 
 
@@ -48,7 +48,8 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
         self._admit = admit
         self._is_tls = is_tls
         self._places = places
-        self._slowed = threading.BoundedSemaphore(_SLOWED_MAX)
+        self._lock = threading.Lock()
+        self._refused: WeakValueDictionary[str, _OneAtATime] = WeakValueDictionary()
         self._callers: WeakKeyDictionary[Any, Caller] = WeakKeyDictionary()
         self.port = 0
 
@@ -71,12 +72,14 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
         return made(checked, handler.request_deserializer, handler.response_serializer)
 
     def _check(self, call: str, context: grpc.ServicerContext) -> None:
+        name = ""  # of all whose name is not proved
         try:
             caller = self._identify(context)
+            name = caller.proved_name
             self._take_place(caller.bounded_name, context)
             self._admit(call, caller)
         except PeerRefusedError as error:
-            self._slow_down()
+            self.slow_down(name)
             refuse(context, error)
         except ReplicationError as error:
             _log.warning("call_failed", call=call, error=str(error))
@@ -90,13 +93,15 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
         if not context.add_callback(partial(self._places.release, name)):
             self._places.release(name)
 
-    def _slow_down(self) -> None:
-        """Let a refused caller wait, so that one that calls again at once takes little of the receiver's time."""
-        if self._slowed.acquire(blocking=False):
-            try:
-                time.sleep(_REFUSED_S)
-            finally:
-                self._slowed.release()
+    def slow_down(self, name: str) -> None:
+        """Let a refused caller wait, so that one that calls again at once takes little of the receiver's time.
+
+        Its refused calls wait one after the other, each in a place of its own, of which it has some only.
+        """
+        with self._lock:
+            refused = self._refused.setdefault(name, _OneAtATime())
+        with refused.lock:
+            time.sleep(_REFUSED_S)
 
     def _identify(self, context: grpc.ServicerContext) -> Caller:
         said = {key: str(value) for key, value in context.invocation_metadata()}
@@ -110,6 +115,11 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
             return Caller(cluster, None, is_same_user, invitation)
         auth = context.auth_context()
         return Caller(cluster, caller_names(auth), is_same_user, invitation, fingerprint(auth))
+
+
+class _OneAtATime:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
 
 
 def refuse(context: grpc.ServicerContext, error: PeerRefusedError) -> NoReturn:

@@ -50,7 +50,7 @@ class LinkServer:
         check_plaintext(listen, tls, allow_plaintext)
         calls_max, peer_calls_max = streams_max + _CALLS_MAX, peer_streams_max + _PEER_CALLS_MAX
         check = CallerCheck(service.admit, tls is not None, Places(calls_max, peer_calls_max))
-        servicer = LinkServicer(service, check.caller, Places(streams_max, peer_streams_max))
+        servicer = LinkServicer(service, check.caller, Places(streams_max, peer_streams_max), check.slow_down)
         self._threads = ThreadPoolExecutor(calls_max, thread_name_prefix="link")
         self._server = grpc.server(
             self._threads,

@@ -47,11 +47,17 @@ class LinkServicer:
         service: what answers.
         caller: who makes a call, which was admitted.
         streams: places of streams; one too many is refused.
+        slow_down: called before a stream of that caller is refused.
     """
 
     def __init__(
-        self, service: ReceiverService, caller: Callable[[grpc.ServicerContext], Caller], streams: Places
+        self,
+        service: ReceiverService,
+        caller: Callable[[grpc.ServicerContext], Caller],
+        streams: Places,
+        slow_down: Callable[[str], None] = lambda name: None,
     ) -> None:
+        self._slow_down = slow_down
         self._service = service
         self._caller = caller
         self._streams = streams
@@ -153,6 +159,7 @@ class LinkServicer:
         try:
             conversation = self._conversation(read_message(pb.CompareRequest, first).open, context)
         except ReplicationError as error:
+            self._slow_down(self._caller(context).proved_name)
             yield _refused(error)
             return
         except Exception as error:
@@ -217,6 +224,7 @@ class LinkServicer:
         try:
             opened, inbound = self._open(first, replies.put, context)
         except ReplicationError as error:
+            self._slow_down(self._caller(context).proved_name)
             yield wire.encode_reply(_refusal(error))
             return
         except Exception as error:

@@ -21,7 +21,7 @@ import pytest
 from replication import log
 from replication.core.definition.schema import TableSpec
 from replication.core.grants import Grant
-from replication.core.ids import ClusterId, FileId
+from replication.core.ids import NIL_UUID, ClusterId, FileId
 from replication.errors import TransferError
 from replication.link.base import Data, Hello, PeerLink, Route
 from replication.link.tls import LinkTls
@@ -98,7 +98,7 @@ def _receive(home: Path, west: ClusterId, honest: ClusterId) -> None:
     site = Site(home, west.name, cluster=west, tls=section)
     site.send_to_cluster(honest)
     for name in HOSTILE[1:]:
-        site.ledger.grants.put(Grant(ClusterId(name, uuid4()), ("ops.other",)), 1)
+        site.ledger.grants.put(Grant(ClusterId(name, NIL_UUID), ("ops.other",)), 1)
     with pytest.MonkeyPatch.context() as patch:
         of_other_users(patch)
         with site.receiver() as receiver:

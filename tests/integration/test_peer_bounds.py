@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -14,6 +16,7 @@ from peer.receive.receiver import Receiver
 from replication.core.definition.schema import SchemaVersion
 from replication.core.grants import Grant
 from replication.errors import PeerRefusedError
+from replication.link import callers
 from replication.link.base import Ack, Data, Reason, Refusal
 from replication.link.grpc_servicer import Replies
 from replication.link.places import Places
@@ -162,6 +165,10 @@ def test_a_stream_of_nothing_but_refused_messages_is_slowed_down_alone(
         assert session.receive(0.3) is None
         lands(north, receiver)
         assert isinstance(answer(east.ship(receiver), replace(east.data(east.ends[0], east.ends[1]), term=2)), Ack)
+        again = east.ship(receiver)
+        for message in bad:
+            again.send(message)
+        assert isinstance(again.receive(20), Refusal) and again.receive(0.3) is None, "another stream begins no better"
 
 
 def test_comparisons_of_one_peer_leave_room_for_others(both: Made) -> None:
@@ -174,3 +181,38 @@ def test_comparisons_of_one_peer_leave_room_for_others(both: Made) -> None:
         opened.append(begin(Grant(north.east.cluster)))
         for each in opened:
             each.close()
+
+
+def test_a_caller_whose_streams_are_refused_is_answered_one_at_a_time_and_others_at_once(
+    both: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: it gets its second answer once the others have had all theirs."""
+    east, north = both()
+    east.west.ledger.grants.put(Grant(east.east.cluster, ()), 1)  # nothing
+    waits, go = threading.Semaphore(0), threading.Event()
+
+    def sleep(_: float) -> None:
+        waits.release()
+        go.wait(30)
+
+    monkeypatch.setattr(callers, "time", SimpleNamespace(sleep=sleep))
+    ended: list[str] = []
+
+    def refused_opening() -> None:
+        with pytest.raises(PeerRefusedError, match="grants nothing to east"):
+            east.ship(receiver)
+        ended.append("east")
+
+    with east.west.receiver() as receiver:
+        threads = [threading.Thread(target=refused_opening) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        assert waits.acquire(timeout=20) and not waits.acquire(timeout=0.3), "one of them at a time"
+        for _ in range(3):
+            north.ship(receiver).close()
+        lands(north, receiver)
+        assert not ended
+        go.set()
+        for thread in threads:
+            thread.join()
+        assert len(ended) == 6

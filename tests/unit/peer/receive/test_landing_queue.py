@@ -122,5 +122,10 @@ def test_few_messages_of_one_sender_are_checked_at_once_over_all_its_streams() -
     turns = Turns(2)
     one = turns.of("hostile")
     assert turns.of("hostile") is one and turns.of("honest") is not one
-    assert [one.acquire(blocking=False) for _ in range(3)] == [True, True, False]
-    assert turns.of("honest").acquire(blocking=False)
+    assert [one.checking.acquire(blocking=False) for _ in range(3)] == [True, True, False]
+    assert turns.of("honest").checking.acquire(blocking=False)
+    one.faults = 7
+    for number in range(300):
+        turns.of(f"n{number}")
+        turns.of("hostile")
+    assert len(turns._by_name) <= 256 and turns.of("hostile").faults == 7
