@@ -135,19 +135,20 @@ class CopyJob:
     @contextmanager
     def _carrier(self) -> Iterator[Carrier]:
         """What copies: threads of this process, or tasks of Spark."""
-        configuration = self.configuration
-        if configuration.spark:
-            from replication.datasets.copying.spark import spark_copier  # deferred: most copies need no Spark
-
-            with spark_copier((self.source, self.target), configuration, self.progress.moved) as copier:
-                yield copier
-            return
+        configuration, moved = self.configuration, self.progress.moved
         stores = (self.source, self.target)
         is_local = all(store.traits.is_local for store in stores)
         most = min(os.cpu_count() or 1, _THREADS)  # more write large local files out of order, and are slower
-        count = configuration.threads or (most if is_local else _THREADS)
+        count = most if is_local else _THREADS
         throttle = CopyThrottle(CurrentRate(configuration.limit), self.stopped)
-        yield FileCopier(stores, configuration, throttle, self.progress.moved, self.stopped, count)
+        if not configuration.spark:
+            yield FileCopier(stores, configuration, throttle, moved, self.stopped, configuration.threads or count)
+            return
+        from replication.datasets.copying.spark import is_large, spark_copier  # deferred: most copies need no Spark
+
+        local = FileCopier(stores, configuration, throttle, moved, self.stopped, count)
+        with spark_copier(stores, configuration, moved, local, lambda: is_large(self.progress.counts)) as copier:
+            yield copier
 
     def _redo(self, steps: FileCommitSteps, site: CopySite) -> frozenset[str]:
         """Finish publications of earlier runs; the file sets whose publication still fails."""

@@ -108,7 +108,10 @@ class SpeedOptions:
     ] = 128
     range_size: Annotated[str, typer.Option("--range-size", metavar="SIZE", help="Parts of large files.")] = "64MiB"
     spark: Annotated[
-        str, typer.Option("--spark", metavar="MASTER", help="Copy by tasks of Spark: local[4], spark://HOST:7077.")
+        str,
+        typer.Option(
+            "--spark", metavar="MASTER", help="Copy more than 1 GiB or 50,000 files by Spark: spark://HOST:7077."
+        ),
     ] = ""
 
 

@@ -14,6 +14,7 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range
+from replication.core.copying.rates import RateTable
 from replication.datasets.copying import spark as copying
 from replication.datasets.copying.copier import CopyItem
 from replication.datasets.copying.spark import SparkCopier, copy_rows, packed
@@ -115,7 +116,7 @@ def test_a_second_attempt_writes_to_a_file_of_its_own(tmp_path: Path, monkeypatc
         rows = [packed(CopyItem(file, RelativePath("staged")))]
 
         monkeypatch.setattr("pyspark.TaskContext.get", SecondAttempt)
-        (copied,) = copy_rows(pickle.dumps(((source, target), configuration, None, True)), rows)
+        (copied,) = copy_rows(pickle.dumps(((source, target), configuration, RateTable(), True)), rows)
         assert not copied.has_failed
         lost.write(b"of the attempt that was lost")
     assert (tmp_path / "dst/staged").read_bytes() == b"new"

@@ -12,8 +12,8 @@ from __future__ import annotations
 import pickle
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range
 from replication.core.copying.rates import parse_rates
-from replication.datasets.copying.copier import CopiedItem, CopyItem, FileCopier
+from replication.datasets.copying.copier import Carrier, CopiedItem, CopyItem, FileCopier
+from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.copying.throttle import CopyThrottle, minute_of_day
 from replication.datasets.copying.transfer import Moved
 from replication.datasets.stores.base import Store
@@ -32,13 +33,24 @@ from replication.log import get, redact
 from replication.tables.spark.refusals import refusals
 from replication.tables.spark.session import open_session
 
+#: Spark is started for more than so much.
+LARGE_BYTES, LARGE_FILES = 1 << 30, 50_000
 _PARALLEL_MAX = 256
+_THREADS = 32  # that wait for tasks of an application whose cores are not known yet
 _log = get(__name__)
 
 
 @contextmanager
-def spark_copier(stores: tuple[Store, Store], configuration: CopyConfiguration, moved: Moved) -> Iterator[SparkCopier]:
+def spark_copier(
+    stores: tuple[Store, Store],
+    configuration: CopyConfiguration,
+    moved: Moved,
+    local: FileCopier,
+    is_large: Callable[[], bool],
+) -> Iterator[Carrier]:
     """A copier by the running Spark application of this process, or by one of its own that ends with the block.
+
+    That one is started when the copy is large; ``local`` copies until it is there.
 
     Raises:
         SparkMissingError: Spark did not start.
@@ -49,14 +61,89 @@ def spark_copier(stores: tuple[Store, Store], configuration: CopyConfiguration, 
     if (running := SparkContext._active_spark_context) is not None:
         yield SparkCopier(running, stores, configuration, moved)
         return
-    with tempfile.TemporaryDirectory(prefix="walship-copy-", ignore_cleanup_errors=True) as scratch:
-        session = open_session(
-            None, Path(scratch), master=configuration.spark, properties={"spark.app.name": "walship copy"}
-        )
+    with (
+        tempfile.TemporaryDirectory(prefix="walship-copy-", ignore_cleanup_errors=True) as scratch,
+        ExitStack() as stack,
+    ):
+
+        def start() -> SparkCopier:
+            session = open_session(
+                None, Path(scratch), master=configuration.spark, properties={"spark.app.name": "walship copy"}
+            )
+            stack.callback(session.stop)
+            return SparkCopier(session.sparkContext, stores, configuration, moved)
+
+        copier = SparkWhenLarge(local, is_large, start, configuration.threads or _THREADS)
+        stack.callback(copier.close)
+        yield copier
+
+
+def is_large(counts: CopyCounts) -> bool:
+    """Whether so much is to be copied that a start of Spark is worth it."""
+    return counts.bytes_listed > LARGE_BYTES or counts.files_listed > LARGE_FILES
+
+
+class SparkWhenLarge:
+    """Copies by threads of this process; of a large copy, by Spark once that has started.
+
+    Args:
+        local: copies until then, by as many threads at once as it says.
+        is_large: whether Spark is worth its start.
+        start: starts it; called once, in a thread of its own.
+        parallel: how many threads call this.
+    """
+
+    def __init__(
+        self, local: FileCopier, is_large: Callable[[], bool], start: Callable[[], SparkCopier], parallel: int
+    ) -> None:
+        self._local, self._is_large, self._start = local, is_large, start
+        self.parallel = max(parallel, local.parallel)
+        self._changed = threading.Condition()
+        self._free = local.parallel
+        self._thread: threading.Thread | None = None
+        self._spark: SparkCopier | None = None
+        self._error: BaseException | None = None
+
+    def __call__(self, items: Sequence[CopyItem]) -> Iterator[CopiedItem]:
+        """Copy items.
+
+        Raises:
+            SparkMissingError: Spark did not start.
+        """
+        with self._changed:
+            if self._thread is None and self._is_large():
+                self._thread = threading.Thread(target=self._started, name="copy-spark", daemon=True)
+                self._thread.start()
+            while self._spark is None and self._error is None and not self._free:
+                self._changed.wait()
+            if self._error is not None:
+                raise self._error
+            if (spark := self._spark) is None:
+                self._free -= 1
+        if spark is not None:
+            yield from spark(items)
+            return
         try:
-            yield SparkCopier(session.sparkContext, stores, configuration, moved)
+            yield from self._local(items)
         finally:
-            session.stop()
+            with self._changed:
+                self._free += 1
+                self._changed.notify_all()
+
+    def _started(self) -> None:
+        spark, failed = None, None
+        try:
+            spark = self._start()
+        except BaseException as error:
+            failed = error
+        with self._changed:
+            self._spark, self._error = spark, failed
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait until the start has ended."""
+        if self._thread is not None:
+            self._thread.join()
 
 
 class SparkCopier:
