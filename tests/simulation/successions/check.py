@@ -103,6 +103,10 @@ def _roles(world: World) -> str:
 def _check_losses(world: World, commands: Commands) -> None:
     """What an unplanned succession left out is what it said before, and nothing else is lost."""
     for site in world.sites.values():
+        for made in site.ledger.successions.known().all:
+            beyond = [stored for stored in site.applied if made.leaves_out(stored.view.header)]
+            if beyond and made.successor == site.id:
+                world.problems.append(f"{site.name} applied {len(beyond)} frames that it left out: {made}")
         acked = {(each.stream, each.sequence): each for each in site.writer.acked}
         for other in world.sites.values():
             left_out: dict[tuple[ClusterId, ClusterId, int], int] = {}
