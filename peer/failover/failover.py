@@ -220,7 +220,9 @@ def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
             refuse(list(plan.refusals), f"{plan.successor} cannot take over from {plan.origin} now")
             context.run(_steps(context, origin, plan.epoch, plan.upto))
     except StepFailedError as error:
-        error.hint = f"It goes on there when it is run again: walship failover {plan.successor}"
+        has_begun = error.number > 0 or _resumed(context, origin) is not None
+        again = f"It goes on there when it is run again: walship failover {plan.successor}"
+        error.hint = again if has_begun else "Nothing was changed"
         raise
     writable_s = round(context.started_s - began, 3) if context.started_s else None
     seconds = round(time.monotonic() - began, 3)

@@ -21,7 +21,14 @@ from replication.commit.step import CommitStep, step_type
 from replication.core.ids import NIL_UUID
 from replication.core.roles import Role, RoleState
 from replication.core.succession import Succession, next_epoch
-from replication.errors import ReplicationError, RequestError, StepFailedError, SuccessionError, UnknownPeerError
+from replication.errors import (
+    PeerRefusedError,
+    ReplicationError,
+    RequestError,
+    StepFailedError,
+    SuccessionError,
+    UnknownPeerError,
+)
 from replication.ledger.base import Phase
 from replication.link.base import Description, TakeOver
 from replication.roles.takeover import change_role
@@ -259,7 +266,11 @@ def cancel(context: RoleChange) -> RoleState:
         raise RequestError("no switchover of this cluster is unfinished", "See walship ops list")
     with context.link(promotion.peer) as link:
         asked = TakeOver(context.own, context.peer(promotion.peer).cluster, cancelled=promotion.epoch)
-        link.take_over(asked)
+        try:
+            link.take_over(asked)
+        except PeerRefusedError as error:
+            error.hint += ". If the roles were changed again since, this one is over: walship ops abandon role --yes"
+            raise
     return _take_writes(context, promotion.epoch + 1)
 
 

@@ -17,7 +17,7 @@ from peer.failover.switchover import cancel, switchover
 from peer.status.members import await_writers
 from replication.commit.sequence import FAILURES_MAX
 from replication.core.roles import Role
-from replication.errors import ReplicationError, RequestError, StepFailedError
+from replication.errors import PeerRefusedError, ReplicationError, RequestError, StepFailedError
 from tests.role_changes import Failpoint, Killed, Member, Pair, no_answer, role_pair
 from tests.waiting import wait_until
 
@@ -104,6 +104,24 @@ def test_a_role_change_that_failed_often_goes_on_when_it_is_run_again(pair: Pair
     other.is_away = False
     assert switchover(source.command(), other.name).successor == other.name
     assert active(pair) == [other]
+
+
+def test_a_switchover_that_is_over_can_be_forgotten_as_its_refusal_says(pair: Pair) -> None:
+    (source,) = active(pair)
+    other, point = pair.other(source), Failpoint()
+    switchover(source.command(point), other.name)
+    with pytest.raises(Killed):  # it has happened, and the command did not hear of it
+        switchover(other.command(Failpoint(point.passed - 3)), source.name)
+    other.bury()
+    assert active(pair) == [source] and other.command().unfinished()
+    assert switchover(source.command(), other.name).successor == other.name
+    with pytest.raises(StepFailedError, match="the role was changed meanwhile"):
+        switchover(other.command(), source.name)
+    with pytest.raises(PeerRefusedError, match="walship ops abandon role --yes"):
+        cancel(other.command())
+    other.command().forget()
+    assert active(pair) == [other]
+    assert switchover(other.command(), source.name).successor == source.name
 
 
 @pytest.mark.parametrize("error", [Killed, no_answer], ids=["the command is killed", "its calls fail"])

@@ -128,6 +128,7 @@ def test_a_second_cluster_cannot_take_over_from_one_where_a_witness_knows_the_fi
     with pytest.raises(StepFailedError, match="north:.* took over from east") as refused:
         failover(change, plan_failover(change, "", force=True, incomplete=True))
     assert isinstance(refused.value.__cause__, SuccessionError)
+    assert refused.value.hint == "Nothing was changed" and change.unfinished() is None
     assert west.role() == RoleState(Role.STANDBY, 2) and west.ledger.successions.known().all == ()
 
 
