@@ -62,6 +62,7 @@ class CommandServer:
                 self._server.listen(_BACKLOG)
                 self._server.setblocking(False)
                 self._wakes.call_when_readable(self._server.fileno(), self._accept)
+                self._wakes.call_when_child_ended(self._reap)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,8 +71,10 @@ class CommandServer:
             (self._run_dir / NAME).unlink(missing_ok=True)
         self._server.close()
 
-    def _accept(self) -> None:
+    def _reap(self) -> None:
         self._forks = [each for each in self._forks if each.poll() is None]
+
+    def _accept(self) -> None:
         try:
             client, _ = self._server.accept()
         except OSError:  # it has gone

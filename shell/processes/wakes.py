@@ -29,6 +29,7 @@ class Wakes:
         self._poll = select.poll()
         self._calls: dict[int, Callable[[], None]] = {}
         self._stopping = False
+        self._child_ended: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Wakes:
         """Handle signals."""
@@ -53,6 +54,10 @@ class Wakes:
         self._calls[descriptor] = call
         self._poll.register(descriptor, select.POLLIN)
 
+    def call_when_child_ended(self, call: Callable[[], None]) -> None:
+        """Have ``wait`` call ``call`` after one or more children have ended."""
+        self._child_ended = call
+
     def wait(self, timeout: float | None = None) -> bool:
         """Whether to stop: True as soon as that is so; False after ``timeout`` seconds, or once anything happened."""
         if not self._stopping:
@@ -65,7 +70,10 @@ class Wakes:
             os.write(self._writable, b"s" if number in _STOPPING else b"c")
 
     def _signalled(self) -> None:
-        self._stopping |= b"s" in os.read(self._readable, 4096)
+        signalled = os.read(self._readable, 4096)
+        self._stopping |= b"s" in signalled
+        if b"c" in signalled:
+            self._child_ended()
 
     def _lifeline_spoke(self) -> None:
         assert self._lifeline is not None

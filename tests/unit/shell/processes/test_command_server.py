@@ -113,6 +113,14 @@ def test_a_command_is_answered_as_its_own_process_would(start: Start, home: Path
     assert (found.stdout, found.stderr) == (expected.stdout, expected.stderr)
 
 
+def test_forks_that_have_answered_leave_nothing_behind(start: Start, home: Path) -> None:
+    process = start("run")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    for _ in range(3):
+        assert "code 0" in client(["listtables"], home).stdout
+    wait_until(lambda: not children.read_text().split(), what="the supervisor to reap its forks")
+
+
 def test_the_environment_of_the_command_counts(start: Start, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start("lambda words: print(os.environ['OWN'], os.getcwd(), os.environ.get('OTHERS')) or 0")
     monkeypatch.setenv("OWN", "x")
