@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
 import pytest
 
 from replication import log
@@ -27,13 +29,14 @@ from replication.link.base import Data, Hello, PeerLink, Route
 from replication.link.tls import LinkTls
 from shell.processes.heap import keep_freed
 from tests.bench.bench_ship import closed_wal, ship_once
-from tests.bench.measure import QUICK, Figure, at_least, pairs
+from tests.bench.measure import QUICK, Figure, at_least, at_most, pairs
 from tests.certificates import tls_section
 from tests.hostile import calling, of_other_users
 from tests.integration.test_link_tls import Authority
 from tests.sites import Site, rows, table
 
 HOSTILE = ("printer", "granted", "forwarder")
+_STEADY_S, _MEASURED_S = 3.0, 5.0
 
 
 def run() -> list[Figure]:
@@ -43,7 +46,7 @@ def run() -> list[Figure]:
     site, wal, length = closed_wal(folder)
     try:
 
-        def shipped(hostile: bool) -> float:
+        def receiving(hostile: bool, measured: Callable[[ClusterId, int, psutil.Process], float]) -> float:
             west = ClusterId(f"west{uuid4().hex[:8]}", uuid4())
             home = folder / west.name
             home.mkdir()
@@ -54,17 +57,31 @@ def run() -> list[Figure]:
                 assert receiver.stdout is not None
                 port = receiver.stdout.readline().strip()
                 with _attackers(hostile, str(home), str(west), port):
-                    seconds = ship_once(site, wal, length, west, int(port), authority.issue("east"))
+                    found = measured(west, int(port), psutil.Process(receiver.pid))
             shutil.rmtree(home)
-            return seconds
+            return found
+
+        def shipped(west: ClusterId, port: int, _: psutil.Process) -> float:
+            return ship_once(site, wal, length, west, port, authority.issue("east"))
 
         count = 1 if QUICK else 3
-        share, spread = pairs(lambda: shipped(True), lambda: shipped(False), count)
+        share, spread = pairs(lambda: receiving(True, shipped), lambda: receiving(False, shipped), count)
+        taken = receiving(True, _processors)
     finally:
         site.close()
         shutil.rmtree(folder)
     name = "hostile: an honest sender beside three hostile clients, against without them"
-    return [at_least(name, share, "×", 0.9, spread)]
+    took = "hostile: what they take of the receiver's processors, without an honest sender"
+    return [at_least(name, share, "×", 0.9, spread), at_most(took, taken, "cores", 0.2)]
+
+
+def _processors(_west: ClusterId, _port: int, receiver: psutil.Process) -> float:
+    """How many processors the receiver keeps busy, once its callers have used up what nobody slows down."""
+    time.sleep(_STEADY_S)
+    before = receiver.cpu_times()
+    time.sleep(_MEASURED_S)
+    after = receiver.cpu_times()
+    return (after.user + after.system - before.user - before.system) / _MEASURED_S
 
 
 @contextmanager
