@@ -12,19 +12,19 @@ import contextlib
 import json
 import os
 import queue
-import struct
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 from uuid import UUID
 
 import duckdb
 
 from peer.tables.read import Reader, earliest
 from peer.verify.digest import Reading, encode_buckets, open_reading
+from peer.verify.messages import read, write
 from replication import log
 from replication.config import Config
 from replication.core.definition.schema import TableSpec
@@ -37,7 +37,6 @@ from replication.link import questions as q
 from replication.link.base import Reason, Refusal
 from replication.retries import repeated_on
 
-LENGTH = struct.Struct(">I")
 _NICE = 10
 _TRIES = 3
 
@@ -143,22 +142,6 @@ class Answering:
         if self._reading is None:
             raise UnknownTableError("no table is open", "Open one first")
         return self._reading
-
-
-def write(stream: IO[bytes], content: bytes) -> None:
-    """Write one message."""
-    stream.write(LENGTH.pack(len(content)) + content)
-    stream.flush()
-
-
-def read(stream: IO[bytes]) -> bytes | None:
-    """The next message; None at the end of the stream."""
-    head = stream.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return None
-    (size,) = LENGTH.unpack(head)
-    content = stream.read(size)
-    return content if len(content) == size else None
 
 
 def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:

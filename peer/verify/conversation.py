@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from peer.verify.answering import read, write
+from peer.verify.messages import read, write
 from replication import log
 from replication.config import Config
 from replication.core.grants import Grant

@@ -83,11 +83,11 @@ class Forked:
             os.kill(self.pid, signal.SIGTERM)
 
 
-def load_for(roles: Sequence[str]) -> None:
-    """Load what ``roles`` run, so that their processes share it. What cannot be loaded fails in its role."""
+def load_for(role: str) -> None:
+    """Load what a role runs, so that processes forked later share it. What cannot be loaded fails in the role."""
 
     def load() -> None:
-        for module in (module for role in ("", *roles) for module in _LOADED.get(role, ())):
+        for module in (*_LOADED[""], *_LOADED.get(role, ())):
             with suppress(ImportError):
                 importlib.import_module(module)
 

@@ -182,7 +182,7 @@ class Supervisor:
         say: called with every event.
         later: roles that start once their condition is true; ``ready`` does not wait for them.
         look_s: the interval at which those conditions are checked.
-        load: called with the roles before the first of them starts, ZooKeeper's aside, which starts meanwhile.
+        load: called with each role before it starts, ahead for as long as ZooKeeper starts.
         first_backoff_s: the wait before a process that ended is first started again.
     """
 
@@ -196,9 +196,10 @@ class Supervisor:
         *,
         look_s: float = 3.0,
         first_backoff_s: float = _BACKOFF_FIRST_S,
-        load: Callable[[Sequence[str]], None] = lambda roles: None,
+        load: Callable[[str], None] = lambda role: None,
     ) -> None:
-        self._load: Callable[[Sequence[str]], None] | None = load
+        self._load = load
+        self._loaded: set[str] = {"zookeeper"}
         self._look_s = look_s
         self._config = config
         self._later = later or {}
@@ -217,12 +218,14 @@ class Supervisor:
                 for role in running:
                     for event in role.poll():
                         self._tell(event)
-                while waiting and all(self._is_ready(role) for role in running if role.role == "zookeeper"):
-                    if waiting[0].role != "zookeeper":
-                        self._load_once(waiting)
+                while waiting and self._has_zookeeper(running):
+                    self._load_once(waiting[0].role)
                     running.append(waiting.pop(0))
                     self._tell(running[-1].start())
-                self._load_once(waiting)
+                for role in waiting:
+                    if self._has_zookeeper(running):
+                        break
+                    self._load_once(role.role)
                 if not announced and not waiting and all(self._is_ready(role) for role in running):
                     announced = True
                     with suppress(OSError):
@@ -235,10 +238,14 @@ class Supervisor:
         finally:
             self._stop(running)
 
-    def _load_once(self, waiting: Sequence[RoleSupervisor]) -> None:
-        load, self._load = self._load, None
-        if load is not None:
-            load([role.role for role in waiting])
+    def _load_once(self, role: str) -> None:
+        if role not in self._loaded:
+            self._loaded.add(role)
+            self._load(role)
+
+    def _has_zookeeper(self, running: Sequence[RoleSupervisor]) -> bool:
+        """Whether ZooKeeper is ready, if it is a role here."""
+        return all(self._is_ready(role) for role in running if role.role == "zookeeper")
 
     @staticmethod
     def _pause_s(running: Sequence[RoleSupervisor], waiting: Sequence[RoleSupervisor], poll_s: float) -> float:

@@ -133,6 +133,28 @@ def test_roles_that_wait_for_nothing_start_together(tmp_path: Path, monkeypatch:
     assert started == list(roles)
 
 
+def test_what_a_role_runs_is_loaded_before_it_starts_and_ahead_while_zookeeper_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    seen: list[str] = []
+    stop = threading.Event()
+
+    class Role(_Role):
+        def state(self) -> ProcessState:
+            return ProcessState(self.role, 1, "ready" if "load receiver" in seen else "starting")
+
+    def say(event: RoleEvent) -> None:
+        seen.append(f"{event.event} {event.role}")
+
+    monkeypatch.setattr(supervise, "RoleSupervisor", Role)
+    roles = ("zookeeper", "master", "receiver", "replay")
+    supervisor = Supervisor(config, tmp_path / "x.toml", roles, say, load=lambda role: seen.append(f"load {role}"))
+    supervisor.run(stop, stop.set, 0.01)
+    ahead = ["started zookeeper", "load master", "load receiver"]
+    assert seen[:7] == [*ahead, "started master", "started receiver", "load replay", "started replay"]
+
+
 def test_a_role_that_this_host_cannot_start_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     tries: list[str] = []
