@@ -23,10 +23,10 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, STAGING, RelativePath
 from replication.datasets.copying.copier import SMALL_BYTES_MAX, Carrier, FileCopier
+from replication.datasets.copying.faults import telling_faults
 from replication.datasets.copying.file_sets import FileSet, FileSets
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyCounts, CopyProgress
-from replication.datasets.copying.space import telling_full
 from replication.datasets.copying.stager import Stager
 from replication.datasets.copying.staging import Staging, job_id
 from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
@@ -106,7 +106,7 @@ class CopyJob:
             RequestError: more files would be removed than are allowed.
             NoSpaceError: the target is full; the next run goes on.
         """
-        with telling_full(self.target.url, self.state_dir):
+        with telling_faults(self.target.url, self.state_dir):
             return self._run()
 
     def _run(self) -> CopyCounts:

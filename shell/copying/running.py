@@ -115,7 +115,7 @@ def _line(stage: str, view: ProgressView) -> str:
     done = f"{bytes_text(view.bytes_done)} of {bytes_text(view.bytes_listed)}"
     if view.is_listing:
         left = "still listing"
-    elif view.bytes_done >= view.bytes_listed:
+    elif view.bytes_done >= view.bytes_listed and view.files_done < view.files_listed:
         left = "publishing"
     else:
         left = f"{seconds_text(view.left_s)} left" if view.left_s is not None else ""

@@ -16,7 +16,7 @@ from replication.core.copying.conversions import applied
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range, file_digest, ranges_of
-from replication.datasets.copying.space import is_full
+from replication.datasets.copying.faults import is_full
 from replication.datasets.copying.throttle import CopyThrottle
 from replication.datasets.copying.transfer import (
     Moved,

@@ -21,10 +21,10 @@ from replication.datasets.copying.copier import (
     conversions_of,
     digest_of,
 )
+from replication.datasets.copying.faults import no_space
 from replication.datasets.copying.file_sets import FileSets, StagedFile
 from replication.datasets.copying.journal import CopyJournal, JournalEntry
 from replication.datasets.copying.progress import CopyProgress
-from replication.datasets.copying.space import no_space
 from replication.datasets.copying.staging import Staging
 from replication.datasets.copying.transfer import check_digest
 from replication.datasets.copying.window import CopyWindow

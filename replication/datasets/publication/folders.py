@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import RelativePath
-from replication.datasets.copying.space import is_full
+from replication.datasets.copying.faults import is_full
 from replication.datasets.publication.moves import MovedFolder, give
 from replication.datasets.stores.base import EntryKind, Store
 from replication.errors import one_line

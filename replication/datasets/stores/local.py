@@ -140,7 +140,8 @@ class LocalStore:
                 self.make_folder(path.parent)
             else:
                 os.makedirs(os.path.dirname(self.root), exist_ok=True)
-            self.make_folder(path)
+            with suppress(FileExistsError):
+                os.mkdir(there)
 
     def give_folder(self, path: RelativePath, like: FileAttributes) -> None:
         """Give a new folder the mode bits, owner and group of another, as far as they are known."""

@@ -20,15 +20,15 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, STAGING, RelativePath
 from replication.core.copying.two_way import Agreed, SideState, SyncAction, conflict_path, sync_action
 from replication.datasets.copying.copier import digest_of
+from replication.datasets.copying.faults import telling_faults
 from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.progress import CopyProgress, ProgressView
-from replication.datasets.copying.space import telling_full
 from replication.datasets.copying.staging import job_id
 from replication.datasets.finders.recursive import OneDataset
 from replication.datasets.job import CopyJob, locked
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.walk import walk
-from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.stores.base import Entry, EntryKind, Store
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.two_way.state import SyncState, telling_damage
 from replication.errors import RequestError
@@ -97,10 +97,11 @@ class TwoWaySync:
         Raises:
             LockedFileError: the same sync runs already.
             NoSpaceError: a side is full.
+            StorageError: a side cannot be used, or not be listed whole.
             RequestError: one side has none of the files that it had, or too many would be removed.
         """
         first, second = self._stores
-        with telling_full(f"{first.url} or {second.url}", self._state_dir), ExitStack() as stack:
+        with telling_faults(f"{first.url} or {second.url}", self._state_dir), ExitStack() as stack:
             path: Path | str = self._state_dir / "state.db"
             if not dry_run:
                 self._state_dir.mkdir(parents=True, exist_ok=True)
@@ -219,14 +220,15 @@ def list_side(
     """Note the files of a store that are meant, and the paths of other files, links and special files.
 
     Raises:
-        OSError: a folder cannot be listed; without it the sync would take its files for removed.
+        OSError: a folder cannot be listed, or another error of the store's driver; without it the sync would take its
+            files for removed.
     """
 
     def visit(folder: RelativePath) -> list[RelativePath]:
         below: list[RelativePath] = []
         files: list[FileAttributes] = []
         others: list[RelativePath] = []
-        for entry in store.scan(folder):
+        for entry in found(folder):
             if entry.refused or entry.attributes is None:
                 others.append(entry.path)
             elif entry.kind is EntryKind.FOLDER:
@@ -242,11 +244,17 @@ def list_side(
         note(files, others)
         return below
 
+    def found(folder: RelativePath) -> Iterator[Entry]:
+        try:
+            yield from store.scan(folder)
+        except FileNotFoundError:
+            if folder:
+                raise  # a side need not exist yet, but what was listed does
+
     def note(files: list[FileAttributes], others: list[RelativePath]) -> None:
         state.listed(side, files, others)
         progress.listed(len(files), sum(file.size for file in files))
         files.clear()
         others.clear()
 
-    if store.status(ROOT) is not None or not store.traits.is_local:
-        walk(ROOT, visit, 2 if store.traits.is_local else 4)
+    walk(ROOT, visit, 2 if store.traits.is_local else 4)

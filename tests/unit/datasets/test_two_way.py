@@ -13,6 +13,7 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.filters import FilterRule, Filters
 from replication.datasets.stores.base import Store
 from replication.datasets.stores.local import LocalStore
+from replication.datasets.stores.open import open_store
 from replication.datasets.two_way.sync import SyncResult, TwoWaySync
 from replication.errors import RequestError, StorageError, UnsafeNameError
 from shell.main import run
@@ -79,7 +80,7 @@ def test_a_side_that_is_empty_or_cannot_be_listed_removes_nothing(pair: Path, mo
                 raise PermissionError(13, "no")
             return super().scan(folder)
 
-    with pytest.raises(PermissionError):
+    with pytest.raises(StorageError, match="cannot be used: PermissionError"):
         sync(pair, first=Failing(str(pair / "a")))
     (pair / "a").rename(pair / "unmounted")
     with pytest.raises(RequestError, match="none of the files"):
@@ -183,3 +184,15 @@ def test_what_a_sync_does_is_to_be_seen_meanwhile_and_a_dry_run_leaves_nothing(t
     assert seen["comparing what changed on both sides"] == (1, 0)
     assert seen["listing file"] == (1, 0), "the second side's root had one file when its folder was listed"
     assert seen["copying to file"][0] == 2
+
+
+def test_a_side_need_not_exist_also_in_a_store_that_is_far_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    write_tree(tmp_path / "a", {"x/1": b"1"})
+    with open_store(f"memory://{tmp_path.name}/b") as far:
+        assert sync(tmp_path, second=far).actions == {"copied to the second": 1}
+        assert sync(tmp_path, second=far).actions == {"same": 1}
+        assert sync(tmp_path / "new", LocalStore(str(tmp_path / "new/a")), far).actions == {"copied to the first": 1}
+    assert read_tree(tmp_path / "new/a") == {"x/1": b"1"}

@@ -1,4 +1,4 @@
-"""What a copy says when there is no space left, whoever noticed it: a write, or the journal's SQLite."""
+"""What a copy says when a store or its own files cannot be used, whoever noticed it; no space is told apart."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from replication.errors import NoSpaceError, StorageError
+from replication.errors import NoSpaceError, ReplicationError, StorageError, one_line
+from replication.log import redact
 
+_DEFECTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _HINT = "Make room and run it again: it goes on where it was"
 
@@ -26,16 +37,16 @@ def no_space(where: object) -> NoSpaceError:
 
 
 @contextmanager
-def telling_full(target: str, state: object) -> Iterator[None]:
-    """Raise errors of a full disk, and of SQLite's files, as errors that say what to do.
+def telling_faults(stores: str, state: object) -> Iterator[None]:
+    """Raise errors of stores, of a full disk, and of SQLite's files, as errors that say what to do.
 
     Args:
-        target: the address of the store that is written to.
+        stores: the addresses that are read and written.
         state: where the copy's own files are.
 
     Raises:
         NoSpaceError: no space is left in one of them.
-        StorageError: SQLite cannot read or write its file.
+        StorageError: a store, or SQLite's file, cannot be used.
     """
     try:
         yield
@@ -43,7 +54,12 @@ def telling_full(target: str, state: object) -> Iterator[None]:
         if is_full(error):
             raise no_space(state) from error
         raise StorageError(f"{state} cannot be used: {error}", "Check its disk, and that it has space") from error
-    except OSError as error:
-        if is_full(error):
-            raise no_space(target) from error
+    except (ReplicationError, *_DEFECTS):
         raise
+    except Exception as error:  # each driver has its own errors
+        if is_full(error):
+            raise no_space(stores) from error
+        raise StorageError(
+            f"{stores} cannot be used: {redact(one_line(error))}"[:500],
+            "Check the address, its permissions and the network; then run it again: it goes on where it was",
+        ) from error
