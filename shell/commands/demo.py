@@ -42,6 +42,7 @@ def demo(
     ] = False,
 ) -> None:
     """Run clusters on this machine that replicate flight data while their processes are killed."""
+    from shell.demo.data import data_folder
     from shell.demo.demo import run_demo
     from shell.demo.failover import run_failover_demo
     from shell.demo.graph import run_graph_demo
@@ -50,6 +51,7 @@ def demo(
         raise RequestError("--failover was given with --graph or --spark-cluster", "Give one of them")
     if spark_cluster and graph is not None:
         raise RequestError("A graph has more clusters than the Spark cluster has cores", "Leave one of both out")
+    data_folder()  # before an earlier demo's folder is cleared
     printer, folder = invocation.printer, directory.absolute()
     result: object
     if failover:

