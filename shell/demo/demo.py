@@ -17,6 +17,7 @@ import pyarrow as pa
 from peer.client.cluster import Cluster
 from peer.client.comparison import compare_clusters
 from peer.client.connect import connect
+from peer.status.replay_report import ReplayReport
 from peer.verify.digest import content_hash
 from peer.verify.verdict import Verdict
 from replication.core.position import Position
@@ -33,7 +34,8 @@ from shell.status.page import work_text
 
 START_TIMEOUT_S = 90.0
 VISIBLE_TIMEOUT_S = 120.0
-WRITE_SECONDS = 14.0  # spread over so long, so that there is something to watch
+WRITE_SECONDS = 11.0  # spread over so long, so that there is something to watch
+_LOOK_S = 0.2
 BATCH_ROWS = 4096
 QUESTION = (
     "select carrier, count(*) as flights, round(avg(arr_delay), 1) as mean_arrival_delay_min "
@@ -66,7 +68,8 @@ def run_demo(printer: Printer, folder: Path, *, keep: bool, spark_cluster: bool 
     began = time.monotonic()
     earlier = clear_earlier(folder)
     spark = SparkCluster(folder / SPARK, left_running=keep) if spark_cluster else None
-    with demo_sites(printer, folder, ("east", "west"), keep=keep, spark=spark) as (east_site, west_site):
+    jobs = ("west",) if spark is None else ("east", "west")
+    with demo_sites(printer, folder, ("east", "west"), keep=keep, spark=spark, jobs=jobs) as (east_site, west_site):
         watch = _Watch(east_site, west_site)
         with Display(printer.err, printer.as_json, watch.observe) as display:
             if earlier:
@@ -106,6 +109,7 @@ def _shown(
         watch.clusters = (east, west)
         try:
             _set_up(east, west_site, data, display)
+            _await_spark(west, display)
             story = _Story(east, east_site, west_site, display)
             position = story.write(data)
             display.event("all is durable on east; waiting until west's tables show it")
@@ -214,6 +218,17 @@ def _set_up(east: Cluster, west_site: DemoSite, data: DemoData, display: Display
     for table in data.tables:
         east.peering.enable(table.name, [], "west", count_rows=lambda _: 0)
         display.event(f"enablereplication -t {table.name} west")
+
+
+def _await_spark(west: Cluster, display: Display) -> None:
+    """Wait until west's Spark has started, or has failed to: the driver decodes everything then."""
+    began = time.monotonic()
+    while time.monotonic() - began < START_TIMEOUT_S:
+        report = ReplayReport.load(west.ledger.replay)
+        if report is not None and report.spark != "starting":
+            display.event(f"west's Spark {report.spark or 'is up: it replays by jobs'}")
+            return
+        time.sleep(_LOOK_S)
 
 
 def _as_expected(data: DemoData, west: Cluster, verdicts: list[Verdict]) -> bool:

@@ -52,14 +52,15 @@ def demo_sites(
     keep: bool,
     spark: SparkCluster | None = None,
     standby: Sequence[str] = (),
+    jobs: Sequence[str] = (),
 ) -> Iterator[list[DemoSite]]:
     """Clusters to start in a locked folder; all are stopped at the end, unless ``keep`` and nothing failed.
 
     With ``spark``, which is to be started first, they replay on it, and it ends after them. Those in ``standby`` begin
-    as STANDBY.
+    as STANDBY. Those in ``jobs`` replay all but the smallest rounds by Spark jobs.
     """
     with interruptible(), in_folder(folder):
-        sites = make_sites(folder, names, spark, standby)
+        sites = make_sites(folder, names, spark, standby, jobs)
         try:
             yield sites
         finally:

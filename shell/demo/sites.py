@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -86,14 +86,23 @@ def _lock(mark: BinaryIO, folder: Path) -> None:
 
 
 def make_sites(
-    folder: Path, names: Sequence[str], spark: SparkCluster | None = None, standby: Sequence[str] = ()
+    folder: Path,
+    names: Sequence[str],
+    spark: SparkCluster | None = None,
+    standby: Sequence[str] = (),
+    jobs: Sequence[str] = (),
 ) -> list[DemoSite]:
     """Write the clusters' configurations; with ``spark`` they all replay on it. Those in ``standby`` begin as STANDBY.
 
-    With a STANDBY, replay starts Spark by need only.
+    Those in ``jobs`` replay all but the smallest rounds by Spark jobs; the others start Spark by need only.
     """
-    ports = _free_ports(2 * len(names))
-    return [_site(folder, name, ports[2 * n : 2 * n + 2], spark, standby) for n, name in enumerate(names)]
+    ports, sites = _free_ports(2 * len(names)), list[DemoSite]()
+    for n, name in enumerate(names):
+        cluster = {"standby": True} if name in standby else {}
+        replay = {**(_JOBS if name in jobs else {}), **({} if spark is None else _on_spark(name, spark))}
+        environment = {} if spark is None else spark.environment
+        sites.append(_site(folder / name, ports[2 * n : 2 * n + 2], cluster, replay, environment))
+    return sites
 
 
 def clear_earlier(folder: Path) -> str:
@@ -131,10 +140,14 @@ def clear_earlier(folder: Path) -> str:
 
 
 def _site(
-    folder: Path, name: str, ports: Sequence[int], spark: SparkCluster | None, standby: Sequence[str]
+    directory: Path,
+    ports: Sequence[int],
+    cluster: Mapping[str, object],
+    replay: Mapping[str, object],
+    environment: Mapping[str, str],
 ) -> DemoSite:
     zookeeper_port, receiver_port = ports
-    directory = folder / name
+    name = directory.name
     directory.mkdir()
     file = directory / "walship.toml"
     text = configuration.default_toml(
@@ -142,16 +155,11 @@ def _site(
         ".",
         zookeeper={"port": zookeeper_port},
         receiver={"listen": f"127.0.0.1:{receiver_port}"},
-        cluster={"standby": True} if name in standby else {},
-        replay={
-            "driver_memory": "768m",
-            **({} if standby else _JOBS),
-            **({} if spark is None else _on_spark(name, spark)),
-        },
+        cluster=cluster,
+        replay={"driver_memory": "768m", **replay},
     )
     file.write_text(text, encoding="utf-8")
     config = configuration.load(file)
-    environment = {} if spark is None else spark.environment
     return DemoSite(name, file, config, chosen_roles(config, ""), environment)
 
 
