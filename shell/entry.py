@@ -26,10 +26,8 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from shell.cli.forwarded import forward
 
-    signal.signal(signal.SIGINT, before)
     if (code := forward(sys.argv[1:])) is not None:
         os._exit(code)  # it has written nothing here
-    signal.signal(signal.SIGINT, signal.SIG_DFL if before is signal.default_int_handler else before)
     from shell import main as command_line
 
     signal.signal(signal.SIGINT, before)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import struct
 import sys
@@ -64,9 +65,7 @@ def forward(words: Sequence[str]) -> int | None:
             server.sendall(asked.pack())
             if server.recv(1) != READY:
                 return None
-            server.settimeout(None)
-            socket.send_fds(server, [GO], [0, 1, 2])  # not before: one that hangs would hold them open
-            return _code(server)
+            return _ended(server)
     except (OSError, LookupError, ValueError, TypeError):  # no file, no supervisor, another user's, or none that can
         return None
 
@@ -141,12 +140,18 @@ def _connected(run_dir: Path) -> Iterator[socket.socket]:
         yield server
 
 
-def _code(server: socket.socket) -> int:
-    """The exit code, once the command has ended."""
-    while True:
-        try:
-            told = server.recv(1)
-            return told[0] if told else 1
-        except KeyboardInterrupt:
-            with suppress(OSError):
-                server.sendall(INTERRUPT)
+def _ended(server: socket.socket) -> int:
+    """Have the fork begin; the exit code, once the command has ended. From here on Ctrl-C is for the fork."""
+
+    def interrupt(*_: object) -> None:
+        with suppress(OSError):
+            server.sendall(INTERRUPT)
+
+    server.settimeout(None)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, interrupt)
+    socket.send_fds(server, [GO], [0, 1, 2])  # not before: a supervisor that hangs would hold them open
+    code = b""
+    with suppress(OSError):  # the fork was killed
+        code = server.recv(1)
+    return code[0] if code else 1
