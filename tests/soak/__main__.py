@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -69,9 +69,8 @@ class Soak:
         """One thing after the other; how often each was done."""
         done, deadline = Counter[str](), time.monotonic() + seconds
         actions: list[Callable[[], None]] = [self.kill, self.freeze, self.switchover, self.killed_switchover]
-        weights = [4, 2, 2, 3]
-        actions.append(self.failover)
-        weights.append(2)
+        actions += [self.failover, self.killed_failover]
+        weights = [4, 2, 2, 3, 1, 1]
         while time.monotonic() < deadline:
             time.sleep(self.chance.uniform(0.5, 4))
             (action,) = self.chance.choices(actions, weights)
@@ -107,24 +106,40 @@ class Soak:
     def killed_switchover(self) -> None:
         """As ``switchover``, while the command or a process of one of the clusters is killed, then again."""
         source = self._source()
+        self._kill_during(source, self.sites, "switchover", self.other(source).name)
+        self.finish_switchover()
+
+    def killed_failover(self) -> None:
+        """As ``failover``, while the command or a process of the cluster that takes over is killed, then again."""
+        killed: list[Site] = []
+
+        def attempt(site: Site, lost: Site) -> int:
+            if killed:
+                return by_command(site, lost)
+            killed.append(site)
+            self._kill_during(site, killed, "failover", site.name, "--from", lost.name, "--yes")
+            raise AssertionError("it is run again, unless it was done")
+
+        self.failover(attempt)
+
+    def _kill_during(self, at: Site, sites: Sequence[Site], *command: str) -> None:
+        """Run a command, and kill it or a process of one of the clusters after a while."""
         delay_s, victim = self.chance.uniform(0, 3), self.chance.choice(("shell", *ROLES))
-        command = [sys.executable, "-m", "shell.main", "--cluster", str(source.file)]
         process = subprocess.Popen(
-            [*command, "switchover", self.other(source).name],
+            [sys.executable, "-m", "shell.main", "--cluster", str(at.file), *command],
             cwd=ROOT,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         time.sleep(delay_s)
-        site = self.chance.choice(self.sites)
+        site = self.chance.choice(sites)
         whose = "the command" if victim == "shell" else f"{site.name}'s {victim}"
-        self.say(f"switchover from {source.name}; after {delay_s:.1f} s kill {whose}")
+        self.say(f"{command[0]} to {command[1]}; after {delay_s:.1f} s kill {whose}")
         try:
             process.kill() if victim == "shell" else site.kill(victim)
         except (ProcessLookupError, AssertionError):
             self.say("it is not there")
         process.wait()
-        self.finish_switchover()
 
     def failover(self, attempt: Attempt = by_command) -> None:
         """Every process of the ACTIVE cluster is killed, the other takes over, and the first returns.
