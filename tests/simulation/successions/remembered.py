@@ -14,10 +14,10 @@ from replication.ledger.sql.memory import MemoryLedger
 
 #: Calls that change nothing.
 _READS = {
-    "rules": {"all", "peers"},
+    "rules": {"all", "peers", "unsent"},
     "landing": {"routes"},
-    "successions": {"known", "address", "lease", "contradictions"},
-    "terms": {"role", "recognise"},
+    "successions": {"known", "address", "lease", "contradictions", "highest_epoch"},
+    "terms": {"role", "recognise", "current"},
     "tables": {"all"},
     "grants": {"of"},
     "files": {"all"},
@@ -38,8 +38,10 @@ _WRITES = {
     "bootstraps": (),
     "sending": (),
 }
-#: Calls that do nothing when they are repeated.
-_REPEATED = {"successions.keep_address", "successions.keep_lease"}
+#: Calls that change nothing, and whose answers are not remembered.
+_ASKED = {"landing.coverage", "sending.held", "replay.pending", "time.announced", "files.at_peer", "files.progress"}
+#: Calls that do nothing when they are repeated, and the only read that they change.
+_REPEATED = {"successions.keep_address": "address", "successions.keep_lease": "lease"}
 
 
 class Answers:
@@ -64,12 +66,15 @@ class Answers:
         self.epochs: dict[Any, int] = {}
         self.is_first = True
 
-    def changed(self, part: str) -> None:
-        """A call of a part has written."""
+    def changed(self, part: str, only: str = "") -> None:
+        """A call of a part has written, of which ``only`` one read depends."""
         self.is_first = False
+        if only:
+            self.read[part] = {key: answer for key, answer in self.read[part].items() if key[0] != only}
+            return
         for each in _WRITES.get(part, _READS):
             self.read[each].clear()
-        if part in ("successions", "landing"):
+        if part == "successions":
             self.epochs.clear()
 
 
@@ -110,19 +115,22 @@ def _answer(known: Answers, part: str, method: str, real: Callable[..., Any], *a
                 known.first[part][key] = known.read[part][key]
         answer = known.read[part][key]
         return list(answer) if isinstance(answer, list) else answer
+    if f"{part}.{method}" in _ASKED:
+        return real(*args, **named)
     if method == "keep_epoch":
         source, epoch = args
         if known.epochs.get(source, -1) < epoch:
             known.epochs[source] = real(*args)
+            known.read["successions"].pop(("highest_epoch", ()), None)
             known.is_first = False
         return known.epochs[source]
-    is_once = f"{part}.{method}" in _REPEATED
-    if is_once and key in known.done:
+    only = _REPEATED.get(f"{part}.{method}", "")
+    if only and key in known.done:
         return None
     try:
         answer = real(*args, **named)
     finally:
-        known.changed(part)
-    if is_once:
+        known.changed(part, only)
+    if only:
         known.done.add(key)
     return answer
