@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from peer.receive.divergence import quarantine_diverged
+from peer.receive.divergence import DivergedFrames, quarantine_diverged
 from peer.receive.landing_queue import Item, LandingQueue, Turns
 from peer.receive.limits import LandingLimits
 from peer.receive.open_files import OpenFiles
@@ -64,6 +64,7 @@ class Landing:
         self.turns = Turns(max(2, (os.cpu_count() or 1) // 2))
         self._queue = LandingQueue(limits.queue_bytes_max, limits.group_delay_s)
         self._open = OpenFiles(ledger, files, limits, self.received)
+        self._diverged = DivergedFrames(ledger)
         self._failure: BaseException | None = None
         self._swept_s = 0.0
         self._thread = threading.Thread(target=self._run, name="landing", daemon=True)
@@ -175,6 +176,9 @@ class Landing:
         if full:
             item.refuse(Reason.DISK_FULL, full, "Free disk space there, or let its replay catch up")
             return False
+        if arrival.frames and (diverged := self._diverged.refusal(arrival.data.file.cluster.name)):
+            item.refuse(Reason.DISK_FULL, diverged, "Find out which is right, then: walship quarantine discard")
+            return False
         crowded = self.room.crowding.get(arrival.data.file.cluster.name)
         if crowded and arrival.frames:
             item.refuse(Reason.DISK_FULL, crowded, "Let its replay catch up")
@@ -269,6 +273,7 @@ class Landing:
         frame = item.arrival.frames[at]
         content = memoryview(item.arrival.data.frames)[frame.begin : frame.end]
         now = time.time_ns() // 1000
+        self._diverged.note(item.arrival.data.file.cluster.name)
         quarantine_diverged(self._ledger, self._files, self._quarantine_directory, divergence, content, now)
 
     def _answer_repeated(self, item: Item) -> None:
@@ -302,6 +307,7 @@ class Landing:
             return
         self._swept_s = now
         self.refused.save()
+        self._diverged.recount()
         self.room.shortage(between_groups=True)
         self._open.close_idle()
         self._open.close_abandoned()

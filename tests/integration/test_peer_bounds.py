@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from peer.receive import definitions, inbound_stream, open_files, room
+from peer.receive import definitions, divergence, inbound_stream, open_files, room
 from peer.receive.receiver import Receiver
+from peer.repair.quarantine_actions import discard
 from replication.core.definition.schema import SchemaVersion
 from replication.core.grants import Grant
 from replication.errors import PeerRefusedError
@@ -216,3 +217,29 @@ def test_a_caller_whose_streams_are_refused_is_answered_one_at_a_time_and_others
         for thread in threads:
             thread.join()
         assert len(ended) == 6
+
+
+def test_a_sender_of_second_histories_fills_no_quarantine_and_goes_on_once_a_person_has_looked(
+    both: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(divergence, "_KEPT_MAX", 3)
+    east, north = both()
+    with east.west.receiver() as receiver:
+        session = east.ship(receiver)
+        assert isinstance(answer(session, east.data(256, east.ends[2])), Ack)
+        reasons = []
+        for number in range(90, 97):
+            forgery = forged(east, sequence=3)  # its hash of the frame before is that of the first
+            reply = refused(session, sent(east, forgery, number))
+            reasons.append(reply.reason)
+        assert reasons == [Reason.DIVERGENCE] * 3 + [Reason.DISK_FULL] * 4
+        ledger = east.west.ledger
+        assert len(ledger.replay.quarantined()) == 3
+        lands(north, receiver)
+        for record in ledger.replay.quarantined():
+            discard(ledger, record)
+
+        def lands_again() -> bool:
+            return isinstance(answer(session, sent(east, forged(east, sequence=400), 99)), Ack)
+
+        wait_until(lands_again, what="the sender to be taken again")
