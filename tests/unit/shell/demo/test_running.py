@@ -44,7 +44,7 @@ class _Site:
 
 def _made(monkeypatch: pytest.MonkeyPatch) -> list[_Site]:
     sites = [_Site(), _Site()]
-    monkeypatch.setattr("shell.demo.running.make_sites", lambda folder, names, spark, standby: sites)
+    monkeypatch.setattr("shell.demo.running.make_sites", lambda folder, names, spark, standby, jobs: sites)
     return sites
 
 
