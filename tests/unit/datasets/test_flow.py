@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,7 +133,8 @@ def test_a_limit_is_heeded_and_one_in_a_file_may_change_meanwhile(
             (tmp_path / "limit").write_text("off")
             return False
 
-    monkeypatch.setattr("replication.datasets.copying.throttle.time.monotonic", lambda: clock[0])
+    told = SimpleNamespace(monotonic=lambda: clock[0], localtime=time.localtime)
+    monkeypatch.setattr("replication.datasets.copying.throttle.time", told)
     (tmp_path / "limit").write_text("1000")
     throttle = CopyThrottle(CurrentRate(f"@{tmp_path}/limit"), Waited())
     throttle.take(5000)
