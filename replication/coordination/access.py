@@ -81,9 +81,11 @@ def keep_access(data_dir: Path, root: str, cluster: str, keep: Callable[[str], s
     kept = keep(known.credential if known else f"{cluster}:{secrets.token_hex(32)}")
     if known is None or known.credential != kept:
         file = data_dir / FILE_NAME
+        made = data_dir / f".{FILE_NAME}.{secrets.token_hex(4)}"
         try:
-            create_private(file)
-            file.write_text(f"{kept}\n", encoding="utf-8")
+            create_private(made)
+            made.write_text(f"{kept}\n", encoding="utf-8")
+            made.replace(file)  # whole at once: roles that start together read it
         except OSError as error:
             raise ConfigError(f"{file} cannot be written: {error.strerror}", "Check the directory") from None
     name, _, password = kept.partition(":")
