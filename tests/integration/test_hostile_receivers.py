@@ -109,6 +109,7 @@ def test_replies_to_what_was_never_sent_end_the_stream_and_take_little() -> None
         (wire.encode_reply(Ack(FileId(EAST, "h0", 1), tuple((n * 4, n * 4 + 1) for n in range(100_000)))), "more than"),
         (b"\xff" * 50, "cannot be read"),
     ],
+    ids=["opening", "ack", "garbage"],
 )
 def test_a_second_opening_or_an_ack_without_measure_ends_the_stream(second: bytes, said: str) -> None:
     with answering(lambda _: iter((OPENED, second))) as link:
