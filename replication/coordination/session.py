@@ -285,11 +285,15 @@ class Coordination:
 
     def _create(self, path: str, content: bytes) -> str | None:
         _check_size(path, content)
-        return self._tree.create(path, content)
+        created = self._tree.create(path, content)
+        self._known.forget(path)
+        return created
 
     def _set(self, path: str, content: bytes, version: int) -> int | None:
         _check_size(path, content)
-        return self._tree.set(path, content, version)
+        written = self._tree.set(path, content, version)
+        self._known.forget(path)
+        return written
 
     def _no_cluster(self) -> CoordinationError:
         return CoordinationError(f"there is no cluster at {self.paths.root}", "Start it: walship up --config FILE")

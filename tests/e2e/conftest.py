@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import threading
 import time
@@ -71,6 +72,18 @@ def processes_below(top: int) -> dict[int, str]:
     return {pid: line for pid, _, line in rows if pid in below - {top}}
 
 
+def _can_write(config: Config) -> bool:
+    if config.shares_ledger:
+        return True
+    with contextlib.closing(sqlite3.connect(config.data_dir / "ledger.db", timeout=1.0)) as ledger:
+        try:
+            ledger.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        ledger.rollback()
+    return True
+
+
 class Site(Launched):
     """One cluster, run by ``walship up`` in a process of its own."""
 
@@ -113,6 +126,10 @@ class Site(Launched):
         state = self.state(role)
         assert state is not None, f"{self.name} has no {role}"
         os.kill(state.pid, signal.SIGSTOP)
+        while not _can_write(self.config):  # it was stopped in a transaction
+            os.kill(state.pid, signal.SIGCONT)
+            time.sleep(0.05)
+            os.kill(state.pid, signal.SIGSTOP)
         try:
             yield
         finally:

@@ -210,6 +210,9 @@ class _Contacts:
     def locate(self, name: str) -> Peer:
         return next(peer for peer in self._world.east.ledger.rules.peers() if peer.name == name)
 
+    def has_link(self, peer: Peer) -> bool:
+        return False
+
     @contextlib.contextmanager
     def kept_link(self, peer: Peer) -> Iterator[_Link]:
         yield _Link(self._world)

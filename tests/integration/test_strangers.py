@@ -71,7 +71,7 @@ def test_a_certificate_of_the_authority_grants_nothing(west: Site, receiver: Rec
 def test_a_stranger_learns_no_more_than_who_is_there(west: Site, receiver: Receiver) -> None:
     with calling(receiver.port, "west", PRINTER, AUTHORITY.issue("printer")) as link:
         found = link.describe()
-    assert (found.cluster, found.replicated, found.peers) == (west.cluster, {}, {})
+    assert (found.cluster, found.granted, found.peers) == (west.cluster, (), {})
 
 
 def test_a_certificate_lets_nobody_call_in_anothers_name(west: Site, receiver: Receiver) -> None:

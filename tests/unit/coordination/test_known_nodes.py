@@ -79,3 +79,17 @@ def test_what_is_known_does_not_outlive_the_connection_or_the_session(ensemble: 
         assert here.public().receivers == ("a:1",)
         here.publish(Public(EAST, "1.0", ("b:2",)))
         assert other.public().receivers == ("b:2",)
+
+
+def test_what_this_process_wrote_is_read_at_once_however_late_the_watch(
+    ensemble: MemoryEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connected(ensemble) as here:
+        real = here._tree.get
+        monkeypatch.setattr(here._tree, "get", lambda path, watch=None: real(path))
+        version = -1
+        for address in ("a:1", "b:2"):
+            here.publish(Public(EAST, "1.0", (address,)))
+            assert here.public().receivers == (address,)
+            version = here.set_assignment("h0", address.encode(), version)
+            assert here.assignments()["h0"].content == address.encode()
