@@ -111,7 +111,8 @@ def test_a_server_starts_from_an_archive_of_its_classes_or_despite_a_useless_one
     archive.write_bytes(b"nothing of Java's" * 10_000)
     with EmbeddedZookeeper(tmp_path / "despite", 0) as server:
         assert server.alive()
-    assert (tmp_path / "despite" / "server.log").read_bytes() == b""
+    said = (tmp_path / "despite" / "server.log").read_text().splitlines()
+    assert not [line for line in said if line.startswith(("[", "OpenJDK", "Java"))], "nothing from the JVM itself"
 
 
 def test_a_port_that_is_taken_is_named_in_one_clear_line(tmp_path: Path) -> None:
