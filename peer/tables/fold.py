@@ -210,8 +210,9 @@ def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, where: st
         name, is_bytes = DUCKDB.name(column.name), pa.types.is_binary(column.type)
         if not pa.types.is_primitive(column.type):
             sizes.append(f"coalesce({f'octet_length({name})' if is_bytes else f'strlen({name}::varchar)'}, 0)")
-    ((size,),) = connection.execute(f"select sum({' + '.join(sizes)}) from changes where {where}").fetchall()
-    return (size or 0) <= _DRIVER_BYTES
+    sums = ", ".join(f"sum({size})" for size in sizes)  # one sum of all would be too deep for DuckDB in a wide table
+    (found,) = connection.execute(f"select {sums} from changes where {where}").fetchall()
+    return sum(size or 0 for size in found) <= _DRIVER_BYTES
 
 
 def _merge_here(connection: duckdb.DuckDBPyConnection, merge: MergeQuery, where: str, late: bool) -> _Merged:

@@ -92,3 +92,15 @@ def test_few_rows_of_many_bytes_make_a_large_fold(
         assert merge_changes(site.tables, spec, site.wal.now) is not None
         assert site.tables.query(f"select 1 from {site.tables.ref(spec.name)}").num_rows == count
     assert large == [spec]
+
+
+@pytest.mark.parametrize("warehouse", ["memory"], indirect=True)
+def test_a_table_of_more_columns_than_duckdb_nests_expressions_is_folded(site: Site) -> None:
+    columns = [("k", pa.string())] + [(f"v{at}", pa.string()) for at in range(1_100)]
+    spec = site.table(keyed(f"{site.warehouse.namespace}.columns", pa.schema(columns)))
+    row = {name: "x" for name, _ in columns}
+    site.wal.upsert(spec, [row])
+    site.wal.register(closed=site.wal.now)
+    settle(site.replayer())
+    assert merge_changes(site.tables, spec, site.wal.now) is not None
+    assert site.tables.query(f"select v1099 from {site.tables.ref(spec.name)}").to_pylist() == [{"v1099": "x"}]
