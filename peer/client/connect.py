@@ -72,7 +72,8 @@ def connect(
             check_worker(cluster.coordination, cluster.config.cluster.host)
         except ReplicationError as error:
             cluster.close()
-            error.hint += f"{'. ' if error.hint else ''}To read only: connect(…, for_writing=False)"
+            end = " " if error.hint.endswith("?") else ". " if error.hint else ""
+            error.hint += f"{end}To read only: connect(…, for_writing=False)"
             raise
     return cluster
 

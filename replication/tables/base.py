@@ -27,6 +27,7 @@ def open_duckdb() -> duckdb.DuckDBPyConnection:
     """Open a DuckDB in memory, configured to merge changes into existing rows."""
     connection = duckdb.connect(":memory:", config={"threads": 2, "preserve_insertion_order": False})
     connection.execute("set timezone = 'UTC'")
+    connection.execute("set enable_progress_bar = false")  # DuckDB would print one on standard output under python -c
     # DuckDB then hashes the second side of a join, here always the changes, even if it estimates that as the larger.
     connection.execute("set disabled_optimizers = 'build_side_probe_side'")
     return connection
