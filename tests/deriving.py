@@ -16,6 +16,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
 from replication.core.rows.batch import LogBatch
 from replication.ledger.base import Derivation
+from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.replaying import TableSite
 
@@ -42,7 +43,11 @@ class DerivingSite(TableSite):
         """A writer, opened when first asked for."""
         if self._writer is None:
             self._writer = Writer(
-                self.ledger, self.coordination, str(self.config.wal_dir), "h0", self.config.writer, files=self.files
+                self.ledger,
+                self.coordination,
+                Place(str(self.config.wal_dir), "h0"),
+                self.config.writer,
+                files=self.files,
             )
             self._stack.callback(self._writer.close)
         return self._writer

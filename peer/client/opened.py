@@ -83,6 +83,7 @@ class OpenedParts:
     @property
     def writer(self) -> Writer:
         """Appends to the cluster's tables."""
+        from replication.writer.wal.wal_series import Place
         from replication.writer.writer import Writer
 
         self._check_process()
@@ -90,11 +91,11 @@ class OpenedParts:
             if self._writer is None:
                 self._check()
                 config = self._config
-                place = str(config.wal_dir), config.cluster.host
+                place = Place(str(config.wal_dir), config.cluster.host)
                 from peer.client.granter import lease_terms  # deferred, with Arrow: who only reads needs no lease
 
                 lease = lease_terms(config, self._ledger)
-                self._writer = Writer(self._ledger, self.coordination, *place, config.writer, lease=lease)
+                self._writer = Writer(self._ledger, self.coordination, place, config.writer, lease=lease)
             return self._writer
 
     @property

@@ -23,6 +23,7 @@ from replication.ledger.base import Derivation, Ledger
 from replication.retries import Retries
 from replication.tables.base import Catalog
 from replication.writer.wal.registration import LeaseTerms
+from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 
 POLL_S = 0.3
@@ -166,8 +167,8 @@ class DeriveRole:
         config = self._config
         with self._lock:
             if self._writer is None:
-                place = str(config.wal_dir), config.cluster.host
-                self._writer = Writer(self._ledger, self._coordination, *place, config.writer, lease=self._lease())
+                place = Place(str(config.wal_dir), config.cluster.host)
+                self._writer = Writer(self._ledger, self._coordination, place, config.writer, lease=self._lease())
             return self._writer
 
     def _drop_writer(self) -> None:

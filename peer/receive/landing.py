@@ -45,6 +45,7 @@ class Landing:
         registered: called after frames were registered.
 
     Attributes:
+        host: this host's slot.
         received: registered ranges, as far as they are remembered.
         room: free space on this host.
         refused: counts of refused messages, for ``status``.
@@ -57,6 +58,7 @@ class Landing:
         self._ledger = ledger
         self._registered = registered
         self._files = files
+        self.host = limits.host
         self._quarantine_directory = limits.quarantine_directory
         self.received = Received(ledger)
         self.room = LandingRoom(ledger, limits)

@@ -8,8 +8,7 @@ import threading
 from peer.grants.rights import CallerRights
 from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
-from peer.receive.range_reads import RangeReads
-from peer.receive.reception import Reception
+from peer.receive.reception import Reception, SeenCluster
 from peer.verify.conversation import Conversations
 from replication import __version__, log
 from replication.config import Config
@@ -17,7 +16,6 @@ from replication.coordination.base import Public, RoleRead, keeps_tables
 from replication.coordination.membership import Membership
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
-from replication.core.roles import RoleState
 from replication.errors import CoordinationError, StorageError
 from replication.files.base import AppendFile
 from replication.files.boot import boot_id
@@ -48,38 +46,23 @@ class Receiver:
         self._files = LocalFiles()
         self._member: Membership | None = None
         self._lock = self._take_lock()
-        landing = LandingLimits(
-            directory=str(config.landing_dir),
-            quarantine_directory=str(config.data_dir / "quarantine"),
-            host=config.cluster.host,
-            boot=boot_id(),
-            disk_free_min_bytes=config.receiver.disk_free_min_bytes,
-            waiting_bytes_max=config.receiver.landing_bytes_max,
-            file_bytes_max=config.writer.wal_bytes_max,
-            group_delay_s=config.receiver.group_delay_s,
-        )
-        directory = str(config.wal_dir)
-        self._notifiers = [Notifier(directory, process) for process in Listening]
-        self._landing = Landing(ledger, self._files, landing, self._notify)
-        self._role = RoleState()
-        self._keeps_tables = True  # until ZooKeeper has no host that replays
+        self._notifiers = [Notifier(str(config.wal_dir), process) for process in Listening]
+        self._landing = Landing(ledger, self._files, _limits(config), self._notify)
+        self._seen = SeenCluster()
         self._conversations = Conversations(config)
         self._reception = Reception(
             ledger,
             self._landing,
-            lambda: self._role,
-            config.receiver.message_bytes_max,
-            config.receiver.commit_ahead_max_s,
-            lambda: self._keeps_tables,
+            self._seen,
+            config.receiver,
             self._conversations.begin,
-            RangeReads(ledger, config.cluster.host),
             CallerRights(
                 ledger,
                 allow_plaintext=config.tls.allow_plaintext,
                 accept=config.receiver.accept,
                 denied=DeniedCertificates(config.tls.deny),
             ),
-            directory,
+            str(config.wal_dir),
             Takeover(ledger, coordination),
         )
         try:
@@ -141,7 +124,7 @@ class Receiver:
                 self._member = self._coordination.enrol(MemberKind.RECEIVERS, self._config.cluster.host, fields)
             members = self._coordination.members(MemberKind.RECEIVERS)
             addresses = tuple(sorted(str(m.fields["address"]) for m in members if "address" in m.fields))
-            self._keeps_tables = keeps_tables(self._coordination.hosts())
+            self._seen.keeps_tables = keeps_tables(self._coordination.hosts())
             public = self._coordination.public()
             self._coordination.publish(Public(public.cluster, __version__, addresses))
         except CoordinationError as error:
@@ -165,7 +148,7 @@ class Receiver:
             notifier.notify()
 
     def _on_role(self, read: RoleRead) -> None:
-        self._role = read.state
+        self._seen.role = read.state
 
     def _take_lock(self) -> AppendFile:
         run = str(self._config.run_dir)
@@ -181,3 +164,16 @@ class Receiver:
             lock.close()
             raise
         return lock
+
+
+def _limits(config: Config) -> LandingLimits:
+    return LandingLimits(
+        directory=str(config.landing_dir),
+        quarantine_directory=str(config.data_dir / "quarantine"),
+        host=config.cluster.host,
+        boot=boot_id(),
+        disk_free_min_bytes=config.receiver.disk_free_min_bytes,
+        waiting_bytes_max=config.receiver.landing_bytes_max,
+        file_bytes_max=config.writer.wal_bytes_max,
+        group_delay_s=config.receiver.group_delay_s,
+    )

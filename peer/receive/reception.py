@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from weakref import WeakSet
 
 from peer.grants.rights import CallerRights, check_own
@@ -49,33 +49,48 @@ from replication.link.base import (
     id_clash,
 )
 from replication.roles.takeover import Takeover
+from replication.settings import ReceiverSection
 
 _SETTLE_S, _WAIT_MAX_S, _WAITS_MAX = 1.0, 1.0, 16  # each wait has a thread of the server
+_UNKNOWN, _DEFAULTS = RoleState(), ReceiverSection()
 _log = log.get(__name__)
 
 
+@dataclass(slots=True)
+class SeenCluster:
+    """What ZooKeeper said last about this cluster. The receiver writes it; a watch may lag behind."""
+
+    role: RoleState = _UNKNOWN
+    keeps_tables: bool = True
+
+
 class Reception:
-    """Implements ``ReceiverService`` with a ledger and a landing. Safe for threads."""
+    """Implements ``ReceiverService`` with a ledger and a landing. Safe for threads.
+
+    Args:
+        seen: this cluster's role, and whether it keeps tables.
+        settings: limits of messages and commit times.
+        answer: begins a comparison of tables; None where tables cannot be compared.
+        rights: what callers may do.
+        wal_directory: where the processes of this host notify each other.
+        takeover: makes this cluster ACTIVE; None where it cannot become so.
+    """
 
     def __init__(
         self,
         ledger: Ledger,
         landing: Landing,
-        role: Callable[[], RoleState],
-        message_bytes_max: int = 8 << 20,
-        commit_ahead_max_s: float = 86_400.0,
-        keeps_tables: Callable[[], bool] = lambda: True,
+        seen: SeenCluster,
+        settings: ReceiverSection = _DEFAULTS,
         answer: Callable[[Grant], Conversation] | None = None,
-        reads: RangeReads | None = None,
         rights: CallerRights | None = None,
         wal_directory: str = "",
         takeover: Takeover | None = None,
     ) -> None:
         self._ledger, self._landing = ledger, landing
-        self._role = role
-        self._keeps_tables = keeps_tables
+        self._seen = seen
         self._answer = answer
-        self._reads = reads or RangeReads(ledger, "")
+        self._reads = RangeReads(ledger, landing.host)
         self._rights = rights or CallerRights(ledger)
         self._successions = SuccessionDoor(ledger, self._rights, takeover)
         self._wal_directory = wal_directory
@@ -84,7 +99,7 @@ class Reception:
         self._streams: WeakSet[InboundStream] = WeakSet()
         self._definitions = Definitions(ledger)
         self._routes = Routes(ledger, self._definitions)
-        self._admission = Admission(ledger, self._definitions, message_bytes_max, commit_ahead_max_s)
+        self._admission = Admission(ledger, self._definitions, settings.message_bytes_max, settings.commit_ahead_max_s)
         self._scopes: WeakSet[StreamScope] = WeakSet()
 
     def refresh(self) -> None:
@@ -105,7 +120,7 @@ class Reception:
 
     def describe(self, caller: Caller) -> Description:
         """Describe this cluster: id, version and role; also its peers, to callers with a grant."""
-        role = max(self._role(), self._ledger.terms.role(), key=lambda state: state.epoch)  # a watch may lag behind
+        role = max(self._seen.role, self._ledger.terms.role(), key=lambda state: state.epoch)
         grant, own = self._rights.find(caller), (self._ledger.cluster, __version__, role.role.value, role.epoch)
         if caller.cluster != self._ledger.cluster and grant is None:
             return Description(*own)
@@ -134,7 +149,7 @@ class Reception:
         """Return how far each of the caller's files is applied here, and what is left of files that lost bytes."""
         check_own(caller, [file.cluster for file in files])
         lost = self._ledger.salvage.losses(files)  # read first: a loss in between may shorten the applied prefix
-        applied = self._ledger.landing.applied_prefix(files, keeps_tables=self._keeps_tables())
+        applied = self._ledger.landing.applied_prefix(files, keeps_tables=self._seen.keeps_tables)
         found = {}
         for file, end in applied.items():
             losses, there = lost.get(file, (0, Ranges.of((FILE_HEADER_BYTES, end))))
@@ -243,7 +258,7 @@ class Reception:
     def compare(self, source: ClusterId, expected: ClusterId, caller: Caller) -> Conversation:
         """Begin a comparison of tables with the caller."""
         self._check_caller(source, expected, caller)
-        if self._answer is None or not self._keeps_tables():
+        if self._answer is None or not self._seen.keeps_tables:
             raise Refusal(
                 Reason.NOT_READY,
                 f"{self._ledger.cluster.name} keeps no tables to compare with",

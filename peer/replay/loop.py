@@ -89,44 +89,57 @@ def replay_until(
     host, directory = config.cluster.host, str(config.wal_dir)
     keep_free = config.receiver.disk_free_min_bytes
     bootstraps = BootstrapKeeper(tables, ledger, LocalFiles(), host, directory, boot_id(), keep_free)
-    done = threading.Event()
     lost: list[EngineLostError] = []
-
-    def again(turn: Callable[[Callable[[], bool]], None], name: str, pause_s: Callable[[], float]) -> threading.Thread:
-        def run() -> None:
-            while not done.wait(pause_s()):
-                try:
-                    turn(done.is_set)
-                except EngineLostError as error:
-                    lost.append(error)
-                    return
-                except CoordinationError as error:
-                    _log.warning("turn_postponed", turn=name, reason=str(error))
-
-        return threading.Thread(target=run, name=name)
-
     epoch = ledger.replay.raise_epoch()
     context = ReplayContext(ledger, tables, quarantine, epoch, scratch=config.run_dir / "bootstraps")
     replayer = Replayer(context, watch)
-    threads = [
-        again(housekeeping.turn, "housekeeping", lambda: 1.0),
-        again(bootstraps.turn, "bootstraps", bootstraps.pause_s),
+    idle_s = config.replay.interval_s if config.shares_ledger else _IDLE_S  # other hosts do not notify this one
+    turns = [
+        _Repeated("housekeeping", housekeeping.turn, lambda: 1.0),
+        _Repeated("bootstraps", bootstraps.turn, bootstraps.pause_s),
     ]
-    for thread in threads:
-        thread.start()
-    try:
+    with closing(replayer), _threads(turns, lost):
         ready()
-        idle_s = config.replay.interval_s if config.shares_ledger else _IDLE_S  # other hosts do not notify this one
         with closing(NotificationListener(directory, Listening.REPLAY)) as listener:
             rounds = _Rounds(replayer, housekeeping, bootstraps, context, Pauses(listener, stop, idle_s))
             rounds.run(stop, lost, config.replay.interval_s, host)
+    if lost:
+        raise lost[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """What a thread does again and again, each time after a pause. ``turn`` ends early once its argument says so."""
+
+    name: str
+    turn: Callable[[Callable[[], bool]], None]
+    pause_s: Callable[[], float]
+
+
+@contextmanager
+def _threads(turns: list[_Repeated], lost: list[EngineLostError]) -> Iterator[None]:
+    """Run each of ``turns`` in a thread, joined at the end. One that loses the engine stops, and adds to ``lost``."""
+    done = threading.Event()
+
+    def run(each: _Repeated) -> None:
+        while not done.wait(each.pause_s()):
+            try:
+                each.turn(done.is_set)
+            except EngineLostError as error:
+                lost.append(error)
+                return
+            except CoordinationError as error:
+                _log.warning("turn_postponed", turn=each.name, reason=str(error))
+
+    threads = [threading.Thread(target=run, args=(each,), name=each.name) for each in turns]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
     finally:
         done.set()
         for thread in threads:
             thread.join()
-        replayer.close()
-    if lost:
-        raise lost[0]
 
 
 class _Rounds:

@@ -58,21 +58,7 @@ class LinkServer:
             maximum_concurrent_rpcs=calls_max,
             interceptors=(check,),
         )
-        unary, both = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        handlers = {
-            "Ship": both(servicer.Ship),
-            "Describe": unary(servicer.Describe),
-            "GetSchema": unary(servicer.GetSchema),
-            "GetTable": unary(servicer.GetTable),
-            "Progress": unary(servicer.Progress),
-            "Reached": unary(servicer.Reached),
-            "OpenRoute": unary(servicer.OpenRoute),
-            "TakeOver": unary(servicer.TakeOver),
-            "GetSuccessions": unary(servicer.GetSuccessions),
-            "Compare": both(servicer.Compare),
-            "Read": grpc.unary_stream_rpc_method_handler(servicer.Read),
-        }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(channel.SERVICE, handlers),))
+        self._server.add_generic_rpc_handlers((_handlers(servicer),))
         try:
             if tls is None:
                 self.port = self._server.add_insecure_port(listen)
@@ -95,6 +81,24 @@ class LinkServer:
         """End all streams and join the threads."""
         self._server.stop(grace_s).wait()
         self._threads.shutdown()
+
+
+def _handlers(servicer: LinkServicer) -> grpc.GenericRpcHandler:
+    unary, both = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+    handlers = {
+        "Ship": both(servicer.Ship),
+        "Describe": unary(servicer.Describe),
+        "GetSchema": unary(servicer.GetSchema),
+        "GetTable": unary(servicer.GetTable),
+        "Progress": unary(servicer.Progress),
+        "Reached": unary(servicer.Reached),
+        "OpenRoute": unary(servicer.OpenRoute),
+        "TakeOver": unary(servicer.TakeOver),
+        "GetSuccessions": unary(servicer.GetSuccessions),
+        "Compare": both(servicer.Compare),
+        "Read": grpc.unary_stream_rpc_method_handler(servicer.Read),
+    }
+    return grpc.method_handlers_generic_handler(channel.SERVICE, handlers)
 
 
 def _connections_max() -> int:

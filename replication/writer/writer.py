@@ -28,7 +28,6 @@ from replication.core.rows.input import copied, sliced
 from replication.core.rows.mutation import Mutation, cells_of, check_history
 from replication.errors import ReplicationError, RequestError, SchemaError, StorageError
 from replication.files.base import Files
-from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.ledger.base import Ledger
 from replication.settings import WriterSection
@@ -41,7 +40,7 @@ from replication.writer.wal.batch_ids import BatchIds, IdempotentBatch, check_ba
 from replication.writer.wal.commit_clock import CommitClock
 from replication.writer.wal.registration import LeaseTerms, WriterRegistration
 from replication.writer.wal.times import DEFAULT_TIMES, WriterTimes
-from replication.writer.wal.wal_series import WalSeries
+from replication.writer.wal.wal_series import Place, WalSeries
 
 SMALL_ROWS = 64
 SMALL_BYTES = 64 << 10
@@ -58,8 +57,7 @@ class Writer:
     half-way, the frames written so far stay. With a batch id, repeating it adds only the missing rows.
 
     Args:
-        directory: the directory of the WALs.
-        host: this host's slot.
+        place: the directory of this host's WALs, and its slot.
         settings: sizes, ages and time-outs.
         times: the clock and the intervals.
         lease: for how long a role is confirmed, and by whom; ``settings.lease_s``, and ZooKeeper alone, by default.
@@ -73,22 +71,20 @@ class Writer:
         self,
         ledger: Ledger,
         coordination: Coordination,
-        directory: str,
-        host: str,
+        place: Place,
         settings: WriterSection,
         *,
         files: Files | None = None,
-        boot: str | None = None,
         times: WriterTimes = DEFAULT_TIMES,
         lease: LeaseTerms | None = None,
     ) -> None:
-        files, boot = files or LocalFiles(), boot or boot_id()
+        files = files or LocalFiles()
         self._timeout_s = settings.append_timeout_s
         self._codec = codec = _CODECS[settings.codec]
         lease = lease or LeaseTerms(settings.lease_s)
-        registration = WriterRegistration(ledger, coordination, files, directory, host, boot, lease)
+        registration = WriterRegistration(ledger, coordination, files, place, lease)
         self._registration = registration
-        self._clock = clock = CommitClock(ledger, host, registration.floor, times.now)
+        self._clock = clock = CommitClock(ledger, place.host, registration.floor, times.now)
         try:
             sizes = (settings.wal_bytes_max, settings.wal_age_max_s)
             series = WalSeries(ledger, files, registration.place, registration, clock, *sizes, times)

@@ -37,6 +37,7 @@ from replication.tables.spark.iceberg import IcebergTables
 from replication.tables.spark.session import open_session
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
+from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.bench.measure import SCHEMA
 
@@ -71,7 +72,9 @@ class Alone:
     def write(self, spec: TableSpec, rows: pa.Table) -> None:
         """Write and register rows; nothing of them is pending with the writer, and closed time is past them."""
         config = self.config
-        with Writer(self.ledger, self.coordination, str(config.wal_dir), config.cluster.host, config.writer) as writer:
+        with Writer(
+            self.ledger, self.coordination, Place(str(config.wal_dir), config.cluster.host), config.writer
+        ) as writer:
             for batch in rows.to_batches(_BATCH):
                 writer.upsert(spec, batch)
         files = HostFiles(self.ledger, LocalFiles(), config.cluster.host, str(config.wal_dir))

@@ -15,6 +15,7 @@ from peer.replay.housekeeping import Housekeeping
 from replication.files.local import LocalFiles
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
+from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.bench.alone import Alone, alone, note_closed
 from tests.bench.measure import QUICK, Figure, at_most, seeded_rows
@@ -55,7 +56,9 @@ def _commit_all(east: Alone) -> tuple[list[float], int]:
     files = HostFiles(east.ledger, LocalFiles(), config.cluster.host, str(config.wal_dir))
     registrar = Registrar(east.ledger, files)
     with (
-        Writer(east.ledger, east.coordination, str(config.wal_dir), config.cluster.host, config.writer) as writer,
+        Writer(
+            east.ledger, east.coordination, Place(str(config.wal_dir), config.cluster.host), config.writer
+        ) as writer,
         _Housekept(east),
     ):
         for number, batch in enumerate(rows):

@@ -33,6 +33,7 @@ from replication.files.base import Buffer
 from replication.files.local import LocalFile
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.settings import WriterSection
+from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.bench.measure import (
     PAIRS,
@@ -210,6 +211,6 @@ def _writer() -> Iterator[tuple[Writer, TableSpec, Path]]:
         with MemoryEnsemble().connect("/walship/east") as coordination:
             coordination.establish(cluster, "0")
             coordination.enrol(MemberKind.WORKERS, "h0", {})
-            with Writer(ledger, coordination, f"{folder}/wal", "h0", WriterSection()) as writer:
+            with Writer(ledger, coordination, Place(f"{folder}/wal", "h0"), WriterSection()) as writer:
                 yield writer, spec, Path(folder)
         ledger.close()

@@ -30,6 +30,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.ledger.base import PatternRule, Peer
+from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.bench.arrivals import paced, sleep_until
 from tests.bench.clusters import until
@@ -118,7 +119,7 @@ def _fan(folder: Path, tables: int) -> Iterator[_Fan]:
             receivers.append(receiver.pid)
         site.coordination.enrol(MemberKind.WORKERS, site.config.cluster.host, {})
         config = site.config
-        writer = Writer(site.ledger, site.coordination, str(config.wal_dir), config.cluster.host, config.writer)
+        writer = Writer(site.ledger, site.coordination, Place(str(config.wal_dir), config.cluster.host), config.writer)
         yield _Fan(site, folder, stack.enter_context(writer), specs, ports, receivers[0])
 
 

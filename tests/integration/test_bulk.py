@@ -38,6 +38,7 @@ from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.sender import Sender
 from replication.worker.ship.throttle import Throttle
 from replication.writer.importing.importer import Imported
+from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.bench.shipping_process import started
 from tests.integration.test_shipping import frames_of, provenances, sequences
@@ -83,7 +84,9 @@ class World:
         """Import at east, whose worker runs; what became of it, and its WAL, registered."""
         config = self.east.config
         wait_until(lambda: self.east.coordination.members(MemberKind.WORKERS), what="the worker to be a member")
-        with Writer(self.east.ledger, self.east.coordination, str(config.wal_dir), "h0", config.writer) as writer:
+        with Writer(
+            self.east.ledger, self.east.coordination, Place(str(config.wal_dir), "h0"), config.writer
+        ) as writer:
             done = writer.import_file(self.spec, path, "", lambda _: None)
         assert done.position is not None
         (file,) = done.position.ends

@@ -10,9 +10,8 @@ import pytest
 
 from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
-from peer.receive.reception import Reception
+from peer.receive.reception import Reception, SeenCluster
 from replication.core.coverage import Ranges
-from replication.core.roles import RoleState
 from replication.errors import CoordinationError, CorruptFrameError, LedgerBusyError, TransferError
 from replication.link.memory import LinkFaults, MemoryLink
 from replication.worker.files.host_files import Source
@@ -75,7 +74,7 @@ def test_everything_lands_once_whatever_the_link_does(tmp_path: Path, seed: int)
         wal.append(spec, rows(n * 10, 10))
     landing = landing_of(west)
     landing.start()
-    reception = Reception(west.ledger, landing, RoleState)
+    reception = Reception(west.ledger, landing, SeenCluster())
     faults = LinkFaults(seed, lose=0.1, lose_reply=0.1, repeat=0.2, reorder=0.2, flip=0.05, cut_after=7)
     link = MemoryLink(reception, faults)
     failures = ship_until_there(east, west, wal, link)
@@ -110,7 +109,7 @@ def test_a_ledger_that_fails_for_a_while_loses_nothing(tmp_path: Path, monkeypat
     monkeypatch.setattr(west.ledger.registration, "register", failing)
     landing = landing_of(west)
     landing.start()
-    ship_until_there(east, west, wal, MemoryLink(Reception(west.ledger, landing, RoleState)))
+    ship_until_there(east, west, wal, MemoryLink(Reception(west.ledger, landing, SeenCluster())))
     landing.stop()
     (coverage,) = west.ledger.landing.coverage().values()
     assert coverage.spans == ((0, 20),)

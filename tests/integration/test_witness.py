@@ -17,6 +17,7 @@ from replication.coordination.embedded import EmbeddedZookeeper
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, LeaseLostError, ReadOnlyClusterError, ReplicationError
 from replication.settings import WriterSection
+from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.unit.writer.site import DIRECTORY, EAST, Site
 from tests.waiting import wait_until
@@ -40,8 +41,8 @@ def test_a_witness_that_is_cut_off_stops_writes_and_one_that_knows_of_a_successo
     config = Config.model_validate({"cluster": {"name": "east"}, "writer": {"lease_s": 3}, "failover": failover})
     site = Site()
     terms = lease_terms(config, site.ledger)
-    place = DIRECTORY, "h0", WriterSection(append_timeout_s=20)
-    with Writer(site.ledger, site.coordination, *place, files=site.files, boot=site.boot, lease=terms) as writer:
+    place = Place(DIRECTORY, "h0", site.boot), WriterSection(append_timeout_s=20)
+    with Writer(site.ledger, site.coordination, *place, files=site.files, lease=terms) as writer:
         acked = list[int]()
 
         def refused(key: int, kind: tuple[type[ReplicationError], ...]) -> bool:

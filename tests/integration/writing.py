@@ -26,6 +26,7 @@ from replication.core.position import Position
 from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.settings import WriterSection
+from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 
 CLUSTER = ClusterId("east", UUID(int=9))
@@ -48,7 +49,7 @@ def connect(directory: str, ledger: Ledger, ensemble: MemoryEnsemble, **settings
     coordination.establish(CLUSTER, "0")
     coordination.enrol(MemberKind.WORKERS, "h0", {})
     chosen = WriterSection.model_validate({"wal_bytes_max": 1 << 20, **settings})
-    return Writer(ledger, coordination, f"{directory}/wal", "h0", chosen)
+    return Writer(ledger, coordination, Place(f"{directory}/wal", "h0"), chosen)
 
 
 def batch(begin: int, count: int = BATCH_ROWS) -> pa.Table:

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
-from peer.receive.reception import Reception
+from peer.receive.reception import Reception, SeenCluster
 from replication.core.coverage import Ranges
 from replication.core.frame import scan
-from replication.core.roles import RoleState
 from replication.ledger.base import FileKind, Peer
 from replication.link.memory import MemoryLink
 from replication.worker.files.host_files import HostFiles
@@ -50,7 +49,7 @@ class Node:
         self.landing = Landing(self.site.ledger, self.site.files, limits)
         self.landing.start()
         stack.callback(self.landing.stop)
-        self.link = MemoryLink(Reception(self.site.ledger, self.landing, RoleState))
+        self.link = MemoryLink(Reception(self.site.ledger, self.landing, SeenCluster()))
         self.files = HostFiles(self.site.ledger, self.site.files, "h0", str(self.site.config.wal_dir))
         stack.callback(self.files.close)
         self.registrar = Registrar(self.site.ledger, self.files)

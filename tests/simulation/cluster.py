@@ -16,12 +16,11 @@ import pyarrow as pa
 
 from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
-from peer.receive.reception import Reception
+from peer.receive.reception import Reception, SeenCluster
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES, Codec, check_payload, scan
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.roles import RoleState
 from replication.core.rows.batch import EncodedBatch
 from replication.core.rows.convert import upserts_from_arrow
 from replication.core.shipping.chunk import Assignment
@@ -197,7 +196,7 @@ class Cluster:
             )
             self.landing = SteppedLanding(self.ledger, self.receiver_files, limits)
             self.landing.recover()
-            self.reception = Reception(self.ledger, self.landing, RoleState)
+            self.reception = Reception(self.ledger, self.landing, SeenCluster())
         self.receiver_files.sync_failures = 0.02 * self.trouble
         self.landing.step()
 

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from replication import log
@@ -80,6 +80,7 @@ class WriterRegistration:
     """A registered writer and the thread that renews its lease; ``close`` joins it.
 
     Args:
+        place: where the writer's WALs are; ``self.place`` also has the id that the writer gets.
         clock_ns: CLOCK_BOOTTIME in nanoseconds, which includes the time that the machine sleeps.
 
     Raises:
@@ -92,9 +93,7 @@ class WriterRegistration:
         ledger: Ledger,
         coordination: Coordination,
         files: Files,
-        directory: str,
-        host: str,
-        boot: str,
+        place: Place,
         lease: LeaseTerms,
         clock_ns: Callable[[], int] = boottime_ns,
     ) -> None:
@@ -103,17 +102,19 @@ class WriterRegistration:
         self._files = files
         self._terms, self._lease_s = lease, lease.lease_s
         self._clock_ns = clock_ns
-        check_worker(coordination, host)
+        check_worker(coordination, place.host)
         started = clock_ns()
         self._state = coordination.role().state
         if self._state.role is not Role.ACTIVE:
             raise standby_refusal(ledger, "it takes no writers")
         self._lease: Lease | None = Lease.begin(self._state, started, lease.lease_s)
-        self.place = Place(directory, host, boot, f"{host}-{os.getpid()}-{uuid4().hex[:8]}")
+        self.place = replace(place, writer=f"{place.host}-{os.getpid()}-{uuid4().hex[:8]}")
         self._guard = threading.Lock()
         self._lock_file = self._hold_lock()
         try:
-            entry = ledger.time.register_writer(self.place.writer, host, os.getpid(), boot, self._state.epoch)
+            entry = ledger.time.register_writer(
+                self.place.writer, place.host, os.getpid(), place.boot, self._state.epoch
+            )
             self.floor = entry.closed
             self._member = coordination.enrol(MemberKind.WRITERS, self.place.writer, self._fields())
             self._confirm_enrolled()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from replication import log
@@ -22,6 +22,7 @@ from replication.errors import (
     StorageError,
 )
 from replication.files.base import Files
+from replication.files.boot import boot_id
 from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.retries import next_ask_s
 from replication.writer.wal.commit_clock import CommitClock
@@ -44,12 +45,12 @@ class WriterLease(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The writer, host and boot that WALs belong to, and their directory."""
+    """The directory of a host's WALs, and the host slot, boot and writer that they belong to."""
 
     directory: str
     host: str
-    boot: str
-    writer: str
+    boot: str = field(default_factory=boot_id)
+    writer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

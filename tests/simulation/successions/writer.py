@@ -15,7 +15,7 @@ from replication.writer.wal.commit_clock import CommitClock
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.recovery import recover_writers
 from replication.writer.wal.registration import WriterRegistration
-from replication.writer.wal.wal_series import WalSeries
+from replication.writer.wal.wal_series import Place, WalSeries
 from tests.simulation.successions.frames import Acked, Stored, claim
 from tests.simulation.successions.granting import lease_terms
 
@@ -71,16 +71,15 @@ class Writer:
     def _start(self) -> Process:
         session = self._site.session()
         try:
-            place, terms = (DIRECTORY, HOST, "boot"), lease_terms(self._site)
-            registration = WriterRegistration(self._site.ledger, session, self.files, *place, terms, self._site.boot_ns)
+            place, terms = Place(DIRECTORY, HOST, "boot"), lease_terms(self._site)
+            registration = WriterRegistration(self._site.ledger, session, self.files, place, terms, self._site.boot_ns)
         except BaseException:
             session.close()
             raise
         clock = CommitClock(
             self._site.ledger, HOST, registration.floor, self._site.wall_us, lambda: self._site.world.now_us / 1e6
         )
-        place = registration.place
-        series = WalSeries(self._site.ledger, self.files, place, registration, clock, WAL_BYTES, 1e9)
+        series = WalSeries(self._site.ledger, self.files, registration.place, registration, clock, WAL_BYTES, 1e9)
         self.process = Process(session, registration, series)
         self._site.world.did("writer")
         return self.process

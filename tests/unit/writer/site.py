@@ -28,6 +28,7 @@ from replication.settings import WriterSection
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.recovery import Recovered, recover_writers
 from replication.writer.wal.times import DEFAULT_TIMES, WriterTimes
+from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.waiting import wait_until
 
@@ -86,11 +87,9 @@ class Site:
         return Writer(
             self.ledger,
             self.coordination,
-            DIRECTORY,
-            "h0",
+            Place(DIRECTORY, "h0", self.boot),
             chosen,
             files=self.files,
-            boot=self.boot,
             times=times,
         )
 

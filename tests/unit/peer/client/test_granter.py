@@ -29,6 +29,7 @@ from replication.ledger.base import Ledger, Peer
 from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import AskedLease
 from replication.writer.wal.registration import LeaseTerms, WriterRegistration
+from replication.writer.wal.wal_series import Place
 from tests.unit.writer.site import DIRECTORY, EAST, Site
 
 WEST = ClusterId("west", UUID(int=2))
@@ -80,7 +81,7 @@ def test_a_writer_that_its_peer_does_not_confirm_stops_acking_when_the_lease_run
     there, now = There(site.ledger, west), [1_000_000_000]
     terms = LeaseTerms(10.0, granter(there).newest_succession, "ZooKeeper and peer west")
     held = WriterRegistration(
-        site.ledger, site.coordination, site.files, DIRECTORY, "h0", "boot-1", terms, lambda: now[0]
+        site.ledger, site.coordination, site.files, Place(DIRECTORY, "h0", "boot-1"), terms, lambda: now[0]
     )
     there.is_up = False
     with pytest.raises(CoordinationError, match=r"peer west does not confirm .* west cannot be reached"):
@@ -115,7 +116,7 @@ def test_a_writer_whose_peer_or_witness_is_cut_off_from_the_start_is_refused(sit
     ):
         lease = LeaseTerms(10.0, terms.newest_succession)
         with pytest.raises(CoordinationError, match=f'{who} does not confirm that east may .* lease = "own"'):
-            WriterRegistration(site.ledger, site.coordination, site.files, DIRECTORY, "h0", "b", lease)
+            WriterRegistration(site.ledger, site.coordination, site.files, Place(DIRECTORY, "h0", "b"), lease)
 
 
 def test_a_peer_that_was_lost_need_not_confirm_until_it_has_answered_again(site: Site, west: MemoryLedger) -> None:

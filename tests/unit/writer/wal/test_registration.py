@@ -17,6 +17,7 @@ from replication.core.succession import Succession
 from replication.errors import CoordinationError, LeaseLostError, NoWorkerError, ReadOnlyClusterError, ReplicationError
 from replication.ledger.base import Peer
 from replication.writer.wal.registration import LeaseTerms, WriterRegistration
+from replication.writer.wal.wal_series import Place
 from tests.unit.writer.site import DIRECTORY, EAST, Site
 from tests.waiting import wait_until
 
@@ -103,7 +104,9 @@ class Ticking:
 
 def registration(site: Site, clock: Ticking, lease_s: float = 10.0) -> WriterRegistration:
     terms = LeaseTerms(lease_s)
-    return WriterRegistration(site.ledger, site.coordination, site.files, DIRECTORY, "h0", site.boot, terms, clock)
+    return WriterRegistration(
+        site.ledger, site.coordination, site.files, Place(DIRECTORY, "h0", site.boot), terms, clock
+    )
 
 
 def test_the_lease_counts_from_the_start_of_the_last_confirmed_read(site: Site) -> None:
