@@ -59,7 +59,8 @@ def write(
         str,
         typer.Argument(
             metavar="FILE",
-            help=r"A CSV, Parquet, Arrow, ORC or JSON lines file; - is standard input. Binary values: \xNN, \\.",
+            help=r"A CSV, Parquet, Arrow, ORC or JSON lines file; - is standard input. Binary values: \xNN, \\. In CSV,"
+            " an empty field, NULL and NA are NULL unless quoted.",
         ),
     ],
     form: Annotated[

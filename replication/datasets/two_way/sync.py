@@ -140,6 +140,8 @@ class TwoWaySync:
             assert a is not None and b is not None
             if a.size == b.size and self._digest(0, a) == self._digest(1, b):
                 state.change({a.path: Agreed(SideState.of(a), SideState.of(b))}, ())
+                result.actions += Counter({SyncAction.NOTHING.value: 1})
+                result.actions -= Counter({SyncAction.COMPARE.value: 1})  # drops it at zero
             else:
                 result.conflicts.append(self._keep_both(state, a, b))
             progress.moved(max(a.size, b.size))

@@ -104,6 +104,13 @@ def test_a_folder_that_became_a_link_removes_nothing_on_the_other_side(pair: Pat
     assert read_tree(pair / "b") == {"x/1": b"1", "x/2": b"2", "y/3": b"3"}
 
 
+def test_files_that_were_the_same_on_both_sides_before_the_first_run_are_no_change(tmp_path: Path) -> None:
+    for side in "ab":
+        write_tree(tmp_path / side, {"x": b"same"})
+    write_tree(tmp_path / "b", {"y": b"1"})
+    assert sync(tmp_path).actions == {"same": 1, "copied to the first": 1}
+
+
 def test_killed_after_any_change_the_next_run_has_every_version_on_both_sides(tmp_path: Path) -> None:
     for changes in range(200):
         at = tmp_path / f"{changes}"
