@@ -50,19 +50,6 @@ Raise or log, never both. Programmer mistakes are assertions.
 from __future__ import annotations
 
 
-def one_line(error: BaseException, chars_max: int = 500) -> str:
-    """A library's error as one line; of a Java error the message and its causes, without the stack."""
-    cause = getattr(error, "orig", None)  # SQLAlchemy adds the statement and its values
-    error = cause if isinstance(cause, BaseException) else error
-    return f"{type(error).__name__}: {message_line(error)}"[:chars_max]
-
-
-def message_line(error: BaseException) -> str:
-    """An error's message as one line."""
-    lines = (line.strip().removeprefix(": ") for line in str(error).splitlines())
-    return " ".join(line for line in lines if line and not line.startswith(("at ", "... ")))
-
-
 class ReplicationError(Exception):
     """Root of the tree.
 
@@ -282,13 +269,7 @@ class ClosedFileError(StorageError):
 
 
 class StepFailedError(ReplicationError):
-    """A step of a commit sequence failed; the sequence is kept and can be resumed.
-
-    Args:
-        what: what failed.
-        number: the step's place in the sequence, from 0.
-        cause: the step's own error.
-    """
+    """Step ``number`` (from 0) of a commit sequence failed by ``cause``; the sequence is kept and can be resumed."""
 
     exit_code = 11
 
@@ -382,13 +363,7 @@ class HookError(ReplayError):
 
 
 class PoisonFrameError(ReplayError):
-    """A frame that cannot be decoded.
-
-    Args:
-        path: the file it lies in.
-        begin: where it starts there, in bytes.
-        reason: why it cannot be decoded.
-    """
+    """The frame that begins at offset ``begin`` of a file cannot be decoded, for the ``reason`` given."""
 
     def __init__(self, path: str, begin: int, reason: str) -> None:
         super().__init__(
@@ -405,12 +380,7 @@ class PoisonFrameError(ReplayError):
 
 
 class HostAwayError(ReplayError):
-    """Files of another host of this cluster cannot be read now.
-
-    Args:
-        host: its slot.
-        reason: why not.
-    """
+    """Files of another host of this cluster, named by its slot, cannot be read now."""
 
     retryable = True
 

@@ -16,7 +16,8 @@ from typing import Annotated, Any, cast
 import typer
 
 from replication import __version__, log
-from replication.errors import ConfigError, NoSpaceError, ReplicationError, one_line
+from replication.error_text import one_line
+from replication.errors import ConfigError, NoSpaceError, ReplicationError
 from shell.cli.find import FoundCluster
 from shell.cli.help import Sections
 from shell.cli.interrupting import INTERRUPTED, leave, leave_now, say

@@ -15,7 +15,8 @@ from uuid import UUID
 from peer.bootstrap.export import export
 from peer.bootstrap.room import DiskRoom
 from replication import log
-from replication.errors import EngineLostError, ReplicationError, RequestError, one_line
+from replication.error_text import one_line
+from replication.errors import EngineLostError, ReplicationError, RequestError
 from replication.files.base import Files
 from replication.ledger.base import Bootstrap, Ledger
 from replication.ledger.changes import LedgerChanges

@@ -18,7 +18,8 @@ from replication.config import Config
 from replication.coordination.paths import Election, MemberKind
 from replication.coordination.session import Coordination
 from replication.core.position import Position
-from replication.errors import CoordinationError, ReplicationError, WaitTimeoutError, one_line
+from replication.error_text import one_line
+from replication.errors import CoordinationError, ReplicationError, WaitTimeoutError
 from replication.ledger.base import Derivation, Ledger
 from replication.retries import Retries
 from replication.tables.base import Catalog

@@ -24,7 +24,8 @@ from pathlib import Path
 from peer.drill.changes import split_statements
 from peer.drill.fork import ForkTables
 from peer.drill.session import Answered, ForkSession
-from replication.errors import ReplicationError, RequestError, one_line
+from replication.error_text import one_line
+from replication.errors import ReplicationError, RequestError
 
 ROWS_SHOWN = 10
 _OUTPUT_SHOWN = 20_000

@@ -29,7 +29,8 @@ from peer.failover.role_change import RoleChange
 from peer.failover.switchover import SwitchoverPlan
 from replication import __version__, log
 from replication.core.roles import Role
-from replication.errors import ReplicationError, RequestError, one_line
+from replication.error_text import one_line
+from replication.errors import ReplicationError, RequestError
 from replication.files.owner import owner_name
 from replication.ledger.base import Drill
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog

@@ -16,7 +16,8 @@ from peer.drill.changes import TableChange, parse_change
 from peer.drill.fork import ForkedTable, ForkTables
 from peer.tables.read import query_result
 from replication.core.definition.choice import DEFAULT_NAMESPACE
-from replication.errors import RequestError, message_line
+from replication.error_text import message_line
+from replication.errors import RequestError
 from replication.tables.base import DUCKDB
 from replication.tables.layout import LATEST
 from replication.tables.pyiceberg.damage import refuse_unreadable

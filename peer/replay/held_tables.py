@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from replication import log
+from replication.error_text import one_line
 from replication.errors import (
     CommitConflictError,
     EngineLostError,
@@ -15,7 +16,6 @@ from replication.errors import (
     HostAwayError,
     ReplicationError,
     SupersededError,
-    one_line,
 )
 from replication.retries import exponential
 

@@ -16,7 +16,8 @@ from peer.tables.fold import Settled, fold
 from peer.tables.maintenance import Retention, drop_scratch, tidy, trim
 from replication import log
 from replication.core.definition.schema import TableSpec
-from replication.errors import CommitConflictError, EngineLostError, ReplicationError, one_line
+from replication.error_text import one_line
+from replication.errors import CommitConflictError, EngineLostError, ReplicationError
 from replication.ledger.base import Ledger
 from replication.ledger.changes import LedgerChanges
 from replication.settings import ReplaySection

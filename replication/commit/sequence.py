@@ -8,7 +8,8 @@ from typing import Any, Generic
 
 from replication.commit.leases import Leases
 from replication.commit.step import C, CommitStep, step_from_json, step_to_json
-from replication.errors import ReplicationError, SequenceHeldError, StepFailedError, one_line
+from replication.error_text import one_line
+from replication.errors import ReplicationError, SequenceHeldError, StepFailedError
 from replication.ledger.commit_steps import CommitStepStore, NewSequence, SequenceId, StoredSequence
 from replication.log import get
 

@@ -15,7 +15,8 @@ from replication.datasets.finders.recursive import OneDataset, RecursiveDataset,
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import Entry, EntryKind, Store
 from replication.datasets.stores.open import is_local, local_path, open_source, open_store
-from replication.errors import MissingFileError, ReplicationError, RequestError, StorageError, one_line
+from replication.error_text import one_line
+from replication.errors import MissingFileError, ReplicationError, RequestError, StorageError
 from replication.log import redact
 
 

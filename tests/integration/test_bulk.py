@@ -41,7 +41,7 @@ from replication.writer.importing.importer import Imported
 from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.bench.shipping_process import started
-from tests.integration.test_shipping import frames_of, provenances, sequences
+from tests.integration.shipping import frames_of, provenances, sequences
 from tests.sites import Site, table
 from tests.slow_route import slow_route
 from tests.waiting import wait_until

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from kazoo.client import KazooClient
@@ -19,124 +19,18 @@ from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.zookeeper import ZookeeperTree, connect
 from replication.core.coverage import Ranges
-from replication.core.ids import NIL_UUID, ClusterId, FileId
+from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.chunk import Assignment, Tail
-from replication.core.shipping.planner import FileView, Limits
-from replication.core.shipping.retention import RetentionPolicy
-from replication.errors import CoordinationError, RequestError, StaleTermError
+from replication.core.shipping.planner import Limits
+from replication.errors import CoordinationError
 from replication.files.local import LocalFiles
-from replication.ledger.base import Attempt, FileKind, FileRow, Ledger, Peer, Rule
+from replication.ledger.base import FileKind, FileRow, Ledger, Peer
 from replication.master.loop import HostDisk, Master, MasterTimes, read_public
+from tests.integration.master_ledger import EAST, SOUTH, WEST, Books
 from tests.waiting import wait_until
 
-EAST, WEST, SOUTH = (ClusterId(name, uuid4()) for name in ("east", "west", "south"))
 TIMES = MasterTimes(interval_s=0.05, retire_interval_s=0.0, orphan_interval_s=0.0, orphan_age_s=0.0, poll_s=0.2)
 LIMITS = Limits(range_bytes=1000, worker_grace_s=0.3)
-
-
-@dataclass
-class Books:
-    """As much of a ledger as a master uses, with hooks to have something happen at the worst moment."""
-
-    cluster: ClusterId = EAST
-    term: int = 0
-    defined: list[Peer] = field(default_factory=list)
-    rows: list[FileRow] = field(default_factory=list)
-    lacking: dict[tuple[FileId, str], Ranges] = field(default_factory=dict)
-    held: str = ""
-    told: Sending = field(default_factory=lambda: Sending())
-    after_raise: Callable[[], None] = lambda: None
-    on_rules: Callable[[], None] = lambda: None
-    assigned: Callable[[], dict[str, int]] = dict
-
-    @property
-    def terms(self) -> Books:
-        return self
-
-    @property
-    def rules(self) -> Rules:
-        return Rules(self)
-
-    @property
-    def files(self) -> Files:
-        return Files(self)
-
-    @property
-    def sending(self) -> Sending:
-        return self.told
-
-    def current(self) -> int:
-        return self.term
-
-    def raise_to_next(self) -> int:
-        self.term += 1
-        self.after_raise()
-        return self.term
-
-    def assign(self, host: str, term: int) -> None:
-        if term != self.term:
-            raise StaleTermError(f"term {term} is over")
-
-
-@dataclass
-class Sending:
-    """What ``status`` would show of why a peer gets nothing."""
-
-    reasons: dict[str, str] = field(default_factory=dict)
-
-    def attempted(self, peer: str, host: str, work: str, failures: int, next_at: int, at: int, error: str) -> None:
-        assert work == "plan" and bool(failures) == bool(error)
-        self.reasons[peer] = error
-
-    def attempts(self) -> list[Attempt]:
-        return [Attempt(peer, "", "plan", int(bool(why)), 1, 0, 0, why) for peer, why in self.reasons.items()]
-
-
-@dataclass
-class Rules:
-    books: Books
-
-    def all(self) -> list[Rule]:
-        hook, self.books.on_rules = self.books.on_rules, lambda: None
-        hook()
-        return [Rule(peer.name, NIL_UUID, "g", "t", 1) for peer in self.books.defined]
-
-    def peers(self) -> list[Peer]:
-        return self.books.defined
-
-    def settle(self, term: int) -> list[Rule]:
-        return []
-
-
-@dataclass
-class Files:
-    books: Books
-
-    def all(self, host: str | None = None, *, open_only: bool = False) -> list[FileRow]:
-        return [row for row in self.books.rows if host in (None, row.host)]
-
-    def failing(self) -> frozenset[str]:
-        return frozenset()
-
-    def lacking(self) -> list[FileView]:
-        found: dict[FileId, dict[str, Ranges]] = {}
-        for (file, peer), lacks in self.books.lacking.items():
-            found.setdefault(file, {})[peer] = lacks
-        return [
-            FileView(row.file, row.host, row.closed, row.needed, found[row.file])
-            for row in self.books.rows
-            if row.file in found
-        ]
-
-    def retirable(self, host: str, policy: RetentionPolicy) -> list[FileRow]:
-        return [row for row in self.books.rows if row.host == host and row.closed]
-
-    def retire(self, file: FileId, term: int, policy: RetentionPolicy) -> None:
-        if term != self.books.term:
-            raise StaleTermError(f"term {term} is over")
-        if self.books.held:
-            raise RequestError(self.books.held)
-        self.books.rows = [row for row in self.books.rows if row.file != file]
 
 
 @pytest.fixture

@@ -8,73 +8,19 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
-from replication.core.coverage import Ranges
-from replication.core.definition.schema import TableSpec
-from replication.core.frame import scan
 from replication.core.ids import NIL_UUID
 from replication.core.shipping.chunk import ChunkAssignment
-from replication.ledger.base import FileKind
 from replication.link.base import Data
 from replication.link.grpc_client import GrpcShipSession
 from replication.worker.files.reading import frame_start
 from replication.worker.ship.shipment import Shipment
 from tests.bench.shipping_process import started
-from tests.sites import Site, Wal, rows, table
+from tests.integration.shipping import World, frames_of, provenances, sequences, sequences_by_wal
+from tests.sites import Site, rows, table
 from tests.waiting import wait_until
-
-
-class World:
-    """East and west, a table that goes from east to west, and what is running."""
-
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.folder, self.stack = folder, stack
-        self.east, self.west = self.site("east"), self.site("west")
-        self.spec = table()
-        self.east.ledger.tables.create(self.spec)
-        self.east.send_to(self.west, self.spec)
-
-    def site(self, name: str) -> Site:
-        made = Site(self.folder, name, worker={"retry_min_s": 0.05, "retry_max_s": 0.5})
-        self.stack.callback(made.close)
-        return made
-
-    def run(self) -> None:
-        receiver = self.stack.enter_context(self.west.receiver())
-        self.stack.enter_context(self.east.worker())
-        self.east.assign(self.west.cluster, receiver.port)
-
-    def written(self, frames: int, width: int = 20) -> Wal:
-        """An OPEN WAL of so many frames of 50 rows."""
-        wal = self.east.wal()
-        for n in range(frames):
-            wal.append(self.spec, rows(n * 50, 50, width))
-        return wal
-
-    def arrived(self, wal: Wal) -> bool:
-        return any(
-            progress.file == wal.file and progress.shipped.contains(256, wal.length)
-            for progress in self.east.ledger.files.progress("west")
-        )
-
-
-def sequences(site: Site, spec: TableSpec | UUID) -> list[tuple[int, int]]:
-    uuid = spec if isinstance(spec, UUID) else spec.uuid
-    coverage = site.ledger.landing.coverage().items()
-    return list(Ranges.union_of(span for stream, ranges in coverage if stream.table == uuid for span in ranges).spans)
-
-
-def frames_of(site: Site, spec: TableSpec) -> list[tuple[str, int]]:
-    """(WAL, sequence) of every registered frame of a table in the landing files, duplicates included."""
-    found = []
-    for row in site.ledger.files.all():
-        if row.kind is FileKind.LANDING:
-            content = Path(row.path).read_bytes()[: row.length]
-            found += [(str(f.header.wal), f.header.sequence) for f in scan(content, 256) if f.header.table == spec.uuid]
-    return found
 
 
 @pytest.fixture
@@ -332,18 +278,6 @@ def test_nothing_loops_and_what_landed_goes_on_to_the_next_cluster(world: World)
     wait_until(lambda: any(wal.startswith("west") for wal in sequences_by_wal(world.east, world.spec)))
     assert all(wal.startswith("west") for wal, _ in frames_of(world.east, world.spec))
     wait_until(lambda: ("east", "west", "north") in provenances(north))
-
-
-def sequences_by_wal(site: Site, spec: TableSpec) -> dict[str, Ranges]:
-    return {str(s.wal): ranges for s, ranges in site.ledger.landing.coverage().items() if s.table == spec.uuid}
-
-
-def provenances(site: Site) -> set[tuple[str, ...]]:
-    found = set()
-    for row in site.ledger.files.all():
-        content = Path(row.path).read_bytes()[: row.length]
-        found |= {tuple(c.name for c in frame.provenance) for frame in scan(content, 256)}
-    return found
 
 
 def test_a_frozen_receiver_is_noticed_within_15_s_and_waited_for(world: World) -> None:

@@ -17,7 +17,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.shipping.chunk import ChunkAssignment
 from replication.link.base import Hello
 from replication.worker.files.reading import FrameReader
-from tests.integration.test_shipping import World, sequences, sequences_by_wal
+from tests.integration.shipping import World, sequences, sequences_by_wal
 from tests.sites import rows, table
 from tests.waiting import wait_until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy.exc
 
-from replication.errors import one_line
+from replication.error_text import one_line
 
 JAVA = """An error occurred while calling o72.sql.
 : org.apache.iceberg.jdbc.UncheckedSQLException: Failed to connect: jdbc:sqlite:catalog.db

@@ -16,7 +16,8 @@ from replication.core.definition.define import check_column_name
 from replication.core.definition.schema import TableSpec
 from replication.core.definition.types import storable_type
 from replication.core.ids import COUNT_END, check_name
-from replication.errors import FormatError, SchemaError, one_line
+from replication.error_text import one_line
+from replication.errors import FormatError, SchemaError
 
 _KINDS = ("typed", "cell")
 _TEXT_MAX = 4 << 20

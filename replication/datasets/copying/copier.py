@@ -27,7 +27,8 @@ from replication.datasets.copying.transfer import (
     copy_stream,
 )
 from replication.datasets.stores.base import Store, is_temporary
-from replication.errors import ChangedFileError, CopyError, one_line
+from replication.error_text import one_line
+from replication.errors import ChangedFileError, CopyError
 from replication.retries import exponential
 
 SMALL_BYTES_MAX = 4 << 20

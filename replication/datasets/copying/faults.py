@@ -7,7 +7,8 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from replication.errors import NoSpaceError, ReplicationError, StorageError, one_line
+from replication.error_text import one_line
+from replication.errors import NoSpaceError, ReplicationError, StorageError
 from replication.log import redact
 
 _DEFECTS = (

@@ -28,7 +28,8 @@ from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.copying.throttle import CopyThrottle, minute_of_day
 from replication.datasets.copying.transfer import Moved
 from replication.datasets.stores.base import Store
-from replication.errors import EngineLostError, RequestError, one_line
+from replication.error_text import one_line
+from replication.errors import EngineLostError, RequestError
 from replication.log import get, redact
 from replication.tables.spark.refusals import refusals
 from replication.tables.spark.session import open_session

@@ -12,7 +12,8 @@ from replication.datasets.finders.plugins import finder_of
 from replication.datasets.job import CopyJob
 from replication.datasets.publication.recording import RecordedDataset
 from replication.datasets.stores.open import open_source, open_store
-from replication.errors import LockedFileError, RequestError, one_line
+from replication.error_text import one_line
+from replication.errors import LockedFileError, RequestError
 
 
 def run_dataset(

@@ -15,7 +15,8 @@ from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.versions import TargetVersions, content_digest
 from replication.datasets.listing.walk import walk
 from replication.datasets.stores.base import Entry, EntryKind, Store
-from replication.errors import UnsafeNameError, one_line
+from replication.error_text import one_line
+from replication.errors import UnsafeNameError
 
 BATCH = 256
 

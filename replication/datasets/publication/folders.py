@@ -11,7 +11,7 @@ from replication.core.copying.names import RelativePath
 from replication.datasets.copying.faults import is_full
 from replication.datasets.publication.moves import MovedFolder, give
 from replication.datasets.stores.base import EntryKind, Store
-from replication.errors import one_line
+from replication.error_text import one_line
 
 _SYNCED_ONE_BY_ONE = 32
 

@@ -38,7 +38,8 @@ from replication.datasets.publication.steps import (
     registered_files,
 )
 from replication.datasets.stores.base import Store
-from replication.errors import CopyError, ReplicationError, StepFailedError, one_line
+from replication.error_text import one_line
+from replication.errors import CopyError, ReplicationError, StepFailedError
 from replication.ledger.commit_steps import CommitStepStore
 from replication.log import get
 

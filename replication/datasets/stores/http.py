@@ -15,7 +15,8 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.base import StoreTraits
 from replication.datasets.stores.drivers import Driver, WholeObject
-from replication.errors import RequestError, StorageError, one_line
+from replication.error_text import one_line
+from replication.errors import RequestError, StorageError
 
 _SECOND = 1_000_000_000
 _GONE = (404, 410)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from replication import log
-from replication.errors import ConfigError, ReplicationError, SparkMissingError, one_line
+from replication.error_text import one_line
+from replication.errors import ConfigError, ReplicationError, SparkMissingError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

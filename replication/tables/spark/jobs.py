@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from replication import log
-from replication.errors import EngineLostError, one_line
+from replication.error_text import one_line
+from replication.errors import EngineLostError
 from replication.tables.pyiceberg.local_io import sync_written
 from replication.tables.pyiceberg.write import THREADS, Outcome, WriteFiles
 from replication.tables.spark.application import Application

@@ -22,7 +22,8 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from replication.errors import ConfigError, CoordinationError, LedgerBusyError, message_line
+from replication.error_text import message_line
+from replication.errors import ConfigError, CoordinationError, LedgerBusyError
 from replication.ledger.sql.schema import tables as schema
 from replication.permissions import create_private, refuse_exposed
 

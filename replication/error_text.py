@@ -1,0 +1,16 @@
+"""Errors of libraries as one line, for messages and logs."""
+
+from __future__ import annotations
+
+
+def one_line(error: BaseException, chars_max: int = 500) -> str:
+    """A library's error as one line; of a Java error the message and its causes, without the stack."""
+    cause = getattr(error, "orig", None)  # SQLAlchemy adds the statement and its values
+    error = cause if isinstance(cause, BaseException) else error
+    return f"{type(error).__name__}: {message_line(error)}"[:chars_max]
+
+
+def message_line(error: BaseException) -> str:
+    """An error's message as one line."""
+    lines = (line.strip().removeprefix(": ") for line in str(error).splitlines())
+    return " ".join(line for line in lines if line and not line.startswith(("at ", "... ")))
