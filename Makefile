@@ -12,7 +12,7 @@ ARCHIVE := $(VENV)/.archive
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
 # Worker processes of a test run.
-JOBS ?= 3
+JOBS ?= 4
 TESTS := tests/e2e tests/unit tests/property tests/contract tests/integration tests/simulation
 PYTEST = $(BIN)/python -m pytest --durations=10
 EXTRAS := spark postgres demo s3 sftp timeline test dev

@@ -82,6 +82,17 @@ _SPARK = (
     "test_copy_spark.py",
 )
 
+#: The same, on another worker.
+_MORE_SPARK = (
+    "test_bootstrap_forgotten.py",
+    "test_fold_branch.py",
+    "test_large_folds.py",
+    "test_settled_folds.py",
+    "test_tables_on_disk.py",
+    "test_taking_over.py",
+    "test_upkeep.py",
+)
+
 
 #: Files whose tests start clusters of their own, one after another.
 _OWN_CLUSTERS = (
@@ -105,7 +116,7 @@ class Together(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         if file.startswith("tests/e2e/"):
             return "own clusters" if Path(file).name in _OWN_CLUSTERS else "clusters"
-        return "spark" if Path(file).name in _SPARK else file
+        return "spark" if Path(file).name in _SPARK else "more spark" if Path(file).name in _MORE_SPARK else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:

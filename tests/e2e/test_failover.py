@@ -134,7 +134,7 @@ def test_a_plan_says_what_would_be_done_and_changes_nothing(pair: Pair) -> None:
     assert roles(east, west) == before
 
 
-@pytest.mark.parametrize("decision", ["merge", "discard"])
+@pytest.mark.parametrize("decision", ["merge", pytest.param("discard", marks=pytest.mark.slow)])
 def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_decision(
     pair: Pair, decision: str
 ) -> None:  # scenarios 24 and 25

@@ -169,6 +169,7 @@ def test_the_same_query_can_be_run_in_spark(west, table):
     assert "nocolumn" in west.shell("sql", "--spark", f"select nocolumn from {table}", code=4)
 
 
+@pytest.mark.slow
 def test_a_spark_of_ones_own_shows_the_newest_rows(west, table):
     settings = west.json("sql", "--settings")
     assert "iceberg-spark-runtime" in settings.pop("spark.jars.packages")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from peer.frames.quarantine import Quarantine
 from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer, RoundResult
@@ -20,6 +22,11 @@ from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
 
 HOUR_US = 3_600_000_000
+
+#: What one execution of decoding shows, the other does: ``make test-all`` tries both.
+FOLDED = pytest.mark.parametrize(
+    "warehouse", ["memory", "spark", pytest.param("small", marks=pytest.mark.slow)], indirect=True
+)
 
 
 class Site:

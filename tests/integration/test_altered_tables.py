@@ -33,6 +33,7 @@ from replication.tables.base import Tables
 from replication.tables.layout import LATEST
 from replication.tables.memory import MemoryTables
 from tests.integration.conftest import Warehouse
+from tests.integration.replay_site import FOLDED
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import grouped, keyed
 from tests.versions import Version, append, shown
@@ -127,6 +128,7 @@ def test_frames_of_every_definition_become_rows_of_the_last_one(site: Site) -> N
     assert not site.ledger.replay.quarantined()
 
 
+@FOLDED
 def test_groups_keep_their_own_columns_and_versions_over_a_change(tmp_path: Path, warehouse: Warehouse) -> None:
     site = Site(tmp_path, warehouse, grouped(f"{warehouse.namespace}.g{uuid4().hex[:6]}"))
     first = site.spec
@@ -141,6 +143,7 @@ def test_groups_keep_their_own_columns_and_versions_over_a_change(tmp_path: Path
     assert site.rows() == [{"k": "x", "a": 2, "b": "two", "c": 0.5}]
 
 
+@FOLDED
 def test_a_group_added_later_has_versions_of_its_own_and_reads_need_not_wait(site: Site) -> None:
     first = site.spec
     site.put(first, {"k": "a", "v": 1, "note": "one"}, {"k": "b", "v": 2})
@@ -169,6 +172,7 @@ def test_a_group_added_later_has_versions_of_its_own_and_reads_need_not_wait(sit
     assert site.rows() == wanted[1:]
 
 
+@FOLDED
 def test_rows_that_are_too_old_are_shown_by_neither_execution_and_go_from_disk(site: Site) -> None:
     second, spec = 1_000_000, site.alter(lambda s: set_properties(s, {"max_age_s": "100"}, 1))
     site.wal.upsert(spec, [{"k": "a", "v": 1}, {"k": "b", "v": 1}], 10 * second)

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from peer.receive.receiver import Receiver
+from replication.core import succession
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import RoleState
@@ -129,14 +130,16 @@ def test_successions_of_one_origin_are_kept_up_to_a_bound(pair: Pair, monkeypatc
     assert (len(known.known().all), len(known.contradictions())) == (5, 5)
 
 
-def test_a_cut_grows_no_larger_than_can_be_read_again(pair: Pair) -> None:
+@pytest.mark.parametrize("share", [16, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_cut_grows_no_larger_than_can_be_read_again(pair: Pair, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a ledger cannot read again would break every process of the cluster."""
+    monkeypatch.setattr(succession, "_JSON_ITEMS_MAX", succession._JSON_ITEMS_MAX // share)
     file, table = FileId(pair.east.cluster, "h0", 1), pair.spec.uuid
     halves = []
     for half in range(2):
-        spans = Ranges.union_of((n * 4 + half * 2, n * 4 + half * 2 + 1) for n in range(800_000))
+        spans = Ranges.union_of((n * 4 + half * 2, n * 4 + half * 2 + 1) for n in range(800_000 // share))
         halves.append(replace(of_east(pair, 2, NORTH, planned=False), cut={StreamId(file, table, "default"): spans}))
-    with memory_below(900):
+    with memory_below(900 // share + 50):
         made = takeover.Takeover(pair.west.ledger, pair.west.coordination)
         made.learn(halves[0], pair.east.cluster)
         with pytest.raises(FormatError, match="more streams than a succession may"):

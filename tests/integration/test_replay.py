@@ -18,7 +18,7 @@ from replication.core.ids import ClusterId
 from replication.core.succession import Succession
 from replication.errors import ForeignMaintenanceError
 from replication.tables.layout import LATEST
-from tests.integration.replay_site import HOUR_US, Site, settle
+from tests.integration.replay_site import FOLDED, HOUR_US, Site, settle
 from tests.origin import OriginWal
 from tests.tables_made import SIMPLE, cell, grouped, keyed
 
@@ -169,6 +169,7 @@ def test_a_round_takes_a_bounded_number_of_bytes(site: Site) -> None:
     assert site.rows() == {"a": 2}
 
 
+@FOLDED
 def test_fold_takes_deletes_late_versions_and_groups(site: Site) -> None:
     groups = site.table(grouped(f"{site.warehouse.namespace}.g"))
     replayer = site.replayer()

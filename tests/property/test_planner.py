@@ -188,7 +188,7 @@ def the_same_snapshot_gives_the_same_plan_and_assignments_survive_their_bytes(ca
         assert Assignment.decode(assignment.encode()) == assignment
 
 
-@examples(200)
+@examples(100)
 @given(histories())
 def test_all_laws_hold_of_every_plan(snapshot: PlannerInput) -> None:
     case = Case.of(snapshot)

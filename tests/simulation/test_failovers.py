@@ -99,7 +99,7 @@ def seeds(number: int) -> list[int]:
     return [first + n for n in range(number)]  # each decision is taken in a third of them
 
 
-@pytest.mark.parametrize("number", [10, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("number", [6, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_what_a_failover_tells_to_be_lost_is_lost_row_for_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: None, number: int
 ) -> None:

@@ -2,7 +2,7 @@
 
 Messages are lost, repeated, late and damaged, ledgers busy or silent, disks fail to sync, processes and machines die.
 Then the trouble ends, and everything that was acknowledged must be claimed at every cluster, once, with the frames to
-show for it. ``WALSHIP_TEST_SIMULATION_S`` gives it more time than the 20 seconds of a usual run;
+show for it. ``WALSHIP_TEST_SIMULATION_S`` gives it more time than the 12 seconds of a usual run;
 ``WALSHIP_TEST_SIMULATION_SEED`` repeats a run.
 """
 
@@ -38,7 +38,7 @@ GRAPHS = {
 STEPS = 1000
 SETTLE_ROUNDS = 400
 _LONGER = "WALSHIP_TEST_SIMULATION_S"
-_RUN_S = float(os.environ.get(_LONGER, "20"))
+_RUN_S = float(os.environ.get(_LONGER, "12"))
 SEED = "WALSHIP_TEST_SIMULATION_SEED"
 _MODULES = ("worker.ship.shipment", "worker.ship.routes", "worker.ship.throttle")
 

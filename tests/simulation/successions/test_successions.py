@@ -17,7 +17,7 @@ from tests.simulation.successions.world import GRAPHS, World
 from tests.simulation.test_schedules import SEED, quiet, seeds
 
 __all__ = ["quiet"]
-_RUN_S = float(os.environ.get("WALSHIP_TEST_SIMULATION_S", "20"))
+_RUN_S = float(os.environ.get("WALSHIP_TEST_SIMULATION_S", "12"))
 _STEPS = 60
 
 
