@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from tests.e2e.commands import ROOT
-from tests.e2e.conftest import ROLES
+from tests.e2e.conftest import ROLES, plugged_in
 from tests.waiting import wait_until
 
 SCHEMA = "id long, text string"
@@ -167,7 +167,8 @@ def test_with_all_writers_dead_master_and_worker_bring_the_peer_up_to_the_last_a
     row, sending = wait_until(lags, timeout_s=90, what="status to show the lag of what was recovered")
     assert sending["state"] == "failing" and sending["last_error"] and row["state"] in ("failing", "behind")
     east.stop()
-    west.start()
+    with plugged_in():
+        west.start()
     west.await_roles()
     east.start("--roles", "master,worker")
     east.await_roles("zookeeper", "master", "worker")
@@ -184,7 +185,8 @@ def test_with_all_writers_dead_master_and_worker_bring_the_peer_up_to_the_last_a
                 raise
     finally:
         east.stop()
-        east.start()
+        with plugged_in():
+            east.start()
         east.await_roles()
     assert all(east.is_up(role) for role in ROLES) and Path(east.config.data_dir).exists()
 
