@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +46,22 @@ BatchIdOption = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """How the rows of a file are written, and what is waited for then."""
+
+    form: Annotated[
+        str, typer.Option("--format", metavar="csv|parquet|arrow|orc|json", help="Default: by the file's suffix.")
+    ] = ""
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the rows whose keys the file holds.")] = False
+    batch_id: BatchIdOption = None
+    wait_for: Annotated[
+        str | None, typer.Option("--wait", metavar="CLUSTER", help="Wait until the rows are at this cluster.")
+    ] = None
+    until: UntilOption = "visible"
+    timeout_s: Annotated[float, timeout_option("How long --wait waits.")] = 60.0
+
+
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
     add_verb(app, "write", write)
@@ -63,16 +80,7 @@ def write(
             " an empty field, NULL and NA are NULL unless quoted.",
         ),
     ],
-    form: Annotated[
-        str, typer.Option("--format", metavar="csv|parquet|arrow|orc|json", help="Default: by the file's suffix.")
-    ] = "",
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the rows whose keys the file holds.")] = False,
-    batch_id: BatchIdOption = None,
-    wait_for: Annotated[
-        str | None, typer.Option("--wait", metavar="CLUSTER", help="Wait until the rows are at this cluster.")
-    ] = None,
-    until: UntilOption = "visible",
-    timeout_s: Annotated[float, timeout_option("How long --wait waits.")] = 60.0,
+    options: RowOptions,
 ) -> None:
     """Write the rows of a file to a table; they are durable here when it returns."""
     from shell.cli.awaiting import Wait, check_wait, print_written  # deferred: only this verb writes
@@ -84,13 +92,15 @@ def write(
                 "write goes to the cluster itself, not to a drill's fork",
                 'In a probe: walship sql "insert into …", or walship.drill() in Python',
             )
-        check_wait(cluster, wait_for)
+        check_wait(cluster, options.wait_for)
         began = time.monotonic()
         spec = cluster.table(table)
-        written = write_file(cluster, spec, source, form, printer, delete=delete, batch_id=batch_id)
+        written = write_file(
+            cluster, spec, source, options.form, printer, delete=options.delete, batch_id=options.batch_id
+        )
         rows, position = written.rows, written.position
         took = time.monotonic() - began
-        verb = ("delete" if delete else "row") + ("" if rows == 1 else "s")
+        verb = ("delete" if options.delete else "row") + ("" if rows == 1 else "s")
         result = {
             "table": table,
             "rows": rows,
@@ -99,7 +109,8 @@ def write(
         }
         rate = rows / took if took else 0
         text = f"{rows:,} {verb} ({bytes_text(written.bytes)}) durable in {table} after {took:.1f} s, {rate:,.0f}/s"
-        print_written(cluster, printer, result, text, position, Wait(wait_for, until, timeout_s))
+        wait = Wait(options.wait_for, options.until, options.timeout_s)
+        print_written(cluster, printer, result, text, position, wait)
 
 
 def read(

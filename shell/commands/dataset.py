@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,10 +15,10 @@ import typer
 from replication.errors import CopyIncompleteError, ReplicationError, RequestError
 from shell.cli.help import Sections
 from shell.cli.invocation import Invocation, add_verb
-from shell.cli.render import moment_text
+from shell.cli.render import Printer, moment_text
 
 if TYPE_CHECKING:
-    from replication.datasets.declared.definitions import DatasetFile
+    from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
     from replication.datasets.declared.history import DatasetHistory
     from replication.datasets.declared.turns import DatasetTurns
 
@@ -27,6 +27,29 @@ FileOption = Annotated[
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see walship dataset list.")]
 _FILE = Path("datasets.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredOptions:
+    """What a dataset is declared with, beside its name and its stores."""
+
+    finder: Annotated[str, typer.Option("--finder", help="folder, glob, stream, manifest, table or a plugin.")] = (
+        "folder"
+    )
+    properties: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Of the finder.")] = None
+    options: Annotated[
+        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="Of walship copy: delete=true.")
+    ] = None
+    source_options: Annotated[
+        list[str] | None, typer.Option("--source-option", metavar="NAME=VALUE", help="Of the store: password=$NAME.")
+    ] = None
+    target_options: Annotated[
+        list[str] | None, typer.Option("--target-option", metavar="NAME=VALUE", help="Likewise.")
+    ] = None
+    priority: Annotated[int, typer.Option("--priority", help="Datasets with a higher one run first.")] = 0
+    after: Annotated[
+        str, typer.Option("--after", metavar="DATASET", help="With run --every: run when that one has changed.")
+    ] = ""
 
 
 def register(app: typer.Typer) -> None:
@@ -65,53 +88,52 @@ def add(
     name: NameArgument,
     source: Annotated[str, typer.Argument(metavar="SRC", help="A folder: a path, or a URL of any store.")],
     target: Annotated[str, typer.Argument(metavar="DST", help="Where it goes: likewise.")],
-    finder: Annotated[
-        str, typer.Option("--finder", help="folder, glob, stream, manifest, table or a plugin.")
-    ] = "folder",
-    properties: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Of the finder.")] = None,
-    options: Annotated[
-        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="Of walship copy: delete=true.")
-    ] = None,
-    source_options: Annotated[
-        list[str] | None, typer.Option("--source-option", metavar="NAME=VALUE", help="Of the store: password=$NAME.")
-    ] = None,
-    target_options: Annotated[
-        list[str] | None, typer.Option("--target-option", metavar="NAME=VALUE", help="Likewise.")
-    ] = None,
-    priority: Annotated[int, typer.Option("--priority", help="Datasets with a higher one run first.")] = 0,
-    after: Annotated[
-        str, typer.Option("--after", metavar="DATASET", help="With run --every: run when that one has changed.")
-    ] = "",
+    declared: DeclaredOptions,
     file: FileOption = _FILE,
 ) -> None:
     """Declare a dataset; both stores are asked whether they answer.
 
     If a cluster is named, the dataset's files are recorded on its timeline: see walship timeline list.
     """
-    from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile, resolved
-    from replication.datasets.finders.plugins import finder_of
-    from replication.datasets.request import at_root, is_missing
-    from replication.datasets.stores.open import absolute, open_store
+    from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
+    from replication.datasets.stores.open import absolute
     from shell.copying.recording import timeline_of
 
     source, target = absolute(source), absolute(target)
-    given = (_pairs(properties), _typed(options), _pairs(source_options), _pairs(target_options))
+    given = (
+        _pairs(declared.properties),
+        _typed(declared.options),
+        _pairs(declared.source_options),
+        _pairs(declared.target_options),
+    )
     timeline = timeline_of(invocation)
-    definition = DatasetDefinition(name, source, target, finder, *given, timeline, priority, after).check()
+    definition = DatasetDefinition(
+        name, source, target, declared.finder, *given, timeline, declared.priority, declared.after
+    ).check()
     if _configuration(definition.options).versions and not timeline:
         raise RequestError("versions are kept on a cluster's timeline, and no cluster is named", "Give --cluster")
-    with (
-        open_store(source, resolved(definition.source_options)) as origin,
-        open_store(target, resolved(definition.target_options)) as there,
-    ):
-        finder_of(finder)(origin, definition.properties)
-        at_root(there)
-        if is_missing(origin):
-            invocation.printer.note(f"there is nothing at {origin.url} yet")
-        if origin.traits.is_secure and not there.traits.is_secure:
-            invocation.printer.note(f"{there.url} is not encrypted on its way, and {origin.url} is")
+    _ask_stores(definition, invocation.printer)
     DatasetFile(file).add(definition)
     invocation.printer.value({"dataset": name, "file": str(file)}, f"dataset {name} is in {file}")
+
+
+def _ask_stores(definition: DatasetDefinition, printer: Printer) -> None:
+    """Open both stores and make the finder, so that what cannot work is refused before it is declared."""
+    from replication.datasets.declared.definitions import resolved
+    from replication.datasets.finders.plugins import finder_of
+    from replication.datasets.request import at_root, is_missing
+    from replication.datasets.stores.open import open_store
+
+    with (
+        open_store(definition.source, resolved(definition.source_options)) as origin,
+        open_store(definition.target, resolved(definition.target_options)) as there,
+    ):
+        finder_of(definition.finder)(origin, definition.properties)
+        at_root(there)
+        if is_missing(origin):
+            printer.note(f"there is nothing at {origin.url} yet")
+        if origin.traits.is_secure and not there.traits.is_secure:
+            printer.note(f"{there.url} is not encrypted on its way, and {origin.url} is")
 
 
 def list_(invocation: Invocation, file: FileOption = _FILE) -> None:

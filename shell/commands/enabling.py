@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from peer.client.pattern_rules import add_pattern_rule, end_pattern_rule, to_enable
 from replication.coordination.base import keeps_tables
 from replication.errors import ReplicationError, RequestError
 from replication.ledger.base import PatternRule
+from shell.cli.invocation import table_option, tables_option
 from shell.cli.render import Printer
-from shell.commands.bootstrap import room_for
+from shell.commands.bootstrap import WaitOption, room_for
 from shell.commands.operate import for_each
 from shell.status.peers import gap_text
 
@@ -22,6 +25,43 @@ if TYPE_CHECKING:
     from replication.ledger.base import Rule
 
 
+ExcludeOption = Annotated[
+    list[str] | None, tables_option("Leave out a table or pattern; may be repeated.", "--exclude")
+]
+GroupOption = Annotated[
+    list[str] | None, typer.Option("-lg", "--loc-group", metavar="GROUP", help="A locality group; may be repeated.")
+]
+AllGroupsOption = Annotated[
+    bool, typer.Option("--all-loc-groups", "-all-loc-groups", help="Every locality group. This is the default.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class EnableOptions:
+    """How tables are sent to a peer."""
+
+    group: GroupOption = None
+    all_loc_groups: AllGroupsOption = False
+    exclude: ExcludeOption = None
+    remote_table: Annotated[str, table_option("The table's name at the peer, if it differs.", "--remote-table")] = ""
+    with_properties: Annotated[
+        bool | None,
+        typer.Option(
+            "--with-properties/--without-properties",
+            help="Whether the peer's table takes the properties of this one. Default: with, or as before.",
+            show_default=False,
+        ),
+    ] = None
+    from_now: Annotated[bool, typer.Option("--from-now", help="Do not send the rows that the table has already.")] = (
+        False
+    )
+    bootstrap: Annotated[bool, typer.Option("--bootstrap", help="Send the rows that the table has already, too.")] = (
+        False
+    )
+    wait_s: WaitOption = 0.0
+    once: Annotated[bool, typer.Option("--once", help="Do not apply a pattern to tables that are made later.")] = False
+
+
 @dataclass(slots=True)
 class Enabling:
     """What is asked for, and the rules that are made of it.
@@ -29,22 +69,13 @@ class Enabling:
     Args:
         peer: where the tables go.
         groups: locality groups; all if empty.
-        excluded: names and patterns that are left out.
-        remote_table: the name at the peer; the same if empty.
-        from_now: accept that rows from before are not sent.
-        bootstrap: send rows from before, too.
-        with_properties: whether the peer's tables take the properties; None for yes, or as before.
     """
 
     cluster: Cluster
     printer: Printer
     peer: str
     groups: Sequence[str]
-    excluded: Sequence[str]
-    remote_table: str
-    from_now: bool
-    bootstrap: bool
-    with_properties: bool | None
+    options: EnableOptions
     made: list[Rule] = field(default_factory=list)
     room: BootstrapRoom | None = None
 
@@ -77,11 +108,12 @@ class Enabling:
         return names
 
     def _names(self, wanted: Sequence[str], patterns: Sequence[str]) -> list[str]:
-        anew = None if self.bootstrap else self.with_properties
-        names = to_enable(self.cluster.peering, wanted, self.excluded, self.peer, patterns, self.groups, anew)
-        if self.remote_table and len(names) > 1:
+        anew = None if self.options.bootstrap else self.options.with_properties
+        excluded = self.options.exclude or ()
+        names = to_enable(self.cluster.peering, wanted, excluded, self.peer, patterns, self.groups, anew)
+        if self.options.remote_table and len(names) > 1:
             raise RequestError(f"--remote-table names one table, not {len(names)}", "Enable them one at a time")
-        if names and self.bootstrap:  # all of them fit, or none begins
+        if names and self.options.bootstrap:  # all of them fit, or none begins
             self.room = room_for(self.cluster, self.printer, names, self.peer)
             self.room.check()
         return names
@@ -91,24 +123,24 @@ class Enabling:
             name,
             self.groups,
             self.peer,
-            self.remote_table,
-            from_now=self.from_now,
+            self.options.remote_table,
+            from_now=self.options.from_now,
             bootstrap_bytes=None if self.room is None else self.room.there_bytes,
-            with_properties=self.with_properties,
+            with_properties=self.options.with_properties,
             count_rows=self._count,
         )
         self.made.extend(rules)
         sent = ", ".join(rule.group for rule in rules)
         how = f"as {rules[0].remote_table}"
-        if self.with_properties is not None:
-            how += f", {'with' if self.with_properties else 'without'} its properties"
-        too = "; the rows it has follow, see walship status" if self.bootstrap else ""
+        if self.options.with_properties is not None:
+            how += f", {'with' if self.options.with_properties else 'without'} its properties"
+        too = "; the rows it has follow, see walship status" if self.options.bootstrap else ""
         self.printer.line(f"{name} (groups {sent}) goes to {self.peer} from now on, {how}{too}")
         for line in dict.fromkeys(gap_text(gap, self.peer) for rule in rules for gap in rule.gaps):
             self.printer.note(f"{name}: {line}")
 
     def _stand(self, pattern: str) -> PatternRule | None:
-        chosen = (tuple(self.excluded), tuple(self.groups), self.with_properties is not False)
+        chosen = (tuple(self.options.exclude or ()), tuple(self.groups), self.options.with_properties is not False)
         return add_pattern_rule(self.cluster.peering, PatternRule(self.peer, pattern, *chosen))
 
     def _restore(self, before: dict[str, PatternRule | None]) -> None:

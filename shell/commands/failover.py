@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +20,32 @@ if TYPE_CHECKING:
     from peer.failover.loss import Loss
 
 PlanOption = Annotated[bool, typer.Option("--plan", help="Show the steps, and what prevents them; change nothing.")]
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverOptions:
+    """What a failover is of, how much it may lose, and what it goes on in spite of."""
+
+    source: Annotated[
+        str, typer.Option("--from", metavar="CLUSTER", help="The cluster that is lost, if several send to this one.")
+    ] = ""
+    at: Annotated[
+        str,
+        typer.Option("--at", metavar="TIME", help="Open at an earlier time, such as 2026-01-31T12:00:00Z."),
+    ] = ""
+    all_landed: Annotated[
+        bool, typer.Option("--with-all-landed", help="Open with everything that landed, not at one consistent time.")
+    ] = False
+    plan: PlanOption = False
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    loss_under_s: Annotated[
+        float | None, timeout_option("Refuse if more than the last so many seconds are lost.", "--if-loss-under")
+    ] = None
+    force: Annotated[bool, typer.Option("--force", help="Also if the lost cluster answers.")] = False
+    incomplete: Annotated[
+        bool,
+        typer.Option("--incomplete", help="Also if a bootstrap is not complete; with all that landed."),
+    ] = False
 
 
 def register(app: typer.Typer) -> None:
@@ -79,35 +106,16 @@ def switchover(
 def failover(
     invocation: Invocation,
     to: Annotated[str, typer.Argument(metavar="CLUSTER", help="This cluster, which is to take writes.")],
-    source: Annotated[
-        str, typer.Option("--from", metavar="CLUSTER", help="The cluster that is lost, if several send to this one.")
-    ] = "",
-    at: Annotated[
-        str,
-        typer.Option("--at", metavar="TIME", help="Open at an earlier time, such as 2026-01-31T12:00:00Z."),
-    ] = "",
-    all_landed: Annotated[
-        bool, typer.Option("--with-all-landed", help="Open with everything that landed, not at one consistent time.")
-    ] = False,
-    plan: PlanOption = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    loss_under_s: Annotated[
-        float | None, timeout_option("Refuse if more than the last so many seconds are lost.", "--if-loss-under")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also if the lost cluster answers.")] = False,
-    incomplete: Annotated[
-        bool,
-        typer.Option("--incomplete", help="Also if a bootstrap is not complete; with all that landed."),
-    ] = False,
+    options: FailoverOptions,
 ) -> None:
     """Make this cluster ACTIVE in place of one that is lost; shows what would be lost, and asks."""
     from peer.failover import failover as failing
     from peer.failover.opening import CONSISTENT, EVERYTHING
     from peer.failover.role_change import RoleChange
 
-    if at and all_landed:
+    if options.at and options.all_landed:
         raise RequestError("--at and --with-all-landed exclude each other", "Give one of them")
-    opens = EVERYTHING if all_landed else _moment(at) if at else CONSISTENT
+    opens = EVERYTHING if options.all_landed else _moment(options.at) if options.at else CONSISTENT
     with invocation.connect() as (cluster, printer):
         if to != cluster.name:
             raise RequestError(
@@ -115,14 +123,16 @@ def failover(
                 f"walship --cluster {to} failover {to}; if {cluster.name} is not lost: walship switchover {to}",
             )
         context = RoleChange(cluster, printer.line)
-        planned = failing.plan_failover(context, source, at=opens, force=force, incomplete=incomplete)
-        if plan:
+        planned = failing.plan_failover(
+            context, options.source, at=opens, force=options.force, incomplete=options.incomplete
+        )
+        if options.plan:
             _print_failover(printer, planned, context.hooks.files())
             return
         shown = _loss_text(planned.loss, planned.origin)
-        if loss_under_s is not None and not planned.loss.is_under(loss_under_s):
-            raise RequestError(f"{shown} That is more than {loss_under_s:g} s", "Nothing was changed")
-        if not planned.refusals and not yes:
+        if options.loss_under_s is not None and not planned.loss.is_under(options.loss_under_s):
+            raise RequestError(f"{shown} That is more than {options.loss_under_s:g} s", "Nothing was changed")
+        if not planned.refusals and not options.yes:
             _print_losses(printer.note, planned)
             if not typer.confirm(f"Make {to} ACTIVE in place of {planned.origin}?", err=True):
                 raise RequestError("Nothing was changed", "Confirm, or give --yes")

@@ -9,22 +9,13 @@ import typer
 from peer.client.pattern_rules import end_pattern_rule
 from replication.core.definition.choice import chosen, is_chosen, is_pattern
 from replication.errors import ReplicationError, RequestError
-from shell.cli.invocation import Invocation, PeerArgument, add_verb, table_option, tables_option
-from shell.commands.bootstrap import WaitOption, await_rows
-from shell.commands.enabling import Enabling
+from shell.cli.invocation import Invocation, PeerArgument, add_verb, tables_option
+from shell.commands.bootstrap import await_rows
+from shell.commands.enabling import AllGroupsOption, EnableOptions, Enabling, ExcludeOption, GroupOption
 from shell.commands.operate import for_each
 
 TablesOption = Annotated[
     list[str], tables_option("A table, or a pattern such as ops.*; may be repeated.", "-t", "--table")
-]
-ExcludeOption = Annotated[
-    list[str] | None, tables_option("Leave out a table or pattern; may be repeated.", "--exclude")
-]
-GroupOption = Annotated[
-    list[str] | None, typer.Option("-lg", "--loc-group", metavar="GROUP", help="A locality group; may be repeated.")
-]
-AllGroupsOption = Annotated[
-    bool, typer.Option("--all-loc-groups", "-all-loc-groups", help="Every locality group. This is the default.")
 ]
 
 
@@ -38,46 +29,26 @@ def enablereplication(
     invocation: Invocation,
     cluster_name: PeerArgument,
     table: TablesOption,
-    group: GroupOption = None,
-    all_loc_groups: AllGroupsOption = False,
-    exclude: ExcludeOption = None,
-    remote_table: Annotated[str, table_option("The table's name at the peer, if it differs.", "--remote-table")] = "",
-    with_properties: Annotated[
-        bool | None,
-        typer.Option(
-            "--with-properties/--without-properties",
-            help="Whether the peer's table takes the properties of this one. Default: with, or as before.",
-            show_default=False,
-        ),
-    ] = None,
-    from_now: Annotated[
-        bool, typer.Option("--from-now", help="Do not send the rows that the table has already.")
-    ] = False,
-    bootstrap: Annotated[
-        bool, typer.Option("--bootstrap", help="Send the rows that the table has already, too.")
-    ] = False,
-    wait_s: WaitOption = 0.0,
-    once: Annotated[bool, typer.Option("--once", help="Do not apply a pattern to tables that are made later.")] = False,
+    options: EnableOptions,
 ) -> None:
     """Replicate tables to a peer, from now on.
 
     The peer's tables are made if they do not exist. A pattern applies to tables that are made later, too.
     """
-    if from_now and bootstrap:
+    if options.from_now and options.bootstrap:
         raise RequestError("--from-now and --bootstrap were both given", "Give one of them")
-    if wait_s and not bootstrap:
+    if options.wait_s and not options.bootstrap:
         raise RequestError(
             "--wait waits for the rows that the table has already, which are not sent", "Add --bootstrap"
         )
-    patterns = [] if once else [text for text in table if is_pattern(text)]
-    if remote_table and patterns:
+    patterns = [] if options.once else [text for text in table if is_pattern(text)]
+    if options.remote_table and patterns:
         raise RequestError("--remote-table names one table, not a pattern", "Enable it by its name")
-    groups, excluded = _groups(group, all_loc_groups), tuple(exclude or ())
+    groups = _groups(options.group, options.all_loc_groups)
     with invocation.connect() as (cluster, printer):
-        asked = (cluster_name, groups, excluded, remote_table, from_now, bootstrap, with_properties)
-        names = Enabling(cluster, printer, *asked).run(table, patterns)
-        if wait_s and names:
-            await_rows(cluster, printer, names, cluster_name, wait_s)
+        names = Enabling(cluster, printer, cluster_name, groups, options).run(table, patterns)
+        if options.wait_s and names:
+            await_rows(cluster, printer, names, cluster_name, options.wait_s)
 
 
 def disablereplication(

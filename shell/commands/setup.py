@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,34 @@ _STOP_TIMEOUT_S = 45.0
 ConfigOption = Annotated[str | None, typer.Option("--config", "-f", metavar="FILE", help="The cluster's TOML file.")]
 
 
+@dataclass(frozen=True, slots=True)
+class InitOptions:
+    """What a new cluster, or its next host, is configured with."""
+
+    name: Annotated[str, typer.Option(metavar="NAME", help="The cluster's name. Default: the folder's.")] = ""
+    port: Annotated[int, typer.Option(metavar="PORT", help="The port of its embedded ZooKeeper.")] = 2181
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The receiver's address; port 0 takes a free one.")
+    ] = "127.0.0.1:0"
+    host: Annotated[str, typer.Option(metavar="SLOT", help="This host's slot, if the cluster has several hosts.")] = ""
+    zookeepers: Annotated[
+        str, typer.Option(metavar="HOST:PORT,…", help="Servers of a ZooKeeper ensemble to use instead.")
+    ] = ""
+    ledger: Annotated[str, typer.Option(metavar="URL", help="A ledger that several hosts share: postgresql://...")] = ""
+    warehouse: Annotated[
+        str, typer.Option(metavar="URL", help="Where the tables' files are, if several hosts share them.")
+    ] = ""
+    certificates: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="TLS certificates: ca.pem, HOST.pem, HOST.key (without --host: NAME.pem, NAME.key)."
+        ),
+    ] = None
+    standby: Annotated[
+        bool, typer.Option("--standby", help="It begins as STANDBY: its tables and rows come from peers only.")
+    ] = False
+
+
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
     add_verb(app, "init", init, any_cluster=True)
@@ -38,43 +67,23 @@ def register(app: typer.Typer) -> None:
 def init(
     invocation: Invocation,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The cluster's folder.")],
-    name: Annotated[str, typer.Option(metavar="NAME", help="The cluster's name. Default: the folder's.")] = "",
-    port: Annotated[int, typer.Option(metavar="PORT", help="The port of its embedded ZooKeeper.")] = 2181,
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The receiver's address; port 0 takes a free one.")
-    ] = "127.0.0.1:0",
-    host: Annotated[str, typer.Option(metavar="SLOT", help="This host's slot, if the cluster has several hosts.")] = "",
-    zookeepers: Annotated[
-        str, typer.Option(metavar="HOST:PORT,…", help="Servers of a ZooKeeper ensemble to use instead.")
-    ] = "",
-    ledger: Annotated[
-        str, typer.Option(metavar="URL", help="A ledger that several hosts share: postgresql://...")
-    ] = "",
-    warehouse: Annotated[
-        str, typer.Option(metavar="URL", help="Where the tables' files are, if several hosts share them.")
-    ] = "",
-    certificates: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="TLS certificates: ca.pem, HOST.pem, HOST.key (without --host: NAME.pem, NAME.key)."
-        ),
-    ] = None,
-    standby: Annotated[
-        bool, typer.Option("--standby", help="It begins as STANDBY: its tables and rows come from peers only.")
-    ] = False,
+    options: InitOptions,
 ) -> None:
     """Write the configuration of a new cluster, or of another host of a cluster."""
-    name = check_name(name or directory.absolute().name, "cluster name")
-    own: dict[str, object] = {"port": port}
-    keeper = {"embedded": False, "servers": zookeepers} if zookeepers else own
-    pem = {} if certificates is None else _pem_files(certificates.absolute(), host or name)
+    name = check_name(options.name or directory.absolute().name, "cluster name")
+    own: dict[str, object] = {"port": options.port}
+    keeper = {"embedded": False, "servers": options.zookeepers} if options.zookeepers else own
+    pem = {} if options.certificates is None else _pem_files(options.certificates.absolute(), options.host or name)
     given: dict[str, dict[str, object]] = {
-        "cluster": {**({"host": host} if host else {}), **({"standby": True} if standby else {})},
+        "cluster": {
+            **({"host": options.host} if options.host else {}),
+            **({"standby": True} if options.standby else {}),
+        },
         "zookeeper": {**keeper, **pem},
-        "ledger": {"url": ledger} if ledger else {},
-        "receiver": {"listen": listen},
+        "ledger": {"url": options.ledger} if options.ledger else {},
+        "receiver": {"listen": options.listen},
         "tls": {**pem},
-        "catalog": {"warehouse": warehouse} if warehouse else {},
+        "catalog": {"warehouse": options.warehouse} if options.warehouse else {},
     }
     file = _configured(directory, name, given)
     invocation.printer.value(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,32 @@ LikeOption = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """How a new table is defined, beside its columns."""
+
+    like: LikeOption = None
+    key: Annotated[
+        str,
+        typer.Option("--key", "-k", metavar="COL,…", help="The key columns. Without a key the table is append-only."),
+    ] = ""
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group", "-g", metavar="NAME=COL,…", help="A locality group: columns, or families of a cell table."
+        ),
+    ] = None
+    partition: Annotated[
+        list[str] | None,
+        typer.Option("--partition", "-p", metavar="TRANSFORM", help="An Iceberg transform, such as day(at)."),
+    ] = None
+    sort: Annotated[str, typer.Option("--sort", metavar="COL,…", help="Columns to sort its files by.")] = ""
+    kind: Annotated[str, typer.Option("--kind", metavar="typed|cell", help="The kind of table.")] = "typed"
+    history_s: Annotated[
+        int | None, typer.Option("--history-s", metavar="SECONDS", help="How old a version may be when it is written.")
+    ] = None
+
+
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
     add_verb(app, "createtable", createtable)
@@ -42,35 +69,17 @@ def register(app: typer.Typer) -> None:
 def createtable(
     invocation: Invocation,
     table: TableArgument,
+    options: TableOptions,
     schema: Annotated[
         str | None, typer.Argument(metavar="SCHEMA", help='Its columns: "id long, at timestamp, v double".')
     ] = None,
-    like: LikeOption = None,
-    key: Annotated[
-        str,
-        typer.Option("--key", "-k", metavar="COL,…", help="The key columns. Without a key the table is append-only."),
-    ] = "",
-    group: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--group", "-g", metavar="NAME=COL,…", help="A locality group: columns, or families of a cell table."
-        ),
-    ] = None,
-    partition: Annotated[
-        list[str] | None,
-        typer.Option("--partition", "-p", metavar="TRANSFORM", help="An Iceberg transform, such as day(at)."),
-    ] = None,
-    sort: Annotated[str, typer.Option("--sort", metavar="COL,…", help="Columns to sort its files by.")] = "",
-    kind: Annotated[str, typer.Option("--kind", metavar="typed|cell", help="The kind of table.")] = "typed",
-    history_s: Annotated[
-        int | None, typer.Option("--history-s", metavar="SECONDS", help="How old a version may be when it is written.")
-    ] = None,
 ) -> None:
     """Create a table from a schema, a sample file or a table of another cluster."""
-    if schema is not None and like is not None:
+    if schema is not None and options.like is not None:
         raise RequestError("A schema and --like were both given", "Give one of them")
-    columns, from_cluster = (schema, "") if like is None else _like(like)
-    if from_cluster and (key or group or partition or sort or kind != "typed" or history_s is not None):
+    columns, from_cluster = (schema, "") if options.like is None else _like(options.like)
+    given = (options.key, options.group, options.partition, options.sort, options.kind != "typed")
+    if from_cluster and (any(given) or options.history_s is not None):
         raise RequestError(f"The table is as it is at {from_cluster}", "With --like CLUSTER give only the table's name")
     with invocation.connect() as (cluster, printer):
         if from_cluster:
@@ -80,12 +89,12 @@ def createtable(
             spec = cluster.create_table(
                 table,
                 columns,
-                listed(key),
-                groups=_groups(group or []),
-                partition=partition or [],
-                sort=listed(sort),
-                kind=kind,
-                history_s=history_s,
+                listed(options.key),
+                groups=_groups(options.group or []),
+                partition=options.partition or [],
+                sort=listed(options.sort),
+                kind=options.kind,
+                history_s=options.history_s,
             )
         printer.value(described(spec), f"{spec.name} is created. Write to it: walship write {spec.name} FILE")
 

@@ -23,6 +23,7 @@ from replication.errors import PeerRefusedError, ReplicationError, RequestError
 from replication.ledger.base import PatternRule, Peer
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
+from shell.commands.enabling import EnableOptions
 from shell.commands.replication import disablereplication, enablereplication
 from tests.sites import Site, table
 
@@ -61,7 +62,7 @@ class Shell:
         return cast(Invocation, SimpleNamespace(connect=connect))
 
     def enable(self, *tables: str, as_json: bool = False, **options: Any) -> None:
-        enablereplication(self.call(as_json), "west", list(tables), **{"from_now": True} | options)
+        enablereplication(self.call(as_json), "west", list(tables), EnableOptions(**{"from_now": True} | options))
 
 
 @pytest.fixture
