@@ -20,7 +20,6 @@ class _Inode:
     content: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     dirty: list[tuple[int, int]] = field(default_factory=list)
-    resized: bool = False
     holder: MemoryFile | None = None
 
 
@@ -64,7 +63,6 @@ class MemoryFile:
             end = self._at + len(content)
             if len(inode.content) < end:
                 inode.content.extend(bytes(end - len(inode.content)))
-                inode.resized = True
             inode.content[self._at : end] = content
             inode.dirty.append((self._at, end))
             self._at = end
@@ -97,7 +95,6 @@ class MemoryFile:
                 raise NoSpaceError(f"no space to reserve {self.path}")
             if more > 0:
                 inode.content.extend(bytes(more))
-                inode.resized = True
 
     def truncate(self, length: int) -> None:
         """Cut, or extend with zeros."""
@@ -105,7 +102,6 @@ class MemoryFile:
             inode = self._open()
             del inode.content[length:]
             inode.content.extend(bytes(length - len(inode.content)))
-            inode.resized = True
             self._at = length
 
     def sync(self) -> None:
@@ -122,7 +118,6 @@ class MemoryFile:
             size = len(inode.content)
             del inode.durable[size:]
             inode.durable.extend(bytes(size - len(inode.durable)))
-            inode.resized = False
             for begin, end in dirty:
                 inode.durable[begin : min(end, size)] = inode.content[begin:end]
 

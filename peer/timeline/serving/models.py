@@ -63,13 +63,6 @@ class Slices(BaseModel):
     hash: str = Field(description="of the timeline")
 
 
-class FileOfInstant(BaseModel):
-    """A file that an instant names."""
-
-    partition: str
-    path: str
-
-
 class InstantAnswer(BaseModel):
     """An instant."""
 

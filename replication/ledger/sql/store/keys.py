@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.core.definition.schema import TableSpec
-from replication.core.ids import NIL_UUID, FileId, StreamId
+from replication.core.ids import FileId, StreamId
 from replication.errors import MissingFileError, StaleTermError
 from replication.ledger.base import FileKind, FileRow
 from replication.ledger.sql.schema import tables as schema
@@ -23,7 +23,6 @@ from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import counter
 
 REMEMBERED = 65_536
-NIL = str(NIL_UUID)
 
 _s, _o = schema.streams.c, schema.sources.c
 _of_stream: dict[Any, Any] = {

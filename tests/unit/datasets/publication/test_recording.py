@@ -14,7 +14,7 @@ from replication.core.timeline.instants import Action, InstantState
 from replication.errors import RequestError
 from tests.copying import DyingStore, Killed, read_tree, write_tree
 from tests.recording import recorded, timeline
-from tests.unit.datasets.test_publication import refuse_moves_to
+from tests.unit.datasets.publication.test_publication import refuse_moves_to
 
 FILES = {"a/1": b"one", "a/2": b"two", "b/1": b"three", "c/d/1": b"four"}
 CHANGED = {"a/1": b"changed", "b/2": b"new"}
