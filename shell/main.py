@@ -117,6 +117,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _wrong_line(error: Any, printer: Printer) -> int:
+    error.message = error.message.replace("Value error, ", "")  # what pydantic puts before a choice that does not exist
     taken = str(getattr(error, "option_name", ""))
     if taken[1:2].isdigit():
         error.message = f"{taken} is read as an option. Put values that begin with - last, after --: … -- {taken}"

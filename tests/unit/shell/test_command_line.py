@@ -301,6 +301,13 @@ def test_a_file_that_is_none_of_walships_is_neither_dumped_nor_called_open(tmp_p
     assert checked["size"] == 4 and len(checked["problems"]) == 1
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_choice_that_does_not_exist_is_told_in_plain_words(more, capsys):
+    assert main.run(["write", "t", "a.csv", "--until", "soon", *more]) == 2
+    told = capsys.readouterr().err
+    assert "'soon' is not one of" in told and "Value error" not in told
+
+
 @pytest.fixture
 def walship(tmp_path, monkeypatch, capsys):
     """A cluster whose verbs print JSON; its ledger is there, and none of its processes."""
