@@ -216,7 +216,8 @@ class Cluster:
         return derive_table(self.ledger, name, full_name(source), hook, given, int(self.config.replay.history_s)).spec
 
     def drop_table(self, name: str) -> None:
-        """Drop a table here, also on a STANDBY. Its rules end once peers have the rest. Raises UnknownTableError."""
+        """Drop a table here. Its rules end once peers have the rest. UnknownTableError when there is none."""
+        refuse_standby(self.ledger)
         self.ledger.tables.drop(self.table(name).uuid)
         if self.ledger.rules.peers():
             self.coordination.announce()
