@@ -85,8 +85,9 @@ class Definitions:
             raise Refusal(
                 Reason.TABLE_CONFLICT,
                 f"{self._ledger.cluster.name} has another table named {spec.name}",
-                f"droptable {spec.name} there, then enablereplication again if it was refused; or send the table under"
-                " another name (enablereplication --remote-table)",
+                f"droptable {spec.name} there, then enablereplication again if it was refused. A STANDBY drops it"
+                " between readonly off and readonly on. Or send the table under another name (enablereplication"
+                " --remote-table)",
             ).error() from None
         _log.info("table_created", table=spec.name, uuid=str(spec.uuid), source=str(source))
         self._tables |= {spec.uuid}
