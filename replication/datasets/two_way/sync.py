@@ -28,6 +28,7 @@ from replication.datasets.finders.recursive import OneDataset
 from replication.datasets.job import CopyJob, locked
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.walk import walk
+from replication.datasets.request import is_missing
 from replication.datasets.stores.base import Entry, EntryKind, Store
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.two_way.state import SyncState, telling_damage
@@ -98,9 +99,12 @@ class TwoWaySync:
             LockedFileError: the same sync runs already.
             NoSpaceError: a side is full.
             StorageError: a side cannot be used, or not be listed whole.
-            RequestError: one side has none of the files that it had, or too many would be removed.
+            RequestError: nothing is at either address, one side has none of the files that it had, or too many would be
+                removed.
         """
         first, second = self._stores
+        if is_missing(first) and is_missing(second):
+            raise RequestError(f"there is nothing at {first.url}, and nothing at {second.url}", "Check both addresses")
         with telling_faults(f"{first.url} or {second.url}", self._state_dir), ExitStack() as stack:
             path: Path | str = self._state_dir / "state.db"
             if not dry_run:

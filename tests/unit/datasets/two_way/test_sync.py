@@ -203,3 +203,11 @@ def test_a_side_need_not_exist_also_in_a_store_that_is_far_away(
         assert sync(tmp_path, second=far).actions == {"same": 1}
         assert sync(tmp_path / "new", LocalStore(str(tmp_path / "new/a")), far).actions == {"copied to the first": 1}
     assert read_tree(tmp_path / "new/a") == {"x/1": b"1"}
+
+
+def test_two_addresses_at_which_nothing_is_are_refused_and_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"nothing at .*/a, and nothing at .*/b"):
+        sync(tmp_path)
+    assert not list(tmp_path.iterdir())
+    write_tree(tmp_path / "a", {"x": b"1"})
+    assert sync(tmp_path).actions == {"copied to the second": 1}
