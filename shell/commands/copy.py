@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shell.cli.invocation import Invocation, add_verb
-from shell.cli.render import Printer, bytes_text
+from shell.cli.render import Printer, bytes_text, counted
 from shell.copying.groups import FileOptions, ReplaceOptions, RunOptions, SpeedOptions, WriteOptions
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _check(job: CopyJob, printer: Printer) -> None:
 
 
 def _summary(found: Preview, printer: Printer, what: str) -> None:
-    from shell.copying.running import counted, skipped_text
+    from shell.copying.running import skipped_text
 
     wanted = found.found["missing"] + found.found["different"]
     printer.value(
@@ -136,7 +136,6 @@ def sync(
 
 def _tell(printer: Printer, result: SyncResult) -> None:
     from replication.errors import CopyIncompleteError
-    from shell.copying.running import counted
 
     done = ", ".join(f"{number:,} {action}" for action, number in sorted(result.actions.items()))
     kept = f"; {counted(len(result.conflicts), 'conflict')} kept: {', '.join(result.conflicts[:5])}"

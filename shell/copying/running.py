@@ -14,7 +14,7 @@ from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import EntryKind
 from replication.errors import CopyIncompleteError
 from replication.permissions import as_user
-from shell.cli.render import Printer, bytes_text, seconds_text
+from shell.cli.render import Printer, bytes_text, counted, seconds_text
 
 _BAR_EVERY_S, _LINE_EVERY_S = 0.2, 10.0
 
@@ -56,11 +56,6 @@ def _summary(counts: CopyCounts, seconds: float, rate: float) -> str:
     if counts.failed:
         parts.append(f"{counts.failed} failed")
     return "; ".join(parts)
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 file``, ``2 files``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def skipped_text(reason: str, count: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from replication.core.phase import Phase
-from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
+from shell.cli.render import Printer, bytes_text, counted, moment_text, seconds_text
 
 if TYPE_CHECKING:
     from peer.status.at_peers import TableAtPeer
@@ -138,6 +138,8 @@ def show_retained(printer: Printer, found: ClusterStatus) -> None:
         budget = found.retained.peer_bytes_max
         past = f", {peer.past_budget_files} of them past its budget" if peer.past_budget_files else ""
         of_budget = "" if budget is None else f" of {bytes_text(budget)}"
-        incomplete = f"{peer.incomplete_files} closed files ({bytes_text(peer.incomplete_bytes)}) not complete there"
+        incomplete = (
+            f"{counted(peer.incomplete_files, 'closed file')} ({bytes_text(peer.incomplete_bytes)}) not complete there"
+        )
         unapplied = f"{peer.unapplied_files} ({bytes_text(peer.unapplied_bytes)}{of_budget}) complete but not applied"
         printer.line(f"retained for {peer.peer}: {incomplete}, {unapplied}{past}")
