@@ -206,10 +206,10 @@ def test_members_are_seen_with_what_they_say_and_vanish_with_their_session(conne
     ]
     assert membership.held()
     membership.update({"address": "127.0.0.1:9009"})
-    assert other.members(MemberKind.RECEIVERS)[0].fields == {"address": "127.0.0.1:9009"}
+    wait_until(lambda: other.members(MemberKind.RECEIVERS)[0].fields == {"address": "127.0.0.1:9009"})
     assert other.members(MemberKind.WORKERS) == ()
     here.close()
-    assert other.members(MemberKind.RECEIVERS) == ()
+    wait_until(lambda: other.members(MemberKind.RECEIVERS) == ())
 
 
 def test_a_member_returns_by_itself_after_its_session_expired(world: World, connect: Connect) -> None:
