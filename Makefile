@@ -62,7 +62,7 @@ $(ARCHIVE): $(JARS)
 demo: $(JARS) ## two clusters on this machine keep flight data the same
 	@$(BIN)/walship demo $(DEMO)
 
-test: $(ARCHIVE) ## what a contributor runs: about a quarter of an hour
+test: $(ARCHIVE) ## what a contributor runs: about 20 minutes on 2 cores
 	$(PYTEST) -n $(JOBS) -m "not slow" $(TESTS)
 
 test-fast: $(READY) ## no JVM, no ZooKeeper, ledgers in memory: about a minute

@@ -82,7 +82,7 @@ _SPARK = (
     "test_copy_spark.py",
 )
 
-#: The same, on another worker.
+#: Files whose tests share another Spark session, on a second worker.
 _MORE_SPARK = (
     "test_bootstrap_forgotten.py",
     "test_fold_branch.py",

@@ -23,7 +23,7 @@ from tests.tables_made import keyed
 
 HOUR_US = 3_600_000_000
 
-#: What one execution of decoding shows, the other does: ``make test-all`` tries both.
+#: For tests of folds and reads, to which it is all the same who decodes: ``make test-all`` has small rounds, too.
 FOLDED = pytest.mark.parametrize(
     "warehouse", ["memory", "spark", pytest.param("small", marks=pytest.mark.slow)], indirect=True
 )

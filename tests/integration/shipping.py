@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import ClassVar
 from uuid import UUID
 
 from replication.core.coverage import Ranges
@@ -16,6 +17,8 @@ from tests.sites import Site, Wal, rows, table
 class World:
     """East and west, a table that goes from east to west, and what is running."""
 
+    worker: ClassVar[dict[str, float]] = {"retry_min_s": 0.05, "retry_max_s": 0.5}
+
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self.stack = folder, stack
         self.east, self.west = self.site("east"), self.site("west")
@@ -24,7 +27,7 @@ class World:
         self.east.send_to(self.west, self.spec)
 
     def site(self, name: str) -> Site:
-        made = Site(self.folder, name, worker={"retry_min_s": 0.05, "retry_max_s": 0.5})
+        made = Site(self.folder, name, worker=self.worker)
         self.stack.callback(made.close)
         return made
 

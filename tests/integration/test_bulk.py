@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +41,9 @@ from replication.writer.importing.importer import Imported
 from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.bench.shipping_process import started
+from tests.integration import shipping
 from tests.integration.shipping import frames_of, provenances, sequences
-from tests.sites import Site, table
+from tests.sites import Site
 from tests.slow_route import slow_route
 from tests.waiting import wait_until
 
@@ -64,21 +65,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class World:
-    """East and west, a table that goes from east to west, and east's worker."""
+class World(shipping.World):
+    """East and west with imports at east, whose worker is quick to see them."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.folder, self.stack = folder, stack
-        self.east, self.west = self.site("east"), self.site("west")
-        self.spec = table()
-        self.east.ledger.tables.create(self.spec)
-        self.east.send_to(self.west, self.spec)
-
-    def site(self, name: str) -> Site:
-        worker = {"retry_min_s": 0.05, "retry_max_s": 0.5, "heartbeat_interval_s": 0.1}
-        made = Site(self.folder, name, worker=worker)
-        self.stack.callback(made.close)
-        return made
+    worker: ClassVar[dict[str, float]] = {**shipping.World.worker, "heartbeat_interval_s": 0.1}
 
     def imported(self, path: Path) -> tuple[Imported, FileRow]:
         """Import at east, whose worker runs; what became of it, and its WAL, registered."""

@@ -6,11 +6,13 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from tests.unit.test_names import ROOT, trees
 
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 LINES_MAX, FUNCTION_LINES_MAX, PARAMETERS_MAX = 400, 50, 8
 
 
@@ -22,16 +24,16 @@ def sources() -> list[Path]:
     return [ROOT / "walship.py", *found]
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+def functions(tree: ast.Module) -> Iterator[Function]:
     """Every function of a module, methods and inner ones included."""
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
 
 
-def lines_of(node: ast.FunctionDef) -> int:
+def lines_of(node: Function) -> int:
     return (node.end_lineno or 0) - node.lineno + 1
 
 
-def parameters_of(node: ast.FunctionDef) -> list[str]:
+def parameters_of(node: Function) -> list[str]:
     """The names of a function's parameters, without ``self`` and ``cls``."""
     given = node.args
     names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
