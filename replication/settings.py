@@ -189,6 +189,9 @@ class ReceiverSection(_Section):
     accept: Accept = Field(
         "defined", description="callers without a grant: peers defined here; ask: kept for a person; any-certified"
     )
+    administrators: tuple[str, ...] = Field(
+        (), description="names in certificates of tls.ca whose holders may grant: definecluster --admin-cert"
+    )
     landing_bytes_max: Bytes = Field(64 << 30, description="refuses more while this much waits for replay")
     disk_free_min_bytes: Bytes = Field(512 * _MIB, description="refuses more while less is free")
     group_delay_s: float = Field(0.0, ge=0, le=WAIT_MAX_S, description="how long an fdatasync waits for more to sync")

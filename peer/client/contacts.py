@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from replication import __version__
 from replication.coordination.base import Public
@@ -29,6 +29,17 @@ from replication.settings import TlsSection
 ANSWER_TIMEOUT_S = 10.0
 _KEPT_S = 30.0
 _CLUSTERS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What proves that a person may grant at the other cluster: an invitation, or an administrator's certificate."""
+
+    invitation: str = ""
+    administrator: TlsSection | None = None
+
+
+NO_PROOF = Proof()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +141,25 @@ class Contacts:
             raise PeerUnavailableError(f"{name} {state}: {why.what}", why.hint or "Try again later")
         return known[name] if name in known else known_peer(self.ledger, name)
 
-    def reach(self, name: str, zookeepers: str, invitation: str = "") -> ContactedPeer:
-        """Ask a cluster for its identity, in its ZooKeeper and at one of its receivers, and show it an invitation.
+    def reach(self, name: str, zookeepers: str, proof: Proof = NO_PROOF) -> ContactedPeer:
+        """Ask a cluster for its identity, in its ZooKeeper and at one of its receivers, and prove what is given.
 
         Raises:
             ConfigError: ``zookeepers`` is no address.
             PeerUnavailableError: nothing answers there.
             RequestError: ZooKeeper and the receiver are of two clusters.
-            PeerRefusedError: its version does not go with this one.
+            PeerRefusedError: its version does not go with this one, or the proof is none there.
         """
         quorum, public = read_public(zookeepers, self.zookeeper_tls)
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while not public.receivers and time.monotonic() < deadline:  # its master publishes them once a second
             time.sleep(0.25)
             quorum, public = read_public(str(quorum), self.zookeeper_tls)
+        if proof.administrator is not None:
+            with replace(self, link_tls=proof.administrator).link_to(name, public.receivers):
+                pass  # the answer to the first call says that it grants
         with self.link_to(name, public.receivers) as link:
-            described = link.describe(invitation)
+            described = link.describe(proof.invitation)
         if described.cluster != public.cluster:
             raise RequestError(
                 f"ZooKeeper at {zookeepers} is of {public.cluster}, but the receiver is of {described.cluster}",

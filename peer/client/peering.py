@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from peer.client.contacts import Contacts, known_peer, rules_to, with_root
+from peer.client.contacts import NO_PROOF, Contacts, Proof, known_peer, rules_to, with_root
 from peer.client.definition import refuse_standby
 from replication.core.definition.choice import full_name
 from replication.core.definition.define import is_system_table, unusable_name
@@ -45,13 +45,13 @@ class Peering:
     announcer: Announcer
     contacts: Contacts
 
-    def define(self, name: str, zookeepers: str, invitation: str = "") -> tuple[Peer, bool]:
+    def define(self, name: str, zookeepers: str, proof: Proof = NO_PROOF) -> tuple[Peer, bool]:
         """Add a peer, which must answer, or change the address of a defined one. Idempotent.
 
         Args:
             name: the cluster's own name.
             zookeepers: ``host:port[,host:port…][/root]``; the root is ``/walship/NAME`` by default.
-            invitation: an invitation of this cluster, made there.
+            proof: that a person may have it grant to this cluster.
 
         Returns:
             The peer, and whether it grants anything to this cluster.
@@ -61,11 +61,11 @@ class Peering:
             RequestError: it is this cluster, or has another name.
             PeerExistsError: the name is defined already, as another cluster.
             PeerUnavailableError: its ZooKeeper or receivers do not answer.
-            PeerRefusedError: its version cannot be used with this one, or the invitation cannot be used.
+            PeerRefusedError: its version cannot be used with this one, or the proof is none there.
         """
         zookeepers = with_root(zookeepers, name)
         known = next((peer for peer in self.ledger.rules.peers() if peer.name == name), None)
-        reached = self.contacts.reach(name, zookeepers, invitation)
+        reached = self.contacts.reach(name, zookeepers, proof)
         granted = bool(reached.described.granted)
         there, own = reached.public.cluster, self.ledger.cluster
         if there == own:

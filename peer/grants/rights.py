@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Container, Iterable
+from dataclasses import replace
 from hashlib import sha256
 
 from replication import log
@@ -18,10 +19,11 @@ from replication.core.grants import (
     Accept,
     Caller,
     Grant,
+    administrator,
     grant_of,
     unknown_caller,
 )
-from replication.core.ids import ClusterId
+from replication.core.ids import NIL_UUID, ClusterId
 from replication.core.routes.forks import TermHistory
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Ledger
@@ -37,6 +39,7 @@ class CallerRights:
         allow_plaintext: whether callers without TLS are believed, because the network is trusted.
         accept: which callers without a grant get one.
         denied: fingerprints of revoked certificates.
+        administrators: names in certificates of persons who may grant here.
     """
 
     def __init__(
@@ -46,19 +49,24 @@ class CallerRights:
         allow_plaintext: bool = False,
         accept: Accept = "defined",
         denied: Container[str] = frozenset(),
+        administrators: Container[str] = frozenset(),
     ) -> None:
         self._ledger = ledger
         self._allow_plaintext = allow_plaintext
         self._accept: Accept = accept
         self._denied = denied
+        self._administrators = administrators
 
     def admit(self, call: str, caller: Caller) -> None:
         """Raise PeerRefusedError unless ``caller`` may make a call of that name at all."""
+        if (revoked := self._revoked(caller)) is not None:
+            raise revoked
+        if call in PUBLIC_CALLS and (name := administrator(caller, self._administrators)):
+            self._grant(caller.cluster, name)
+            return
         stranger = unknown_caller(caller, self._allow_plaintext)
         if stranger is not None:
             raise stranger
-        if (revoked := self._revoked(caller)) is not None:
-            raise revoked
         if caller.invitation:
             self._redeem(caller)
         if call in PUBLIC_CALLS:
@@ -113,6 +121,22 @@ class CallerRights:
     def _pin(self, cluster: ClusterId) -> None:
         self._ledger.grants.pin(cluster)
         _log.info("grant_pinned", cluster=str(cluster))
+
+    def _grant(self, cluster: ClusterId, administrator: str) -> None:
+        """Grant a cluster what a usual route needs, unless a person has decided about it here."""
+        own, made = self._ledger.cluster, self._ledger.grants.of(cluster.name)
+        if cluster.name == own.name:
+            raise _namesake(cluster, own)
+        if made is None or made.asked:
+            self._ledger.grants.put(Grant(cluster, by=f"administrator {administrator}"), _now_us())
+            _log.info("administrator_granted", cluster=str(cluster), administrator=administrator)
+        elif not made.grant.tables or made.grant.cluster not in (cluster, replace(cluster, incarnation=NIL_UUID)):
+            raise PeerRefusedError(
+                f"a person has decided on {own.name} what {cluster.name} may do: {made.grant.cluster},"
+                f" tables {', '.join(made.grant.tables) or 'none'}",
+                f"Change it there: walship grants add {cluster.name} --id {cluster}",
+                reason=NOT_GRANTED,
+            )
 
     def _redeem(self, caller: Caller) -> None:
         if not self._ledger.grants.redeem(digest_of(caller.invitation), caller.cluster, _now_us()):

@@ -61,6 +61,7 @@ class Receiver:
                 allow_plaintext=config.tls.allow_plaintext,
                 accept=config.receiver.accept,
                 denied=DeniedCertificates(config.tls.deny),
+                administrators=frozenset(config.receiver.administrators),
             ),
             str(config.wal_dir),
             Takeover(ledger, coordination),

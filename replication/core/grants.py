@@ -88,6 +88,13 @@ def is_covered(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def administrator(caller: Caller, names: Container[str]) -> str:
+    """The administrator among ``names`` whose certificate is shown for another name's cluster; "" for none."""
+    if caller.certified is None or caller.cluster.name in caller.certified:
+        return ""
+    return min((name for name in caller.certified if name in names), default="")
+
+
 def unknown_caller(caller: Caller, allow_plaintext: bool) -> PeerRefusedError | None:
     """Why a caller is not believed to be the cluster that it says it is; None when it is."""
     name = caller.cluster.name

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from replication.core.ids import check_name
 from replication.errors import RequestError
+from replication.permissions import refuse_exposed
+from replication.settings import TlsSection
 from shell.cli.invocation import Invocation, add_verb
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The peer's name.")]
@@ -34,11 +37,19 @@ def definecluster(
     invitation: Annotated[
         str, typer.Option(metavar="TEXT", help="What `walship invite` printed at the peer; it can be used once.")
     ] = "",
+    admin_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="PEM file: certificate of one of the peer's receiver.administrators."),
+    ] = None,
+    admin_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM file: the key of --admin-cert.")] = None,
 ) -> None:
     """Define a peer, which must answer; or change the address of a defined one."""
+    from peer.client.contacts import Proof
+
     with invocation.connect() as (cluster, printer):
         before = cluster.ledger.rules.peers()
-        peer, granted = cluster.peering.define(check_name(name, "cluster name"), zookeepers, invitation)
+        proof = Proof(invitation, administrator_tls(cluster.config.tls, admin_cert, admin_key))
+        peer, granted = cluster.peering.define(check_name(name, "cluster name"), zookeepers, proof)
         text = (
             f"{peer.name} is a peer ({peer.cluster}). To send it tables: walship enablereplication -t TABLE {peer.name}"
         )
@@ -49,7 +60,25 @@ def definecluster(
             printer.note(
                 f"{peer.name} grants nothing to {cluster.name} yet. To send it tables, run there: walship invite"
                 f" {cluster.name}; and here: walship definecluster {peer.name} {peer.zookeepers} --invitation TEXT"
+                " (or --admin-cert and --admin-key of an administrator there)"
             )
+
+
+def administrator_tls(tls: TlsSection, cert: Path | None, key: Path | None) -> TlsSection | None:
+    """``tls`` with an administrator's certificate in place of the cluster's; None when none is given.
+
+    Raises:
+        RequestError: only one file is given, or the cluster has no authority for the other side's certificate.
+        ConfigError: others can read the key.
+    """
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise RequestError("--admin-cert and --admin-key go together", "Give both")
+    if tls.ca is None:
+        raise RequestError("--admin-cert needs TLS, and this cluster has none", "Set tls.ca, tls.cert and tls.key")
+    refuse_exposed(key)
+    return tls.model_copy(update={"cert": cert, "key": key})
 
 
 def deletecluster(

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from peer.client.contacts import Contacts
+from peer.client.contacts import Contacts, Proof
 from peer.client.peering import Peering
 from peer.grants.rights import digest_of
 from peer.receive.receiver import Receiver
@@ -30,6 +30,7 @@ from replication.core.routes.freshness import ClosedNotice
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Invitation
 from replication.link.base import Ack, PeerLink, Reason, Refusal
+from replication.link.tls_files import fingerprint
 from replication.settings import TlsSection
 from tests.certificates import tls_section
 from tests.hostile import of_other_users
@@ -261,15 +262,25 @@ def test_who_asks_is_kept_for_a_person_when_policy_says_so(pair: Pair, receiver:
     assert not row.asked and row.grant.by == "certificate"
 
 
-def test_definecluster_with_an_invitation_is_granted_what_it_offers(
-    pair: Pair, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def unknown_at_west(pair: Pair, receiver: Receiver, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Peering:
+    """East's commands; west has not defined east."""
     pair.west.ledger.rules.delete("east", pair.west.term)
     public = Public(pair.west.cluster, __version__, (f"127.0.0.1:{receiver.port}",))
     monkeypatch.setattr("peer.client.contacts.read_public", lambda at, tls: (Quorum.parse(at), public))
-    (tmp_path / "own").mkdir()
-    own = TlsSection.model_validate(tls_section(tmp_path / "own", AUTHORITY.issue("east")))
-    peering = Peering(pair.east.ledger, pair.east.coordination, Contacts(pair.east.ledger, own))
+    return Peering(pair.east.ledger, pair.east.coordination, Contacts(pair.east.ledger, holder(folder, "east")))
+
+
+def holder(folder: Path, name: str) -> TlsSection:
+    """The files of who has a certificate for a name."""
+    kept = folder / f"certificate of {name}"
+    kept.mkdir()
+    return TlsSection.model_validate(tls_section(kept, AUTHORITY.issue(name)))
+
+
+def test_definecluster_with_an_invitation_is_granted_what_it_offers(
+    pair: Pair, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peering = unknown_at_west(pair, receiver, tmp_path, monkeypatch)
     _, granted = peering.define("west", "zk:2181/walship/west")
     assert not granted
     with pytest.raises(PeerRefusedError, match="grants nothing to east") as caught:
@@ -277,7 +288,60 @@ def test_definecluster_with_an_invitation_is_granted_what_it_offers(
     assert "walship invite east" in caught.value.hint and not pair.east.ledger.rules.all()
     offered = Grant(ClusterId("east", NIL_UUID), ("ops.*",), by="invitation")
     pair.west.ledger.grants.invite(Invitation(digest_of("secret"), offered, 1 << 60), 1)
-    peer, granted = peering.define("west", "zk:2181/walship/west", "secret")
+    peer, granted = peering.define("west", "zk:2181/walship/west", Proof("secret"))
     assert granted and peer.cluster == pair.west.cluster
     (rule,) = peering.enable("ops.flights", [], "west", from_now=True, count_rows=lambda _: 0)
     assert rule.remote_table == "ops.flights" and pair.west.ledger.tables.get("ops.flights") == pair.spec
+
+
+def test_definecluster_with_an_administrators_certificate_is_granted_what_a_route_needs(
+    pair: Pair, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peering = unknown_at_west(pair, receiver, tmp_path, monkeypatch)
+    admin, stranger = holder(tmp_path, "ops-admin"), holder(tmp_path, "printer")
+    receiver._reception._rights._administrators = frozenset({"ops-admin"})
+    address = "zk:2181/walship/west"
+    with pytest.raises(PeerRefusedError, match="the certificate is for printer, not for east"):
+        peering.define("west", address, Proof(administrator=stranger))
+    assert not pair.west.ledger.grants.all() and not pair.east.ledger.rules.peers()
+    _, granted = peering.define("west", address, Proof(administrator=admin))
+    assert granted
+    (row,) = pair.west.ledger.grants.all()
+    assert row.grant == Grant(pair.east.cluster, by="administrator ops-admin") and not row.asked
+    (rule,) = peering.enable("ops.flights", [], "west", from_now=True, count_rows=lambda _: 0)
+    assert rule.remote_table == "ops.flights"
+    by_admin = replace(peering.contacts, link_tls=admin).link_to("west", (f"127.0.0.1:{receiver.port}",))
+    with by_admin as link, pytest.raises(PeerRefusedError, match="the certificate is for ops-admin, not for east"):
+        link.get_table("ops.flights")
+
+
+@pytest.mark.parametrize(
+    "decided",
+    [{"tables": ()}, {"cluster": ClusterId("east", uuid4()), "tables": ("ops.*",)}],
+    ids=["denied", "another incarnation"],
+)
+def test_an_administrators_certificate_changes_nothing_that_a_person_has_decided_there(
+    pair: Pair, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decided: dict[str, Any]
+) -> None:
+    peering = unknown_at_west(pair, receiver, tmp_path, monkeypatch)
+    receiver._reception._rights._administrators = frozenset({"ops-admin"})
+    narrowed(pair, **decided)
+    (before,) = pair.west.ledger.grants.all()
+    with pytest.raises(PeerRefusedError, match="a person has decided on west what east may do") as caught:
+        peering.define("west", "zk:2181/walship/west", Proof(administrator=holder(tmp_path, "ops-admin")))
+    assert "walship grants add east --id east" in caught.value.hint
+    assert pair.west.ledger.grants.all() == [before]
+
+
+def test_a_revoked_administrator_grants_nothing(
+    pair: Pair, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peering = unknown_at_west(pair, receiver, tmp_path, monkeypatch)
+    rights = receiver._reception._rights
+    rights._administrators = frozenset({"ops-admin"})
+    admin = holder(tmp_path, "ops-admin")
+    assert admin.cert is not None
+    rights._denied = {fingerprint({"x509_pem_cert": [admin.cert.read_bytes()]})}
+    with pytest.raises(PeerRefusedError, match="it is revoked"):
+        peering.define("west", "zk:2181/walship/west", Proof(administrator=admin))
+    assert not pair.west.ledger.grants.all()

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from peer.failover import lost_writes
 from peer.failover.failover import failover, plan_failover
 from peer.failover.opening import CONSISTENT, EVERYTHING
+from replication.core.ids import ClusterId
+from replication.core.succession import Succession
+from replication.ledger.sql.parts.successions import SqlSuccessions
 from tests.simulation.failing_over import Acked, World
 from tests.simulation.test_schedules import quiet
 
@@ -19,6 +24,7 @@ __all__ = ["quiet"]
 
 SEED = "WALSHIP_TEST_FAILOVER_SEED"
 _USUAL = 6
+_KEPT = 0
 
 
 def lost_rows(world: World) -> Counter[tuple[str, int, int, bool]]:
@@ -78,6 +84,25 @@ def fail_over(world: World) -> Counter[str]:
     return Counter({"lost": len(lost), "taken back": back, decided: 1, "cut": bool(done.upto)})
 
 
+def lands_late(patched: pytest.MonkeyPatch, world: World, cut_too_late: bool) -> None:
+    """East goes on after its epoch was ended. A planted bug takes the cut afterwards: what landed late counts, too."""
+    real = SqlSuccessions.take_over
+
+    def take_over(self: SqlSuccessions, origin: ClusterId, *rest: Any) -> Succession:
+        made = real(self, origin, *rest)
+        for _ in range(20):
+            for move in (world.write, world.east.register, world.east.ship, world.west.receive):
+                move()
+        if not cut_too_late:
+            return made
+        covered = world.west.ledger.landing.coverage()
+        return self.record(
+            replace(made, cut={each: had for each, had in covered.items() if each.wal.cluster == origin})
+        )
+
+    patched.setattr(SqlSuccessions, "take_over", take_over)
+
+
 def simulate(seeds: list[int], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     happened = Counter[str]()
     for run, seed in enumerate(seeds):
@@ -107,3 +132,20 @@ def test_what_a_failover_tells_to_be_lost_is_lost_row_for_row(
     happened = simulate(seeds(number), tmp_path, monkeypatch)
     if SEED not in os.environ:
         assert happened["taken back"] and happened["lost"] and happened["merge"] and happened["discard"], happened
+
+
+@pytest.mark.parametrize("cut_too_late", [False, True])
+def test_a_cut_that_is_taken_too_late_is_caught_by_a_seed_that_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: None, cut_too_late: bool
+) -> None:
+    world = World(_KEPT, tmp_path)
+    monkeypatch.setattr("peer.failover.lost_writes.time", world)
+    lands_late(monkeypatch, world, cut_too_late)
+    try:
+        if cut_too_late:
+            with pytest.raises(AssertionError):
+                fail_over(world)
+        else:
+            assert fail_over(world)["lost"]
+    finally:
+        world.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from peer.failover import switchover as switching
 from peer.failover.lease import OutliveLeases
 from peer.failover.role_change import RoleChange
-from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.core.succession import Succession, Successions
 from replication.errors import ReplicationError, StepFailedError
@@ -43,22 +41,6 @@ def old_epochs_are_acked(patched: pytest.MonkeyPatch, world: World) -> None:
 def writers_are_not_awaited(patched: pytest.MonkeyPatch, world: World) -> None:
     """A switchover goes on while writers still hold leases."""
     patched.setattr("tests.simulation.successions.commands.await_writers", lambda *_: None)
-
-
-def cut_taken_too_late(patched: pytest.MonkeyPatch, world: World) -> None:
-    """What lands after the epoch was ended counts, too."""
-    real = SqlSuccessions.take_over
-
-    def take_over(self: SqlSuccessions, origin: ClusterId, successor: ClusterId, *rest: Any) -> Succession:
-        made = real(self, origin, successor, *rest)
-        site = world.sites[successor.name]
-        for _ in range(20):
-            world.do(world.sites[origin.name].ship)
-        world.do(site.replay)
-        covered = site.ledger.landing.coverage()
-        return self.record(replace(made, cut={s: r for s, r in covered.items() if s.wal.cluster == origin}))
-
-    patched.setattr(SqlSuccessions, "take_over", take_over)
 
 
 def old_epochs_are_applied_beyond_the_cut(patched: pytest.MonkeyPatch, world: World) -> None:
@@ -164,7 +146,6 @@ ALL: tuple[Plant, ...] = (
     lease_read_before_fsync,
     old_epochs_are_acked,
     writers_are_not_awaited,
-    cut_taken_too_late,
     old_epochs_are_applied_beyond_the_cut,
     forwarded_frames_are_not_judged,
     anybody_is_believed,

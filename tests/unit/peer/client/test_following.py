@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from peer.client import search
-from peer.client.contacts import ContactedPeer, Contacts
+from peer.client.contacts import NO_PROOF, ContactedPeer, Contacts, Proof
 from peer.client.following import FollowingCluster
 from peer.client.opened import OpenedParts
 from peer.client.search import OpenedCluster
@@ -105,7 +105,7 @@ def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
     made = Clusters({name: Site(tmp_path, name, writer=writer) for name in ("east", "west", "north")}, set())
 
     class Asked(Contacts):
-        def reach(self, name: str, zookeepers: str, invitation: str = "") -> ContactedPeer:
+        def reach(self, name: str, zookeepers: str, proof: Proof = NO_PROOF) -> ContactedPeer:
             if name in made.away:
                 raise PeerUnavailableError(f"nothing of {name} answers")
             site, state = made.sites[name], made.sites[name].coordination.role().state

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 from rich.console import Console
 
-from peer.client.contacts import Contacts, known_peer, meant_by
+from peer.client.contacts import NO_PROOF, Contacts, Proof, known_peer, meant_by
 from peer.client.peering import Peering
 from replication import __version__
 from replication.core.ids import ClusterId
@@ -182,7 +182,7 @@ class _There(Contacts):
 
     cluster = WEST
 
-    def reach(self, name: str, zookeepers: str, invitation: str = "") -> Any:
+    def reach(self, name: str, zookeepers: str, proof: Proof = NO_PROOF) -> Any:
         (quorum,) = [found for found in meant_by(zookeepers) if found.root.startswith("/walship/")]
         described = SimpleNamespace(granted=("*",))
         return SimpleNamespace(quorum=quorum, public=SimpleNamespace(cluster=type(self).cluster), described=described)
@@ -193,6 +193,7 @@ class _Shell:
 
     def __init__(self, east: Site) -> None:
         self.peering = Peering(east.ledger, east.coordination, _There(east.ledger, east.config.tls))
+        self.config = east.config
         self.out = io.StringIO()
 
     def run(self, verb: Callable[..., None], *arguments: str) -> str:
@@ -201,7 +202,7 @@ class _Shell:
         @contextmanager
         def connect() -> Iterator[Any]:
             yield (
-                SimpleNamespace(peering=self.peering, ledger=self.peering.ledger, name="east"),
+                SimpleNamespace(peering=self.peering, ledger=self.peering.ledger, config=self.config, name="east"),
                 Printer(False, console),
             )
 

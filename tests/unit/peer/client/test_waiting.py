@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from peer.client.cluster import Cluster
-from peer.client.contacts import ContactedPeer, Contacts, KeptLinks
+from peer.client.contacts import NO_PROOF, ContactedPeer, Contacts, KeptLinks, Proof
 from peer.client.waiting import Waiting
 from peer.status.replay_report import ReplayReport
 from replication.coordination.base import Public
@@ -170,7 +170,7 @@ def test_a_cluster_behind_an_unavailable_relay_is_waited_for(answers: bool) -> N
     ledger.rules.define(relay, 0)
 
     class Behind(Contacts):
-        def reach(self, name: str, zookeepers: str, invitation: str = "") -> ContactedPeer:
+        def reach(self, name: str, zookeepers: str, proof: Proof = NO_PROOF) -> ContactedPeer:
             asked.append(name)
             if len(asked) < 3 or not answers:
                 raise PeerUnavailableError("no receiver of south answers", "Is it up?")
