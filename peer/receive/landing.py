@@ -31,9 +31,10 @@ from replication.errors import (
     StorageError,
 )
 from replication.files.base import Files
-from replication.ledger.base import Divergence, Ledger
+from replication.ledger.base import Claim, Divergence, Ledger
 from replication.link.base import Reason
 
+Registered = Callable[[Sequence[Claim]], None]
 _SWEEP_S = 1.0
 _log = log.get(__name__)
 
@@ -42,7 +43,7 @@ class Landing:
     """The thread that writes this host's landing files.
 
     Args:
-        registered: called after frames were registered.
+        registered: called with the claims of frames that were registered.
 
     Attributes:
         host: this host's slot.
@@ -53,7 +54,7 @@ class Landing:
     """
 
     def __init__(
-        self, ledger: Ledger, files: Files, limits: LandingLimits, registered: Callable[[], None] = lambda: None
+        self, ledger: Ledger, files: Files, limits: LandingLimits, registered: Registered = lambda claims: None
     ) -> None:
         self._ledger = ledger
         self._registered = registered
@@ -139,7 +140,8 @@ class Landing:
             except Exception as error:
                 self._fail(item, error)
         if registered:
-            self._registered()
+            landed = [item.landed for item, divergences in registered if item.landed is not None and not divergences]
+            self._registered([claim for each in landed for claim in each.claims])
         closed_lengths: dict[FileId, int] = {}
         for item, _ in registered:
             data = item.arrival.data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Sequence
 
 from peer.grants.rights import CallerRights
 from peer.receive.landing import Landing
@@ -21,7 +22,7 @@ from replication.files.base import AppendFile
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.files.notifier import Listening, Notifier
-from replication.ledger.base import Ledger
+from replication.ledger.base import Claim, Ledger
 from replication.link.grpc_server import LinkServer
 from replication.link.tls_files import DeniedCertificates, TlsFiles
 from replication.roles.takeover import Takeover
@@ -142,9 +143,9 @@ class Receiver:
             with contextlib.suppress(CoordinationError):
                 self._member.leave()
 
-    def _notify(self) -> None:
+    def _notify(self, claims: Sequence[Claim]) -> None:
         """Wake replay, the worker and who waits here, for what has landed."""
-        self._reception.landed(self._notifiers[0])
+        self._reception.answers.landed(claims, self._notifiers[0])
         for notifier in self._notifiers:
             notifier.notify()
 

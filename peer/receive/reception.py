@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from weakref import WeakSet
 
 from peer.grants.rights import CallerRights, check_own
@@ -16,10 +15,10 @@ from peer.receive.definitions import Definitions
 from peer.receive.inbound_stream import InboundStream
 from peer.receive.landing import Landing
 from peer.receive.range_reads import RangeReads
+from peer.receive.reached import ReachedAnswers
 from peer.receive.routes import Routes
 from peer.receive.successions import SuccessionDoor
 from peer.status.drills import drill_health
-from peer.status.replay_report import silence
 from replication import __version__, log
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec
@@ -31,7 +30,6 @@ from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
 from replication.core.succession import Succession, check_epoch
 from replication.errors import PeerRefusedError, UnknownTableError
-from replication.files.notifier import Listening, Notifier, Subscriber
 from replication.ledger.base import Ledger
 from replication.link.base import (
     PROTOCOL,
@@ -51,7 +49,7 @@ from replication.link.base import (
 from replication.roles.takeover import Takeover
 from replication.settings import ReceiverSection
 
-_SETTLE_S, _WAIT_MAX_S, _WAITS_MAX = 1.0, 1.0, 16  # each wait has a thread of the server
+_SETTLE_S = 1.0
 _UNKNOWN, _DEFAULTS = RoleState(), ReceiverSection()
 _log = log.get(__name__)
 
@@ -74,6 +72,9 @@ class Reception:
         rights: what callers may do.
         wal_directory: where the processes of this host notify each other.
         takeover: makes this cluster ACTIVE; None where it cannot become so.
+
+    Attributes:
+        answers: what senders wait for; it is told of what has landed.
     """
 
     def __init__(
@@ -93,9 +94,8 @@ class Reception:
         self._reads = RangeReads(ledger, landing.host)
         self._rights = rights or CallerRights(ledger)
         self._successions = SuccessionDoor(ledger, self._rights, takeover)
-        self._wal_directory = wal_directory
-        self._waits, self._lock = threading.BoundedSemaphore(_WAITS_MAX), threading.Lock()
-        self._waiting: set[Subscriber] = set()
+        self.answers = ReachedAnswers(ledger, wal_directory)
+        self._lock = threading.Lock()
         self._streams: WeakSet[InboundStream] = WeakSet()
         self._definitions = Definitions(ledger)
         self._routes = Routes(ledger, self._definitions)
@@ -105,6 +105,7 @@ class Reception:
     def refresh(self) -> None:
         """Read the live tables, the grants of open streams and ended epochs again; called every few seconds."""
         self._definitions.refresh()
+        self.answers.refresh()
         with self._lock:
             scopes = list(self._scopes)
         for scope in scopes:
@@ -165,41 +166,7 @@ class Reception:
         """
         if self._rights.find(caller) is None:
             check_own(caller, [stream.wal.cluster for stream in sequences])
-        if until is None or not self._waits.acquire(blocking=False):
-            return self._reached(sequences)
-        found: dict[StreamId, Reach] = {}
-
-        def look() -> bool:
-            found.update(self._reached(sequences))
-            return all(each.is_final(until) for each in found.values()) or any(each.dropped for each in found.values())
-
-        try:
-            with Subscriber(self._wal_directory, *Listening) as subscriber:
-                self._waiting.add(subscriber)
-                try:
-                    subscriber.wait_for(look, time.monotonic() + min(wait_s, _WAIT_MAX_S))
-                finally:
-                    self._waiting.discard(subscriber)
-        finally:
-            self._waits.release()
-        return found
-
-    def landed(self, notifier: Notifier) -> None:
-        """Wake those who wait for what has just been registered here: the worker's word for it would come later."""
-        for subscriber in tuple(self._waiting):
-            notifier.wake(subscriber)
-
-    def _reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-        found = self._ledger.time.reached(sequences)
-        if all(each.applied or not each.durable for each in found.values()):
-            return found
-        silent = silence(self._ledger.replay)
-        return {
-            stream: replace(each, held_by=f"{each.held_by} (replay there {silent})")
-            if silent and each.durable and not each.applied
-            else each
-            for stream, each in found.items()
-        }
+        return self.answers.find(sequences) if until is None else self.answers.wait(sequences, until, wait_s)
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:
         """Open a route: create the table when missing, with the sender's uuid, and store its schemas and the route."""

@@ -381,6 +381,6 @@ def test_an_answer_waits_until_what_is_asked_for_has_landed(pair: Pair, receiver
         first = asked.result()[stream]
     assert first.durable or link.reached({stream: 0}, Until.DURABLE, 60.0)[stream].durable, "a second at most"
     assert not link.reached({stream: 0}, Until.VISIBLE, 0.01)[stream].visible, "nothing replays here"
-    receiver._reception._waits = threading.BoundedSemaphore(1)
-    with receiver._reception._waits:
+    receiver._reception.answers._waits = threading.BoundedSemaphore(1)
+    with receiver._reception.answers._waits:
         assert not link.reached({stream: 9}, Until.DURABLE, 1.0)[stream].durable, "too many wait already"
