@@ -169,8 +169,10 @@ class CallerRights:
         if (revoked := self._revoked(caller)) is not None:
             return revoked
         made = self._ledger.grants.of(name)
-        peer = next((peer.cluster for peer in self._ledger.rules.peers() if peer.name == name), None)
         grant = None if made is None or made.asked else made.grant
+        peer = None
+        if grant is None and not caller.is_same_user:  # else it does not matter
+            peer = next((peer.cluster for peer in self._ledger.rules.peers() if peer.name == name), None)
         return grant_of(caller, self._ledger.cluster, grant, peer, self._accept)
 
     def _is_origin(self, cluster: ClusterId) -> bool:

@@ -164,8 +164,9 @@ class Reception:
 
         It waits until that is reached, for a second at most, unless many others wait already.
         """
-        if self._rights.find(caller) is None:
-            check_own(caller, [stream.wal.cluster for stream in sequences])
+        origins = {stream.wal.cluster for stream in sequences}
+        if any(each.name != caller.cluster.name for each in origins) and self._rights.find(caller) is None:
+            check_own(caller, origins)
         return self.answers.find(sequences) if until is None else self.answers.wait(sequences, until, wait_s)
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:
