@@ -29,14 +29,13 @@ from replication.errors import (
 )
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
-from replication.files.notifier import Listening, NotificationListener
+from replication.files.notifier import Listening, NotificationListener, Notifier
 from replication.ledger.base import Ledger
 from replication.tables.base import Tables
 
 _log = log.get(__name__)
 _REPORT_S = 5.0
 _IDLE_S = 3.0  # a notification may be lost
-_STOP_S = 0.2
 
 
 def run_replay(
@@ -101,10 +100,17 @@ def replay_until(
     with closing(replayer), _threads(turns, lost):
         ready()
         with closing(NotificationListener(directory, Listening.REPLAY)) as listener:
+            threading.Thread(target=_wake_to_stop, args=(stop, directory), name="stop", daemon=True).start()
             rounds = _Rounds(replayer, housekeeping, bootstraps, context, Pauses(listener, stop, idle_s))
             rounds.run(stop, lost, config.replay.interval_s, host)
     if lost:
         raise lost[0]
+
+
+def _wake_to_stop(stop: threading.Event, directory: str) -> None:
+    stop.wait()
+    with closing(Notifier(directory, Listening.REPLAY)) as notifier:
+        notifier.notify()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +220,8 @@ class _Rounds:
 class Pauses:
     """The pauses between rounds. A round begins when frames are registered, or after ``idle_s``.
 
-    While a client waits for rows it begins at once. Else it begins after the pause that spares the processor.
+    While a client waits for rows it begins at once. Else it begins after the pause that spares the processor. Who sets
+    ``stop`` also notifies the listener.
     """
 
     listener: NotificationListener
@@ -233,7 +240,7 @@ class Pauses:
             is_early = passed_s < shortest_s and not self.listener.has_subscribers
             if passed_s >= longest_s or (is_woken and not is_early):
                 return
-            is_woken |= self.listener.wait(min(_STOP_S, longest_s - passed_s))
+            is_woken |= self.listener.wait((shortest_s if is_woken else longest_s) - passed_s)
 
 
 def stretched(interval_s: float, before_s: float, cost_s: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 
 from replication import log
 from replication.coordination.paths import MemberKind
@@ -13,20 +14,31 @@ from replication.ledger.base import Ledger, Peer, Rule
 from replication.ledger.changes import LedgerChanges
 from replication.worker.ship.routes import InboundState
 
+_TIME_S = 3.0  # routes fall silent after 15 s
 _log = log.get(__name__)
 _Seen = tuple[list[Rule], int, InboundState | None]
 
 
 class RulesCache:
-    """Caches rules, peers, and the number of workers that share a peer's rate. For one thread."""
+    """Caches rules, peers, and the number of workers that share a peer's rate. For one thread.
 
-    def __init__(self, ledger: Ledger, coordination: Coordination) -> None:
+    Args:
+        ledger: the cluster's.
+        coordination: the cluster's.
+        monotonic: seconds that never go back.
+    """
+
+    def __init__(
+        self, ledger: Ledger, coordination: Coordination, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._ledger = ledger
         self._coordination = coordination
+        self._monotonic = monotonic
         self._changes = LedgerChanges(ledger)
         self._seen: _Seen = ([], 0, None)
         self._peers: dict[str, Peer] = {}
         self._workers = 1
+        self._read_s = 0.0
 
     def refresh(self) -> bool | None:
         """Read the ledger; return whether rules, tables or inbound routes changed since the last call.
@@ -34,8 +46,11 @@ class RulesCache:
         Returns None when they cannot be read. The worker calls this at every announcement and every heartbeat, so
         peers get an altered definition within a heartbeat.
         """
-        if not self._changes.any() and not self._depends_on_time:
+        now_s = self._monotonic()
+        is_due = self._depends_on_time and now_s >= self._read_s + _TIME_S
+        if not self._changes.any() and not is_due:
             return False
+        self._read_s = now_s
         try:
             rules, revision = self._ledger.rules.all(), self._ledger.tables.revision()
             self._peers = {peer.name: peer for peer in self._ledger.rules.peers()}

@@ -23,11 +23,12 @@ def test_rules_are_read_once_until_the_ledger_changes(tmp_path: Path, monkeypatc
     workers: list[Any] = [SimpleNamespace(), SimpleNamespace()]
     coordination = cast(Coordination, SimpleNamespace(members=lambda kind: workers))
     reads: list[int] = []
+    clock = [100.0]
     read = type(ledger.tables).revision
     monkeypatch.setattr(type(ledger.tables), "revision", lambda tables: reads.append(1) or read(tables))
     try:
         other.tables.create(table("ops.one", 1))
-        rules = RulesCache(ledger, coordination)
+        rules = RulesCache(ledger, coordination, lambda: clock[0])
         aged(tmp_path)
         assert [rules.refresh() for _ in range(4)] == [False] * 4 and len(reads) == 1
         other.rules.define(peer(), 0)
@@ -45,6 +46,9 @@ def test_rules_are_read_once_until_the_ledger_changes(tmp_path: Path, monkeypatc
         aged(tmp_path)
         rules.refresh()
         workers.append(SimpleNamespace())
+        rules.refresh()
+        assert rules.rate(peer().name) == pytest.approx(1000.0 / 2), "what time alone changes is read every 3 s"
+        clock[0] += 3.0
         rules.refresh()
         assert rules.rate(peer().name) == pytest.approx(1000.0 / 3), "workers share it, and one more came"
     finally:
