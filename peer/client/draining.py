@@ -1,9 +1,13 @@
-"""Draining: wait until a peer has, by the ledger, what was pending for it at the call. Later writes do not count."""
+"""Draining: wait until a peer has, by the ledger, what was pending for it at the call. Later writes do not count.
+
+While all tables of a peer get the same bytes, only files are looked at: the cost does not grow with the number of
+tables. Once a rule changed, or a table is withheld, each table is looked at.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -60,25 +64,6 @@ class PendingAtPeer:
 
     missing: Mapping[RequiredByPeer, Ranges]
 
-    @staticmethod
-    def of(statuses: Statuses, durable: Mapping[FileId, int], tables: Collection[UUID] | None) -> PendingAtPeer:
-        """What is pending.
-
-        Args:
-            statuses: of one peer.
-            durable: the durable lengths of files that have a smaller length in the ledger.
-            tables: only these tables; None for all, with control frames.
-        """
-        missing: dict[RequiredByPeer, Ranges] = {}
-        for file, rule, status in statuses:
-            if tables is not None and rule.table not in tables:
-                continue
-            needed = max(status.needed, durable.get(file, 0))
-            absent = status.shipped.missing(max(status.begin, FILE_HEADER_BYTES), needed)
-            if absent:
-                missing[RequiredByPeer.of(file, rule)] = absent
-        return PendingAtPeer(missing)
-
     def left(self, statuses: Statuses) -> PendingAtPeer:
         """The part that is still pending, of the files and rules that still exist."""
         left: dict[RequiredByPeer, Ranges] = {}
@@ -112,6 +97,59 @@ class PendingAtPeer:
         return frozenset(key.table for key in self.missing)
 
 
+@dataclass(frozen=True, slots=True)
+class PendingFiles:
+    """By file, the bytes that were missing at the peer at the call, under the rules of then."""
+
+    peer: str
+    missing: Mapping[FileId, Ranges]
+    rules: Sequence[Rule]
+
+    @staticmethod
+    def at(ledger: Ledger, peer: str, durable: Mapping[FileId, int]) -> PendingFiles:
+        """What is pending now; ``durable`` has the lengths of files that have a smaller length in the ledger."""
+        rules, missing = rules_to(ledger, peer), dict[FileId, Ranges]()
+        for file, status in ledger.files.at_peer(peer).items():
+            needed = max(status.needed, durable.get(file, 0))
+            if absent := status.shipped.missing(max(status.begin, FILE_HEADER_BYTES), needed):
+                missing[file] = absent
+        return PendingFiles(peer, missing, rules)
+
+    def left(self, ledger: Ledger) -> PendingFiles:
+        """The part that is still pending. A file without a status was deleted, if ``is_same_for_tables`` afterwards."""
+        now = ledger.files.at_peer(self.peer)
+        left = {
+            file: rest
+            for file, ranges in self.missing.items()
+            if file in now and (rest := ranges.subtract(now[file].shipped.add(0, now[file].begin)))
+        }
+        return PendingFiles(self.peer, left, self.rules)
+
+    def is_same_for_tables(self, ledger: Ledger) -> bool:
+        """Whether the same bytes are pending for all tables: none is withheld, and no rule changed since the call."""
+        if any(held.peer == self.peer for held in ledger.sending.held()) or rules_to(ledger, self.peer) != self.rules:
+            return False
+        return ledger.files.withholding().isdisjoint(self.missing)
+
+    def by_table(self, ledger: Ledger, tables: Collection[UUID] | None = None) -> PendingAtPeer:
+        """The same by table, of some tables or of all with control frames."""
+        statuses = ledger.files.statuses(self.peer, self.missing, self.rules) if self.missing else []
+        found = PendingAtPeer(
+            {
+                RequiredByPeer.of(file, rule): part
+                for file, rule, status in statuses
+                if tables is None or rule.table in tables
+                if (part := self.missing[file].subtract(Ranges.of((0, status.begin))))
+            }
+        )
+        return found.left(statuses) if rules_to(ledger, self.peer) == self.rules else found
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes."""
+        return sum(ranges.total for ranges in self.missing.values())
+
+
 def drain(
     ledger: Ledger,
     peer_name: str,
@@ -142,37 +180,66 @@ def drain(
     tables = _tables(ledger, peer_name, table_name)
     if host:
         await_registered(ledger, host, timeout_s)
-    pending = left = pending_at(ledger, peer_name, durable(), tables)
+    at_call = PendingFiles.at(ledger, peer_name, durable())
+    wait = _Wait(peer_name, started_s + timeout_s, timeout_s, tell)
+    files = at_call if tables is not None else _drain_files(ledger, at_call, wait)
+    pending = left = files.by_table(ledger, tables)
+    if files is at_call:  # nothing was waited for yet
+        wait.pending, wait.files = pending.bytes, pending.files
     lost: dict[RequiredByPeer, Ranges] = {}
     while left.missing:
-        tell(pending.bytes, left.bytes)
+        wait.tell_left(left.bytes)
         _check(ledger, peer_name, left)
-        if time.monotonic() - started_s > timeout_s:
-            raise WaitTimeoutError(
-                f"{peer_name} is not drained within {timeout_s:g} s:"
-                f" {left.bytes:,} of {pending.bytes:,} bytes in {left.files} files are left",
-                "Shipping goes on; walship status shows why it is slow",
-            )
-        time.sleep(_POLL_S)
+        wait.once(left.bytes, left.files)
         statuses = ledger.files.statuses(peer_name, {key.file for key in pending.missing})
         lost |= _lost(ledger, peer_name, left.gone(statuses)).missing
         left = pending.left(statuses)
     _check_all_went(ledger, peer_name, tables, PendingAtPeer(lost))
-    tell(pending.bytes, 0)
+    wait.tell_left(0)
     seconds, under_way = round(time.monotonic() - started_s, 3), _bootstrapping(ledger, peer_name, tables)
-    return Drained(peer_name, table_name, pending.files, pending.bytes, seconds, under_way)
+    return Drained(peer_name, table_name, wait.files, wait.pending, seconds, under_way)
 
 
-def pending_at(
-    ledger: Ledger, peer_name: str, durable: Mapping[FileId, int], tables: Collection[UUID] | None
-) -> PendingAtPeer:
-    """What is pending at a peer now. Only files that are behind are read by table."""
-    behind = [
-        file
-        for file, status in ledger.files.at_peer(peer_name).items()
-        if status.shipped.missing(max(status.begin, FILE_HEADER_BYTES), max(status.needed, durable.get(file, 0)))
-    ]
-    return PendingAtPeer.of(ledger.files.statuses(peer_name, behind) if behind else (), durable, tables)
+def _drain_files(ledger: Ledger, at_call: PendingFiles, wait: _Wait) -> PendingFiles:
+    """Wait as long as the same is pending for all tables. Returns what is left then."""
+    files = at_call
+    wait.pending, wait.files = files.bytes, len(files.missing)
+    while files.missing and files.is_same_for_tables(ledger):
+        wait.tell_left(files.bytes)
+        _check_there(ledger, files.peer, files.bytes)
+        _check_sending(ledger, files.peer, files.bytes)
+        wait.once(files.bytes, len(files.missing))
+        found = files.left(ledger)
+        if not files.is_same_for_tables(ledger):
+            break
+        files = found
+    return files
+
+
+@dataclass
+class _Wait:
+    """Waits for a peer a poll at a time; ``pending`` bytes in ``files`` were pending at the call."""
+
+    peer: str
+    until_s: float
+    timeout_s: float
+    tell: Callable[[int, int], None]
+    pending: int = 0
+    files: int = 0
+
+    def tell_left(self, left: int) -> None:
+        """Tell how much is left."""
+        self.tell(self.pending, left)
+
+    def once(self, left: int, files: int) -> None:
+        """Raise WaitTimeoutError when it took too long; else wait until the next look."""
+        if time.monotonic() > self.until_s:
+            raise WaitTimeoutError(
+                f"{self.peer} is not drained within {self.timeout_s:g} s:"
+                f" {left:,} of {self.pending:,} bytes in {files} files are left",
+                "Shipping goes on; walship status shows why it is slow",
+            )
+        time.sleep(_POLL_S)
 
 
 def _bootstrapping(ledger: Ledger, peer_name: str, tables: Collection[UUID] | None) -> tuple[str, ...]:
@@ -238,7 +305,7 @@ def _lost(ledger: Ledger, peer_name: str, gone: PendingAtPeer) -> PendingAtPeer:
 
 def _check_all_went(ledger: Ledger, peer_name: str, tables: Collection[UUID] | None, lost: PendingAtPeer) -> None:
     """Raise RequestError when something did not go: pending bytes, or a table that needs a bootstrap."""
-    _check_there(ledger, peer_name, lost)
+    _check_there(ledger, peer_name, lost.bytes)
     rules = _rules(ledger, peer_name, tables)
     needing = {rule.table for rule in rules if rule.phase is Phase.NEEDS_BOOTSTRAP}
     reasons, remedies = [], []
@@ -264,11 +331,8 @@ def _check_all_went(ledger: Ledger, peer_name: str, tables: Collection[UUID] | N
 
 def _check(ledger: Ledger, peer_name: str, left: PendingAtPeer) -> None:
     """Raise when waiting cannot help."""
-    _check_there(ledger, peer_name, left)
-    if any(peer.name == peer_name and peer.paused for peer in ledger.rules.peers()):
-        raise RequestError(
-            f"{peer_name} is paused, with {left.bytes:,} bytes pending", f"First: walship resume {peer_name}"
-        )
+    _check_there(ledger, peer_name, left.bytes)
+    _check_sending(ledger, peer_name, left.bytes)
     held = {each.table: each for each in ledger.sending.held() if each.peer == peer_name}
     if held and left.tables <= held.keys() | {NIL_UUID} and left.tables & held.keys():
         names = {table: _name(ledger, table) for table in left.tables & held.keys()}
@@ -280,12 +344,17 @@ def _check(ledger: Ledger, peer_name: str, left: PendingAtPeer) -> None:
         )
 
 
-def _check_there(ledger: Ledger, peer_name: str, left: PendingAtPeer) -> None:
+def _check_there(ledger: Ledger, peer_name: str, left: int) -> None:
     if all(peer.name != peer_name for peer in ledger.rules.peers()):
         raise UnknownPeerError(
-            f"{peer_name} was deleted meanwhile: {left.bytes:,} pending bytes will not be sent",
+            f"{peer_name} was deleted meanwhile: {left:,} pending bytes will not be sent",
             "See walship listclusters",
         )
+
+
+def _check_sending(ledger: Ledger, peer_name: str, left: int) -> None:
+    if any(peer.name == peer_name and peer.paused for peer in ledger.rules.peers()):
+        raise RequestError(f"{peer_name} is paused, with {left:,} bytes pending", f"First: walship resume {peer_name}")
 
 
 def _name(ledger: Ledger, table: UUID) -> str:

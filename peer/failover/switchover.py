@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from peer.client.contacts import rules_to
-from peer.client.draining import PendingAtPeer, await_registered, pending_at
+from peer.client.draining import PendingAtPeer, PendingFiles, await_registered
 from peer.failover.role_change import RoleChange, refuse
 from peer.status.collect import durable_lengths
 from peer.status.drills import drill_warning
@@ -29,7 +29,7 @@ from replication.errors import (
     SuccessionError,
     UnknownPeerError,
 )
-from replication.ledger.base import Phase
+from replication.ledger.base import FileKind, Phase
 from replication.link.base import Description, TakeOver
 from replication.roles.takeover import change_role
 
@@ -277,9 +277,12 @@ def cancel(context: RoleChange) -> RoleState:
 def pending_bytes(context: RoleChange, peer: str) -> int:
     """How many bytes of tables a peer has yet to get of what is durable here."""
     ledger = context.cluster.ledger
-    durable = durable_lengths(ledger, context.cluster.config.cluster.host)
-    missing = pending_at(ledger, peer, durable, None).missing
-    return PendingAtPeer({key: ranges for key, ranges in missing.items() if key.table != NIL_UUID}).bytes
+    pending = PendingFiles.at(ledger, peer, durable_lengths(ledger, context.cluster.config.cluster.host))
+    if not pending.is_same_for_tables(ledger):
+        missing = pending.by_table(ledger).missing
+        return PendingAtPeer({key: ranges for key, ranges in missing.items() if key.table != NIL_UUID}).bytes
+    control = {row.file for row in ledger.files.all() if row.kind is FileKind.CONTROL} if pending.missing else ()
+    return sum(ranges.total for file, ranges in pending.missing.items() if file not in control)
 
 
 def _lag_s(context: RoleChange, peer: str) -> float:

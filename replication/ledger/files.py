@@ -173,6 +173,9 @@ class FileRecords(Protocol):
     def withheld(self, file: FileId) -> Mapping[UUID, Ranges]:
         """By withheld table, the bytes of a file that are known to hold only frames of that table."""
 
+    def withholding(self) -> frozenset[FileId]:
+        """The files that ``withheld`` knows bytes of."""
+
     def failing(self) -> frozenset[str]:
         """Peers to which the last attempt to ship some file failed. Withheld tables do not count."""
 
@@ -180,11 +183,14 @@ class FileRecords(Protocol):
         """Files that some peer lacks bytes of, and which bytes. Only reads what changed since the last call."""
 
     def statuses(
-        self, peer: str | None = None, files: Collection[FileId] | None = None
+        self,
+        peer: str | None = None,
+        files: Collection[FileId] | None = None,
+        rules: Sequence[Rule] | None = None,
     ) -> list[tuple[FileId, Rule, ReplicationStatus]]:
         """ReplicationStatus per (file, peer, table, group): a view over files, progress and rules.
 
-        Of one peer, or of all; of some files, or of all.
+        Of one peer, or of all; of some files, or of all; under ``rules``, which may have ended, or those in force.
 
         A control file has one per peer with rules, under a rule of the NIL table and group "". A landing file has none
         for the peer that it came from. A rule that needs a bootstrap has none. Bytes known to hold only frames of

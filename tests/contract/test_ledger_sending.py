@@ -96,6 +96,7 @@ def test_bytes_of_a_withheld_table_hold_up_no_other(sending: Ledger) -> None:
         sending.files.record([PeerProgress(file, "north", shipped, HEADER, withheld=withheld)])
     both = Ranges.of((HEADER, HEADER + FRAME), (HEADER + 2 * FRAME, HEADER + 3 * FRAME))
     assert sending.files.withheld(file) == {FLIGHTS.uuid: both}
+    assert sending.files.withholding() == {file}
     statuses = {rule.table: status for _, rule, status in sending.files.statuses("north")}
     assert statuses[WEATHER.uuid].remaining == 0 and statuses[WEATHER.uuid].finished == end
     assert statuses[FLIGHTS.uuid].remaining == 2 * FRAME and statuses[FLIGHTS.uuid].finished == HEADER

@@ -24,7 +24,7 @@ from replication.ledger.sql.queries.replay import advance, is_held
 from replication.ledger.sql.queries.retention import facts, lacked_files, release
 from replication.ledger.sql.queries.rules import RuleCache, peers
 from replication.ledger.sql.queries.status_cache import KnownStatuses, StatusCache
-from replication.ledger.sql.queries.statuses import at_peer, keep_withheld, statuses, withheld
+from replication.ledger.sql.queries.statuses import at_peer, keep_withheld, statuses_under, withheld
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term, file_id, file_row, missing
@@ -175,6 +175,12 @@ class SqlFileRecords:
         with self._store.read() as connection:
             return withheld(connection, file)
 
+    def withholding(self) -> frozenset[FileId]:
+        """See ``FileRecords``."""
+        of_files = sa.select(_f.file).where(_f.id.in_(sa.select(sending.withheld.c.file_id)))
+        with self._store.read() as connection:
+            return frozenset(map(file_id, connection.scalars(of_files)))
+
     def failing(self) -> frozenset[str]:
         """See ``FileRecords``."""
         held = sa.exists().where(_h.peer == _p.peer, _h.reason == _p.error)
@@ -182,7 +188,10 @@ class SqlFileRecords:
             return frozenset(connection.scalars(sa.select(_p.peer).where(_p.error != "", ~held).distinct()))
 
     def statuses(
-        self, peer: str | None = None, files: Collection[FileId] | None = None
+        self,
+        peer: str | None = None,
+        files: Collection[FileId] | None = None,
+        rules: Sequence[Rule] | None = None,
     ) -> list[tuple[FileId, Rule, ReplicationStatus]]:
         """See ``FileRecords``."""
         wanted = sa.select(schema.files).order_by(_f.file)
@@ -190,7 +199,8 @@ class SqlFileRecords:
             wanted = wanted.where(_f.file.in_(map(str, files)))
         with self._store.read() as connection:
             rows = [(row.id, file_row(row)) for row in connection.execute(wanted)]
-            return statuses(connection, self._rules_cache, rows, peer)
+            in_force = self._rules_cache.known(connection) if rules is None else rules
+            return statuses_under(connection, [r for r in in_force if peer is None or r.peer == peer], rows)
 
     def at_peer(self, peer: str) -> dict[FileId, ReplicationStatus]:
         """See ``FileRecords``."""

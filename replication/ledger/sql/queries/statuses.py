@@ -36,7 +36,7 @@ def statuses(
 def statuses_under(
     connection: Connection, in_force: Sequence[Rule], rows: Sequence[tuple[int, FileRow]]
 ) -> list[tuple[FileId, Rule, ReplicationStatus]]:
-    """Status per (file, rule) under these rules."""
+    """Status per (file, rule) under these rules. One that is no more in force as it is here begins with each file."""
     clusters = {p.name: p.cluster for p in peers(connection)}
     generations: dict[str, int] = {}
     for rule in in_force:
@@ -58,7 +58,8 @@ def statuses_under(
             if from_cluster is not None and clusters.get(rule.peer) == from_cluster:
                 continue
             ranges, applied = shipped.get((key, rule.peer), (Ranges(), 0))
-            begin = begins.get((key, rule.peer, rule.table, rule.group), FILE_HEADER_BYTES)
+            of_rule = rule.peer, str(rule.table), rule.group, rule.generation, rule.phase.value
+            begin = begins.get((key, *of_rule), FILE_HEADER_BYTES)
             if key in withheld:
                 ranges = _beside(withheld[key], rule.table, ranges)
             found.append((row.file, rule, ReplicationStatus(state, begin, row.needed, ranges, applied)))
@@ -125,14 +126,14 @@ def _by_file_and_peer(
     return found
 
 
-def _begins_of(connection: Connection, keys: Sequence[int]) -> dict[tuple[int, str, UUID, str], int]:
-    found: dict[tuple[int, str, UUID, str], int] = {}
-    wanted = sa.select(_begins.file_id, _rule.peer, _rule.table_uuid, _rule.table_group, _begins.begin).join(
-        sending.rules
-    )
+def _begins_of(connection: Connection, keys: Sequence[int]) -> dict[tuple[int | str, ...], int]:
+    """Where rules begin in files, by (file, peer, table, group, generation, phase)."""
+    found: dict[tuple[int | str, ...], int] = {}
+    of_rule = (_rule.peer, _rule.table_uuid, _rule.table_group, _rule.generation, _rule.phase)
+    wanted = sa.select(_begins.file_id, *of_rule, _begins.begin).join(sending.rules)
     for ids in chunked(keys):
         for row in connection.execute(wanted.where(_begins.file_id.in_(ids))):
-            found[row.file_id, row.peer, UUID(row.table_uuid), row.table_group] = row.begin
+            found[tuple(row[:-1])] = row.begin
     return found
 
 

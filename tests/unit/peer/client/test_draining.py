@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +16,7 @@ from replication.errors import RequestError, UnknownPeerError, UnknownTableError
 from replication.ledger.base import FileKind, PeerProgress
 from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.ledger_stores import FLIGHTS, FRAME, HEADER, WEST, applied, claims, own_wal, peer, stream
+from tests.tables_made import keyed
 
 END = HEADER + 2 * FRAME
 
@@ -139,3 +142,25 @@ def test_a_drain_waits_until_writes_acked_on_other_hosts_are_registered(sending:
     with pytest.raises(WaitTimeoutError, match="300 of 300 bytes"):
         drain(ledger, "north", "", dict, 1.0, lambda *_: None, "h0")
     later.join()
+
+
+def test_a_drain_of_many_tables_calls_as_much_as_one_of_few() -> None:
+    def called(tables: int) -> Counter[str]:
+        sending = Sending()
+        made = [keyed(f"ops.t{number}") for number in range(tables)]
+        for spec in made:
+            sending.ledger.tables.create(spec)
+        sending.ledger.rules.enable_all("north", {spec.uuid: ["default"] for spec in made}, 0)
+        sending.drain(sending.arrive)
+        sending.file = own_wal(sending.ledger, 2)
+        calls: Counter[str] = Counter()
+        sys.setprofile(lambda frame, event, _: calls.update([event]))
+        try:
+            sending.drain(sending.arrive)
+        finally:
+            sys.setprofile(None)
+            sending.ledger.close()
+        return calls
+
+    few, many = called(10), called(1_000)
+    assert few["call"] > 500 and many["call"] < 1.05 * few["call"] and many["c_call"] < 1.05 * few["c_call"]
