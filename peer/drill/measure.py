@@ -12,7 +12,8 @@ from peer.status.replay_report import ReplayReport
 from replication.errors import ReplicationError
 from replication.ledger.base import Ledger
 
-_EVERY_S = 0.5
+_EVERY_S = 1.0
+_POLL_S, _POLL_SHARE = 0.05, 0.05
 _SAMPLES_MAX = 600
 
 
@@ -75,15 +76,19 @@ class LagSampler:
         return LagSample(at_s, round(lag_s, 3), waiting, 0 if report is None else report.rounds)
 
 
-def applied_within(ledger: Ledger, timeout_s: float, poll_s: float = 0.05) -> bool:
-    """Wait until the tables have everything that had landed at the call; False when they did not in time."""
+def applied_within(ledger: Ledger, timeout_s: float) -> bool:
+    """Wait until the tables have everything that had landed at the call; False when they did not in time.
+
+    The longer it takes, the more seldom it looks, so that a busy cluster is asked little.
+    """
     waited = {part.row.file: part.end for part in ledger.replay.pending()}
-    deadline_s = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     while waited:
         begun = {part.row.file: part.begin for part in ledger.replay.pending()}
         waited = {file: end for file, end in waited.items() if begun.get(file, end) < end}
-        if waited and time.monotonic() >= deadline_s:
+        taken_s = time.monotonic() - began_s
+        if waited and taken_s >= timeout_s:
             return False
         if waited:
-            threading.Event().wait(poll_s)
+            time.sleep(min(max(_POLL_S, _POLL_SHARE * taken_s), timeout_s - taken_s))
     return True

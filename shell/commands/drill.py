@@ -62,6 +62,7 @@ def drill(
     An SQL probe passes if each statement succeeds, and every query of only boolean columns has rows that are all true.
     A script passes if it exits with 0.
     """
+    os.nice(0 if history or schedule else _NICE)  # before more is loaded; shipping and replay come first
     probes = tuple(path.absolute() for path in probe or ())
     with _opened(invocation, of) as (cluster, found, printer):
         if history:
@@ -75,7 +76,6 @@ def drill(
         rehearse = _rehearsal(invocation, cluster) if full else None
         file = os.path.abspath(found.target)
         request = DrillRequest(probes, rehearse, file, probe_timeout_s, scheduled, printer.line)
-        os.nice(_NICE)  # before Spark starts; shipping and replay come first
         report = RunningDrill(cluster, request).run()
         _show(report, Path(report.drill.report), printer)
         if not report.drill.passed:
