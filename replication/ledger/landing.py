@@ -51,6 +51,12 @@ class LandingRecords(Protocol):
     def routes(self) -> list[InboundRoute]:
         """The open routes into this cluster, by source, table and group."""
 
+    def declared(self) -> list[InboundRoute]:
+        """The same, without the times when sources were last seen. While none changes, they are the same objects."""
+
+    def last_seen(self) -> dict[ClusterId, int]:
+        """When each cluster that sends here, or did once, last sent anything, in microseconds since 1970."""
+
     def carried_by(self, source: ClusterId) -> frozenset[ClusterId]:
         """Every origin that routes of ``source`` carry, or carried once."""
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from uuid import UUID
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.carried import (
     SILENT_US,
-    Carried,
     InboundRoute,
     acknowledged_onward,
     carried_onward,
     required_onward,
 )
-from replication.ledger.base import Ledger, PassedOn, Phase, Rule
+from replication.ledger.base import Ledger, PassedOn, Rule
 from replication.link.base import Route
 
 
@@ -78,20 +79,17 @@ def _upstream_gaps(
 class InboundState:
     """The part of the inbound routes that outbound routes depend on. While it is equal, no stream is reopened."""
 
-    routes: frozenset[tuple[ClusterId, UUID, str, int, tuple[Carried, ...], Phase]]
-    required_from: tuple[Mapping[FileId, int], ...]
-    acknowledged: tuple[Mapping[FileId, Ranges], ...]
+    routes: Sequence[InboundRoute]
     silent: frozenset[ClusterId]
     passed_on: frozenset[PassedOn]
 
     @staticmethod
     def of(ledger: Ledger, now: int) -> InboundState:
         """Read the state of the open inbound routes; ``now`` is in microseconds since 1970."""
-        inbound = ledger.landing.routes()
+        routes, seen = ledger.landing.declared(), ledger.landing.last_seen()
+        sources = [source for source, _ in groupby(routes, attrgetter("source"))]
         return InboundState(
-            frozenset((r.source, r.table, r.group, r.generation, r.carried, r.phase) for r in inbound),
-            tuple(route.required_from for route in inbound),
-            tuple(route.acknowledged for route in inbound),
-            frozenset(route.source for route in inbound if now - route.last_seen > SILENT_US),
-            ledger.bootstraps.passed_on() if inbound else frozenset(),
+            routes,
+            frozenset(source for source in sources if now - seen.get(source, 0) > SILENT_US),
+            ledger.bootstraps.passed_on() if routes else frozenset(),
         )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from replication.core.coverage import Ranges, Span
 from replication.core.frame import FILE_HEADER_BYTES
@@ -50,7 +51,7 @@ class SqlLandingRecords:
         self._store = store
         self._names = names
         self._last_seen = last_seen
-        self._routes = Counted(ROUTES, open_routes)
+        self._routes = Counted(ROUTES, _declared)
         self._shown: tuple[tuple[dict[ClusterId, int], list[InboundRoute]], list[InboundRoute]] = ({}, []), []
 
     def received(self, source: FileId) -> Ranges:
@@ -151,13 +152,23 @@ class SqlLandingRecords:
     def routes(self) -> list[InboundRoute]:
         """See ``LandingRecords``."""
         with self._store.read() as connection:
-            seen = {ClusterId.parse(row.source): row.at for row in connection.execute(sa.select(schema.last_seen))}
+            seen = _last_seen(connection)
             routes = self._routes.get(connection)
         known, kept = self._shown
         if known != (seen, routes):
             kept = [replace(route, last_seen=seen.get(route.source, 0)) for route in routes]
             self._shown = (seen, routes), kept
         return [*kept]
+
+    def declared(self) -> list[InboundRoute]:
+        """See ``LandingRecords``."""
+        with self._store.read() as connection:
+            return [*self._routes.get(connection)]
+
+    def last_seen(self) -> dict[ClusterId, int]:
+        """See ``LandingRecords``."""
+        with self._store.read() as connection:
+            return _last_seen(connection)
 
     def carried_by(self, source: ClusterId) -> frozenset[ClusterId]:
         """See ``LandingRecords``."""
@@ -208,6 +219,18 @@ class SqlLandingRecords:
         with self._store.read() as connection:
             rows = connection.execute(sa.select(name, schema.meta.c.value).where(name.startswith(_REFUSED))).all()
         return {row.name.removeprefix(_REFUSED): row.value for row in rows}
+
+
+def _declared(connection: Connection) -> list[InboundRoute]:
+    same: dict[ClusterId, ClusterId] = {}
+    return [
+        replace(route, source=same.setdefault(route.source, route.source), last_seen=0)
+        for route in open_routes(connection)
+    ]
+
+
+def _last_seen(connection: Connection) -> dict[ClusterId, int]:
+    return {ClusterId.parse(row.source): row.at for row in connection.execute(sa.select(schema.last_seen))}
 
 
 def _row_of(route: InboundRoute, known: Mapping[tuple[object, ...], str]) -> dict[str, object]:
