@@ -160,7 +160,7 @@ def _check_leftovers(config: Config) -> None:
         raise ConfigError(f"{config.data_dir} holds {len(files)} WAL and landing files but no ledger.db", remedy)
     if ledger.exists() and ledger.stat().st_size:
         try:
-            with sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True) as opened:
+            with closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as opened:
                 opened.execute("select count(*) from sqlite_master").fetchone()
         except sqlite3.DatabaseError as error:
             raise ConfigError(f"{ledger} is not a readable ledger: {error}", remedy) from None

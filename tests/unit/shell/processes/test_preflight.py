@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import gc
 import importlib.util
 import os
 import shutil
@@ -17,6 +18,7 @@ from replication.ledger.base import FileKind
 from replication.ledger.sql.ledger import open_ledger
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.spark import jars
+from shell.processes.forked import _check_ledgers_closed
 from shell.processes.preflight import check_host, data_dir_lock, running_pid
 from shell.processes.roles import make_ledger
 from shell.processes.up import chosen_roles
@@ -134,6 +136,18 @@ def test_a_damaged_ledger_is_said(tmp_path):
     (tmp_path / "ledger.db").write_bytes(b"not a database, and long enough to be looked at" * 100)
     with pytest.raises(ConfigError, match="not a readable ledger"):
         check_host(config, ("master",))
+
+
+@pytest.mark.linux
+def test_a_check_leaves_no_ledger_open_in_the_process_that_forks_the_roles(tmp_path):
+    config = config_in(tmp_path)
+    make_ledger(config)  # there is one already, as at each start but the first
+    gc.disable()  # a connection of sqlite3 is part of a cycle
+    try:
+        check_host(config, ("master",))
+        _check_ledgers_closed()
+    finally:
+        gc.enable()
 
 
 def test_a_ledger_that_does_not_know_newer_files_is_not_used(tmp_path):
