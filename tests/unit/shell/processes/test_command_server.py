@@ -29,8 +29,8 @@ from shell.main import run
 from shell.processes.command_server import CommandServer
 from shell.processes.wakes import Wakes
 def waits(words):
-    print(os.getpid(), flush=True)
     try:
+        print(os.getpid(), flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
