@@ -70,9 +70,9 @@ class Admission:
         self._clocks = ClockWatch(ledger, commit_ahead_max_s)
 
     def check_sender(self, data: Data, scope: StreamScope) -> None:
-        """Raise RefusedData unless the sender may still ship, and ships its own file under the newest term.
+        """Raise RefusedData unless the sender may still ship, and ships its own file under the newest remembered term.
 
-        The reasons are NOT_GRANTED, WRONG_CLUSTER and STALE_TERM.
+        The reasons are NOT_GRANTED, WRONG_CLUSTER and STALE_TERM. Nothing is read from the ledger.
         """
         if scope.revoked is not None:
             raise _refused(Reason.NOT_GRANTED, data, scope.revoked.what, scope.revoked.hint)
@@ -84,13 +84,17 @@ class Admission:
                 f"{data.file} is not a file of {source_name}",
                 "A cluster ships only its own files",
             )
+        if self._terms.is_older(data.file, data.term):
+            raise _stale(data)
+
+    def accept_term(self, data: Data) -> None:
+        """Keep the term of a message that may land otherwise, so that a refused message writes nothing.
+
+        Raises:
+            RefusedData: STALE_TERM.
+        """
         if not self._terms.accept(data.file, data.term):
-            raise RefusedData(
-                data,
-                Reason.STALE_TERM,
-                f"{data.file} was assigned under a newer term than {data.term}",
-                "This worker's assignment is old: the worker stops, and the newer one goes on",
-            )
+            raise _stale(data)
 
     def check_frames(self, data: Data, scope: StreamScope) -> Arrival:
         """Check the frames of a message. A commit time far ahead is logged as an alarm.
@@ -196,6 +200,15 @@ def _granted(data: Data, table: UUID | None, check: Callable[[], None]) -> None:
         check()
     except PeerRefusedError as error:
         raise _refused(Reason.NOT_GRANTED, data, error.what, error.hint, table) from None
+
+
+def _stale(data: Data) -> RefusedData:
+    return RefusedData(
+        data,
+        Reason.STALE_TERM,
+        f"{data.file} was assigned under a newer term than {data.term}",
+        "This worker's assignment is old: the worker stops, and the newer one goes on",
+    )
 
 
 def _refused(reason: Reason, data: Data, what: str, remedy: str, table: UUID | None = None) -> RefusedData:

@@ -65,6 +65,7 @@ class InboundStream:
             self._check_order(message)
             with self._turns.checking:
                 arrival = self._admission.check_frames(message, self._scope)
+            self._admission.accept_term(message)
         except RefusedData as error:
             self._answer(error.refusal)
             self._slow_down(error.refusal, len(message.frames))

@@ -28,6 +28,10 @@ class AcceptedTerms:
         """The number of files with a remembered term."""
         return len(self._terms)
 
+    def is_older(self, source: FileId, term: int) -> bool:
+        """Whether a newer term is remembered; reads no ledger."""
+        return term < self._terms.get(source, 0)
+
     def accept(self, source: FileId, term: int) -> bool:
         """Return False when the file was shipped under a newer term before."""
         if self._terms.get(source) == term:

@@ -31,10 +31,11 @@ from replication.core.frame import (
     encode_sealed_header,
     read_frame,
 )
-from replication.core.ids import NIL_UUID, ClusterId
+from replication.core.ids import NIL_UUID, ClusterId, FileId
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.rows.batch import encode_payload
 from replication.ledger.base import Landed
+from replication.ledger.sql.parts.landing import SqlLandingRecords
 from replication.ledger.sql.parts.registration import SqlRegistration
 from replication.link import channel, grpc_servicer
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
@@ -99,6 +100,25 @@ def test_a_frame_without_room_for_another_hop_is_refused_alone(tmp_path: Path) -
         assert isinstance(refusal, Refusal) and refusal.reason is Reason.LOOP and "64 clusters" in refusal.what
         assert len(landed) == 2, "a frame with 63 hops lands"
     pair.close()
+
+
+def test_a_refused_message_writes_no_term(pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[FileId] = []
+    accept = pair.west.ledger.landing.accept_term
+
+    def counted(_: SqlLandingRecords, file: FileId, term: int) -> bool:
+        written.append(file)
+        return accept(file, term)
+
+    monkeypatch.setattr(SqlLandingRecords, "accept_term", counted)
+    session, whole = pair.ship(receiver), pair.data(256, pair.ends[0])
+    broken = replace(whole, frames=whole.frames[:-1] + b"?")
+    for number in range(50, 60):
+        file = replace(pair.wal.file, number=number)
+        assert refused(session, replace(broken, file=file)).reason is Reason.CORRUPT
+    assert not written
+    assert isinstance(answer(session, whole), Ack)
+    assert written == [whole.file], "one that may land"
 
 
 def test_frames_of_a_bootstrap_beside_others_end_no_receiver(

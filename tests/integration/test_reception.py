@@ -206,6 +206,14 @@ def test_an_older_term_is_refused(pair: Pair, receiver: Receiver) -> None:
     assert isinstance(answer(session, pair.data(pair.ends[0], pair.ends[1], term=5)), Ack)
 
 
+def test_an_older_term_is_refused_after_a_restart(pair: Pair) -> None:
+    with pair.west.receiver() as receiver:
+        assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[0], term=5)), Ack)
+    with pair.west.receiver() as receiver:
+        session = pair.ship(receiver)
+        assert refused(session, pair.data(pair.ends[0], pair.ends[1], term=4)).reason is Reason.STALE_TERM
+
+
 def test_a_frame_that_was_here_before_is_a_loop(pair: Pair, receiver: Receiver) -> None:  # 004-11
     wal = pair.west.wal()
     end = wal.append(pair.spec, rows(0, 5))
