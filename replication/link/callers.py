@@ -28,7 +28,7 @@ _SHAPES = {
     (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
     (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
 }
-_REFUSED_S = 0.05
+_REFUSED_S = 0.2
 _log = log.get(__name__)
 
 
