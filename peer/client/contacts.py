@@ -142,13 +142,13 @@ class Contacts:
         return known[name] if name in known else known_peer(self.ledger, name)
 
     def reach(self, name: str, zookeepers: str, proof: Proof = NO_PROOF) -> ContactedPeer:
-        """Ask a cluster for its identity, in its ZooKeeper and at one of its receivers, and prove what is given.
+        """Ask a cluster for its identity, in its ZooKeeper and at one of its receivers, and show it a proof.
 
         Raises:
             ConfigError: ``zookeepers`` is no address.
             PeerUnavailableError: nothing answers there.
             RequestError: ZooKeeper and the receiver are of two clusters.
-            PeerRefusedError: its version does not go with this one, or the proof is none there.
+            PeerRefusedError: its version does not go with this one, or it refuses the proof.
         """
         quorum, public = read_public(zookeepers, self.zookeeper_tls)
         deadline = time.monotonic() + ANSWER_TIMEOUT_S

@@ -61,7 +61,7 @@ class Peering:
             RequestError: it is this cluster, or has another name.
             PeerExistsError: the name is defined already, as another cluster.
             PeerUnavailableError: its ZooKeeper or receivers do not answer.
-            PeerRefusedError: its version cannot be used with this one, or the proof is none there.
+            PeerRefusedError: its version cannot be used with this one, or it refuses the proof.
         """
         zookeepers = with_root(zookeepers, name)
         known = next((peer for peer in self.ledger.rules.peers() if peer.name == name), None)

@@ -68,7 +68,7 @@ def administrator_tls(tls: TlsSection, cert: Path | None, key: Path | None) -> T
     """``tls`` with an administrator's certificate in place of the cluster's; None when none is given.
 
     Raises:
-        RequestError: only one file is given, or the cluster has no authority for the other side's certificate.
+        RequestError: only one file is given, one is missing, or the cluster has no authority for the other side.
         ConfigError: others can read the key.
     """
     if cert is None and key is None:
@@ -77,6 +77,9 @@ def administrator_tls(tls: TlsSection, cert: Path | None, key: Path | None) -> T
         raise RequestError("--admin-cert and --admin-key go together", "Give both")
     if tls.ca is None:
         raise RequestError("--admin-cert needs TLS, and this cluster has none", "Set tls.ca, tls.cert and tls.key")
+    for file in (cert, key):
+        if not file.is_file():
+            raise RequestError(f"There is no file {file}", "Check --admin-cert and --admin-key")
     refuse_exposed(key)
     return tls.model_copy(update={"cert": cert, "key": key})
 

@@ -14,6 +14,9 @@ from shell.commands.peers import administrator_tls
 def test_an_administrators_certificate_stands_in_for_the_clusters_own(tmp_path: Path) -> None:
     cert, key = tmp_path / "cert", tmp_path / "key"
     key.touch(mode=0o600)
+    with pytest.raises(RequestError, match=f"There is no file {cert}"):
+        administrator_tls(TlsSection(ca=tmp_path / "ca"), cert, key)
+    cert.touch()
     own = TlsSection(ca=tmp_path / "ca", cert=tmp_path / "own", key=tmp_path / "own.key", allow_plaintext=True)
     assert administrator_tls(own, None, None) is None
     shown = administrator_tls(own, cert, key)
@@ -27,6 +30,7 @@ def test_half_of_a_certificate_is_refused(tmp_path: Path, cert: str | None, key:
 
 
 def test_an_administrators_certificate_needs_tls_and_a_private_key(tmp_path: Path) -> None:
+    (tmp_path / "cert").touch()
     (tmp_path / "key").touch(mode=0o644)
     with pytest.raises(RequestError, match="needs TLS"):
         administrator_tls(TlsSection(), tmp_path / "cert", tmp_path / "key")
