@@ -60,6 +60,14 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
             ) from None
 
 
+def place_in(source: str, form: str, row: int) -> str:
+    """Say where a row of ``batches_of`` is, by its number from 1: the line of a CSV file, else the row."""
+    if source == "-":
+        return f"standard input, row {row}"
+    path = Path(source)
+    return f"{source}, {row_files.place(path, form or row_files.SUFFIXES.get(path.suffix.lower(), ''), row)}"
+
+
 def schema_of(file: Path) -> pa.Schema:
     """The columns of a sample file, with the types of its first rows."""
     suffixes = (*row_files.SUFFIXES, *_JSON_SUFFIXES)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,16 +19,20 @@ from peer.client.cluster import Cluster
 from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
 from replication.core.rows.columns import convert
+from replication.core.rows.convert import log_batches
 from replication.core.rows.mutation import Mutation
 from replication.errors import NullKeyError, RequestError, SchemaError
+from replication.files.rows.refused import first_refused
 from replication.writer.importing.importer import file_schema
 from replication.writer.wal.batch_ids import check_batch_size
 from shell.cli.render import Printer, bytes_text
-from shell.rows.files import batches_of
+from shell.rows.files import batches_of, place_in
 
 _IN_FLIGHT = 8
 _PLACE = ("row", "family", "qualifier")
 _CELL_HINT = 'A cell has row, family, qualifier and, unless it deletes, value; "" in CSV is an empty one'
+
+Place = Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +60,12 @@ def write_file(
             "--batch-id cannot be used with a cell table", "walship import takes the same file only once"
         )
     batches = _counted(_known(batches_of(source, form, file_schema(spec)), spec, source), printer)
-    durable = _Durable(printer)
+    durable, place = _Durable(printer), partial(place_in, source, form)
     if spec.kind == "cell":
-        return _write_cells(cluster, spec, batches, durable, delete=delete)
+        return _write_cells(cluster, spec, batches, durable, place, delete=delete)
     if batch_id is not None:
-        return _write_once(cluster, spec, batches, batch_id, durable)
-    return _write_stream(cluster, spec, batches, durable, delete=delete)
+        return _write_once(cluster, spec, batches, batch_id, durable, place)
+    return _write_stream(cluster, spec, batches, durable, place, delete=delete)
 
 
 class _Durable:
@@ -111,15 +117,37 @@ def _counted(batches: Iterator[pa.RecordBatch], printer: Printer) -> Iterator[pa
             progress.update(task, rows=rows, rate=f"{bytes_text(rate)}/s")
 
 
+@contextmanager
+def _placed(
+    rows: pa.RecordBatch | pa.Table, spec: TableSpec, first: int, place: Place, *, delete: bool = False
+) -> Iterator[None]:
+    """Say in errors which row does not fit the table; ``first`` is the number of the first one."""
+    try:
+        yield
+    except (SchemaError, NullKeyError):
+        refused = first_refused(rows, lambda few: list(log_batches(few, spec, delete=delete)))
+        if refused is None:
+            raise
+        error, at = refused
+        raise type(error)(f"{place(first + at)}: {error.what}", error.hint) from None
+
+
 def _write_stream(
-    cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], durable: _Durable, *, delete: bool
+    cluster: Cluster,
+    spec: TableSpec,
+    batches: Iterator[pa.RecordBatch],
+    durable: _Durable,
+    place: Place,
+    *,
+    delete: bool,
 ) -> WriteResult:
     rows = size = 0
     last: Position | None = None
     waiting: deque[Future[Position]] = deque()
     for batch in batches:
+        with _placed(batch, spec, rows + 1, place, delete=delete):
+            begun = cluster.delete_async(spec.name, batch) if delete else cluster.upsert_async(spec.name, batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        begun = cluster.delete_async(spec.name, batch) if delete else cluster.upsert_async(spec.name, batch)
         waiting.append(_counted_when_done(begun, batch.num_rows, durable))
         if len(waiting) >= _IN_FLIGHT:
             last = _joined(last, waiting.popleft().result())
@@ -138,7 +166,12 @@ def _counted_when_done(future: Future[Position], rows: int, durable: _Durable) -
 
 
 def _write_once(
-    cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], batch_id: str, durable: _Durable
+    cluster: Cluster,
+    spec: TableSpec,
+    batches: Iterator[pa.RecordBatch],
+    batch_id: str,
+    durable: _Durable,
+    place: Place,
 ) -> WriteResult:
     found: list[pa.RecordBatch] = []
     size = 0
@@ -149,25 +182,32 @@ def _write_once(
     if not found:
         return WriteResult(0, 0, None)
     whole = pa.Table.from_batches(found)
-    position = cluster.upsert(spec.name, whole, batch_id=batch_id)
+    with _placed(whole, spec, 1, place):
+        position = cluster.upsert(spec.name, whole, batch_id=batch_id)
     durable.add(whole.num_rows)
     return WriteResult(whole.num_rows, whole.nbytes, position)
 
 
 def _write_cells(
-    cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], durable: _Durable, *, delete: bool
+    cluster: Cluster,
+    spec: TableSpec,
+    batches: Iterator[pa.RecordBatch],
+    durable: _Durable,
+    place: Place,
+    *,
+    delete: bool,
 ) -> WriteResult:
     rows = size = 0
     last: Position | None = None
     for batch in batches:
-        cells = _cells(batch, spec, rows + 1, delete)
+        cells = _cells(batch, spec, rows + 1, place, delete)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         last = _joined(last, cluster.apply(spec.name, cells))
         durable.add(batch.num_rows)
     return WriteResult(rows, size, last)
 
 
-def _cells(batch: pa.RecordBatch, spec: TableSpec, first: int, delete: bool) -> list[Mutation]:
+def _cells(batch: pa.RecordBatch, spec: TableSpec, first: int, place: Place, delete: bool) -> list[Mutation]:
     """A batch's mutations; ``first`` is the number of its first row."""
     types = {field.name: field.type for field in file_schema(spec)}
     found = {name: convert(batch.column(name), types[name], name) for name in batch.schema.names}
@@ -176,14 +216,14 @@ def _cells(batch: pa.RecordBatch, spec: TableSpec, first: int, delete: bool) -> 
         if name not in found:
             raise SchemaError(f"There is no column {name!r}, and {spec.name} is a cell table", _CELL_HINT)
     rows = pa.RecordBatch.from_arrays(list(found.values()), names=list(found)).to_pylist()
-    return [_mutation(cell, first + at, delete) for at, cell in enumerate(rows)]
+    return [_mutation(cell, first + at, place, delete) for at, cell in enumerate(rows)]
 
 
-def _mutation(cell: dict[str, Any], row: int, delete: bool) -> Mutation:
+def _mutation(cell: dict[str, Any], row: int, where: Place, delete: bool) -> Mutation:
     deletes = delete or bool(cell.get("delete"))
     for name in _PLACE if deletes else (*_PLACE, "value"):
         if cell.get(name) is None:
-            raise NullKeyError(f"row {row} has no {name}", _CELL_HINT)
+            raise NullKeyError(f"{where(row)} has no {name}", _CELL_HINT)
     mutation = Mutation(cell["row"])
     place = (cell["family"], cell["qualifier"])
     visibility, timestamp = cell.get("visibility") or "", cell.get("timestamp")

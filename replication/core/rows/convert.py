@@ -215,8 +215,8 @@ def _check_keys(arrays: Mapping[str, pa.Array], spec: TableSpec) -> None:
                 f"key column {name!r} of table {spec.name} is missing",
                 f"Its key is {', '.join(spec.key)}: give all key columns",
             )
-        if arrays[name].null_count:
+        if nulls := arrays[name].null_count:
             raise NullKeyError(
-                f"key column {name!r} of table {spec.name} is NULL in {arrays[name].null_count} rows",
+                f"key column {name!r} of table {spec.name} is NULL in {nulls} row{'' if nulls == 1 else 's'}",
                 "Give each row a key, or leave these rows out",
             )

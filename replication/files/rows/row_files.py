@@ -11,12 +11,11 @@ from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import csv, orc
+from pyarrow import orc
 
-from replication.core.rows.escaped import unescaped_column
 from replication.errors import FormatError, RequestError
-from replication.files.rows.csv_numbers import is_number, numbers
-from replication.files.rows.quotes import Quoted
+from replication.files.rows.csv_rows import csv_batches, line_of
+from replication.files.rows.csv_values import RowError
 
 FORMATS = ("parquet", "arrow", "orc", "csv")
 BATCH_ROWS = 65_536
@@ -31,7 +30,6 @@ SUFFIXES = {
     ".csv": "csv",
     ".tsv": "csv",
 }
-_BLOCK_BYTES = 8 << 20
 _ARROW_FILE_MAGIC = b"ARROW1"
 
 
@@ -79,9 +77,11 @@ class RowFile:
             FormatError: the file has another format, is damaged or truncated, or a CSV value does not fit its column.
         """
         try:
-            for batch in read(self._opened, self.form, tabs=self.path.suffix.lower() == ".tsv", schema=self._schema):
+            for batch in read(self._opened, self.form, tabs=_has_tabs(self.path), schema=self._schema):
                 for begin in range(0, max(batch.num_rows, int(empty)), BATCH_ROWS):
                     yield batch.slice(begin, BATCH_ROWS)
+        except RowError as error:
+            raise FormatError(f"{self.path}, {place(self.path, self.form, error.row)}{error.why}", error.hint) from None
         except FormatError as error:
             raise FormatError(f"{self.path}, {error.what}", error.hint) from None
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -112,6 +112,14 @@ def form_of(path: Path, form: str = "") -> str:
     return chosen
 
 
+def place(path: Path, form: str, row: int | None) -> str:
+    """Say where a row is, by its number as in ``RowError``: the line of a CSV file, the row of another."""
+    line = line_of(path, "\t" if _has_tabs(path) else ",", row) if form == "csv" else None
+    if line is not None:
+        return f"line {line}"
+    return "a row" if row is None else f"row {row}"
+
+
 def read(
     opened: BinaryIO, form: str, *, tabs: bool = False, schema: pa.Schema | None = None
 ) -> Iterator[pa.RecordBatch]:
@@ -125,43 +133,7 @@ def read(
         for stripe in range(file.nstripes):
             yield file.read_stripe(stripe)
     else:
-        yield from _csv(opened, tabs, schema)
-
-
-def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    wanted = {} if schema is None else {field.name: field.type for field in schema if is_number(field.type)}
-    types = {} if schema is None else {field.name: _csv_type(field.type) for field in schema}
-    delimiter = "\t" if tabs else ","
-    quoted = Quoted(opened, delimiter)
-    with csv.open_csv(
-        quoted,
-        read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
-        parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert_options=csv.ConvertOptions(
-            column_types=types,
-            null_values=["", "NULL", "NA"],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    ) as reader:
-        row = 1
-        for batch in reader:
-            quoted.check()  # Arrow has read at least the bytes of the batch
-            yield _exact(batch, row, wanted)
-            row += batch.num_rows
-        quoted.check()
-        if row == 1:
-            yield pa.RecordBatch.from_pylist([], reader.schema)
-
-
-def _exact(batch: pa.RecordBatch, row: int, wanted: dict[str, pa.DataType]) -> pa.RecordBatch:
-    """Convert numbers and bytes of a CSV batch from text; ``row`` is its first row. FormatError for a bad value."""
-    for at, field in enumerate(batch.schema):
-        if field.name in wanted:
-            batch = batch.set_column(at, field.name, numbers(batch.column(at), wanted[field.name], field.name, row))
-        elif pa.types.is_binary(field.type):
-            batch = batch.set_column(at, field, unescaped_column(batch.column(at), field.name, row))
-    return batch
+        yield from csv_batches(opened, "\t" if tabs else ",", schema)
 
 
 def _arrow(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
@@ -176,6 +148,5 @@ def _arrow(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
         yield from stream
 
 
-def _csv_type(wanted: pa.DataType) -> pa.DataType:
-    """Return text for numbers, which ``_exact`` converts, and for nested types, which are refused later."""
-    return pa.string() if pa.types.is_nested(wanted) or is_number(wanted) else wanted
+def _has_tabs(path: Path) -> bool:
+    return path.suffix.lower() == ".tsv"

@@ -24,7 +24,8 @@ from replication.core.rows.batch import EncodedBatch, LogBatch, split
 from replication.core.rows.convert import cells, upserts_from_arrow
 from replication.core.rows.mutation import check_history
 from replication.errors import FormatError, RequestError, SchemaError
-from replication.files.rows.row_files import RowFile
+from replication.files.rows.refused import first_refused
+from replication.files.rows.row_files import RowFile, place
 from replication.ledger.base import Ledger
 from replication.writer.importing.bulk_wals import BulkWals
 from replication.writer.importing.file_digest import FileDigest, FileFingerprint
@@ -199,14 +200,14 @@ class Importer:
     def _encoded(self, job: _Import) -> Iterator[tuple[int, Sequence[EncodedBatch]]]:
         """Yield row counts and encoded batches, in the file's order. A few threads encode ahead."""
         waiting: deque[tuple[int, Future[list[EncodedBatch]]]] = deque()
-        first, path = 0, job.source.path
+        first = 1
         encoders = ThreadPoolExecutor(ENCODERS, "import")
         try:
             for batch in job.source.batches(empty=True):
                 if not batch.num_rows:
-                    self._encode(job, batch, str(path))  # checks the columns of an empty file
+                    self._encode(job, batch, first)  # checks the columns of an empty file
                     continue
-                encoded = encoders.submit(self._encode, job, batch, f"{path}, from row {first:,}")
+                encoded = encoders.submit(self._encode, job, batch, first)
                 waiting.append((batch.num_rows, encoded))
                 first += batch.num_rows
                 while len(waiting) > _AHEAD or waiting and waiting[0][1].done():
@@ -217,12 +218,16 @@ class Importer:
         finally:
             encoders.shutdown(cancel_futures=True)
 
-    def _encode(self, job: _Import, batch: pa.RecordBatch, where: str) -> list[EncodedBatch]:
+    def _encode(self, job: _Import, batch: pa.RecordBatch, first: int) -> list[EncodedBatch]:
         try:
-            logs = self._cells(job, batch) if job.spec.kind == "cell" else upserts_from_arrow(batch, job.spec)
-            return [EncodedBatch.encode(piece, self._codec) for log in logs for piece in split(log)]
+            return [EncodedBatch.encode(piece, self._codec) for log in self._logs(job, batch) for piece in split(log)]
         except (FormatError, RequestError) as error:
-            raise type(error)(f"{where}: {error.what}", error.hint) from None
+            refused, at = first_refused(batch, lambda rows: self._logs(job, rows)) or (error, None)
+            where = "" if at is None else f", {place(job.source.path, job.source.form, first + at)}"
+            raise type(refused)(f"{job.source.path}{where}: {refused.what}", refused.hint) from None
+
+    def _logs(self, job: _Import, batch: pa.RecordBatch) -> list[LogBatch]:
+        return self._cells(job, batch) if job.spec.kind == "cell" else upserts_from_arrow(batch, job.spec)
 
     def _cells(self, job: _Import, batch: pa.RecordBatch) -> list[LogBatch]:
         spec = job.spec

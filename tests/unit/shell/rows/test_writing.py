@@ -16,8 +16,9 @@ from peer.client.cluster import Cluster
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.core.position import Position
+from replication.core.rows.convert import log_batches
 from replication.core.rows.mutation import Mutation, cells_of
-from replication.errors import RequestError, SchemaError, UnknownPeerError, WaitTimeoutError
+from replication.errors import NullKeyError, RequestError, SchemaError, UnknownPeerError, WaitTimeoutError
 from replication.writer.wal import batch_ids
 from shell.cli.awaiting import Wait, check_wait, print_written
 from shell.cli.render import Printer
@@ -79,14 +80,29 @@ def test_cells_of_a_file_may_be_empty_and_their_bytes_are_escaped(tmp_path: Path
     [
         ("row,family,value\nr,f,v\n", "no column 'qualifier'"),
         ("row,family,qualifier\nr,f,q\n", "no column 'value'"),
-        ("row,family,qualifier,value\nr,f,q,v\n,f,q,v\n", "row 2 has no row"),
-        ("row,family,qualifier,value\nr,f,q,v\nr,f,,v\n", "row 2 has no qualifier"),
-        ("row,family,qualifier,value\nr,f,q,\n", "row 1 has no value"),
+        ("row,family,qualifier,value\nr,f,q,v\n,f,q,v\n", "a.csv, line 3 has no row"),
+        ("row,family,qualifier,value\nr,f,q,v\nr,f,,v\n", "line 3 has no qualifier"),
+        ("row,family,qualifier,value\nr,f,q,\n", "line 2 has no value"),
     ],
 )
 def test_what_a_cell_lacks_is_said(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SchemaError, match=said):
         written(tmp_path, text)
+
+
+@pytest.mark.parametrize("batch_id", [None, "load-7"])
+def test_a_row_that_its_table_refuses_is_named_by_its_line(tmp_path: Path, batch_id: str | None) -> None:
+    class Refusing:
+        def upsert(self, table: str, rows: object, batch_id: str | None = None) -> object:
+            return list(log_batches(rows, spec))
+
+        upsert_async = upsert
+
+    spec, file = keyed("t.k"), tmp_path / "a.csv"
+    file.write_text("k,v\na,1\n\n,2\n")
+    with pytest.raises(NullKeyError, match=r"a\.csv, line 4: key column 'k' .* NULL in 1 row"):
+        quiet = Printer(as_json=True)
+        write_file(cast(Cluster, Refusing()), spec, str(file), "", quiet, delete=False, batch_id=batch_id)
 
 
 @pytest.mark.parametrize("rows", ["", "1,2\n"])

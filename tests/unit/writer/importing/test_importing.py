@@ -182,7 +182,7 @@ def test_files_that_are_no_files_of_rows_are_refused(site: Site, tmp_path: Path)
     (tmp_path / "damaged.parquet").write_bytes(damaged)
     with site.writer() as writer:
         for name in ("cut.parquet", "cut.arrow", "no.orc", "bad.csv", "damaged.parquet"):
-            with pytest.raises(FormatError, match=rf"{name}( is not readable|, row 2, column 'k')"):
+            with pytest.raises(FormatError, match=rf"{name}( is not readable|, line 3, column 'k')"):
                 load(writer, site.table, tmp_path / name)
         with pytest.raises(RequestError, match="No such file"):
             load(writer, site.table, tmp_path / "gone.parquet")
@@ -280,6 +280,6 @@ def test_a_csv_file_with_a_null_key_is_refused_and_what_was_before_it_stays(site
     (tmp_path / "bad.csv").write_text("k,v\n2,b\n,c\n")
     with site.writer() as writer:
         load(writer, site.table, tmp_path / "good.csv")
-        with pytest.raises(NullKeyError, match=r"bad\.csv, from row 0: key column 'k'"):
+        with pytest.raises(NullKeyError, match=r"bad\.csv, line 3: key column 'k' .* in 1 row"):
             load(writer, site.table, tmp_path / "bad.csv")
         assert site.logged_keys() == [1]

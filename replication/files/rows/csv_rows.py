@@ -1,0 +1,107 @@
+"""Reads rows of CSV. Arrow splits them into values, which are converted here; a bad row is found by its line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+
+from replication.files.rows.csv_values import RowError, is_from_text, typed
+from replication.files.rows.quotes import Quoted
+
+_BLOCK_BYTES = 8 << 20
+_SHOWN_CHARACTERS = 60
+
+
+def csv_batches(opened: BinaryIO, delimiter: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file or pipe; one batch without rows for a header alone.
+
+    Raises:
+        RowError: a value does not fit its column's type in ``schema``, or a row has too many or too few values.
+        FormatError: a quote is not closed.
+        ArrowInvalid: there is no header.
+    """
+    wanted = {} if schema is None else {field.name: field.type for field in schema}
+    odd: list[arrow_csv.InvalidRow] = []
+    quoted = Quoted(opened, delimiter)
+
+    def refuse(row: arrow_csv.InvalidRow) -> str:
+        odd.append(row)
+        return "error"
+
+    try:
+        with _opened(quoted, delimiter, wanted, refuse) as reader:
+            row = 1
+            for batch in reader:
+                quoted.check()  # Arrow has read at least the bytes of the batch
+                yield _exact(batch, row, wanted)
+                row += batch.num_rows
+            quoted.check()
+            if row == 1:
+                yield _exact(pa.RecordBatch.from_pylist([], reader.schema), row, wanted)
+    except pa.ArrowInvalid:
+        quoted.check()
+        if not odd:
+            raise
+        text = odd[0].text
+        shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+        raise RowError(
+            None,
+            f" has {odd[0].actual_columns} values, and the header {odd[0].expected_columns}: {shown}",
+            "Give each row as many values as the header has; quote a value that holds the delimiter",
+        ) from None
+
+
+def line_of(path: Path, delimiter: str, row: int | None) -> int | None:
+    """Return the line in which a row of a file begins, by its number as in ``RowError``; None when it is not found."""
+    with suppress(OSError, csv.Error), path.open(newline="", encoding="utf-8-sig", errors="replace") as lines:
+        reader = csv.reader(lines, delimiter=delimiter)
+        line, number, width = 1, 0, 0
+        for values in reader:
+            if values:  # Arrow skips empty lines
+                width = width or len(values)
+                if number == row or (row is None and len(values) != width):
+                    return line
+                number += 1
+            line = reader.line_num + 1
+    return None
+
+
+def _opened(
+    quoted: Quoted,
+    delimiter: str,
+    wanted: Mapping[str, pa.DataType],
+    refuse: Callable[[arrow_csv.InvalidRow], str],
+) -> arrow_csv.CSVStreamingReader:
+    return arrow_csv.open_csv(
+        quoted,
+        read_options=arrow_csv.ReadOptions(block_size=_BLOCK_BYTES),
+        parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types={name: _read_as(kind) for name, kind in wanted.items()},
+            check_utf8=not wanted,  # typed checks it
+            null_values=["", "NULL", "NA"],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+
+
+def _exact(batch: pa.RecordBatch, row: int, wanted: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+    """Convert the values of a batch from text; ``row`` is its first row."""
+    columns = [
+        typed(column, wanted[name], name, row) if name in wanted and is_from_text(wanted[name]) else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _read_as(wanted: pa.DataType) -> pa.DataType:
+    """Return text for what ``typed`` converts, and for nested types, which are refused later."""
+    is_text = (is_from_text(wanted) and not pa.types.is_binary(wanted)) or pa.types.is_nested(wanted)
+    return pa.string() if is_text else wanted
