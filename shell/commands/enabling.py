@@ -136,8 +136,11 @@ class Enabling:
             how += f", {'with' if self.options.with_properties else 'without'} its properties"
         too = "; the rows it has follow, see walship status" if self.options.bootstrap else ""
         self.printer.line(f"{name} (groups {sent}) goes to {self.peer} from now on, {how}{too}")
-        for line in dict.fromkeys(gap_text(gap, self.peer) for rule in rules for gap in rule.gaps):
-            self.printer.note(f"{name}: {line}")
+        of_groups: dict[str, list[str]] = {}
+        for rule, gap in ((rule, gap) for rule in rules for gap in rule.gaps):
+            of_groups.setdefault(gap_text(gap, self.peer), []).append(rule.group)
+        for line, groups in of_groups.items():
+            self.printer.note(f"{name}, group{'s' if len(groups) > 1 else ''} {', '.join(groups)}: {line}")
 
     def _stand(self, pattern: str) -> PatternRule | None:
         chosen = (tuple(self.options.exclude or ()), tuple(self.groups), self.options.with_properties is not False)

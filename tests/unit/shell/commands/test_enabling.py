@@ -20,7 +20,8 @@ from peer.client.contacts import Contacts
 from peer.client.peering import Peering
 from replication.core.definition.alter import add_group
 from replication.errors import PeerRefusedError, ReplicationError, RequestError
-from replication.ledger.base import PatternRule, Peer
+from replication.ledger.base import PatternRule, Peer, Rule
+from replication.ledger.rules import Gap
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.enabling import EnableOptions
@@ -91,6 +92,20 @@ def test_the_rules_that_were_made_are_told_as_json_though_another_table_was_refu
         east.enable("ops.a", "ops.b", as_json=True)
     (rule,) = json.loads(east.out.getvalue())
     assert rule["peer"] == "west" and rule["remote_table"] == "ops.a"
+
+
+def test_what_is_not_sent_is_told_with_its_locality_groups(east: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    gap, other = Gap(10**15, 2 * 10**15, 12), Gap(10**15, 2 * 10**15, 3)
+    enable = east.peering.enable
+
+    def with_gaps(*args: Any, **options: Any) -> list[Rule]:
+        [rule] = enable(*args, **options)
+        return [replace(rule, group=name, gaps=(each,)) for name, each in (("a", gap), ("b", other), ("c", gap))]
+
+    monkeypatch.setattr(east.peering, "enable", with_gaps)
+    east.enable("ops.a")
+    assert "ops.a, groups a, c: what was written between" in east.err.getvalue()
+    assert "ops.a, group b: what was written between" in east.err.getvalue()
 
 
 @pytest.mark.parametrize(
