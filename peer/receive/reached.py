@@ -10,7 +10,7 @@ from dataclasses import replace
 from peer.status.replay_report import silence
 from replication.core.ids import StreamId
 from replication.core.routes.freshness import Reach, Until
-from replication.files.notifier import Listening, Notifier, Subscriber
+from replication.files.notifier import Listening, Subscriber
 from replication.ledger.base import Claim, Ledger
 
 _WAIT_MAX_S, _WAITS_MAX = 1.0, 16  # each wait has a thread of the server
@@ -85,22 +85,21 @@ class ReachedAnswers:
         self._ledger = ledger
         self._wal_directory = wal_directory
         self._waits = threading.BoundedSemaphore(_WAITS_MAX)
-        self._waiting: set[Subscriber] = set()
         self._durable = DurableStreams()
 
     def refresh(self) -> None:
         """Look up again what is remembered; called every few seconds."""
         self._durable.forget()
 
-    def landed(self, claims: Iterable[Claim], notifier: Notifier) -> None:
-        """Wake those who wait for what has just been registered here: the worker's word for it would come later."""
+    def landed(self, claims: Iterable[Claim]) -> None:
+        """Note frames that were registered just now, and wake who waits for them."""
         self._durable.landed(claims)
-        for subscriber in tuple(self._waiting):
-            notifier.wake(subscriber)
 
     def find(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         """Whether this cluster has everything up to these sequences by now, and what holds up the rest."""
-        found = self._ledger.time.reached(sequences)
+        return self._with_silence(self._ledger.time.reached(sequences))
+
+    def _with_silence(self, found: dict[StreamId, Reach]) -> dict[StreamId, Reach]:
         if all(each.applied or not each.durable for each in found.values()):
             return found
         silent = silence(self._ledger.replay)
@@ -141,19 +140,17 @@ class ReachedAnswers:
     def _wait_applied(
         self, sequences: Mapping[StreamId, int], until: Until, deadline_s: float
     ) -> dict[StreamId, Reach]:
-        found: dict[StreamId, Reach] = {}
+        found = self._wait_durable(sequences, deadline_s)
+        if not all(each.durable for each in found.values()) or _is_final(found, until):
+            return found
 
         def look() -> bool:
-            found.update(self.find(sequences))
+            found.update(self._ledger.time.reached(sequences))
             return _is_final(found, until)
 
-        with Subscriber(self._wal_directory, *Listening) as subscriber:
-            self._waiting.add(subscriber)
-            try:
-                subscriber.wait_for(look, deadline_s)
-            finally:
-                self._waiting.discard(subscriber)
-        return found
+        with Subscriber(self._wal_directory, Listening.REPLAY) as subscriber:
+            subscriber.wait_for(look, deadline_s)
+        return self._with_silence(found)
 
 
 def _is_final(found: Mapping[StreamId, Reach], until: Until) -> bool:

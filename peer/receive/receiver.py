@@ -145,7 +145,7 @@ class Receiver:
 
     def _notify(self, claims: Sequence[Claim]) -> None:
         """Wake replay, the worker and who waits here, for what has landed."""
-        self._reception.answers.landed(claims, self._notifiers[0])
+        self._reception.answers.landed(claims)
         for notifier in self._notifiers:
             notifier.notify()
 

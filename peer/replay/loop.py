@@ -186,6 +186,7 @@ class _Rounds:
             before_s = cost_s
             self._report(report, result, wait_s)
             if result.pending:
+                self._pauses.listener.meet_subscribers()
                 self._pauses.listener.publish()
             if not result.more:
                 self._pauses.take(wait_s, is_idle=not result.held and not result.unchecked)

@@ -55,13 +55,6 @@ class Notifier:
         """Wake the listener. No effect when there is none, or when its queue is full."""
         self._send(b"")
 
-    def wake(self, waiting: Subscriber) -> None:
-        """Have a subscriber look again at once: what it waits for happened in this process. No effect as ``notify``."""
-        current = self._socket
-        if current is not None and waiting.address:
-            with contextlib.suppress(OSError):
-                current.sendto(b"", waiting.address)
-
     def ask_closed_time(self) -> None:
         """Have the worker raise closed time within a second, also while nobody writes. No effect as ``notify``."""
         self._send(_CLOSED_TIME)
@@ -86,7 +79,7 @@ class NotificationListener:
         self._socket: socket.socket | None = None
         self._sending: socket.socket | None = None  # another one, since ``wait`` lets the first one block
         self._subscribers: dict[bytes, float] = {}  # until when, by address
-        self._wants_closed_time = False
+        self._wants_closed_time = self._has_news = False
         listening = _open()
         if listening is None:
             return
@@ -109,19 +102,24 @@ class NotificationListener:
         return any(until_s > now_s for until_s in tuple(self._subscribers.values()))
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait up to ``timeout_s``; return whether a notification came since the last call. For one thread."""
+        """Wait up to ``timeout_s``; return whether a notification or a new subscriber came. For one thread.
+
+        It may return False early: a subscriber that goes on waiting is no news.
+        """
         if self._socket is None:
             return False
-        self._socket.settimeout(timeout_s)
-        try:
+        self._socket.settimeout(0.0 if self._has_news else timeout_s)
+        with contextlib.suppress(TimeoutError, BlockingIOError):
             self._take(self._socket)
-        except (TimeoutError, BlockingIOError):
-            return False
-        self._socket.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
+            self._socket.setblocking(False)
             for _ in range(_READ_MAX):
                 self._take(self._socket)
-        return True
+        has_news, self._has_news = self._has_news, False
+        return has_news
+
+    def meet_subscribers(self) -> None:
+        """Learn who has subscribed by now, so that ``publish`` notifies them. For the thread of ``wait``."""
+        self._has_news = self.wait(0.0)
 
     def closed_time_wanted(self) -> bool:
         """Return whether ``ask_closed_time`` was called since the last call of this. For the thread of ``wait``."""
@@ -148,8 +146,10 @@ class NotificationListener:
     def _take(self, listening: socket.socket) -> None:
         what, address = listening.recvfrom(1)
         self._wants_closed_time |= what == _CLOSED_TIME
+        now_s = time.monotonic()
+        self._has_news |= not address or self._subscribers.get(address, 0.0) < now_s
         if address and (address in self._subscribers or len(self._subscribers) < _SUBSCRIBERS_MAX):
-            self._subscribers[address] = time.monotonic() + _SUBSCRIBED_S
+            self._subscribers[address] = now_s + _SUBSCRIBED_S
 
 
 class Subscriber:

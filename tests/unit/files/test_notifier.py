@@ -111,20 +111,30 @@ def test_a_subscriber_polls_where_nobody_publishes(tmp_path: Path) -> None:
             assert not subscriber.wait_for(lambda: False, 0.0), "looked once"
 
 
-def test_who_waits_in_a_process_is_woken_for_what_happens_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notifications, "_POLL_FIRST_S", 50.0)
-    sending = Notifier(str(tmp_path))
-    with Subscriber(str(tmp_path), *Listening) as subscriber:
-        looks: list[int] = []
+def test_a_subscriber_that_goes_on_waiting_is_no_news(tmp_path: Path) -> None:
+    listener = NotificationListener(str(tmp_path), Listening.REPLAY)
+    with Subscriber(str(tmp_path), Listening.REPLAY) as subscriber:
+        subscriber.wait_for(lambda: True, 0.0)
+        assert listener.wait(30)
+        for _ in range(3):
+            subscriber.wait_for(lambda: True, 0.0)
+        assert not listener.wait(0.01) and listener.has_subscribers
+    listener.close()
 
-        def look() -> bool:
-            looks.append(1)
-            threading.Thread(target=sending.wake, args=(subscriber,)).start()
-            return len(looks) == 2
 
+def test_who_subscribes_before_a_publication_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "_POLL_MAX_S", 50.0)
+    listener, looks = NotificationListener(str(tmp_path), Listening.REPLAY), []
+
+    def look() -> bool:
+        if not looks:
+            listener.meet_subscribers()
+            listener.publish()
+        looks.append(1)
+        return len(looks) == 2
+
+    with Subscriber(str(tmp_path), Listening.REPLAY) as subscriber:
         begin = time.monotonic()
         assert subscriber.wait_for(look, begin + 50) and time.monotonic() - begin < 40
-    sending.wake(subscriber)  # it is not there any more
-    sending.close()
+    assert listener.wait(0.0), "it is news all the same"
+    listener.close()

@@ -16,7 +16,6 @@ from peer.receive.reached import DurableStreams, ReachedAnswers
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import Reach, Until
-from replication.files.notifier import Notifier
 from replication.ledger.base import Claim, Ledger
 
 WAL = FileId(ClusterId("east", UUID(int=1)), "h0", 3)
@@ -43,11 +42,6 @@ class Time:
         return dict.fromkeys(sequences, found)
 
 
-@pytest.fixture(name="notifier")
-def _notifier() -> Notifier:
-    return cast(Notifier, SimpleNamespace(wake=lambda _: None))
-
-
 def answering(monkeypatch: pytest.MonkeyPatch, *answers: Reach) -> tuple[ReachedAnswers, Time]:
     monkeypatch.setattr("peer.receive.reached.silence", lambda _: "")
     times = Time(*answers)
@@ -55,11 +49,11 @@ def answering(monkeypatch: pytest.MonkeyPatch, *answers: Reach) -> tuple[Reached
     return ReachedAnswers(cast(Ledger, ledger), ""), times
 
 
-def test_what_lands_in_order_needs_the_ledger_once(monkeypatch: pytest.MonkeyPatch, notifier: Notifier) -> None:
+def test_what_lands_in_order_needs_the_ledger_once(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, times = answering(monkeypatch, HERE)
     assert answers.wait({STREAM: 4}, Until.DURABLE, 1.0) == {STREAM: HERE} and times.asked == 1
     assert answers.wait({STREAM: 7}, Until.DURABLE, 1.0)[STREAM].durable, "covered when the ledger was asked"
-    later = threading.Thread(target=lambda: (time.sleep(0.01), answers.landed([claim(8), claim(9)], notifier)))
+    later = threading.Thread(target=lambda: (time.sleep(0.01), answers.landed([claim(8), claim(9)])))
     later.start()
     found = answers.wait({STREAM: 9}, Until.DURABLE, 1.0)
     later.join()
@@ -68,18 +62,16 @@ def test_what_lands_in_order_needs_the_ledger_once(monkeypatch: pytest.MonkeyPat
     assert answers.wait({STREAM: 9}, Until.DURABLE, 1.0) == {STREAM: HERE} and times.asked == 2
 
 
-def test_a_gap_is_looked_up(monkeypatch: pytest.MonkeyPatch, notifier: Notifier) -> None:
+def test_a_gap_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, times = answering(monkeypatch, HERE, AWAY)
     answers.wait({STREAM: 7}, Until.DURABLE, 1.0)
-    answers.landed([claim(9), claim(10)], notifier)
+    answers.landed([claim(9), claim(10)])
     assert answers.wait({STREAM: 10}, Until.DURABLE, 0.01) == {STREAM: AWAY} and times.asked > 1
 
 
-def test_an_unknown_stream_is_looked_up_when_something_lands(
-    monkeypatch: pytest.MonkeyPatch, notifier: Notifier
-) -> None:
+def test_an_unknown_stream_is_looked_up_when_something_lands(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, times = answering(monkeypatch, AWAY, HERE)
-    threading.Timer(0.02, answers.landed, ([claim(0, OTHER)], notifier)).start()
+    threading.Timer(0.02, answers.landed, ([claim(0, OTHER)],)).start()
     assert answers.wait({STREAM: 4}, Until.DURABLE, 1.0) == {STREAM: HERE} and times.asked == 2
 
 
@@ -95,3 +87,11 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(9):
         known.note({replace(STREAM, group=f"g{number}"): HERE}, {replace(STREAM, group=f"g{number}"): 3})
         assert known.knows([replace(STREAM, group=f"g{number}")]) and len(known._upto) <= 2
+
+
+def test_rows_that_are_not_durable_are_not_looked_for_in_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, times = answering(monkeypatch, AWAY)
+    assert answers.wait({STREAM: 4}, Until.VISIBLE, 0.01) == {STREAM: AWAY}
+    durable, visible = replace(AWAY, durable=True), replace(HERE, applied=True)
+    answers, times = answering(monkeypatch, durable, durable, visible)
+    assert answers.wait({STREAM: 4}, Until.VISIBLE, 60.0) == {STREAM: visible} and times.asked == 3
