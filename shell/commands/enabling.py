@@ -137,8 +137,9 @@ class Enabling:
         too = "; the rows it has follow, see walship status" if self.options.bootstrap else ""
         self.printer.line(f"{name} (groups {sent}) goes to {self.peer} from now on, {how}{too}")
         of_groups: dict[str, list[str]] = {}
-        for rule, gap in ((rule, gap) for rule in rules for gap in rule.gaps):
-            of_groups.setdefault(gap_text(gap, self.peer), []).append(rule.group)
+        for rule in rules:
+            for line in dict.fromkeys(gap_text(gap, self.peer) for gap in rule.gaps):
+                of_groups.setdefault(line, []).append(rule.group)
         for line, groups in of_groups.items():
             self.printer.note(f"{name}, group{'s' if len(groups) > 1 else ''} {', '.join(groups)}: {line}")
 

@@ -96,13 +96,13 @@ def test_the_rules_that_were_made_are_told_as_json_though_another_table_was_refu
 
 def test_what_is_not_sent_is_told_with_its_locality_groups(east: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     gap, other = Gap(10**15, 2 * 10**15, 12), Gap(10**15, 2 * 10**15, 3)
-    enable = east.peering.enable
+    enable = Peering.enable
 
     def with_gaps(*args: Any, **options: Any) -> list[Rule]:
         [rule] = enable(*args, **options)
         return [replace(rule, group=name, gaps=(each,)) for name, each in (("a", gap), ("b", other), ("c", gap))]
 
-    monkeypatch.setattr(east.peering, "enable", with_gaps)
+    monkeypatch.setattr(Peering, "enable", with_gaps)
     east.enable("ops.a")
     assert "ops.a, groups a, c: what was written between" in east.err.getvalue()
     assert "ops.a, group b: what was written between" in east.err.getvalue()
