@@ -19,7 +19,6 @@ from peer.client.opened import OpenedParts
 from peer.client.operations import Operations
 from peer.client.peering import Peering
 from peer.client.waiting import Waiting
-from peer.status.members import Members, members_of
 from replication.config import Config
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
@@ -30,7 +29,6 @@ from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.core.rows.mutation import Mutation
-from replication.errors import CoordinationError
 from replication.ledger.base import Ledger
 
 if TYPE_CHECKING:
@@ -393,8 +391,4 @@ class Cluster:
         """Lag, errors and disk use, here and at each peer."""
         from peer.status.collect import collect
 
-        try:
-            members = members_of(self.coordination)
-        except CoordinationError as error:
-            members = Members(problem=str(error))
-        return collect(self.config, self.ledger, members)
+        return collect(self.config, self.ledger, self._opened.members())

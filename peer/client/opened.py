@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from peer.client.contacts import KeptLinks
 from peer.client.known_tables import KnownTables
+from peer.status.members import Members, members_of
 from replication.config import Config
 from replication.coordination.access import read_access
 from replication.coordination.host import check_cluster, check_place
 from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
-from replication.errors import ReplicationError, RequestError
+from replication.errors import CoordinationError, ReplicationError, RequestError
 from replication.ledger.base import Ledger
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from replication.writer.writer import Writer
 
 _CONNECT_TIMEOUT_S = 10.0
+_MEMBERS_S = 2.0
+_EMBEDDED = "walship up runs it: if it is frozen, kill its process, and another is started"
 
 
 class OpenedParts:
@@ -34,6 +37,7 @@ class OpenedParts:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._coordination: Coordination | None = None
+        self._observed: Coordination | None = None
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._closed = False
@@ -57,28 +61,47 @@ class OpenedParts:
 
         ConfigError when this data directory is a copy of one whose processes run.
         """
-        from replication.coordination import zookeeper  # deferred: reads do not need it
-
         self._check_process()
         with self._lock:
             if self._coordination is None:
                 self._check()
-                section = self._config.zookeeper
-                opened = zookeeper.connect(
-                    Quorum(self._config.zookeeper_servers, self._config.zookeeper_root),
-                    tls=ZookeeperTls.of(section),
-                    session_timeout_s=section.session_timeout_s,
-                    connect_timeout_s=_CONNECT_TIMEOUT_S,
-                    access=read_access(self._config.data_dir, self._config.zookeeper_root),
-                )
-                try:
-                    check_cluster(self._ledger.cluster, self._ledger.former, opened)
-                    check_place(self._config, opened)
-                except ReplicationError:
-                    opened.close()
-                    raise
-                self._coordination = opened
+                self._coordination = self._connect(_CONNECT_TIMEOUT_S, self._config.zookeeper.session_timeout_s)
             return self._coordination
+
+    def members(self) -> Members:
+        """The live processes, or why they are not known: ZooKeeper has ``_MEMBERS_S`` a server to answer."""
+        self._check_process()
+        try:
+            with self._lock:
+                self._check()
+                opened = self._coordination or self._observed
+                if opened is None:
+                    servers = len(self._config.zookeeper_servers.split(","))
+                    opened = self._observed = self._connect(_MEMBERS_S * servers, _MEMBERS_S, _MEMBERS_S)
+            return members_of(opened)
+        except CoordinationError as error:
+            hint = _EMBEDDED if self._config.zookeeper.embedded else error.hint
+            return Members(problem=f"{error.what}. {hint}")
+
+    def _connect(self, connect_timeout_s: float, session_timeout_s: float, call_timeout_s: float = 5.0) -> Coordination:
+        from replication.coordination import zookeeper  # deferred: reads do not need it
+
+        config = self._config
+        opened = zookeeper.connect(
+            Quorum(config.zookeeper_servers, config.zookeeper_root),
+            tls=ZookeeperTls.of(config.zookeeper),
+            session_timeout_s=session_timeout_s,
+            call_timeout_s=call_timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            access=read_access(config.data_dir, config.zookeeper_root),
+        )
+        try:
+            check_cluster(self._ledger.cluster, self._ledger.former, opened)
+            check_place(config, opened)
+        except ReplicationError:
+            opened.close()
+            raise
+        return opened
 
     @property
     def writer(self) -> Writer:
@@ -116,8 +139,8 @@ class OpenedParts:
             return
         with self._lock:
             self._closed = True
-            parts = [self._writer, self._reader, self._coordination]
-            self._writer = self._reader = self._coordination = None
+            parts = [self._writer, self._reader, self._coordination, self._observed]
+            self._writer = self._reader = self._coordination = self._observed = None
         try:
             for part in parts:
                 if part is not None:

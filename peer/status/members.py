@@ -11,7 +11,6 @@ from replication.coordination.base import Member, keeps_tables
 from replication.coordination.paths import Election, MemberKind
 from replication.coordination.session import Coordination
 from replication.core.roles import outlived_s
-from replication.errors import CoordinationError
 from replication.ledger.base import FileRow, Ledger, Pending
 
 
@@ -74,26 +73,23 @@ def await_writers(ledger: Ledger, coordination: Coordination, epoch: int, lease_
 
 
 def members_of(coordination: Coordination) -> Members:
-    """The live processes; a ZooKeeper that does not answer is reported, not raised."""
-    try:
-        role, records = coordination.role().state, coordination.hosts()
-        workers, receivers = coordination.members(MemberKind.WORKERS), coordination.members(MemberKind.RECEIVERS)
-        elections = {
-            "master": coordination.candidates(Election.MASTERS),
-            "replay": coordination.candidates(Election.REPLAYERS),
-            "derive": coordination.candidates(Election.DERIVERS),
-        }
-        return Members(
-            role=role.role.value,
-            role_epoch=role.epoch,
-            workers=tuple(member.name for member in workers),
-            receivers=tuple(f"{member.name} {member.fields.get('address', '')}".strip() for member in receivers),
-            writers=len(coordination.members(MemberKind.WRITERS)),
-            keeps_tables=keeps_tables(records),
-            hosts=tuple(Host(r.slot, r.data_dir, _roles(r.slot, workers, receivers, elections)) for r in records),
-        )
-    except CoordinationError as error:
-        return Members(problem=str(error))
+    """The live processes; CoordinationError when ZooKeeper does not answer."""
+    role, records = coordination.role().state, coordination.hosts()
+    workers, receivers = coordination.members(MemberKind.WORKERS), coordination.members(MemberKind.RECEIVERS)
+    elections = {
+        "master": coordination.candidates(Election.MASTERS),
+        "replay": coordination.candidates(Election.REPLAYERS),
+        "derive": coordination.candidates(Election.DERIVERS),
+    }
+    return Members(
+        role=role.role.value,
+        role_epoch=role.epoch,
+        workers=tuple(member.name for member in workers),
+        receivers=tuple(f"{member.name} {member.fields.get('address', '')}".strip() for member in receivers),
+        writers=len(coordination.members(MemberKind.WRITERS)),
+        keeps_tables=keeps_tables(records),
+        hosts=tuple(Host(r.slot, r.data_dir, _roles(r.slot, workers, receivers, elections)) for r in records),
+    )
 
 
 def with_replayers(members: Members, replayers: tuple[str, ...]) -> Members:

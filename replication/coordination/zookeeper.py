@@ -43,7 +43,8 @@ class ZookeeperTree:
 
     Args:
         servers: ``host:port[,host:port…]``.
-        session_timeout_s: the servers end a session after this long without a heartbeat.
+        session_timeout_s: the servers end a session after this long without a heartbeat. ``start`` waits as long for a
+            server that accepts a connection and is silent.
         call_timeout_s: the longest that one call waits.
         tls: for mutual TLS; without it the connection is plain.
         access: the credential for the cluster's own nodes; without it, nodes are created for anyone to change.
@@ -245,7 +246,7 @@ def connect_public(servers: str, root: str, *, tls: ZookeeperTls | None = None, 
     Raises:
         CoordinationError: ZooKeeper did not answer within ``timeout_s``, or no cluster was ever started at this root.
     """
-    tree = ZookeeperTree(servers, call_timeout_s=timeout_s, tls=tls)
+    tree = ZookeeperTree(servers, session_timeout_s=timeout_s, call_timeout_s=timeout_s, tls=tls)
     tree.start(lambda: None, timeout_s)
     try:
         node = tree.get(Paths(root).public)

@@ -78,7 +78,7 @@ def _show_cluster(printer: Printer, found: ClusterStatus) -> None:
     if found.location:
         printer.line(f"location of this host: {found.location}")
     if members.problem:
-        printer.note(f"ZooKeeper does not answer: {members.problem}")
+        printer.note(f"ZooKeeper does not answer, so this is what the ledger knows: {members.problem}")
         return
     printer.line(
         f"{members.role} (epoch {members.role_epoch}), term {found.term}; "
