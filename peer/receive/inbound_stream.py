@@ -17,8 +17,8 @@ from replication.core.succession import Successions
 from replication.errors import PeerRefusedError
 from replication.link.base import Data, Reason, Refusal, Reply
 
-_FAULTS_MAX = 64  # refused messages of a sender more than others, after which its streams are slowed down
-_FAULT_S = 0.1
+_FAULTS_MAX = 16  # refused messages of a sender more than others, after which its streams are slowed down
+_FAULT_S = 0.5
 _FAULT_BYTES_PER_S = 8 << 20
 _USUAL = (Reason.HOLE, Reason.STALE_TERM)  # a sender that goes on elsewhere has many of these on their way
 _log = log.get(__name__)
