@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +15,13 @@ import typer
 
 from replication import config as configuration
 from replication.core.ids import check_name
-from replication.errors import ConfigError, RequestError, WaitTimeoutError
+from replication.errors import ConfigError, ReplicationError, RequestError, WaitTimeoutError
 from shell.cli.forwarded import VERBS as FORWARDED
 from shell.cli.invocation import Invocation, add_verb
 
 if TYPE_CHECKING:
+    from replication.config import Config
+    from replication.ledger.base import Ledger
     from shell.cli.render import Printer
     from shell.processes.supervise import RoleEvent
 
@@ -149,14 +152,28 @@ def up(
     run_up(file, roles, say, ready, one_process=one_process, lifeline=lifeline, answer=run, load=_load_forwarded)
 
 
-def _load_forwarded() -> None:
-    """Load what the commands use that ``up`` answers."""
+def _load_forwarded(config: Config) -> None:
+    """Load what the commands use that ``up`` answers, and answer the longest of them once, to nobody."""
+    from io import StringIO
+
+    from rich.console import Console
+
     from peer.client import connect  # noqa: F401
-    from peer.status import collect  # noqa: F401
+    from peer.status.collect import collect
+    from peer.status.members import Members
     from replication.coordination import zookeeper  # noqa: F401
+    from replication.ledger.sql.ledger import use_before_forks
+    from shell.cli.render import Printer
     from shell.commands import register as register_all
+    from shell.status.page import show_status
 
     register_all(typer.Typer(), FORWARDED)
+
+    def answer(ledger: Ledger) -> None:
+        show_status(Printer(False, Console(file=StringIO())), collect(config, ledger, Members()))
+
+    with suppress(ReplicationError):  # the command itself tells what is wrong
+        use_before_forks(config.ledger_url, config.ledger.busy_timeout_s, answer)
 
 
 def _detached(printer: Printer, file: Path, roles: str) -> None:

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from replication import config as configuration
@@ -74,7 +75,7 @@ def up(
     one_process: bool = False,
     lifeline: int | None = None,
     answer: Callable[[Sequence[str]], int] | None = None,
-    load: Callable[[], None] = lambda: None,
+    load: Callable[[Config], None] = lambda _: None,
 ) -> None:
     """Run a cluster's roles on this host until SIGINT or SIGTERM, or until the ``lifeline`` pipe ends.
 
@@ -112,9 +113,9 @@ def up(
 
 
 def _serving_commands(
-    config: Config, answer: Callable[[Sequence[str]], int] | None, load: Callable[[], None], wakes: Wakes
+    config: Config, answer: Callable[[Sequence[str]], int] | None, load: Callable[[Config], None], wakes: Wakes
 ) -> AbstractContextManager[object]:
-    return nullcontext() if answer is None else CommandServer(answer, load, config.run_dir, wakes)
+    return nullcontext() if answer is None else CommandServer(answer, partial(load, config), config.run_dir, wakes)
 
 
 def _prepare(config: Config, roles: Sequence[str], file: Path) -> None:

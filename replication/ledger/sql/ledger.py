@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,9 @@ else:
         def __get__(self, instance, owner=None):
             with _making:
                 return super().__get__(instance, owner)
+
+
+_used: dict[tuple[str, float], SqlStore] = {}  # closed: each is for the next who opens it
 
 
 class SqlLedger:
@@ -261,7 +265,19 @@ def open_ledger(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Ledger:
         ConfigError: there is no ledger.
         VersionError: a newer walship created it.
     """
+    return _opened(_used.pop(key) if (key := (url, busy_timeout_s)) in _used else SqlStore(*key))
+
+
+def use_before_forks(url: str, busy_timeout_s: float, use: Callable[[Ledger], object]) -> None:
+    """Open a ledger of SQLite, ``use`` and close it. Who opens it next, in a fork, finds those statements compiled."""
     store = SqlStore(url, busy_timeout_s)
+    if store.path is not None:
+        with closing(_opened(store)) as ledger:
+            use(ledger)
+        _used[url, busy_timeout_s] = store
+
+
+def _opened(store: SqlStore) -> SqlLedger:
     try:
         store.check_present()
         kept = read_meta(store)

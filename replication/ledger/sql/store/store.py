@@ -211,7 +211,9 @@ class SqlStore:
         return self.url.render_as_string(hide_password=True)
 
     def check_present(self) -> None:
-        """Raise ConfigError when a SQLite file does not exist, instead of creating an empty one."""
+        """Raise ConfigError when a SQLite file does not exist, instead of creating it, or when others can read it."""
+        if self.path is not None:
+            refuse_exposed(self.path)
         path = self.url.database
         if self.is_sqlite and not self._in_memory and path and not Path(path).exists():
             raise ConfigError(f"there is no ledger at {path}", "Start the cluster, which creates it: walship up")

@@ -1,4 +1,4 @@
-"""The parts of a ledger are made when they are first used, and then once."""
+"""Opening a ledger; its parts are made when they are first used, and then once."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import contextlib
 import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from sqlalchemy.sql.compiler import SQLCompiler
 
+from replication.core.ids import ClusterId
+from replication.errors import ConfigError
+from replication.ledger.base import Ledger
 from replication.ledger.sql import ledger
 
 THREADS = 4
@@ -44,3 +51,34 @@ def test_threads_that_ask_first_get_the_same_part(monkeypatch: pytest.MonkeyPatc
     with ThreadPoolExecutor(THREADS) as threads:
         assert len(set(threads.map(ask, range(THREADS)))) == 1
     assert len(made) == 1
+
+
+def test_a_ledger_that_was_used_before_forks_opens_with_its_statements_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, cluster, compiled = str(tmp_path / "ledger.db"), ClusterId("east", uuid4()), []
+    ledger.initialise(url, cluster)
+    made = SQLCompiler.__init__
+    monkeypatch.setattr(SQLCompiler, "__init__", lambda *a, **k: (compiled.append(1), made(*a, **k))[1])
+
+    def use(opened: Ledger) -> None:
+        assert opened.cluster == cluster and not opened.rules.peers()
+
+    ledger.use_before_forks(url, 1.0, use)
+    assert compiled
+    compiled.clear()
+    with closing(ledger.open_ledger(url, 1.0)) as opened:
+        use(opened)
+        assert not compiled
+        with closing(ledger.open_ledger(url, 1.0)) as another:
+            use(another)
+            assert compiled, "two that are open share nothing"
+
+
+def test_a_ledger_that_others_can_read_by_now_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    ledger.initialise(str(path), ClusterId("east", uuid4()))
+    ledger.use_before_forks(str(path), 1.0, lambda opened: opened.terms.role())
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="ledger.db"):
+        ledger.open_ledger(str(path), 1.0)
