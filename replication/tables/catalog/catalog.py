@@ -163,7 +163,10 @@ class IcebergCatalog:
 
     def has(self, spec: TableSpec) -> bool:
         """See ``base.Catalog``."""
-        return self.exists(landing_name(spec)) and self._owner(landing_name(spec)) in (None, spec.uuid)
+        try:
+            return self._owner(landing_name(spec)) in (None, spec.uuid)
+        except UnknownTableError:
+            return False
 
     def _owner(self, name: str) -> UUID | None:
         """Return the uuid of the walship table that an Iceberg table belongs to."""
