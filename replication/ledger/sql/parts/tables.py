@@ -22,6 +22,7 @@ from replication.ledger.sql.store.keys import table_spec
 from replication.ledger.sql.store.store import SqlStore, chunked, counter, insert_into, raise_counter
 
 _t, _v, _f = schema.tables.c, schema.schemas.c, schema.files.c
+_BY_NAME = sa.select(_t.spec).where(_t.name == sa.bindparam("name"), ~_t.dropped)
 
 
 class SqlTableRecords:
@@ -95,7 +96,7 @@ class SqlTableRecords:
     def get(self, name: str) -> TableSpec:
         """See ``TableRecords``."""
         with self._store.read() as connection:
-            spec = connection.scalar(sa.select(_t.spec).where(_t.name == name, ~_t.dropped))
+            spec = connection.scalar(_BY_NAME, {"name": name})
             if spec is not None:
                 return table_spec(spec)
             names = connection.scalars(sa.select(_t.name).where(~_t.dropped).order_by(_t.name)).all()
