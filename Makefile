@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 # Worker processes of a test run.
 JOBS ?= 4
 TESTS := tests/e2e tests/unit tests/property tests/contract tests/integration tests/simulation
-PYTEST = $(BIN)/python -m pytest --durations=10
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations=10
 EXTRAS := spark postgres demo s3 sftp timeline test dev
 PEERS ?=
 MINUTES ?= 1
@@ -46,6 +46,7 @@ $(READY): constraints.txt pyproject.toml | preflight
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --require-hashes -r constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m pip check --quiet
+	@$(BIN)/python -m compileall -q replication peer shell  # commands start sooner, also where Python may not keep this
 	@touch $@
 
 $(JARS): replication/tables/spark/jars.sha256 $(READY)
