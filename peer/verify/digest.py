@@ -27,6 +27,9 @@ BUCKETS = 4096
 BATCH_ROWS = 16_384
 MEMORY_BYTES_MAX = 256 << 20
 _MORE_ROOM = ("set threads = 1", "set memory_limit = '1GiB'", "set memory_limit = '4GiB'")
+#: DuckDB finds expressions that occur twice, as each value's text does. The search takes the square of so many columns.
+_MANY = 100
+_EACH_ALONE = "set disabled_optimizers = current_setting('disabled_optimizers') || ',common_subexpressions'"
 _BUCKET_SHIFT = 128 - 12
 _MASK = (1 << 128) - 1
 _ENTRY = struct.Struct(">HQQQ")
@@ -86,6 +89,8 @@ class Reading:
         if missing:
             connection.close()
             raise SchemaError(f"key column {', '.join(missing)} is missing from the rows of {relation}")
+        if len(columns) > _MANY:
+            connection.execute(_EACH_ALONE)
         self._connection = connection
         self._relation = DUCKDB.name(relation)
         self._columns = list(columns)
