@@ -243,12 +243,12 @@ class ShipSession(Protocol):
         """
 
     def receive(self, timeout_s: float) -> Reply | None:
-        """The next reply; None when none came within ``timeout_s`` (0: do not wait) or before ``nudge``.
+        """The next reply; None when none came within ``timeout_s`` (0: do not wait) or before ``wake``.
 
         Raises as ``send`` does.
         """
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Have ``receive`` return at once when it waits, now or when it is called next. For any thread."""
 
     def close(self) -> None:

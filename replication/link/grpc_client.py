@@ -188,7 +188,7 @@ class GrpcShipSession:
         self._timeout_s = timeout_s
         self._outgoing: queue.Queue[bytes | None] = queue.Queue(_SEND_QUEUE)
         self._replies: queue.SimpleQueue[Reply | OpenReply | TransferError | None] = queue.SimpleQueue()
-        self._nudged = False
+        self._woken = False
         self._failed: TransferError | None = None
         self._closed = False
         self._outgoing.put(wire.encode_request(hello))
@@ -227,10 +227,10 @@ class GrpcShipSession:
             raise self._failed
         return reply
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """An empty place in the queue of replies, one at most."""
-        if not self._nudged:
-            self._nudged = True
+        if not self._woken:
+            self._woken = True
             self._replies.put(None)
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class GrpcShipSession:
         if not self._closed:
             self._closed = True
             self._call.cancel()
-            while True:  # room for the end of the queue: gRPC's thread then leaves _requests
+            while True:  # space for the end of the queue: gRPC's thread then leaves _requests
                 try:
                     self._outgoing.put_nowait(None)
                     break
@@ -253,7 +253,7 @@ class GrpcShipSession:
         try:
             reply = self._replies.get(timeout_s > 0, timeout_s or None)
             if reply is None:
-                self._nudged = False
+                self._woken = False
                 reply = self._replies.get_nowait()
         except queue.Empty:
             return None

@@ -215,7 +215,7 @@ class MemoryShipSession:
         assert isinstance(answer, Reply)
         return answer
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """An empty place in the queue of replies."""
         self._replies.put(None)
 

@@ -19,7 +19,7 @@ from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 from replication.worker.files.spill import Spiller
-from replication.worker.periodic import Pace, every, when_asked
+from replication.worker.periodic import PeriodicTimer, every, when_asked
 from replication.worker.report.attempts import SPILL, AttemptLog
 from replication.writer.wal.recovery import Recovery, recover_file
 
@@ -54,7 +54,7 @@ class HostWork:
         )
         closed_s = config.worker.closed_time_interval_s
         # Writers of other hosts wait for this host's part of closed time, so it is raised as often as theirs.
-        self._closing = Pace(closed_s, closed_s if config.shares_ledger else max(closed_s, _QUIET_S))
+        self._closing = PeriodicTimer(closed_s, closed_s if config.shares_ledger else max(closed_s, _QUIET_S))
         self._registered = self._registered_rows = 0
         self._spill_failures = 0
 
@@ -87,9 +87,9 @@ class HostWork:
             self.ask_closed_time()
         return self._registered != before[0]
 
-    def ask_closed_time(self, *, hurry: bool = False) -> None:
-        """Raise closed time before the quiet interval is over; with ``hurry`` at once."""
-        self._closing.ask(hurry=hurry)
+    def ask_closed_time(self, *, urgent: bool = False) -> None:
+        """Raise closed time before the quiet interval is over; with ``urgent`` at once."""
+        self._closing.ask(urgent=urgent)
 
     def finish(self) -> None:
         """Register all durable bytes, and close the control log."""

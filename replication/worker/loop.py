@@ -30,9 +30,9 @@ from replication.roles.takeover import Takeover
 from replication.worker.ask_peers import ask_who_took_over
 from replication.worker.enrolment import Enrolment
 from replication.worker.host import HostWork
-from replication.worker.peers.loop import Uplink
+from replication.worker.peers.loop import PeerConnector
 from replication.worker.peers.peers import Peers, PeersContext
-from replication.worker.periodic import Pace, when_asked
+from replication.worker.periodic import PeriodicTimer, when_asked
 from replication.worker.report.attempts import AttemptLog
 from replication.worker.report.progress import ProgressLog
 from replication.worker.rules import RulesCache
@@ -60,7 +60,7 @@ class Worker:
         self._cluster = ledger.cluster
         self._rules = RulesCache(ledger, coordination)
         section = config.worker
-        self._reporting = Pace(section.progress_interval_s, _IDLE_S)
+        self._reporting = PeriodicTimer(section.progress_interval_s, _IDLE_S)
         self._progress = ProgressLog(ledger, self._reporting.ask)
         self._attempts = AttemptLog(ledger, config.cluster.host, ask=self._reporting.ask)
         self._takeover = Takeover(ledger, coordination)
@@ -69,7 +69,7 @@ class Worker:
         self._notified = threading.Event()
         self._replay = Notifier(str(config.wal_dir), Listening.REPLAY)
         idle_s = _IDLE_S if self._listener.is_listening else section.register_interval_s
-        self._registering = Pace(section.register_interval_s, idle_s)
+        self._registering = PeriodicTimer(section.register_interval_s, idle_s)
         self.peers = Peers(self._shared(ledger))
 
     def run(self) -> None:
@@ -86,7 +86,7 @@ class Worker:
         _log.info("worker_started", host=self._config.cluster.host)
         try:
             while not self._stop.is_set():
-                self._beat()
+                self._heartbeat()
                 alive = self.peers.is_alive() and all(thread.is_alive() for thread in threads)
                 if not alive and not self._stop.is_set():
                     raise RuntimeError("a thread of the worker ended unexpectedly; its traceback is in the log")
@@ -102,7 +102,7 @@ class Worker:
             self._finish()
             _log.info("worker_stopped", host=self._config.cluster.host)
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         """Apply the current assignment and rules, and write the applied announcement to ZooKeeper."""
         announced = self._announced
         self._enrolment.announce()
@@ -134,18 +134,18 @@ class Worker:
     def _shared(self, ledger: Ledger) -> PeersContext:
         section = self._config.worker
         limits = tail_limits = ShippingLimits.of(section)
-        if self._listener.is_listening:  # writers notify, and registering nudges: polling can be slow
+        if self._listener.is_listening:  # writers notify, and registering wakes: polling can be slow
             tail_limits = replace(
                 limits, poll_busy_s=limits.poll_idle_s, poll_idle_s=section.register_interval_s, poll_level_s=_IDLE_S
             )
         retries = (limits.retry_min_s, limits.retry_max_s)
-        uplink = Uplink(self._connect, self._role_epoch, self._attempts, *retries, self._learn)
+        connector = PeerConnector(self._connect, self._role_epoch, self._attempts, *retries, self._learn)
         return PeersContext(
             self._config.cluster.host,
             ledger,
             self._host.files,
             self._progress,
-            uplink,
+            connector,
             limits,
             tail_limits,
             section.streams_max,
@@ -154,9 +154,9 @@ class Worker:
     def _wake_to_stop(self) -> None:
         self._stop.wait()
         self._changed.set()
-        self._registering.ask(hurry=True)
-        self._reporting.ask(hurry=True)
-        self._host.ask_closed_time(hurry=True)
+        self._registering.ask(urgent=True)
+        self._reporting.ask(urgent=True)
+        self._host.ask_closed_time(urgent=True)
         with contextlib.closing(Notifier(str(self._config.wal_dir))) as notifier:
             notifier.notify()
 
@@ -166,9 +166,9 @@ class Worker:
             if self._listener.wait(_LISTEN_S):
                 if self._listener.closed_time_wanted():
                     self._host.ask_closed_time()
-                self.peers.nudge()
+                self.peers.wake()
                 self._notified.set()
-                self._registering.ask(hurry=self._listener.has_subscribers)
+                self._registering.ask(urgent=self._listener.has_subscribers)
                 self._listener.publish()  # a receiver has registered what landed
 
     def _register(self) -> None:
@@ -177,7 +177,7 @@ class Worker:
         if self._host.register() or is_notified:
             self._replay.notify()
             self._listener.publish()
-            self.peers.nudge()  # tails see what landed since the last pass
+            self.peers.wake()  # tails see what landed since the last pass
 
     def _report(self) -> None:
         has_reports = self._progress.has_reports

@@ -22,7 +22,7 @@ from replication.ledger.base import Peer
 from replication.link.grpc_client import connect
 from replication.link.tls import LinkTls
 from replication.worker.peers.chunks import ChunkStep
-from replication.worker.peers.loop import Uplink
+from replication.worker.peers.loop import PeerConnector
 from replication.worker.report.attempts import AttemptLog
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.limits import ShippingLimits
@@ -115,7 +115,9 @@ def ship_once(site: Site, wal: Wal, length: int, west: ClusterId, port: int, tls
         (ChunkAssignment(wal.file, 0, length, name),),
         site.term,
         Sender(site.ledger, ProgressLog(site.ledger), ShippingLimits.of(site.config.worker), Throttle()),
-        Uplink(partial(connect, caller=site.cluster, tls=tls), lambda: 1, AttemptLog(site.ledger, "h0"), 0.1, 1.0),
+        PeerConnector(
+            partial(connect, caller=site.cluster, tls=tls), lambda: 1, AttemptLog(site.ledger, "h0"), 0.1, 1.0
+        ),
     )
     try:
         wait_until(lambda: chunks.is_done, timeout_s=120, what="the WAL to be shipped")

@@ -150,14 +150,14 @@ def test_many_messages_are_acked_in_order(session: ShipSession, service: Service
     assert session.receive(0) is None
 
 
-def test_a_nudge_ends_a_wait_and_takes_no_reply_away(session: ShipSession) -> None:
-    nudge = threading.Timer(0.1, session.nudge)
-    nudge.start()
+def test_waking_ends_a_wait_and_takes_no_reply_away(session: ShipSession) -> None:
+    timer = threading.Timer(0.1, session.wake)
+    timer.start()
     begin = time.monotonic()
     assert session.receive(20) is None and time.monotonic() - begin < 10
-    nudge.join()
+    timer.join()
     for _ in range(3):
-        session.nudge()
+        session.wake()
     for n in range(3):
         session.send(data(n, n + 1))
     replies: list[object] = []

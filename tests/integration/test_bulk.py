@@ -31,7 +31,7 @@ from replication.master.loop import HostDisk, Master, MasterTimes
 from replication.settings import WorkerSection
 from replication.worker.peers.chunk_streams import ChunkStreams
 from replication.worker.peers.chunks import ChunkStep
-from replication.worker.peers.loop import Uplink
+from replication.worker.peers.loop import PeerConnector
 from replication.worker.report.attempts import AttemptLog
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.limits import ShippingLimits
@@ -144,7 +144,7 @@ def shipped(world: World, row: FileRow, port: int, chunks: Sequence[ChunkAssignm
     make = partial(
         ChunkStep,
         sender=Sender(world.east.ledger, ProgressLog(world.east.ledger), limits, Throttle()),
-        uplink=Uplink(
+        connector=PeerConnector(
             partial(connect, caller=world.east.cluster),
             lambda: 1,
             AttemptLog(world.east.ledger, "h0"),

@@ -17,7 +17,7 @@ _NONE = Ranges()
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class SentRange:
     """``[begin, end)`` of a file, sent as ``size`` bytes and not acked or refused yet."""
 
     begin: int
@@ -26,7 +26,7 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class FileProgress:
     """The progress of one file to a peer, from ``begin`` on.
 
     ``sent`` is durable or in flight; ``taken`` is sent or withheld. Both are stored, since there may be thousands of
@@ -35,16 +35,16 @@ class Passage:
 
     begin: int
     durable: Ranges
-    flights: tuple[Flight, ...]
+    in_flight: tuple[SentRange, ...]
     withheld: Ranges
     sent: Ranges
     taken: Ranges
 
     @staticmethod
-    def of(begin: int, durable: Ranges, flights: Sequence[Flight] = (), withheld: Ranges = _NONE) -> Passage:
+    def of(begin: int, durable: Ranges, in_flight: Sequence[SentRange] = (), withheld: Ranges = _NONE) -> FileProgress:
         """Build one, with ``sent`` and ``taken`` derived from the arguments."""
-        sent = durable.union(Ranges.union_of((f.begin, f.end) for f in flights))
-        return Passage(begin, durable, tuple(flights), withheld, sent, sent.union(withheld))
+        sent = durable.union(Ranges.union_of((f.begin, f.end) for f in in_flight))
+        return FileProgress(begin, durable, tuple(in_flight), withheld, sent, sent.union(withheld))
 
     def gap(self, needed: int) -> Span | None:
         """Return the first range below ``needed`` to send, or None."""
@@ -54,9 +54,9 @@ class Passage:
         """Return whether all of ``[begin, needed)`` is durable at the peer."""
         return self.durable.contains(self.begin, needed)
 
-    def settled(self, needed: int) -> bool:
+    def is_durable_or_withheld(self, needed: int) -> bool:
         """Return whether all of ``[begin, needed)`` is durable at the peer or withheld."""
-        return self.taken.contains(self.begin, needed) and all(flight.begin >= needed for flight in self.flights)
+        return self.taken.contains(self.begin, needed) and all(sent.begin >= needed for sent in self.in_flight)
 
     def tiling_begin(self, begin: int) -> int:
         """Return the start of the contiguous sent bytes that end at ``begin``; the peer must have them all."""
@@ -75,36 +75,36 @@ class Window:
     """
 
     limit_bytes: int
-    files: dict[FileId, Passage] = field(default_factory=dict)
-    in_flight: int = 0
+    files: dict[FileId, FileProgress] = field(default_factory=dict)
+    in_flight_bytes: int = 0
 
     def follow(self, file: FileId, begin: int, durable: Ranges = _NONE, withheld: Ranges = _NONE) -> None:
         """Add a file; ``durable`` is at the peer already, and ``withheld`` is not sent."""
         assert file not in self.files, "a file must be left before it is followed again"
-        self.files[file] = Passage.of(begin, durable, (), withheld.subtract(durable))
+        self.files[file] = FileProgress.of(begin, durable, (), withheld.subtract(durable))
 
     def leave(self, file: FileId) -> None:
         """Remove a file; its bytes in flight no longer count."""
         known = self.files.pop(file, None)
         if known is not None:
-            self.in_flight -= sum(f.size for f in known.flights)
+            self.in_flight_bytes -= sum(f.size for f in known.in_flight)
 
     @property
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         """The bytes that may be sent now: the whole limit when nothing is in flight, 0 when the window is full."""
-        return max(0, self.limit_bytes - self.in_flight)
+        return max(0, self.limit_bytes - self.in_flight_bytes)
 
     def admits(self, size: int) -> bool:
         """Return whether a message of ``size`` bytes may be sent now."""
-        return self.in_flight == 0 or size <= self.room
+        return self.in_flight_bytes == 0 or size <= self.free_bytes
 
     def sent(self, file: FileId, begin: int, end: int, size: int) -> None:
         """Note that ``[begin, end)`` was sent as ``size`` bytes."""
         known = self.files[file]
-        flights = (*known.flights, Flight(begin, end, size))
+        in_flight = (*known.in_flight, SentRange(begin, end, size))
         sent, taken = known.sent.add(begin, end), known.taken.add(begin, end)
-        self.files[file] = replace(known, flights=flights, sent=sent, taken=taken)
-        self.in_flight += size
+        self.files[file] = replace(known, in_flight=in_flight, sent=sent, taken=taken)
+        self.in_flight_bytes += size
 
     def withhold(self, file: FileId, begin: int, end: int) -> None:
         """Withhold ``[begin, end)`` as long as this file is followed."""
@@ -119,29 +119,31 @@ class Window:
         durable, sent, taken = known.durable, known.sent, known.taken
         for begin, end in spans:
             durable, sent, taken = durable.add(begin, end), sent.add(begin, end), taken.add(begin, end)
-        flights = tuple(f for f in known.flights if not durable.contains(f.begin, f.end))
-        self._keep(file, replace(known, durable=durable, flights=flights, sent=sent, taken=taken))
+        in_flight = tuple(f for f in known.in_flight if not durable.contains(f.begin, f.end))
+        self._keep(file, replace(known, durable=durable, in_flight=in_flight, sent=sent, taken=taken))
 
     def returned(self, file: FileId, begin: int, end: int) -> None:
         """Note that the peer refused ``[begin, end)``: it is sent again later."""
         known = self.files.get(file)
         if known is not None:
-            flights = [f for f in known.flights if (f.begin, f.end) != (begin, end)]
-            self._keep(file, Passage.of(known.begin, known.durable, flights, known.withheld))
+            in_flight = [f for f in known.in_flight if (f.begin, f.end) != (begin, end)]
+            self._keep(file, FileProgress.of(known.begin, known.durable, in_flight, known.withheld))
 
     def rewind(self, file: FileId, expected: int) -> None:
         """Note that the peer lacks the bytes at ``expected``: everything from there on is sent again."""
         known = self.files.get(file)
         if known is not None:
             durable = known.durable.within(0, expected)
-            flights = [f for f in known.flights if f.end <= expected]
-            self._keep(file, Passage.of(known.begin, durable, flights, known.withheld))
+            in_flight = [f for f in known.in_flight if f.end <= expected]
+            self._keep(file, FileProgress.of(known.begin, durable, in_flight, known.withheld))
 
     def lost(self) -> None:
         """Note that the stream has ended: bytes in flight may not have landed, so they are sent again."""
         for file, known in self.files.items():
-            self._keep(file, Passage.of(known.begin, known.durable, (), known.withheld))
+            self._keep(file, FileProgress.of(known.begin, known.durable, (), known.withheld))
 
-    def _keep(self, file: FileId, passage: Passage) -> None:
-        self.in_flight -= sum(f.size for f in self.files[file].flights) - sum(f.size for f in passage.flights)
-        self.files[file] = passage
+    def _keep(self, file: FileId, progress: FileProgress) -> None:
+        self.in_flight_bytes -= sum(f.size for f in self.files[file].in_flight) - sum(
+            f.size for f in progress.in_flight
+        )
+        self.files[file] = progress

@@ -17,7 +17,7 @@ from replication.core.shipping.chunk import Tail
 from replication.errors import ReplicationError
 from replication.ledger.base import FileKind, Ledger, PeerProgress
 from replication.link.base import PeerLink
-from replication.worker.peers.loop import PeerLoop, Uplink
+from replication.worker.peers.loop import PeerConnector, PeerLoop
 from replication.worker.report.progress import ProgressLog
 
 INTERVAL_S = 1.0
@@ -43,7 +43,7 @@ class AppliedPoll:
         host: str,
         ledger: Ledger,
         progress: ProgressLog,
-        uplink: Uplink,
+        connector: PeerConnector,
         on_loss: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._tail = tail
@@ -53,9 +53,9 @@ class AppliedPoll:
         self._on_loss = tuple(on_loss)
         self._all_due_s = 0.0
         self._is_level = False
-        self._news = threading.Event()
+        self._applied_changed = threading.Event()
         self._has_loss = False  # a loss that the ledger may not have recorded yet
-        slow = replace(uplink, retry_min_s=INTERVAL_S, retry_max_s=RETRY_MAX_S)
+        slow = replace(connector, retry_min_s=INTERVAL_S, retry_max_s=RETRY_MAX_S)
         self.loop = PeerLoop(self, tail.peer, slow, shows_failures=False)
         self.loop.start()
 
@@ -65,9 +65,9 @@ class AppliedPoll:
             self._tail = tail
             self.loop.wake()
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Poll within a second, because the peer got something."""
-        self._news.set()
+        self._applied_changed.set()
 
     def ready(self) -> Tail:
         """The peer to poll."""
@@ -82,10 +82,10 @@ class AppliedPoll:
             soon_s = max(_SOON_S, 10 * (time.monotonic() - begun_s))
             self.loop.wait(min(soon_s, INTERVAL_S) if bootstrapping else INTERVAL_S)
             while self._is_level and time.monotonic() < begun_s + _LEVEL_S:
-                if self.loop.is_woken or self._news.is_set():
+                if self.loop.is_woken or self._applied_changed.is_set():
                     break
                 self.loop.wait(INTERVAL_S)
-            self._news.clear()
+            self._applied_changed.clear()
 
     def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
         """Log at debug level only: the tail reports a peer that does not answer."""

@@ -18,7 +18,7 @@ from replication.ledger.base import FileRow, PeerProgress
 from replication.link.base import PeerLink
 from replication.worker.files.host_files import Source
 from replication.worker.files.reading import frame_start
-from replication.worker.peers.loop import PeerLoop, Uplink
+from replication.worker.peers.loop import PeerConnector, PeerLoop
 from replication.worker.ship.limits import WITHHELD_S
 from replication.worker.ship.opening import Destination, Resume, open_shipment
 from replication.worker.ship.sender import Sender
@@ -36,10 +36,10 @@ class ChunkStep:
 
     work = "chunks"
 
-    def __init__(self, tail: Tail, chunks: Chunks, term: int, sender: Sender, uplink: Uplink) -> None:
+    def __init__(self, tail: Tail, chunks: Chunks, term: int, sender: Sender, connector: PeerConnector) -> None:
         self._assigned = tail, chunks, term
         self._sender = sender
-        self._uplink = uplink
+        self._connector = connector
         ledger = sender.ledger
         self._order = WriteOrder(
             lambda: [_source(row) for row in ledger.files.all()], Shipped(ledger, tail.peer).is_there
@@ -49,9 +49,9 @@ class ChunkStep:
         self._done: set[ChunkAssignment] = set()
         self._current: ChunkAssignment | None = None
         self._shipped_bytes = 0
-        self._skipped = SkippedFiles(uplink.retry_max_s)
+        self._skipped = SkippedFiles(connector.retry_max_s)
         self._forget_done = False
-        self.loop = PeerLoop(self, tail.peer, uplink)
+        self.loop = PeerLoop(self, tail.peer, connector)
         self.loop.start()
 
     def update(self, tail: Tail, chunks: Chunks, term: int) -> None:
@@ -104,7 +104,7 @@ class ChunkStep:
     def run(self, link: PeerLink, tail: Tail) -> None:
         """Ship the chunks that may begin now, one after another, over one stream."""
         rows = self._rows()
-        to = Destination.of(self._sender.ledger, tail, self._term, self._uplink.role_epoch())
+        to = Destination.of(self._sender.ledger, tail, self._term, self._connector.role_epoch())
         chunks = self._startable(rows)
         if not chunks or not to.rules:
             self.loop.wait(_IDLE_S)
@@ -182,15 +182,17 @@ class ChunkStep:
         while not window.files[chunk.file].finished(end):
             if self.loop.is_woken:
                 break
-            if shipment.selection.withheld and (window.files[chunk.file].settled(end) or time.monotonic() > until_s):
+            if shipment.selection.withheld and (
+                window.files[chunk.file].is_durable_or_withheld(end) or time.monotonic() > until_s
+            ):
                 break
             moved = shipment.step(source)
             before = shipment.acked_bytes
-            waiting_s = 0.0 if moved and window.room else self._sender.limits.poll_idle_s
+            waiting_s = 0.0 if moved and window.free_bytes else self._sender.limits.poll_idle_s
             if shipment.drain(waiting_s) and shipment.acked_bytes:
                 self._shipped_bytes += shipment.acked_bytes - before
                 self.loop.progressed()
-                self._uplink.attempts.succeeded(chunk.peer, "chunks")
+                self._connector.attempts.succeeded(chunk.peer, "chunks")
         else:
             self._done.add(chunk)
             seconds = time.monotonic() - started_s

@@ -44,7 +44,7 @@ class PeerStep(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Uplink:
+class PeerConnector:
     """How loops reach peers: ``connect`` takes a receiver's address and the peer cluster's name.
 
     ``learn`` takes in a succession that a peer reports.
@@ -70,17 +70,17 @@ class PeerLoop:
         self,
         step: PeerStep,
         peer: str,
-        uplink: Uplink,
+        connector: PeerConnector,
         *,
         shows_failures: bool = True,
         interrupt: Callable[[], None] = lambda: None,
     ) -> None:
         self._step = step
         self._peer = peer
-        self._uplink = uplink
+        self._connector = connector
         self._shows_failures = shows_failures
         self._interrupt = interrupt
-        self._retries = Retries(uplink.retry_min_s, uplink.retry_max_s)
+        self._retries = Retries(connector.retry_min_s, connector.retry_max_s)
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"{step.work} {peer}", daemon=True)
@@ -125,7 +125,7 @@ class PeerLoop:
             if tail is None or not tail.receivers:
                 self._wake.wait(_IDLE_S)
                 continue
-            link = self._uplink.connect(tail.receivers[turn % len(tail.receivers)], tail.peer_cluster.name)
+            link = self._connector.connect(tail.receivers[turn % len(tail.receivers)], tail.peer_cluster.name)
             try:
                 self._step.run(link, tail)
             except ReplicationError as error:
@@ -141,5 +141,5 @@ class PeerLoop:
             return
         wait_s = retries.failed()
         if self._shows_failures:
-            self._uplink.attempts.failed(self._peer, self._step.work, retries.failures, wait_s, str(error))
+            self._connector.attempts.failed(self._peer, self._step.work, retries.failures, wait_s, str(error))
         self._wake.wait(wait_s)

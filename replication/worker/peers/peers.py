@@ -12,7 +12,7 @@ from replication.worker.files.host_files import HostFiles
 from replication.worker.peers.applied import AppliedPoll
 from replication.worker.peers.chunk_streams import ChunkStreams
 from replication.worker.peers.chunks import Chunks, ChunkStep
-from replication.worker.peers.loop import Uplink
+from replication.worker.peers.loop import PeerConnector
 from replication.worker.peers.tail import TailStep
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.limits import ShippingLimits
@@ -59,14 +59,14 @@ class PeersContext:
     ledger: Ledger
     files: HostFiles
     progress: ProgressLog
-    uplink: Uplink
+    connector: PeerConnector
     limits: ShippingLimits
     tail_limits: ShippingLimits
     streams_max: int
 
 
 class Peers:
-    """All peers of one worker. ``apply`` and ``stop`` are for one thread, ``nudge`` for any."""
+    """All peers of one worker. ``apply`` and ``stop`` are for one thread, ``wake`` for any."""
 
     def __init__(self, host: PeersContext) -> None:
         self._host = host
@@ -96,18 +96,18 @@ class Peers:
                 known.reread()
         for gone in self._threads.keys() - tails.keys():
             self._threads.pop(gone).stop()
-            self._host.uplink.attempts.succeeded(gone, "tail")
-            self._host.uplink.attempts.succeeded(gone, "chunks")
+            self._host.connector.attempts.succeeded(gone, "tail")
+            self._host.connector.attempts.succeeded(gone, "chunks")
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Wake the tails, because there may be something new to ship."""
         for threads in tuple(self._threads.values()):
-            threads.tail.nudge()
+            threads.tail.wake()
 
     def progressed(self) -> None:
         """Poll for ``applied`` soon, because a peer got something."""
         for threads in tuple(self._threads.values()):
-            threads.applied.nudge()
+            threads.applied.wake()
 
     def is_alive(self) -> bool:
         """Whether all threads of all peers run."""
@@ -122,9 +122,9 @@ class Peers:
         host, throttle = self._host, Throttle()
         throttle.set_rate(rate)
         sender = Sender(host.ledger, host.progress, host.limits, throttle)
-        make = partial(ChunkStep, sender=sender, uplink=host.uplink)
-        tailing = TailStep(tail, term, host.files, replace(sender, limits=host.tail_limits), host.uplink)
+        make = partial(ChunkStep, sender=sender, connector=host.connector)
+        tailing = TailStep(tail, term, host.files, replace(sender, limits=host.tail_limits), host.connector)
         streams = ChunkStreams(tail, chunks, term, make, host.streams_max)
         on_loss = (tailing.loop.wake, streams.reread)
-        applied = AppliedPoll(tail, host.name, host.ledger, host.progress, host.uplink, on_loss)
+        applied = AppliedPoll(tail, host.name, host.ledger, host.progress, host.connector, on_loss)
         return PeerThreads(tailing, streams, applied, throttle)

@@ -18,7 +18,7 @@ from replication.errors import FormatError, PeerRefusedError, ReplicationError, 
 from replication.ledger.base import PeerProgress
 from replication.link.base import PeerLink, Reason
 from replication.worker.files.host_files import HostFiles, Source
-from replication.worker.peers.loop import PeerLoop, Uplink
+from replication.worker.peers.loop import PeerConnector, PeerLoop
 from replication.worker.ship.limits import WITHHELD_S
 from replication.worker.ship.opening import Destination, Resume, open_shipment
 from replication.worker.ship.routes import ended_routes
@@ -41,18 +41,18 @@ class TailStep:
 
     work = "tail"
 
-    def __init__(self, tail: Tail, term: int, host_files: HostFiles, sender: Sender, uplink: Uplink) -> None:
+    def __init__(self, tail: Tail, term: int, host_files: HostFiles, sender: Sender, connector: PeerConnector) -> None:
         self._assigned = tail, term
         self.host_files = host_files
         self.sender = sender
-        self.uplink = uplink
+        self.connector = connector
         self._term = term
         self._is_first = True
         self._shipment: Shipment | None = None
         self._following: set[FileId] = set()
         self._closed_routes: set[tuple[UUID, str]] = set()  # routes that were closed at the peer
-        self.skipped = SkippedFiles(uplink.retry_max_s)
-        self.loop = PeerLoop(self, tail.peer, uplink, interrupt=self.nudge)
+        self.skipped = SkippedFiles(connector.retry_max_s)
+        self.loop = PeerLoop(self, tail.peer, connector, interrupt=self.wake)
         self.loop.start()
 
     def update(self, tail: Tail, term: int) -> None:
@@ -61,11 +61,11 @@ class TailStep:
             self._assigned = tail, term
             self.loop.wake()
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Check for new bytes now."""
         shipment = self._shipment
         if shipment is not None:
-            shipment.nudge()
+            shipment.wake()
 
     def ready(self) -> Tail:
         """The peer to ship to."""
@@ -75,7 +75,7 @@ class TailStep:
     def run(self, link: PeerLink, tail: Tail) -> None:
         """Open a stream and ship until the loop is woken."""
         self._following = set()
-        to = Destination.of(self.sender.ledger, tail, self._term, self.uplink.role_epoch())
+        to = Destination.of(self.sender.ledger, tail, self._term, self.connector.role_epoch())
         if not to.rules:
             self._close_ended_routes(link, tail)
             self._succeeded(tail, "tail", "chunks")
@@ -108,15 +108,15 @@ class TailStep:
 
     def _ask_who_took_over(self, link: PeerLink, tail: Tail) -> None:
         for succession in link.successions(self.sender.ledger.cluster, tail.peer_cluster):
-            self.uplink.learn(succession, tail.peer_cluster)
+            self.connector.learn(succession, tail.peer_cluster)
 
     def _succeeded(self, tail: Tail, *work: str) -> None:
         """Clear recorded failures: a stream is open, or there is nothing to send."""
-        if self._is_first or self.uplink.attempts.is_failing(tail.peer, "tail"):
+        if self._is_first or self.connector.attempts.is_failing(tail.peer, "tail"):
             self._forget_errors(tail)
         self._is_first = False
         for each in work:
-            self.uplink.attempts.succeeded(tail.peer, each)
+            self.connector.attempts.succeeded(tail.peer, each)
 
     def _forget_errors(self, tail: Tail) -> None:
         """Clear the errors of this host's files, also those that an earlier process recorded or that are all sent.
@@ -160,7 +160,7 @@ class _TailPass:
         self._done: set[FileId] = set()
         self._present: set[FileId] = set()
         self._elsewhere = Shipped(step.sender.ledger, tail.peer)
-        self._order = WriteOrder(self._look, self._is_there)
+        self._order = WriteOrder(self._sources, self._is_there)
 
     def run(self) -> None:
         """Ship new bytes of every file until the loop is woken, or until it is time to retry refused tables."""
@@ -170,21 +170,21 @@ class _TailPass:
         while not step.loop.is_woken:
             self._order.begin_pass()
             moved, is_level = False, True
-            for source in self._look():
+            for source in self._sources():
                 if self._is_due(source):
                     moved |= self._ship(source)
                 is_level = is_level and self._is_level(source)
             now_s = time.monotonic()
             if moved:
                 busy_until_s = now_s + _BUSY_S
-            is_busy = now_s < busy_until_s or shipment.window.in_flight
+            is_busy = now_s < busy_until_s or shipment.window.in_flight_bytes
             idle_s = limits.poll_level_s if is_level else limits.poll_idle_s
             waiting_s = limits.poll_busy_s if is_busy else idle_s
-            if shipment.drain(0.0 if moved and shipment.window.room else waiting_s) and shipment.acked_bytes:
+            if shipment.drain(0.0 if moved and shipment.window.free_bytes else waiting_s) and shipment.acked_bytes:
                 step.loop.progressed()
             if shipment.selection is not reported:
                 reported = shipment.selection
-                step.uplink.attempts.withholds(self._tail.peer, "tail", reported.withheld)
+                step.connector.attempts.withholds(self._tail.peer, "tail", reported.withheld)
             if shipment.selection.withheld and now_s - opened_s > WITHHELD_S:
                 return
 
@@ -220,12 +220,12 @@ class _TailPass:
 
     def _is_level(self, source: Source) -> bool:
         """Return whether nothing of a file waits here to be sent."""
-        passage = self._shipment.window.files.get(source.file)
-        if passage is None:
+        progress = self._shipment.window.files.get(source.file)
+        if progress is None:
             return source.file in self._done or source.file in self._tail.elsewhere
-        return passage.gap(source.length) is None
+        return progress.gap(source.length) is None
 
-    def _look(self) -> list[Source]:
+    def _sources(self) -> list[Source]:
         sources = self._step.host_files.poll()
         self._present = {source.file for source in sources}
         if len(self._done) > len(self._present):
@@ -235,8 +235,8 @@ class _TailPass:
     def _is_there(self, file: FileId, end: int) -> bool:
         if file in self._tail.elsewhere:
             return self._elsewhere.is_there(file, end)
-        passage = self._shipment.window.files.get(file)
-        if file in self._done or passage is not None and passage.settled(end):
+        progress = self._shipment.window.files.get(file)
+        if file in self._done or progress is not None and progress.is_durable_or_withheld(end):
             return True
         return file not in self._present  # retired meanwhile
 

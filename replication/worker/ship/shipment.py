@@ -29,7 +29,7 @@ from replication.worker.ship.sender import Sender
 
 _SKIP_ALONE_S = 0.25
 _CORRUPT_MAX = 3
-_FLIGHTS_MAX = 1024
+_MESSAGES_MAX = 1024
 _HALVED_BYTES_MIN = 64 << 10
 _WITHHELD_BYTES = 64 << 10
 _NOTHING_WITHHELD: Mapping[UUID, Ranges] = MappingProxyType({})
@@ -117,15 +117,15 @@ class Shipment:
             FormatError, StorageError: the file cannot be read, or the peer repeatedly found its frames damaged. Call
                 ``skip_file``; the stream goes on. Any other error fails the stream.
         """
-        followed, passage = self._files[source.file], self.window.files[source.file]
+        followed, progress = self._files[source.file], self.window.files[source.file]
         damage, followed.damage = followed.damage, None
-        gap = passage.gap(source.length)
+        gap = progress.gap(source.length)
         if gap is None:
             self._send_end(source, followed)
             return False
         if damage is not None:
             raise damage
-        if not self.window.room or len(passage.flights) >= _FLIGHTS_MAX or not self._sender.throttle.admits():
+        if not self.window.free_bytes or len(progress.in_flight) >= _MESSAGES_MAX or not self._sender.throttle.admits():
             return False
         begin, limit = gap
         at = self._read_from(followed, begin, limit)
@@ -154,7 +154,7 @@ class Shipment:
             self._take(reply)
             count += 1
         now, ack_timeout_s = time.monotonic(), self._sender.limits.ack_timeout_s
-        if count or not self.window.in_flight:
+        if count or not self.window.in_flight_bytes:
             self._answered_s = now
         elif now - self._answered_s > ack_timeout_s:
             raise PeerUnavailableError(
@@ -162,9 +162,9 @@ class Shipment:
             )
         return count
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Make a waiting ``drain`` return at once. Safe for threads."""
-        self._session.nudge()
+        self._session.wake()
 
     def leave(self, file: FileId) -> None:
         """Stop following a file."""
@@ -233,24 +233,24 @@ class Shipment:
     def _send(
         self, source: Source, followed: _Followed, begin: int, end: int, frames: bytes | memoryview = b""
     ) -> None:
-        passage = self.window.files[source.file]
+        progress = self.window.files[source.file]
         followed.end_sent |= source.closed and end >= source.length
         followed.skipped = None
-        if not self.window.in_flight:
+        if not self.window.in_flight_bytes:
             self._answered_s = time.monotonic()
         self.window.sent(source.file, begin, end, len(frames))
         self._sender.throttle.spend(len(frames))
         closed_length = source.length if source.closed else 0
         self._session.send(
-            Data(source.file, begin, end, passage.tiling_begin(begin), self._term, frames, closed_length)
+            Data(source.file, begin, end, progress.tiling_begin(begin), self._term, frames, closed_length)
         )
 
     def _send_end(self, source: Source, followed: _Followed) -> None:
         """Send a file's closed length, when the file was closed after its last bytes were sent."""
-        passage, end = self.window.files[source.file], source.length
-        if source.closed and not followed.end_sent and not passage.withheld:
+        progress, end = self.window.files[source.file], source.length
+        if source.closed and not followed.end_sent and not progress.withheld:
             followed.end_sent = True
-            self._session.send(Data(source.file, end, end, passage.tiling_begin(end), self._term, b"", end))
+            self._session.send(Data(source.file, end, end, progress.tiling_begin(end), self._term, b"", end))
 
     def _skip(self, source: Source, followed: _Followed, begin: int, end: int, *, more: bool) -> None:
         """Hold back a skipped range, to send it with the next message.
@@ -307,9 +307,9 @@ class Shipment:
         if file not in self._sent:
             _log.warning("ack_of_nothing", peer=self._peer, file=str(file))
             return
-        before = self.window.in_flight
+        before = self.window.in_flight_bytes
         self.window.acked(file, spans)
-        self.acked_bytes += before - self.window.in_flight
+        self.acked_bytes += before - self.window.in_flight_bytes
         commit = 0
         followed = self._files.get(file)
         if followed is not None:
@@ -337,9 +337,9 @@ class Shipment:
         if table in self.selection.withheld:
             return
         self.selection = self.selection.without(table, reason)
-        for file, passage in list(self.window.files.items()):
+        for file, progress in list(self.window.files.items()):
             withheld = self._sender.ledger.files.withheld(file).get(table, _NONE)
-            for begin, end in withheld.subtract(passage.durable):
+            for begin, end in withheld.subtract(progress.durable):
                 self.window.withhold(file, begin, end)
 
     def _report(

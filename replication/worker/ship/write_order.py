@@ -32,9 +32,9 @@ def order_key(row: FileRow) -> _OrderKey | None:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What one file waits for: the CLOSED files of its order known at ``look``, and offsets of others in ``ahead``."""
+    """What one file waits for: CLOSED files of its order known at ``snapshot``, and offsets of others in ``ahead``."""
 
-    look: int
+    snapshot: int
     ahead: dict[FileId, int]
 
 
@@ -44,16 +44,16 @@ class WriteOrder:
     CLOSED files are kept once per key, so the cost of a backlog is linear in its files.
 
     Args:
-        look: returns every file of the host with its current durable length.
+        sources: returns every file of the host with its current durable length.
         is_there: returns whether a file's bytes up to an offset are at the peer, or withheld from it.
     """
 
-    def __init__(self, look: Callable[[], Iterable[Source]], is_there: Callable[[FileId, int], bool]) -> None:
-        self._look = look
+    def __init__(self, sources: Callable[[], Iterable[Source]], is_there: Callable[[FileId, int], bool]) -> None:
+        self._sources = sources
         self._is_there = is_there
-        self._looks = 0
+        self._snapshots = 0
         self._is_fresh = False
-        self._closed: dict[_OrderKey, dict[FileId, tuple[int, int]]] = {}  # (length, first look that found it)
+        self._closed: dict[_OrderKey, dict[FileId, tuple[int, int]]] = {}  # (length, first snapshot that found it)
         self._growing: dict[_OrderKey, dict[FileId, int]] = {}
         self._waiting: dict[FileId, _Waiting] = {}
 
@@ -71,7 +71,7 @@ class WriteOrder:
         waiting = self._waiting.get(source.file)
         if waiting is None:
             waiting = self._waiting[source.file] = self._start_waiting(source.file, key, begun)
-        return self._closed_are_shipped(source.file, key, waiting.look) and self._ahead_are_shipped(waiting.ahead)
+        return self._closed_are_shipped(source.file, key, waiting.snapshot) and self._ahead_are_shipped(waiting.ahead)
 
     def _start_waiting(self, file: FileId, key: _OrderKey, begun: Collection[FileId]) -> _Waiting:
         """Record what a new file waits for. The lengths are read after its first bytes were seen, so none is missed."""
@@ -80,32 +80,32 @@ class WriteOrder:
         growing, closed = self._growing.get(key, {}), self._closed.get(key, {})
         ahead = {other: end for other, end in growing.items() if other in begun or other < file}
         ahead |= {other: closed[other][0] for other in begun if other > file and other in closed}
-        return _Waiting(self._looks, ahead)
+        return _Waiting(self._snapshots, ahead)
 
     def _snapshot(self) -> None:
         self._is_fresh = True
-        self._looks += 1
+        self._snapshots += 1
         known, self._closed, self._growing = self._closed, {}, {}
         kept: dict[FileId, _Waiting] = {}
-        for source in self._look():
+        for source in self._sources():
             key = order_key(source.row)
             if source.file in self._waiting:
                 kept[source.file] = self._waiting[source.file]
             if key is None or source.length <= FILE_HEADER_BYTES:
                 continue  # a file without frames may never begin
             if source.closed:
-                entry = known.get(key, {}).get(source.file, (source.length, self._looks))
+                entry = known.get(key, {}).get(source.file, (source.length, self._snapshots))
                 self._closed.setdefault(key, {})[source.file] = entry
             else:
                 self._growing.setdefault(key, {})[source.file] = source.length
         self._waiting = kept
 
-    def _closed_are_shipped(self, file: FileId, key: _OrderKey, look: int) -> bool:
+    def _closed_are_shipped(self, file: FileId, key: _OrderKey, snapshot: int) -> bool:
         closed = self._closed.get(key, {})
         shipped: list[FileId] = []
         missing = False
-        for other, (end, first_look) in closed.items():
-            if other < file and first_look <= look:
+        for other, (end, first_snapshot) in closed.items():
+            if other < file and first_snapshot <= snapshot:
                 if not self._is_there(other, end):
                     missing = True
                     break

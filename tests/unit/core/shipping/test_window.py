@@ -41,7 +41,7 @@ def test_a_lost_stream_sends_again_what_was_not_acked(window: Window) -> None:
     window.acked(FILE, [(350, 400)])
     window.lost()
     assert window.files[FILE].gap(1000) == (300, 350)
-    assert window.in_flight == 0
+    assert window.in_flight_bytes == 0
 
 
 def test_a_hole_puts_everything_behind_it_back_even_what_was_acked(window: Window) -> None:
@@ -50,7 +50,7 @@ def test_a_hole_puts_everything_behind_it_back_even_what_was_acked(window: Windo
     window.sent(FILE, 350, 400, 50)
     window.rewind(FILE, 280)
     assert window.files[FILE].gap(1000) == (280, 1000)
-    assert window.in_flight == 0
+    assert window.in_flight_bytes == 0
 
 
 def test_what_is_withheld_leaves_a_hole_and_a_new_tiling(window: Window) -> None:
@@ -70,9 +70,9 @@ def test_a_file_is_settled_when_all_that_is_not_withheld_is_durable(window: Wind
     window.follow(FILE, 256, Ranges.of((256, 310)), Ranges.of((300, 320)))
     assert window.files[FILE].gap(1000) == (320, 1000)
     window.sent(FILE, 320, 400, 80)
-    assert window.files[FILE].settled(320) and not window.files[FILE].settled(400)
+    assert window.files[FILE].is_durable_or_withheld(320) and not window.files[FILE].is_durable_or_withheld(400)
     window.acked(FILE, [(320, 400)])
-    assert window.files[FILE].settled(400) and not window.files[FILE].finished(400)
+    assert window.files[FILE].is_durable_or_withheld(400) and not window.files[FILE].finished(400)
 
 
 def test_replies_about_unknown_files_are_no_matter(window: Window) -> None:
