@@ -105,22 +105,16 @@ def _ssh_login() -> Any:
     return Login()
 
 
-def _sftp_files(root: Path) -> Any:
+def _sftp_reads(root: Path) -> Any:
+    """The half of an SFTP server's interface that changes nothing."""
     paramiko: Any = import_module("paramiko")
 
     def code(error: OSError) -> int:
         return int(paramiko.SFTPServer.convert_errno(error.errno or 0))
 
-    class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]
+    class Reads(paramiko.SFTPServerInterface):  # type: ignore[misc]
         def _at(self, path: str) -> str:
             return f"{root}{self.canonicalize(path)}"
-
-        def _done(self, call: Any, *given: Any) -> int:
-            try:
-                call(*given)
-            except OSError as error:
-                return code(error)
-            return int(paramiko.SFTP_OK)
 
         def list_folder(self, path: str) -> Any:
             try:
@@ -150,6 +144,21 @@ def _sftp_files(root: Path) -> Any:
             file = os.fdopen(fd, "r+b" if flags & os.O_RDWR else "wb" if flags & os.O_WRONLY else "rb")
             handle.readfile = handle.writefile = file
             return handle
+
+    return Reads
+
+
+def _sftp_files(root: Path) -> Any:
+    paramiko: Any = import_module("paramiko")
+    reads: Any = _sftp_reads(root)
+
+    class Files(reads):  # type: ignore[misc]
+        def _done(self, call: Any, *given: Any) -> int:
+            try:
+                call(*given)
+            except OSError as error:
+                return int(paramiko.SFTPServer.convert_errno(error.errno or 0))
+            return int(paramiko.SFTP_OK)
 
         def remove(self, path: str) -> int:
             return self._done(os.remove, self._at(path))

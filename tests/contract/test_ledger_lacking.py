@@ -41,21 +41,15 @@ def step(what: str, act: Callable[[], object]) -> tuple[str, Callable[[], object
     return what, act
 
 
-def test_what_peers_lack_is_never_older_than_the_last_change(stores: Stores) -> None:
-    asking, acting = stores.ledger, stores.another()
+def changes(acting: Ledger, old: FileId, first: FileId, second: FileId) -> list[tuple[str, Callable[[], object]]]:
+    """Everything that changes what a peer lacks, in an order in which each step has an effect."""
     files, rules, registration = acting.files, acting.rules, acting.registration
-
-    def wal() -> FileId:
-        return files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
+    route = Route(acting)
 
     def report(file: FileId, to: str, shipped: Ranges, applied_to: int = 0, **more: object) -> None:
         files.record([PeerProgress(file, to, shipped, applied_to, **more)])  # type: ignore[arg-type]
 
-    for spec in (FLIGHTS, WEATHER):
-        acting.tables.create(spec)
-    old, first, second = wal(), wal(), wal()
-    route = Route(acting)
-    steps = [
+    return [
         step("bytes before any rule", lambda: registration.register_own(old, HEADER, END, ())),
         step("a peer", lambda: rules.define(peer(), 0)),
         step("a rule", lambda: rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)),
@@ -82,11 +76,22 @@ def test_what_peers_lack_is_never_older_than_the_last_change(stores: Stores) -> 
         step("the own replay", lambda: applied(acting, FLIGHTS, {first: END})),
         step("everything there", lambda: [report(first, name, WHOLE, END, losses=1) for name in ("north", "south")]),
         step("a file retired", lambda: files.retire(first, 0)),
-        step("a new file in its stead", wal),
+        step("a new file in its stead", lambda: new_wal(acting)),
         step("a rule ended", lambda: rules.disable("north", FLIGHTS.uuid, ["default"], 0)),
         step("a peer deleted", lambda: rules.delete("south", 0)),
     ]
-    for what, act in steps:
+
+
+def new_wal(ledger: Ledger) -> FileId:
+    return ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
+
+
+def test_what_peers_lack_is_never_older_than_the_last_change(stores: Stores) -> None:
+    asking, acting = stores.ledger, stores.another()
+    for spec in (FLIGHTS, WEATHER):
+        acting.tables.create(spec)
+    old, first, second = (new_wal(acting) for _ in range(3))
+    for what, act in changes(acting, old, first, second):
         act()
         assert sorted(asking.files.lacking(), key=lambda view: view.file) == views(acting), what
         failing = {known.peer for known in acting.files.progress() if known.error}

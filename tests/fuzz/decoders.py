@@ -146,6 +146,11 @@ def _payload_decoders() -> Iterator[tuple[str, Decoder]]:
 
 
 def _wire() -> dict[str, Decoder]:
+    return _stream() | _calls() | _comparison()
+
+
+def _stream() -> dict[str, Decoder]:
+    """What a stream of frames is made of."""
     status = FileStatus(ReplicationStatus(FileState.CLOSED, 256, 999, Ranges.of((256, 400), (500, 600)), 300), 2)
     refusal = Refusal(Reason.HOLE, "what", "remedy", true.FILE, 1, 9, 5, UUID(int=5))
     opened = OpenReply(
@@ -158,12 +163,45 @@ def _wire() -> dict[str, Decoder]:
         (true.FILE,),
     )
     data = Data(true.FILE, 256, 900, 256, 3, b"".join(true.frames()[:2]), 900)
+    return {
+        "wire.request": _both(
+            wire.encode_request, wire.decode_request, data, true.HELLO, (*true.SPECS, *true.VERSIONS.values())
+        ),
+        "wire.reply": _both(wire.encode_reply, wire.decode_reply, opened, refusal, Ack(true.FILE, ((0, 5), (9, 12)))),
+        "wire.progress": _both(statuses.encode_progress, statuses.decode_progress, {true.FILE: status}),
+        "wire.refusal": Decoder(
+            lambda raw: refusals.decode_refusal(read_message(pb.Refusal, raw)),
+            (refusals.encode_refusal(refusal).SerializeToString(),),
+            lambda raw, value: _printable(value),
+        ),
+    }
+
+
+def _calls() -> dict[str, Decoder]:
+    """What clusters ask each other beside streams."""
     there = Description(true.WEST, "1.0", "ACTIVE", 3, peers={"west": "x"}, granted=("a.*",))
     reached = {stream: Reach(True, False, True, "held", False, True) for stream in true.STREAMS}
     ask = ranges.ReadAsk(true.EAST, true.FILE, ((0, 5), (9, 12)), True)
     order = TakeOver(true.EAST, true.WEST, "localhost:2181/east", true.PLANNED)
     sequences = {stream: 7 for stream in true.STREAMS}
     piece, end = ranges.encode_pieces(lambda: [b"piece"])
+    return {
+        "wire.description": _both(wire.encode_description, wire.decode_description, there),
+        "wire.sequences": Decoder(wire.decode_sequences, (wire.encode_sequences(sequences, Until.VISIBLE, 2.5),)),
+        "wire.reached": _both(wire.encode_reached, wire.decode_reached, reached),
+        "wire.schema": _both(wire.encode_schema, wire.decode_schema, *true.VERSIONS.values()),
+        "wire.table": _both(wire.encode_table, wire.decode_table, *true.SPECS),
+        "wire.ask": _both(ranges.encode_ask, ranges.decode_ask, ask),
+        "wire.pieces": Decoder(lambda raw: list(ranges.decode_pieces([raw, end], "east")), (piece, end)),
+        "wire.take_over": _both(takeovers.encode_take_over, takeovers.decode_take_over, order),
+        "wire.successions": _both(
+            takeovers.encode_successions, takeovers.decode_successions, (true.FAILED_OVER, true.PLANNED)
+        ),
+    }
+
+
+def _comparison() -> dict[str, Decoder]:
+    """What a comparison of tables asks and answers."""
     answers: list[questions.Answer | Refusal] = [
         questions.About(true.NESTED, ("default",), 17, 5, True),
         questions.Whole(3, "00" * 16),
@@ -171,27 +209,6 @@ def _wire() -> dict[str, Decoder]:
         questions.RowsAnswer(decode_payload(true.payloads()[0][1], true.payloads()[0][0])),
     ]
     return {
-        "wire.request": _both(
-            wire.encode_request, wire.decode_request, data, true.HELLO, (*true.SPECS, *true.VERSIONS.values())
-        ),
-        "wire.reply": _both(wire.encode_reply, wire.decode_reply, opened, refusal, Ack(true.FILE, ((0, 5), (9, 12)))),
-        "wire.description": _both(wire.encode_description, wire.decode_description, there),
-        "wire.sequences": Decoder(wire.decode_sequences, (wire.encode_sequences(sequences, Until.VISIBLE, 2.5),)),
-        "wire.reached": _both(wire.encode_reached, wire.decode_reached, reached),
-        "wire.schema": _both(wire.encode_schema, wire.decode_schema, *true.VERSIONS.values()),
-        "wire.table": _both(wire.encode_table, wire.decode_table, *true.SPECS),
-        "wire.progress": _both(statuses.encode_progress, statuses.decode_progress, {true.FILE: status}),
-        "wire.ask": _both(ranges.encode_ask, ranges.decode_ask, ask),
-        "wire.pieces": Decoder(lambda raw: list(ranges.decode_pieces([raw, end], "east")), (piece, end)),
-        "wire.take_over": _both(takeovers.encode_take_over, takeovers.decode_take_over, order),
-        "wire.successions": _both(
-            takeovers.encode_successions, takeovers.decode_successions, (true.FAILED_OVER, true.PLANNED)
-        ),
-        "wire.refusal": Decoder(
-            lambda raw: refusals.decode_refusal(read_message(pb.Refusal, raw)),
-            (refusals.encode_refusal(refusal).SerializeToString(),),
-            lambda raw, value: _printable(value),
-        ),
         "wire.question": _both(
             questions.encode_question,
             questions.decode_question,

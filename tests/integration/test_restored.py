@@ -17,9 +17,10 @@ from peer.repair import reincarnate as reincarnating
 from peer.repair.reincarnate import reincarnate
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import FrameKind
+from replication.core.ids import ClusterId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import ConfigError, RequestError
-from replication.ledger.base import FileKind, Phase
+from replication.ledger.base import FileKind, FileRow, Phase
 from replication.ledger.sql.ledger import open_ledger
 from replication.ledger.sql.parts.commits import SqlCommitSteps
 from replication.ledger.sql.parts.registration import SqlRegistration
@@ -49,7 +50,7 @@ def settle(source: TableSite, target: TableSite, spec: TableSpec, count: int) ->
     def done() -> bool:
         source.register()
         source.replay()
-        source.keeper.turn()
+        source.keeper.run_once()
         target.replay()
         live = all(phase is Phase.LIVE for phase in source.phases(target.cluster.name))
         return live and target.tables.exists(spec.name) and len(target.shown(spec)) == count
@@ -63,6 +64,22 @@ def sites(tmp_path: Path) -> Iterator[tuple[TableSite, TableSite, TableSpec]]:
     east.ledger.tables.create(spec)
     yield east, west, spec
     west.close()
+
+
+def restored(east: TableSite, tmp_path: Path, backup: MemoryTables) -> tuple[ClusterId, TableSite]:
+    """East as it was when it was backed up, under a new id; its id before, and the new site."""
+    east.close()
+    shutil.rmtree(east.config.data_dir)
+    shutil.copytree(tmp_path / "backup", east.config.data_dir)
+    ledger = open_ledger(east.config.ledger_url)
+    ledger.time.register_writer("w0", "h0", 1, east.boot, 1)
+    ledger.close()
+    done = reincarnate(east.config)
+    old, new = done.was, done.now
+    assert old == east.cluster and new.name == "east" and new != old
+    back = TableSite(tmp_path, "east", cluster=new, tables=backup)
+    assert back.ledger.former == (old,)
+    return old, back
 
 
 def test_a_cluster_restored_from_an_old_backup_gets_its_own_rows_back(
@@ -80,17 +97,7 @@ def test_a_cluster_restored_from_an_old_backup_gets_its_own_rows_back(
         wal.append(spec, rows(5, 15))
         wal.delete(spec, [{"id": 0}])
         settle(east, west, spec, 19)
-    east.close()
-    shutil.rmtree(east.config.data_dir)
-    shutil.copytree(tmp_path / "backup", east.config.data_dir)
-    ledger = open_ledger(east.config.ledger_url)
-    ledger.time.register_writer("w0", "h0", 1, east.boot, 1)
-    ledger.close()
-    done = reincarnate(east.config)
-    old, new = done.was, done.now
-    assert old == east.cluster and new.name == "east" and new != old
-    back = TableSite(tmp_path, "east", cluster=new, tables=backup)
-    assert back.ledger.former == (old,)
+    old, back = restored(east, tmp_path, backup)
     assert {row.kind for row in back.ledger.files.all()} <= {FileKind.LANDING, FileKind.BOOTSTRAP}
     assert len(back.shown(spec)) == 10
     send(west, back, spec)
@@ -168,7 +175,7 @@ def kill_at(patched: pytest.MonkeyPatch, place: str, after: bool) -> None:
     owners = {
         "adopt": newer_files,
         "save_whole": newer_files,
-        "keep_remains": on_disk,
+        "keep_damaged": on_disk,
         "register_own": SqlRegistration,
         "finish": SqlCommitSteps,
         "change_id": reincarnating,
@@ -183,18 +190,12 @@ def kill_at(patched: pytest.MonkeyPatch, place: str, after: bool) -> None:
     patched.setattr(owners[place], place, killed)
 
 
-@pytest.mark.parametrize("place", ["", "adopt", "save_whole", "keep_remains", "register_own", "finish", "change_id"])
-@pytest.mark.parametrize("after", [False, True])
-def test_a_ledger_restored_beside_newer_files_takes_them_up(
-    sites: tuple[TableSite, TableSite, TableSpec],
-    tmp_path: Path,
-    place: str,
-    after: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As PostgreSQL's backup is: the database is old, the hosts' disks are not. Killed anywhere, it is run again."""
-    east, _, spec = sites
-    log, late = keyed("ops.log", SIMPLE, ()), table("ops.late")
+def restore_only_the_ledger(east: TableSite, spec: TableSpec, log: TableSpec) -> tuple[FileRow, Wal, Wal]:
+    """Write while a backup of the ledger is taken and after, then restore it.
+
+    Return the control log of the backup, a WAL with a table of after the backup, and one with a torn end.
+    """
+    late = table("ops.late")
     east.ledger.tables.create(log)
     Wal(east, "w0").append(spec, rows(0, 10))
     control = ControlLog(east.ledger, east.files, str(east.config.wal_dir), "h0", east.boot)
@@ -224,6 +225,22 @@ def test_a_ledger_restored_beside_newer_files_takes_them_up(
         control.close()
         Path(open_then.path).unlink()  # retired since
         old.backup(now)
+    return open_then, mixed, torn
+
+
+@pytest.mark.parametrize("place", ["", "adopt", "save_whole", "keep_damaged", "register_own", "finish", "change_id"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_ledger_restored_beside_newer_files_takes_them_up(
+    sites: tuple[TableSite, TableSite, TableSpec],
+    tmp_path: Path,
+    place: str,
+    after: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As PostgreSQL's backup is: the database is old, the hosts' disks are not. Killed anywhere, it is run again."""
+    east, _, spec = sites
+    log = keyed("ops.log", SIMPLE, ())
+    open_then, mixed, torn = restore_only_the_ledger(east, spec, log)
     east.close()
     with (
         closing(open_ledger(east.config.ledger_url)) as ledger,
@@ -238,7 +255,7 @@ def test_a_ledger_restored_beside_newer_files_takes_them_up(
             for stored in ledger.steps.sequences():  # the killed process is seen to be gone
                 ledger.steps.release(stored.owner, [stored.id])
     done = reincarnate(east.config)
-    saved_before = after and place in ("save_whole", "keep_remains") or place in ("finish", "change_id")
+    saved_before = after and place in ("save_whole", "keep_damaged") or place in ("finish", "change_id")
     if place not in ("finish", "change_id") or place == "finish" and not after:
         assert done.taken_up == 2
     assert len(done.kept_beside) == (0 if saved_before else 1)
