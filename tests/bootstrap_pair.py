@@ -47,7 +47,7 @@ class Pair:
         """Until east's rules are live."""
 
         def done() -> bool:
-            self.east.keeper.turn()
+            self.east.keeper.run_once()
             self.west.replay()
             return set(self.east.phases("west")) == {Phase.LIVE}
 

@@ -84,7 +84,7 @@ _SPARK = (
 
 #: Files whose tests share another Spark session, on a second worker.
 _MORE_SPARK = (
-    "test_bootstrap_forgotten.py",
+    "test_bootstrap_purged.py",
     "test_fold_branch.py",
     "test_large_folds.py",
     "test_settled_folds.py",

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from peer.client.waiting import Waiting
 from peer.derive.define import derive_table
-from peer.derive.turn import Deriver, Writing
+from peer.derive.deriver import Deriver, Writing
 from replication.coordination.paths import MemberKind
 from replication.core.definition.schema import TableSpec
 from replication.core.position import Position

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from peer.bootstrap.arrived import Arrived
+from peer.bootstrap.received import ReceivedBootstrap
 from peer.frames.decode import Decoder, bins, check_known, row_fields
 from peer.frames.hosts import Hosts
 from replication.core.coverage import Ranges
@@ -77,7 +77,7 @@ def _among(at: np.ndarray, sequences: np.ndarray, taken: Sequence[Ranges]) -> np
 def plan_bootstrap(
     spec: TableSpec,
     versions: Iterable[SchemaVersion],
-    arrived: Arrived,
+    received: ReceivedBootstrap,
     claimed: Mapping[StreamId, Ranges],
     number: int,
     tasks: int,
@@ -86,26 +86,26 @@ def plan_bootstrap(
 ) -> Decode:
     """The work of the commit that applies a bootstrap; as ``plan_decode``, for the ``claimed`` sequences only."""
     known = {version.hash: version for version in versions}
-    check_known(spec, [known[name] for name in {frame.schema for frame in arrived.rows} if name in known])
-    names = sorted({(wal, coverage.group) for _, coverage in arrived.coverages for wal in coverage.wals})
+    check_known(spec, [known[name] for name in {frame.schema for frame in received.rows} if name in known])
+    names = sorted({(wal, coverage.group) for _, coverage in received.coverages for wal in coverage.wals})
     label = {name: at for at, name in enumerate(names)}
     places = {
         coverage.group: (
             [label[wal, coverage.group] for wal in coverage.wals],
             [claimed.get(StreamId(wal, coverage.table, coverage.group), Ranges()) for wal in coverage.wals],
         )
-        for _, coverage in arrived.coverages
+        for _, coverage in received.coverages
     }
     fields = row_fields(spec)
     decoder = BootstrapDecoder(known, {}, pa.schema(fields), hosts or Hosts(), places)
-    paths = {coverage.group: frame.through for frame, coverage in arrived.coverages}
+    paths = {coverage.group: frame.through for frame, coverage in received.coverages}
     labels: list[tuple[str, ...]] = [(str(wal.cluster), wal.local, group, paths[group]) for wal, group in names]
     columns: tuple[str, ...] = ("_origin", "_wal", "_group", "_through")
     if not spec.key:
         labels, columns = [each[:2] for each in labels], columns[:2]
-    size = sum(frame.end - frame.begin for frame in arrived.rows)
+    size = sum(frame.end - frame.begin for frame in received.rows)
     return Decode(
-        bins(arrived.rows, tasks),
+        bins(received.rows, tasks),
         decoder,
         pa.schema(fields),
         columns,

@@ -14,9 +14,9 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from peer.bootstrap.room import DiskRoom
 from peer.bootstrap.snapshot import held
-from peer.tables.maintenance import HOLD, forgotten
+from peer.bootstrap.space import DiskSpace
+from peer.tables.maintenance import HOLD, purged
 from replication.core.definition.schema import TS, SchemaVersion, TableSpec
 from replication.core.frame import (
     FILE_HEADER_BYTES,
@@ -45,7 +45,7 @@ _NO_SCHEMA = bytes(32)
 
 
 def export(
-    tables: Tables, ledger: Ledger, files: Files, spec: TableSpec, wanted: Bootstrap, row: FileRow, room: DiskRoom
+    tables: Tables, ledger: Ledger, files: Files, spec: TableSpec, wanted: Bootstrap, row: FileRow, space: DiskSpace
 ) -> int:
     """Write the file of ``row``. It is durable on return; a file that fails is removed.
 
@@ -53,7 +53,7 @@ def export(
         Its length in bytes, without the end record.
 
     Raises:
-        NoSpaceError, StorageError: the disk is full, has less room than ``room`` allows, or failed.
+        NoSpaceError, StorageError: the disk is full, has less space than ``space`` allows, or failed.
         CommitConflictError: the table was folded again and again; try again.
         RequestError: something that the file should hold is missing from the table.
         ForeignMaintenanceError: the table was rolled back, or its catalog is old or lost.
@@ -69,11 +69,11 @@ def export(
         writing = _Writing(handle, row)
         hold = f"{HOLD}{row.file.number}"
         with held(tables, spec, hold, commit) as rows:
-            coverages = _with_forgotten(ledger, spec, coverages)
+            coverages = _with_purged(ledger, spec, coverages)
             for encoded in _encoded(rows(coverages, known), [spec.versions[coverage.group] for coverage in coverages]):
                 for content in encoded:
                     writing.add(content)
-                room.grow(writing.length)
+                space.grow(writing.length)
         for coverage in coverages:
             for content in _covered(coverage):
                 writing.add(content)
@@ -87,12 +87,12 @@ def export(
         handle.close()
 
 
-def _with_forgotten(ledger: Ledger, spec: TableSpec, coverages: Sequence[Coverage]) -> list[Coverage]:
-    """Add to coverages the deletes that the table has forgotten. Computed once the snapshots are held.
+def _with_purged(ledger: Ledger, spec: TableSpec, coverages: Sequence[Coverage]) -> list[Coverage]:
+    """Add to coverages the deletes that the table has purged. Computed once the snapshots are held.
 
     The WALs of rows that came since are added as well, so that the peer does not take their keys for deleted.
     """
-    missing = forgotten(ledger, ledger.tables.by_uuid(spec.uuid) or spec, time.time_ns() // 1000)
+    missing = purged(ledger, ledger.tables.by_uuid(spec.uuid) or spec, time.time_ns() // 1000)
     claimed = ledger.landing.coverage(spec.uuid)
     return [
         coverage.beside((stream.wal for stream in claimed if stream.group == coverage.group), missing)

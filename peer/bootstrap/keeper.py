@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from peer.bootstrap.export import export
-from peer.bootstrap.room import DiskRoom
+from peer.bootstrap.space import DiskSpace
 from replication import log
 from replication.error_text import one_line
 from replication.errors import EngineLostError, ReplicationError, RequestError
@@ -54,15 +54,15 @@ class BootstrapKeeper:
     keep_free_bytes: int = 0
     monotonic: Callable[[], float] = time.monotonic
     state: dict[str, str] = field(default_factory=dict)
-    _rooms: dict[_Key, DiskRoom] = field(default_factory=dict)
+    _spaces: dict[_Key, DiskSpace] = field(default_factory=dict)
     _failed: dict[_Key, Backoff] = field(default_factory=dict)
     _changes: LedgerChanges = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with the first turn."""
+        """Begin with the first pass."""
         self._changes = LedgerChanges(self.ledger, self.monotonic)
 
-    def turn(self, stop: Callable[[], bool] = lambda: False) -> None:
+    def run_once(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Do the next step of every bootstrap. One that failed waits before the next attempt.
 
         Raises:
@@ -78,7 +78,7 @@ class BootstrapKeeper:
             self._changes.forget()
             raise
         keys = {_key(wanted) for wanted in there}
-        self._rooms = {key: room for key, room in self._rooms.items() if key in keys}
+        self._spaces = {key: space for key, space in self._spaces.items() if key in keys}
         self._failed = {key: failed for key, failed in self._failed.items() if key in keys}
         for wanted in sorted(there, key=_is_to_write):  # the short steps first
             if stop():
@@ -109,7 +109,7 @@ class BootstrapKeeper:
         self.state = found
 
     def pause_s(self) -> float:
-        """The pause before the next turn: shorter while a bootstrap is under way."""
+        """The pause before the next pass: shorter while a bootstrap is under way."""
         return _BUSY_S if self.state else _IDLE_S
 
     def _step(self, wanted: Bootstrap) -> str:
@@ -128,11 +128,11 @@ class BootstrapKeeper:
         if spec is None:
             raise RequestError(f"table {wanted.table} is not known here")
         self.files.make_directory(self.directory)
-        room = self._rooms.setdefault(_key(wanted), DiskRoom(self._free_bytes, self.keep_free_bytes))
-        room.begin()
+        space = self._spaces.setdefault(_key(wanted), DiskSpace(self._free_bytes, self.keep_free_bytes))
+        space.begin()
         row = self.ledger.bootstraps.begin_file(wanted, self.host, self.directory, self.boot)
-        length = export(self.tables, self.ledger, self.files, spec, wanted, row, room)
-        del self._rooms[_key(wanted)]
+        length = export(self.tables, self.ledger, self.files, spec, wanted, row, space)
+        del self._spaces[_key(wanted)]
         self.ledger.bootstraps.finish_file(row.file, length)
         _log.info("bootstrap_written", peer=wanted.peer, table=spec.name, file=str(row.file), end=length)
         return "it is on its way"

@@ -19,7 +19,7 @@ from peer.tables.latest import Folded, MergeQuery, group_of_family
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import Column, TableSpec
 from replication.core.ids import StreamId
-from replication.core.routes.bootstrap import FORGOTTEN_ROW, Coverage
+from replication.core.routes.bootstrap import PURGED_ROW, Coverage
 from replication.errors import CommitConflictError, ForeignMaintenanceError
 from replication.retries import repeated_on
 from replication.tables.base import DUCKDB, History, Tables, open_duckdb
@@ -41,7 +41,7 @@ def held(tables: Tables, spec: TableSpec, hold: str, commit: int) -> Iterator[Ro
 
     The rows have the table's columns, ``_op`` and ``_ts`` if it has a key, ``_group``, ``_commit``, ``_seq``, ``_row``
     and ``_at``: the number of a row's WAL in the coverage of its group. Rows of other WALs are left out. So are
-    tombstones that were written for forgotten ones: the peer writes them again.
+    tombstones that were written for purged ones: the peer writes them again.
 
     Args:
         tables: the warehouse; a table that is not in it has no rows.
@@ -164,7 +164,7 @@ def _reader(
     )
     return connection.sql(
         f"select {columns}, {places}, {group} as _group, w._at from ({query}) v"
-        f" join wals w on w.g = {group} and w.o = v._origin and w.w = v._wal where v._row < {FORGOTTEN_ROW}"
+        f" join wals w on w.g = {group} and w.o = v._origin and w.w = v._wal where v._row < {PURGED_ROW}"
         + (f" and not {at_peer}" if spans else "")
     ).to_arrow_reader(BATCH_ROWS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from peer.bootstrap.room import BootstrapRoom
+from peer.bootstrap.space import BootstrapSpace
 from peer.client.contacts import known_peer, rules_to
 from peer.client.peering import Peering
 from replication.core.phase import Phase
@@ -15,13 +15,13 @@ from replication.ledger.base import Rule
 _POLL_S = 0.05
 
 
-def begin_bootstrap(peering: Peering, table: str, peer_name: str, room: BootstrapRoom) -> list[Rule]:
+def begin_bootstrap(peering: Peering, table: str, peer_name: str, space: BootstrapSpace) -> list[Rule]:
     """Send a peer the rows that a table had before its rule. A bootstrap that is under way goes on.
 
     Raises:
-        RequestError: the table does not go there, or this host has no room; the message gives figures.
+        RequestError: the table does not go there, or this host has no space; the message gives figures.
         UnknownTableError, UnknownPeerError: no such table or peer.
-        PeerRefusedError: the peer has no room, or refuses; the hint is the remedy.
+        PeerRefusedError: the peer has no space, or refuses; the hint is the remedy.
         PeerUnavailableError: no receiver of the peer answers.
     """
     ledger = peering.ledger
@@ -33,8 +33,8 @@ def begin_bootstrap(peering: Peering, table: str, peer_name: str, room: Bootstra
         )
     if all(rule.phase is Phase.BOOTSTRAPPING for rule in rules):
         return rules
-    room.check()
-    peering.open_routes(peer, rules, room.there_bytes)
+    space.check()
+    peering.open_routes(peer, rules, space.peer_bytes)
     rules = ledger.rules.begin_bootstrap(peer_name, spec.uuid, ledger.terms.current())
     peering.announcer.announce()
     return rules

@@ -196,10 +196,10 @@ class Peering:
         Args:
             peer: where the rules go.
             rules: of that peer.
-            bootstrap_bytes: how much room the peer needs for bootstraps.
+            bootstrap_bytes: how much space the peer needs for bootstraps.
 
         Raises:
-            PeerRefusedError: the peer refuses a table, or has no room.
+            PeerRefusedError: the peer refuses a table, or has no space.
             PeerUnavailableError: no receiver of the peer answers.
         """
         with self.contacts.link(peer) as link:

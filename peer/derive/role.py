@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
 
-from peer.derive.turn import Deriver
+from peer.derive.deriver import Deriver
 from replication import log
 from replication.config import Config
 from replication.coordination.paths import Election, MemberKind

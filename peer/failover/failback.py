@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from peer.bootstrap.room import room
+from peer.bootstrap.space import needed_space
 from peer.client.bootstrap import await_bootstrap, begin_bootstrap
 from peer.failover.lost_writes import lost_writes
 from peer.failover.role_change import RoleChange, refuse
@@ -135,8 +135,8 @@ def failback(context: RoleChange, peer: str, *, leave: bool = False) -> FailedBa
 def known_there(context: RoleChange, peer: Peer, table: UUID) -> dict[StreamId, Ranges]:
     """The sequences of a table that a peer has, of those that are here; none where a bootstrap must send all rows.
 
-    A bootstrap may leave known rows out only if the peer knows every delete that this cluster has forgotten. It does if
-    only these two feed the table, and nothing was forgotten since this cluster took over.
+    A bootstrap may leave known rows out only if the peer knows every delete that this cluster has purged. It does if
+    only these two feed the table, and nothing was purged since this cluster took over.
     """
     ledger = context.cluster.ledger
     here = ledger.landing.coverage(table)
@@ -144,7 +144,7 @@ def known_there(context: RoleChange, peer: Peer, table: UUID) -> dict[StreamId, 
     if succession is None or succession.successor != context.own:
         return {}
     others = {stream.wal.cluster for stream in here} - {context.own, peer.cluster}
-    if others or ledger.bootstraps.forgotten(table).before > succession.at:
+    if others or ledger.bootstraps.purged(table).before > succession.at:
         return {}
     found: dict[StreamId, Ranges] = {}
     with context.link(peer.name) as link:
@@ -159,7 +159,9 @@ def _bootstrap(context: RoleChange, peer: str) -> None:
     for table, name in unready_tables(context, peer):
         context.report(f"{peer} gets rows of {name} that were not retained in WALs")
         there = known_there(context, known, table)
-        needed = room(cluster.config, cluster.ledger, [cluster.table(name)], peer, lambda: cluster.reader.catalog)
+        needed = needed_space(
+            cluster.config, cluster.ledger, [cluster.table(name)], peer, lambda: cluster.reader.catalog
+        )
         rules = begin_bootstrap(cluster.peering, name, peer, needed)
         if there:
             cluster.ledger.bootstraps.keep_known(peer, table, max(rule.generation for rule in rules), there)

@@ -27,7 +27,7 @@ _AGAIN = "It is sent again. If the error repeats, run `walship wal verify` on th
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class IncomingFrames:
     """A message that may land: its frames (offsets count within ``data.frames``) and the closed notices among them."""
 
     data: Data
@@ -96,7 +96,7 @@ class Admission:
         if not self._terms.accept(data.file, data.term):
             raise _stale(data)
 
-    def check_frames(self, data: Data, scope: StreamScope) -> Arrival:
+    def check_frames(self, data: Data, scope: StreamScope) -> IncomingFrames:
         """Check the frames of a message. A commit time far ahead is logged as an alarm.
 
         Raises:
@@ -138,7 +138,7 @@ class Admission:
                 "Set worker.message_bytes_max on the sender to no more than receiver.message_bytes_max here",
             )
         self._clocks.look(frames)
-        return Arrival(data, tuple(frames), tuple(notices))
+        return IncomingFrames(data, tuple(frames), tuple(notices))
 
     @staticmethod
     def _check_commit(frame: FrameView, commit: int, latest: int, data: Data) -> None:
@@ -165,7 +165,7 @@ class Admission:
                 f"a frame of {header.wal} has been through {here.name} already",
                 "The sender must leave the frame out: check that its version and its peers' ids are current",
             )
-        if len(frame.provenance) >= HOPS_MAX:  # no room to add this cluster
+        if len(frame.provenance) >= HOPS_MAX:  # no place for this cluster
             raise _refused(
                 Reason.LOOP,
                 data,

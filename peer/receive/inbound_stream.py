@@ -50,7 +50,7 @@ class InboundStream:
         self.unanswered: dict[FileId, Ranges] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._turns = landing.turns.of(scope.caller.bounded_name)
+        self._sender = landing.senders.of(scope.caller.bounded_name)
 
     def data(self, message: Data) -> None:
         """Check a message and queue it for landing, which acks or refuses it later. Send a refusal at once.
@@ -63,19 +63,19 @@ class InboundStream:
         try:
             self._admission.check_sender(message, self._scope)
             self._check_order(message)
-            with self._turns.checking:
-                arrival = self._admission.check_frames(message, self._scope)
+            with self._sender.checking:
+                incoming = self._admission.check_frames(message, self._scope)
             self._admission.accept_term(message)
         except RefusedData as error:
             self._answer(error.refusal)
             self._slow_down(error.refusal, len(message.frames))
             return
-        self._turns.faults = max(0, self._turns.faults - 1)
+        self._sender.faults = max(0, self._sender.faults - 1)
         with self._lock:
             unanswered = self.unanswered.get(message.file, Ranges()).add(message.begin, message.end)
             if unanswered:
                 self.unanswered[message.file] = unanswered
-        self._landing.submit(Item(arrival, self._generation, self._answer))
+        self._landing.submit(Item(incoming, self._generation, self._answer))
 
     def schemas(self, known: Sequence[SchemaVersion | TableSpec]) -> None:
         """Join schema versions and table definitions into those here."""
@@ -100,8 +100,8 @@ class InboundStream:
 
     def _slow_down(self, refusal: Refusal, size: int) -> None:
         """Read on a little later when nothing but refused messages comes, so that checking them takes little time."""
-        self._turns.faults += refusal.reason not in _USUAL
-        if self._turns.faults > _FAULTS_MAX:
+        self._sender.faults += refusal.reason not in _USUAL
+        if self._sender.faults > _FAULTS_MAX:
             self._closed.wait(max(_FAULT_S, size / _FAULT_BYTES_PER_S))
 
     def _check_order(self, data: Data) -> None:

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from peer.receive.divergence import DivergedFrames, quarantine_diverged
-from peer.receive.landing_queue import Item, LandingQueue, Turns
+from peer.receive.landing_queue import Item, LandingQueue, SenderStates
 from peer.receive.limits import LandingLimits
 from peer.receive.open_files import OpenFiles
 from peer.receive.received import Received
 from peer.receive.refused_counts import RefusedCounts
-from peer.receive.room import LandingRoom
+from peer.receive.space import LandingSpace
 from replication import log
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
@@ -48,9 +48,9 @@ class Landing:
     Attributes:
         host: this host's slot.
         received: registered ranges, as far as they are remembered.
-        room: free space on this host.
+        space: free space on this host.
         refused: counts of refused messages, for ``status``.
-        turns: how many messages of one sender are checked at once.
+        senders: how many messages of one sender are checked at once.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Landing:
         self.host = limits.host
         self._quarantine_directory = limits.quarantine_directory
         self.received = Received(ledger)
-        self.room = LandingRoom(ledger, limits)
+        self.space = LandingSpace(ledger, limits)
         self.refused = RefusedCounts(ledger, limits.host)
-        self.turns = Turns(max(2, (os.cpu_count() or 1) // 2))
+        self.senders = SenderStates(max(2, (os.cpu_count() or 1) // 2))
         self._queue = LandingQueue(limits.queue_bytes_max, limits.group_delay_s)
         self._open = OpenFiles(ledger, files, limits, self.received)
         self._diverged = DivergedFrames(ledger)
@@ -93,7 +93,7 @@ class Landing:
             raise StorageError("landing has failed", "See the log; the receiver starts again") from self._failure
 
     def submit(self, item: Item) -> None:
-        """Queue an arrival. Blocks while ``queue_bytes_max`` bytes are queued."""
+        """Queue a message. Blocks while ``queue_bytes_max`` bytes are queued."""
         self.check()
         self._queue.put(item)
 
@@ -104,14 +104,14 @@ class Landing:
     def _run(self) -> None:
         try:
             while (group := self._queue.take()) is not None:
-                self.turn(group)
+                self.run_once(group)
             self._open.close_all()
         except BaseException as error:
             _log.error("landing_broken", error=repr(error), exc_info=True)
             self._failure = error
             self._queue.stop()
 
-    def turn(self, group: Sequence[Item]) -> None:
+    def run_once(self, group: Sequence[Item]) -> None:
         """Land one group, which may be empty, and close files that are due. No error of a group ends the thread."""
         if group:
             try:
@@ -144,7 +144,7 @@ class Landing:
             self._registered([claim for each in landed for claim in each.claims])
         closed_lengths: dict[FileId, int] = {}
         for item, _ in registered:
-            data = item.arrival.data
+            data = item.incoming.data
             closed_lengths[data.file] = max(data.closed_length, closed_lengths.get(data.file, 0))
         for source, closed_length in closed_lengths.items():
             self._open.close_when_done(source, closed_length)
@@ -157,7 +157,7 @@ class Landing:
         repeated: list[Item] = []
         taken: dict[FileId, Ranges] = {}
         for item in group:
-            data = item.arrival.data
+            data = item.incoming.data
             if data.begin == data.end:
                 repeated.append(item)
             elif self._is_complete(item):
@@ -170,36 +170,36 @@ class Landing:
         return fresh, repeated
 
     def _is_complete(self, item: Item) -> bool:
-        data = item.arrival.data
+        data = item.incoming.data
         return self.received.complete(data.file, item.generation).contains(data.begin, data.end)
 
     def _write(self, item: Item) -> bool:
-        """Append an arrival to its file, not yet durably. Return False when it was refused."""
-        arrival = item.arrival
-        full = self.room.shortage() if arrival.frames else ""
+        """Append a message to its file, not yet durably. Return False when it was refused."""
+        incoming = item.incoming
+        full = self.space.shortage() if incoming.frames else ""
         if full:
             item.refuse(Reason.DISK_FULL, full, "Free disk space there, or let its replay catch up")
             return False
-        if arrival.frames and (diverged := self._diverged.refusal(arrival.data.file.cluster.name)):
+        if incoming.frames and (diverged := self._diverged.refusal(incoming.data.file.cluster.name)):
             item.refuse(Reason.DISK_FULL, diverged, "Find out which is right, then: walship quarantine discard")
             return False
-        crowded = self.room.crowding.get(arrival.data.file.cluster.name)
-        if crowded and arrival.frames:
-            item.refuse(Reason.DISK_FULL, crowded, "Let its replay catch up")
+        over_quota = self.space.over_quota.get(incoming.data.file.cluster.name)
+        if over_quota and incoming.frames:
+            item.refuse(Reason.DISK_FULL, over_quota, "Let its replay catch up")
             return False
-        held = self.room.held
-        table = next((frame.header.table for frame in arrival.frames if frame.header.table in held), None)
+        held = self.space.held
+        table = next((frame.header.table for frame in incoming.frames if frame.header.table in held), None)
         if table is not None:
             item.refuse(Reason.DISK_FULL, held[table], "Run walship status there: it shows why it is held", table)
             return False
         try:
-            item.landed = self._open.take(arrival).write(arrival, self._ledger.cluster)
+            item.landed = self._open.take(incoming).write(incoming, self._ledger.cluster)
             return True
         except NoSpaceError as error:
             item.refuse(Reason.DISK_FULL, error.what, "Free disk space there")
         except StorageError as error:
-            _log.error("landing_write_failed", file=str(arrival.data.file), error=str(error))
-            self._open.abandon(arrival.data.file, cut=False)
+            _log.error("landing_write_failed", file=str(incoming.data.file), error=str(error))
+            self._open.abandon(incoming.data.file, cut=False)
             item.refuse(Reason.NOT_READY, error.what, "Check the disk there")
         except FormatError as error:
             item.refuse(Reason.CORRUPT, error.what, error.hint)
@@ -211,7 +211,7 @@ class Landing:
 
     def _sync(self, items: Sequence[Item]) -> list[Item]:
         """Make written items durable and return them. Items whose file failed are refused."""
-        for source in dict.fromkeys(item.arrival.data.file for item in items if item.arrival.frames):
+        for source in dict.fromkeys(item.incoming.data.file for item in items if item.incoming.frames):
             landing = self._open.get(source)
             try:
                 if landing is not None:
@@ -223,7 +223,7 @@ class Landing:
 
     def _is_written(self, item: Item) -> bool:
         """Return whether the item's landing file is still good; else refuse the item."""
-        landing = self._open.get(item.arrival.data.file)
+        landing = self._open.get(item.incoming.data.file)
         if landing is not None and item.landed is not None and landing.row.file == item.landed.file:
             return True
         item.refuse(Reason.NOT_READY, "the landing file failed", "Check the disk there")
@@ -247,7 +247,7 @@ class Landing:
         by_frame = {(divergence.file, divergence.claim.begin): divergence for divergence in found}
         registered: list[tuple[Item, list[Divergence]]] = []
         for item in items:
-            landed, landing = item.landed, self._open.get(item.arrival.data.file)
+            landed, landing = item.landed, self._open.get(item.incoming.data.file)
             assert landed is not None and landing is not None
             landing.register(landed)
             landing.used_s = time.monotonic()
@@ -258,7 +258,7 @@ class Landing:
     def _ack(self, item: Item, divergences: Sequence[Divergence]) -> None:
         for divergence in divergences:
             self._quarantine(item, divergence)
-        data = item.arrival.data
+        data = item.incoming.data
         # also after a divergence: its copies are saved, so the range need not be sent again
         self.received.add(data.file, data.begin, data.end, item.generation)
         if not divergences:
@@ -274,10 +274,10 @@ class Landing:
     def _quarantine(self, item: Item, divergence: Divergence) -> None:
         assert item.landed is not None
         at = [claim.begin for claim in item.landed.claims].index(divergence.claim.begin)
-        frame = item.arrival.frames[at]
-        content = memoryview(item.arrival.data.frames)[frame.begin : frame.end]
+        frame = item.incoming.frames[at]
+        content = memoryview(item.incoming.data.frames)[frame.begin : frame.end]
         now = time.time_ns() // 1000
-        self._diverged.note(item.arrival.data.file.cluster.name)
+        self._diverged.note(item.incoming.data.file.cluster.name)
         quarantine_diverged(self._ledger, self._files, self._quarantine_directory, divergence, content, now)
 
     def _answer_repeated(self, item: Item) -> None:
@@ -285,18 +285,18 @@ class Landing:
             item.refuse(Reason.NOT_READY, "the same range failed just before", "It is sent again")
             return
         item.ack()
-        self._open.close_when_done(item.arrival.data.file, item.arrival.data.closed_length)
+        self._open.close_when_done(item.incoming.data.file, item.incoming.data.closed_length)
 
     def _abandon(self, items: Sequence[Item], what: str, remedy: str) -> None:
         """Abandon the files of items that could not be registered, and refuse the items, so they are sent again."""
         for item in items:
-            self._open.abandon(item.arrival.data.file, cut=True)
+            self._open.abandon(item.incoming.data.file, cut=True)
         for item in items:
             item.refuse(Reason.NOT_READY, what, remedy)
 
     def _fail(self, item: Item, error: Exception) -> None:
         """Refuse one item that no check foresaw. Its landing file is closed at its registered length."""
-        data = item.arrival.data
+        data = item.incoming.data
         at = {"file": str(data.file), "begin": data.begin, "end": data.end}
         foreseen = isinstance(error, ReplicationError)
         _log.error("landing_item_failed", **at, error=repr(error), exc_info=None if foreseen else error)
@@ -312,6 +312,6 @@ class Landing:
         self._swept_s = now
         self.refused.save()
         self._diverged.recount()
-        self.room.shortage(between_groups=True)
+        self.space.shortage(between_groups=True)
         self._open.close_idle()
         self._open.close_abandoned()

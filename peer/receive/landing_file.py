@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from peer.receive.admission import Arrival
+from peer.receive.admission import IncomingFrames
 from replication.core.coverage import Span
 from replication.core.frame import (
     FILE_HEADER_BYTES,
@@ -62,19 +62,19 @@ class LandingFile:
             raise
         return LandingFile(row, source, handle, now_s)
 
-    def write(self, arrival: Arrival, own: ClusterId) -> Landed:
+    def write(self, incoming: IncomingFrames, own: ClusterId) -> Landed:
         """Append a message's frames, not yet durably. Return what to register after ``sync``.
 
         Raises:
             NoSpaceError: the disk is full; the file is unchanged.
             StorageError: the file must be abandoned.
         """
-        view = memoryview(arrival.data.frames)
+        view = memoryview(incoming.data.frames)
         parts: list[Buffer] = []
         claims: list[Claim] = []
         batches: list[LandedPart] = []
         at = self.written
-        for frame in arrival.frames:
+        for frame in incoming.frames:
             sealed = view[frame.sealed_begin : frame.end]
             envelope = encode_envelope((*frame.provenance, own), len(sealed))
             end = at + len(envelope) + len(sealed)
@@ -90,9 +90,9 @@ class LandingFile:
         if parts:
             self._append(parts, at)
         self.written = at
-        data = arrival.data
+        data = incoming.data
         ranges = (begin, at, data.file, data.begin, data.end)
-        return Landed(self.row.file, *ranges, tuple(claims), arrival.notices, tuple(batches))
+        return Landed(self.row.file, *ranges, tuple(claims), incoming.notices, tuple(batches))
 
     def _append(self, parts: list[Buffer], end: int) -> None:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from peer.receive.admission import Arrival
+from peer.receive.admission import IncomingFrames
 from replication.ledger.base import Landed
 from replication.link.base import Ack, Reason, Refusal, Reply
 
@@ -20,9 +20,9 @@ _ITEM_BYTES = 16 << 10  # what an item takes beside its bytes, in time
 
 @dataclass(slots=True)
 class Item:
-    """An arrival in the queue, and the callback for its ack or refusal."""
+    """A message in the queue, and the callback for its ack or refusal."""
 
-    arrival: Arrival
+    incoming: IncomingFrames
     generation: int
     reply: Callable[[Reply], None]
     landed: Landed | None = field(default=None)
@@ -30,12 +30,12 @@ class Item:
 
     def ack(self) -> None:
         """Ack the message: it is durable and registered. Only the first answer is sent."""
-        data = self.arrival.data
+        data = self.incoming.data
         self._answer(Ack(data.file, ((data.begin, data.end),)))
 
     def refuse(self, reason: Reason, what: str, remedy: str, table: UUID | None = None) -> None:
         """Refuse the message: it did not land. ``table`` names the only table that the reason applies to."""
-        data = self.arrival.data
+        data = self.incoming.data
         self._answer(Refusal(reason, what, remedy, data.file, data.begin, data.end, table=table))
 
     def _answer(self, reply: Reply) -> None:
@@ -44,7 +44,7 @@ class Item:
             self.reply(reply)
 
 
-class SenderTurns:
+class SenderState:
     """What all streams of one sender share: ``checking`` is held while a message is checked.
 
     ``faults`` counts its refused messages, less those that could land.
@@ -55,22 +55,22 @@ class SenderTurns:
         self.faults = 0
 
 
-class Turns:
-    """How many messages of one sender are checked at once, over all its streams: checking takes a processor's time.
+class SenderStates:
+    """The state of each sender. It bounds a sender's share of the processors, over all its streams.
 
     Args:
-        each: so many.
+        each: how many messages of one sender are checked at once.
     """
 
     def __init__(self, each: int) -> None:
         self._each = each
         self._lock = threading.Lock()
-        self._by_name: OrderedDict[str, SenderTurns] = OrderedDict()
+        self._by_name: OrderedDict[str, SenderState] = OrderedDict()
 
-    def of(self, name: str) -> SenderTurns:
-        """The turns of that sender, which outlive its streams."""
+    def of(self, name: str) -> SenderState:
+        """The state of that sender, which outlives its streams."""
         with self._lock:
-            found = self._by_name.setdefault(name, SenderTurns(self._each))
+            found = self._by_name.setdefault(name, SenderState(self._each))
             self._by_name.move_to_end(name)
             if len(self._by_name) > _SENDERS_MAX:
                 self._by_name.popitem(last=False)
@@ -85,7 +85,7 @@ class LandingQueue:
 
     Args:
         bytes_max: the maximum of queued bytes; ``put`` blocks beyond it, a sender of less than an eighth excepted.
-        delay_s: how long a group waits for more arrivals.
+        delay_s: how long a group waits for more messages.
     """
 
     def __init__(self, bytes_max: int, delay_s: float) -> None:
@@ -105,10 +105,10 @@ class LandingQueue:
         return sum(len(queue.items) for queue in self._queues.values())
 
     def put(self, item: Item) -> None:
-        """Queue an arrival. Blocks while ``bytes_max`` bytes are queued. After ``stop`` the arrival is dropped."""
-        size, name = len(item.arrival.data.frames), item.arrival.data.file.cluster.name
+        """Queue a message. Blocks while ``bytes_max`` bytes are queued. After ``stop`` the incoming is dropped."""
+        size, name = len(item.incoming.data.frames), item.incoming.data.file.cluster.name
         with self._changed:
-            while not self._has_room(name, size) and not self._stopping:
+            while not self._has_space(name, size) and not self._stopping:
                 self._changed.wait()
             if self._stopping:
                 return
@@ -139,7 +139,7 @@ class LandingQueue:
             size = 0
             while self._queues and len(group) < _GROUP_COUNT and (not group or size < _GROUP_BYTES):
                 item = self._next()
-                size += len(item.arrival.data.frames)
+                size += len(item.incoming.data.frames)
                 group.append(item)
             self._bytes -= size
             self._changed.notify_all()
@@ -157,7 +157,7 @@ class LandingQueue:
             self._stopping = True
             self._changed.notify_all()
 
-    def _has_room(self, name: str, size: int) -> bool:
+    def _has_space(self, name: str, size: int) -> bool:
         queue = self._queues.get(name)
         own = 0 if queue is None else queue.bytes
         return not own or self._bytes + size <= self._bytes_max or own + size <= self._bytes_max // 8
@@ -167,7 +167,7 @@ class LandingQueue:
         name = min(self._queues, key=lambda each: self._queues[each].served)
         queue = self._queues[name]
         number, item = queue.items.popleft()
-        size = len(item.arrival.data.frames)
+        size = len(item.incoming.data.frames)
         self._served = queue.served
         queue.served += size + _ITEM_BYTES
         queue.bytes -= size

@@ -11,7 +11,7 @@ class LandingLimits:
 
     A landing file is closed at ``file_bytes_max``, or after ``idle_s`` without bytes. ``queue_bytes_max`` limits the
     bytes queued for the disk, ``waiting_bytes_max`` the landed bytes that wait for replay. ``group_delay_s`` is how
-    long a group waits for more arrivals.
+    long a group waits for more messages.
     """
 
     directory: str

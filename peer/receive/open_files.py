@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from peer.receive.admission import Arrival
+from peer.receive.admission import IncomingFrames
 from peer.receive.landing_file import LandingFile, cut_and_close
 from peer.receive.limits import LandingLimits
 from peer.receive.received import Received
@@ -47,27 +47,27 @@ class OpenFiles:
         """Return the open file of a source, or None."""
         return self._open.get(source)
 
-    def take(self, arrival: Arrival) -> LandingFile:
-        """Return the file for an arrival, created when none is open.
+    def take(self, incoming: IncomingFrames) -> LandingFile:
+        """Return the file for a message, created when none is open.
 
         Raises:
             FormatError: the source file has frames of another kind before this one.
         """
-        source = arrival.data.file
-        kind = FileKind.BOOTSTRAP if arrival.is_bootstrap else FileKind.LANDING
+        source = incoming.data.file
+        kind = FileKind.BOOTSTRAP if incoming.is_bootstrap else FileKind.LANDING
         landing = self._open.get(source)
-        if landing is not None and arrival.frames and landing.row.kind is not kind:
+        if landing is not None and incoming.frames and landing.row.kind is not kind:
             if landing.written != FILE_HEADER_BYTES:
                 raise FormatError(f"{source} has frames of a bootstrap beside others", "A bootstrap has its own file")
             self._close(landing)  # it has no frames: only skipped bytes came before this one
             landing = None
         if landing is None:
-            self._make_room(source)
+            self._close_one(source)
             landing = self._open[source] = self._create(source, kind)
             _log.info("landing_opened", file=str(landing.row.file), source=str(source))
         return landing
 
-    def _make_room(self, source: FileId) -> None:
+    def _close_one(self, source: FileId) -> None:
         """Close files of the cluster of ``source`` that wait for nothing, as long as it has too many."""
         own = [landing for landing in self._open.values() if landing.source.cluster.name == source.cluster.name]
         excess = len(own) + 1 - _PEER_FILES_MAX

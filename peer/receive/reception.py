@@ -17,7 +17,7 @@ from peer.receive.landing import Landing
 from peer.receive.range_reads import RangeReads
 from peer.receive.reached import ReachedAnswers
 from peer.receive.routes import Routes
-from peer.receive.successions import SuccessionDoor
+from peer.receive.successions import SuccessionRequests
 from peer.status.drills import drill_health
 from replication import __version__, log
 from replication.core.coverage import Ranges
@@ -93,7 +93,7 @@ class Reception:
         self._answer = answer
         self._reads = RangeReads(ledger, landing.host)
         self._rights = rights or CallerRights(ledger)
-        self._successions = SuccessionDoor(ledger, self._rights, takeover)
+        self._successions = SuccessionRequests(ledger, self._rights, takeover)
         self.answers = ReachedAnswers(ledger, wal_directory)
         self._lock = threading.Lock()
         self._streams: WeakSet[InboundStream] = WeakSet()
@@ -172,7 +172,7 @@ class Reception:
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:
         """Open a route: create the table when missing, with the sender's uuid, and store its schemas and the route."""
         self._check_caller(source, expected, caller)
-        if full := self._landing.room.shortage_for(route.bootstrap_bytes):
+        if full := self._landing.space.shortage_for(route.bootstrap_bytes):
             raise Refusal(
                 Reason.DISK_FULL,
                 full,

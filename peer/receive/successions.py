@@ -22,7 +22,7 @@ _BY_A_PERSON = frozenset({"peer", "same user"})
 _log = log.get(__name__)
 
 
-class SuccessionDoor:
+class SuccessionRequests:
     """Answers for one receiver. Safe for threads.
 
     Args:

@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import PurePath
 from uuid import UUID
 
+from peer.repair.damaged import keep_damaged
 from peer.repair.readable import claim_of, find_readable
-from peer.repair.remains import keep_remains
 from peer.repair.saved_copy import SENT_AGAIN, copied
 from replication.config import Config
 from replication.core.frame import FILE_HEADER_BYTES, check_payload, read_file_header
@@ -110,6 +110,6 @@ def save_whole(
                     end = made.claims[-1].end
                     ledger.registration.register_own(made.row.file, FILE_HEADER_BYTES, end, made.claims)
                     ledger.files.close(made.row.file, end)
-            kept = keep_remains(config, files, row, path)
+            kept = keep_damaged(config, files, row, path)
             lines.append(f"{what}: {path} ({len(whole)} of {len(readable)} frames saved; the file is {kept} now)")
     return tuple(lines)

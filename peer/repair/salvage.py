@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from peer.repair.damaged import available, link_damaged, remove_original
 from peer.repair.guards import check_growing, check_host, without_replay, without_writer
 from peer.repair.readable import ReadableFile, find_elsewhere, find_readable
-from peer.repair.remains import available, link_remains, remove_original
 from peer.repair.saved_copy import copied
 from peer.repair.unrecorded import unrecorded
 from replication import log
@@ -34,11 +34,11 @@ _log = log.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """What was done; ``copies`` is the landing file of what was saved, ``remains`` where the rest lies."""
+    """What was done; ``copies`` is the landing file of what was saved, ``damaged`` where the rest lies."""
 
     plan: SalvagePlan
     copies: FileId | None
-    remains: str
+    damaged: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +108,14 @@ def salvage(site: SalvageSite, file: FileId) -> Salvaged:
         content, keeps, term = _find(site, left), site.keeps_tables, ledger.terms.current()
         plan = ledger.salvage.plan(file, content.readable, keeps_tables=keeps)
         own = row.host == config.cluster.host
-        remains = link_remains(config, site.files, row, left.path) if own else ""
+        damaged = link_damaged(config, site.files, row, left.path) if own else ""
         frames = [content.frames[claim] for claim in (*plan.wanted, *plan.elsewhere)]
         with copied(config, ledger, site.files, row.source, frames) if frames else nullcontext() as made:
             copies, claims = (made.row.file, made.claims) if made is not None else (None, ())
             plan = ledger.salvage.carry_out(file, term, content.readable, copies, claims, keeps_tables=keeps)
         if own:
             remove_original(site.files, row, left.path)
-    done = Salvaged(plan, copies, remains)
+    done = Salvaged(plan, copies, damaged)
     _log_salvaged(ledger, done)
     return done
 
@@ -182,7 +182,7 @@ def _log_salvaged(ledger: Ledger, done: Salvaged) -> None:
         lost=sum(ranges.total for ranges in plan.lost.values()),
         unknown_bytes=plan.unknown_bytes,
         copies=str(done.copies or ""),
-        remains=done.remains,
+        damaged=done.damaged,
     )
     for peer, tables in plan.lacking.items():
         for table, count in tables.items():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from peer.bootstrap.arrived import Arrived
 from peer.bootstrap.decode import plan_bootstrap
-from peer.bootstrap.forgotten import forgotten_of, is_awaited, tombstone_rows
+from peer.bootstrap.purged import is_awaited, purged_of, tombstone_rows
+from peer.bootstrap.received import ReceivedBootstrap
 from peer.frames.hosts import Hosts
 from peer.replay.commit import TableReplay
 from peer.replay.context import ReplayContext
@@ -19,7 +19,7 @@ AWAITS = "a bootstrap waits until frames that landed before are replayed"
 _log = log.get(__name__)
 
 
-def take_bootstrap(context: ReplayContext, replay: TableReplay, arrived: Arrived, hosts: Hosts) -> bool:
+def take_bootstrap(context: ReplayContext, replay: TableReplay, received: ReceivedBootstrap, hosts: Hosts) -> bool:
     """Claim the rows that no other source has claimed, and commit exactly those.
 
     Returns False when frames that landed earlier must be replayed first. The commit is durable; after a crash the
@@ -31,22 +31,22 @@ def take_bootstrap(context: ReplayContext, replay: TableReplay, arrived: Arrived
     """
     spec, ledger = replay.spec, context.ledger
     claimed: dict[StreamId, Ranges] = {}
-    for frame, coverage in arrived.coverages:
+    for frame, coverage in received.coverages:
         claimed |= ledger.bootstraps.adopt(frame.file, frame.begin, frame.end, coverage)
-    versions = ledger.tables.schemas(arrived.table)
-    if forgotten := forgotten_of(arrived):
-        if is_awaited(ledger, arrived, claimed):
+    versions = ledger.tables.schemas(received.table)
+    if purged := purged_of(received):
+        if is_awaited(ledger, received, claimed):
             return False
-        ledger.bootstraps.forget(spec.uuid, forgotten)
-        for tombstones in tombstone_rows(context.tables, spec, versions, arrived, hosts, context.scratch):
+        ledger.bootstraps.note_purged(spec.uuid, purged)
+        for tombstones in tombstone_rows(context.tables, spec, versions, received, hosts, context.scratch):
             replay.write_tombstones(tombstones)
-            _log.info("forgotten_deletes_restored", table=spec.name, rows=tombstones.num_rows)
+            _log.info("purged_deletes_restored", table=spec.name, rows=tombstones.num_rows)
     now = time.time_ns() // 1000
     replay.take(
-        lambda number: plan_bootstrap(spec, versions, arrived, claimed, number, context.tables.parallel, now, hosts),
-        arrived.ranges,
+        lambda number: plan_bootstrap(spec, versions, received, claimed, number, context.tables.parallel, now, hosts),
+        received.ranges,
     )
-    _log.info("bootstrap_taken", table=spec.name, frames=len(arrived.rows), streams=len(claimed))
+    _log.info("bootstrap_taken", table=spec.name, frames=len(received.rows), streams=len(claimed))
     return True
 
 

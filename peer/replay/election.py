@@ -18,7 +18,7 @@ _ASK_S = 0.5
 _log = log.get(__name__)
 
 
-def await_turn(coordination: Coordination, host: str, stop: threading.Event, ready: Callable[[], None]) -> bool:
+def await_election(coordination: Coordination, host: str, stop: threading.Event, ready: Callable[[], None]) -> bool:
     """Campaign until this host is elected (True) or ``stop`` is set (False).
 
     ``ready`` is called when the host stands by because another one replays.

@@ -65,7 +65,7 @@ class Housekeeping:
         self.errors: dict[str, str] = {}
         self.fold_interval_s = settings.fold_interval_s
 
-    def turn(self, stop: Callable[[], bool]) -> None:
+    def run_once(self, stop: Callable[[], bool]) -> None:
         """Run everything that is due, table by table, until ``stop`` returns True.
 
         Raises:
@@ -162,7 +162,7 @@ class Housekeeping:
         except EngineLostError:
             raise
         except CommitConflictError:
-            pass  # another commit came first; the next turn tries again
+            pass  # another commit came first; the next pass tries again
         except ReplicationError as error:
             self.errors[f"{spec.name} {what}"] = str(error)
             _log.warning("housekeeping_postponed", table=spec.name, what=what, reason=error.what)

@@ -93,11 +93,11 @@ def replay_until(
     context = ReplayContext(ledger, tables, quarantine, epoch, scratch=config.run_dir / "bootstraps")
     replayer = Replayer(context, watch)
     idle_s = config.replay.interval_s if config.shares_ledger else _IDLE_S  # other hosts do not notify this one
-    turns = [
-        _Repeated("housekeeping", housekeeping.turn, lambda: 1.0),
-        _Repeated("bootstraps", bootstraps.turn, bootstraps.pause_s),
+    repeated = [
+        _Repeated("housekeeping", housekeeping.run_once, lambda: 1.0),
+        _Repeated("bootstraps", bootstraps.run_once, bootstraps.pause_s),
     ]
-    with closing(replayer), _threads(turns, lost):
+    with closing(replayer), _threads(repeated, lost):
         ready()
         with closing(NotificationListener(directory, Listening.REPLAY)) as listener:
             threading.Thread(target=_wake_to_stop, args=(stop, directory), name="stop", daemon=True).start()
@@ -115,29 +115,29 @@ def _wake_to_stop(stop: threading.Event, directory: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Repeated:
-    """What a thread does again and again, each time after a pause. ``turn`` ends early once its argument says so."""
+    """Work that a thread repeats, each time after a pause. ``run_once`` ends early once its argument says so."""
 
     name: str
-    turn: Callable[[Callable[[], bool]], None]
+    run_once: Callable[[Callable[[], bool]], None]
     pause_s: Callable[[], float]
 
 
 @contextmanager
-def _threads(turns: list[_Repeated], lost: list[EngineLostError]) -> Iterator[None]:
-    """Run each of ``turns`` in a thread, joined at the end. One that loses the engine stops, and adds to ``lost``."""
+def _threads(repeated: list[_Repeated], lost: list[EngineLostError]) -> Iterator[None]:
+    """Run each of ``repeated`` in a thread, joined at the end. One that loses the engine adds to ``lost`` and stops."""
     done = threading.Event()
 
     def run(each: _Repeated) -> None:
         while not done.wait(each.pause_s()):
             try:
-                each.turn(done.is_set)
+                each.run_once(done.is_set)
             except EngineLostError as error:
                 lost.append(error)
                 return
             except CoordinationError as error:
-                _log.warning("turn_postponed", turn=each.name, reason=str(error))
+                _log.warning("periodic_work_postponed", work=each.name, reason=str(error))
 
-    threads = [threading.Thread(target=run, args=(each,), name=each.name) for each in turns]
+    threads = [threading.Thread(target=run, args=(each,), name=each.name) for each in repeated]
     for thread in threads:
         thread.start()
     try:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 from uuid import UUID
 
-from peer.bootstrap.arrived import Arrivals, Arrived
+from peer.bootstrap.received import ReceivedBootstrap, ReceivedBootstraps
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import ReplaySelection, Selector, split_by_kind
 from peer.replay.bootstraps import AWAITS, pass_ended_bootstrap, take_bootstrap
@@ -106,7 +106,7 @@ class Replayer:
         self._tables = OpenTables(context)
         self._unchecked: list[UUID] | None = None  # after a start every table is checked once
         self._without_commits: set[UUID] = set()
-        self._arrivals = Arrivals()
+        self._received = ReceivedBootstraps()
         self._passed: dict[FileId, int] = {}
         self._broken: dict[FileId, ReplicationError] = {}
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="replay") if parallel > 1 else None
@@ -324,15 +324,15 @@ class Replayer:
 
     def _take_bootstraps(self, reader: HostReader, pending: list[Pending], result: RoundResult) -> None:
         """Claim and commit the rows of bootstraps that have arrived completely."""
-        whole, broken = self._arrivals.whole(reader, pending)
+        whole, broken = self._received.whole(reader, pending)
         result.held |= {f"file {file.local}": reason for file, reason in broken.items()}
         routes = {(route.source, route.table) for route in self._context.ledger.landing.routes()}
-        ended = self._arrivals.ended(reader, pending, routes)
+        ended = self._received.ended(reader, pending, routes)
         for table, ranges in ended.items():  # first: once a later one is taken, nothing shows that it was replaced
             self._unless_held(table, partial(self._pass_ended, table, ranges))
-        for arrived in whole:
-            if self._unless_held(arrived.table, partial(self._take, arrived, result)):
-                result.frames += len(arrived.rows)
+        for received in whole:
+            if self._unless_held(received.table, partial(self._take, received, result)):
+                result.frames += len(received.rows)
                 result.tables += 1
 
     def _unless_held(self, table: UUID, act: Callable[[], bool]) -> bool:
@@ -362,12 +362,12 @@ class Replayer:
             self._tables.pass_dropped(table, ranges)
         return True
 
-    def _take(self, arrived: Arrived, result: RoundResult) -> bool:
-        replay = self._tables.open(arrived.table, ((file, begin) for file, (begin, _) in arrived.ranges.items()))
+    def _take(self, received: ReceivedBootstrap, result: RoundResult) -> bool:
+        replay = self._tables.open(received.table, ((file, begin) for file, (begin, _) in received.ranges.items()))
         if replay is None:
-            self._tables.pass_dropped(arrived.table, arrived.ranges)
+            self._tables.pass_dropped(received.table, received.ranges)
             return True
-        taken = take_bootstrap(self._context, replay, arrived, self.hosts)
+        taken = take_bootstrap(self._context, replay, received, self.hosts)
         if not taken:
             result.held[replay.spec.name] = AWAITS
         return taken

@@ -14,7 +14,7 @@ from replication import log
 from replication.core.definition.aging import REMOVED_LATER_US, horizon, longest_history_s
 from replication.core.definition.schema import TableSpec
 from replication.core.phase import Phase
-from replication.core.routes.bootstrap import Forgotten
+from replication.core.routes.bootstrap import Purged
 from replication.errors import CommitConflictError
 from replication.files.owner import is_gone
 from replication.ledger.base import Ledger
@@ -141,7 +141,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
     folded = Folded.newest(tables.history(spec.name))
     old = horizon(spec, min(folded.upto, folded.held_upto) - REMOVED_LATER_US)
     if old is not None:
-        ledger.bootstraps.forget(spec.uuid, Forgotten(since=old))
+        ledger.bootstraps.note_purged(spec.uuid, Purged(since=old))
         here, there = (MergeQuery(spec, dialect, "", "", "", folded) for dialect in (DUCKDB, tables.dialect))
         _delete(tables, spec.name, here.too_old(old), there.too_old(old))
     changes = tables.history(spec.name + CHANGES)
@@ -159,7 +159,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
     if _is_worth_trimming(tables, spec.name + CHANGES, gone):
         _delete(tables, spec.name + CHANGES, gone)
     replicated = _replicated(ledger, spec)
-    where = forgettable(spec, replicated, now)
+    where = purgeable(spec, replicated, now)
     if _is_needed(ledger, spec) or not _there_is(tables, spec.name + TOMBSTONES, where):
         return
     with open_duckdb() as connection:
@@ -168,7 +168,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
         ((oldest,),) = connection.execute(oldest_put).fetchall()
     if oldest is not None:
         where = f"{where} and coalesce(_ts, _commit) < {oldest}"
-    ledger.bootstraps.forget(spec.uuid, Forgotten(before=_forgettable_before(spec, replicated, now)))
+    ledger.bootstraps.note_purged(spec.uuid, Purged(before=_purgeable_before(spec, replicated, now)))
     _delete(tables, spec.name + TOMBSTONES, where)
 
 
@@ -187,7 +187,7 @@ def _age_off_keyless(tables: Tables, ledger: Ledger, spec: TableSpec) -> None:
         _delete(tables, spec.name, f"_replay < {newest} and _commit < {old}")
 
 
-def forgettable(spec: TableSpec, replicated: int, now: int) -> str:
+def purgeable(spec: TableSpec, replicated: int, now: int) -> str:
     """Return the condition for a tombstone that no later arriving version can lose to.
 
     A version that has not arrived yet has a commit time above ``replicated``. On cell tables its user timestamp may be
@@ -205,8 +205,8 @@ def forgettable(spec: TableSpec, replicated: int, now: int) -> str:
     return f"{old} and coalesce(_ts, _commit) <= {min(replicated, now) - history - _CELL_SLACK_US}"
 
 
-def forgotten(ledger: Ledger, spec: TableSpec, now: int) -> Forgotten:
-    """Return the timestamps for which the table may lack deletes that it has forgotten.
+def purged(ledger: Ledger, spec: TableSpec, now: int) -> Purged:
+    """Return the timestamps for which the table may lack deletes that it has purged.
 
     It holds for snapshots of the table that were tagged before this call. It is empty where a frame was quarantined or
     discarded: rows of that frame are missing, but were not deleted.
@@ -217,13 +217,13 @@ def forgotten(ledger: Ledger, spec: TableSpec, now: int) -> Forgotten:
         now: microseconds since 1970.
     """
     if not spec.key or any(frame.table == spec.uuid for frame in ledger.replay.quarantined()):
-        return Forgotten()
-    by_now = Forgotten(horizon(spec, now) or 0, _forgettable_before(spec, _replicated(ledger, spec), now))
-    return ledger.bootstraps.forgotten(spec.uuid).join(by_now)
+        return Purged()
+    by_now = Purged(horizon(spec, now) or 0, _purgeable_before(spec, _replicated(ledger, spec), now))
+    return ledger.bootstraps.purged(spec.uuid).join(by_now)
 
 
-def _forgettable_before(spec: TableSpec, replicated: int, now: int) -> int:
-    """Return the timestamp below which a ``forgettable`` tombstone may have won over versions."""
+def _purgeable_before(spec: TableSpec, replicated: int, now: int) -> int:
+    """Return the timestamp below which a ``purgeable`` tombstone may have won over versions."""
     history = longest_history_s(spec) * 1_000_000
     slack = history + _CELL_SLACK_US
     newest = min(replicated, now - history) if spec.kind != "cell" else min(replicated, now) - slack

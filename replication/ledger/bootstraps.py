@@ -9,7 +9,7 @@ from uuid import UUID
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.routes.bootstrap import Coverage, Forgotten
+from replication.core.routes.bootstrap import Coverage, Purged
 from replication.ledger.files import FileRow
 
 
@@ -96,11 +96,11 @@ class Bootstraps(Protocol):
             DivergenceError: the hashes contradict earlier claims. Nothing was changed.
         """
 
-    def forget(self, table: UUID, forgotten: Forgotten) -> None:
+    def note_purged(self, table: UUID, purged: Purged) -> None:
         """Record for which timestamps a table no longer has deletes and rows; call it before they are removed.
 
         Also call it with a bootstrap source's record before its rows are taken: they are missing here then, too.
         """
 
-    def forgotten(self, table: UUID) -> Forgotten:
-        """The join of everything passed to ``forget``."""
+    def purged(self, table: UUID) -> Purged:
+        """The join of everything passed to ``note_purged``."""

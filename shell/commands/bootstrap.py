@@ -12,7 +12,7 @@ from replication.errors import RequestError
 from shell.cli.invocation import Invocation, PeerArgument, add_verb, table_option, timeout_option
 
 if TYPE_CHECKING:
-    from peer.bootstrap.room import BootstrapRoom
+    from peer.bootstrap.space import BootstrapSpace
     from peer.client.cluster import Cluster
     from shell.cli.render import Printer
 
@@ -34,7 +34,9 @@ def bootstrap(
     from peer.client.bootstrap import begin_bootstrap
 
     with invocation.connect() as (cluster, printer):
-        rules = begin_bootstrap(cluster.peering, table, cluster_name, room_for(cluster, printer, [table], cluster_name))
+        rules = begin_bootstrap(
+            cluster.peering, table, cluster_name, space_for(cluster, printer, [table], cluster_name)
+        )
         if wait_s:
             await_rows(cluster, printer, [table], cluster_name, wait_s)
         else:
@@ -51,13 +53,13 @@ def await_rows(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: 
     printer.line(f"{peer} has all rows of {', '.join(tables)}")
 
 
-def room_for(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: str) -> BootstrapRoom:
+def space_for(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: str) -> BootstrapSpace:
     """What sending a peer the rows of tables needs and has here; says of which nobody can tell.
 
     Raises:
         RequestError: this cluster keeps no tables to send rows from.
     """
-    from peer.bootstrap.room import ONLY_LATER, room
+    from peer.bootstrap.space import ONLY_LATER, needed_space
 
     if not keeps_tables(cluster.coordination.hosts()):
         raise RequestError(
@@ -65,8 +67,8 @@ def room_for(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: st
             f"Bootstrap from a cluster that keeps the table, or {ONLY_LATER}",
         )
     specs = [cluster.table(table) for table in tables]
-    found = room(cluster.config, cluster.ledger, specs, peer, lambda: cluster.reader.catalog)
+    found = needed_space(cluster.config, cluster.ledger, specs, peer, lambda: cluster.reader.catalog)
     if found.unknown:
         names = ", ".join(found.unknown)
-        printer.note(f"the size of {names} is unknown, so room for its rows was not checked")
+        printer.note(f"the size of {names} is unknown, so space for its rows was not checked")
     return found

@@ -20,7 +20,7 @@ from shell.cli.render import Printer, moment_text
 if TYPE_CHECKING:
     from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
     from replication.datasets.declared.history import DatasetHistory
-    from replication.datasets.declared.turns import DatasetTurns
+    from replication.datasets.declared.schedule import DatasetSchedule
 
 FileOption = Annotated[
     Path, typer.Option("--file", "-f", envvar="WALSHIP_DATASETS", help="Where datasets are declared.")
@@ -169,40 +169,40 @@ def run(
     invocation: Invocation,
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Default: all that are active.")] = None,
     every: Annotated[
-        str, typer.Option("--every", metavar="AGE", help="Run them again so long after each turn, until Ctrl-C: 30s.")
+        str, typer.Option("--every", metavar="AGE", help="Run them again so long after each pass, until Ctrl-C: 30s.")
     ] = "",
     file: FileOption = _FILE,
 ) -> None:
     """Run datasets, one after the other; one that fails stops no other. Exits with 12 if one failed."""
-    from replication.datasets.declared.turns import DatasetTurns
+    from replication.datasets.declared.schedule import DatasetSchedule
     from shell.copying.options import age_ns
 
-    turns, pause_s = DatasetTurns(), age_ns(every) / 1e9 if every else 0.0
+    schedule, pause_s = DatasetSchedule(), age_ns(every) / 1e9 if every else 0.0
     with _opened(file) as opened:
-        failed = _run_turn(invocation, opened, names, turns)
+        failed = _run_due(invocation, opened, names, schedule)
         while every:
             threading.Event().wait(pause_s)
-            _run_turn(invocation, opened, names, turns)
+            _run_due(invocation, opened, names, schedule)
     if len(failed) == 1 and names is not None and len(names) == 1:
         raise failed[0]
     if failed:
         raise CopyIncompleteError(f"{len(failed)} datasets failed; the first: {failed[0].what}", failed[0].hint)
 
 
-def _run_turn(
+def _run_due(
     invocation: Invocation,
     opened: tuple[DatasetFile, DatasetHistory],
     names: list[str] | None,
-    turns: DatasetTurns,
+    schedule: DatasetSchedule,
 ) -> list[ReplicationError]:
-    """Run what is due, and tell of failures."""
+    """Run what is due, and report failures."""
     from replication.datasets.declared.running import run_dataset
     from shell.copying.running import run_shown
 
     definitions, history = opened
     active = [each for each in definitions.all() if history.state(each.name).word in ("active", "failing")]
     failed: list[ReplicationError] = []
-    for definition in turns.due([definitions.get(name) for name in names] if names else active):
+    for definition in schedule.due([definitions.get(name) for name in names] if names else active):
         try:
             configuration = _configuration(definition.options)
             named = partial(run_shown, printer=invocation.printer, name=definition.name)
@@ -210,7 +210,7 @@ def _run_turn(
         except ReplicationError as error:
             if names is None or len(names) > 1:
                 invocation.printer.note(f"{definition.name}: {error}")
-            turns.again(definition)
+            schedule.retry(definition)
             failed.append(error)
     return failed
 

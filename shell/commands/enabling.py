@@ -14,12 +14,12 @@ from replication.errors import ReplicationError, RequestError
 from replication.ledger.base import PatternRule
 from shell.cli.invocation import table_option, tables_option
 from shell.cli.render import Printer
-from shell.commands.bootstrap import WaitOption, room_for
+from shell.commands.bootstrap import WaitOption, space_for
 from shell.commands.operate import for_each
 from shell.status.peers import gap_text
 
 if TYPE_CHECKING:
-    from peer.bootstrap.room import BootstrapRoom
+    from peer.bootstrap.space import BootstrapSpace
     from peer.client.cluster import Cluster
     from replication.core.definition.schema import TableSpec
     from replication.ledger.base import Rule
@@ -77,7 +77,7 @@ class Enabling:
     groups: Sequence[str]
     options: EnableOptions
     made: list[Rule] = field(default_factory=list)
-    room: BootstrapRoom | None = None
+    space: BootstrapSpace | None = None
 
     def run(self, wanted: Sequence[str], patterns: Sequence[str]) -> list[str]:
         """Enable the tables of ``wanted``; ``patterns`` among them apply to later tables, too. Returns their names.
@@ -114,8 +114,8 @@ class Enabling:
         if self.options.remote_table and len(names) > 1:
             raise RequestError(f"--remote-table names one table, not {len(names)}", "Enable them one at a time")
         if names and self.options.bootstrap:  # all of them fit, or none begins
-            self.room = room_for(self.cluster, self.printer, names, self.peer)
-            self.room.check()
+            self.space = space_for(self.cluster, self.printer, names, self.peer)
+            self.space.check()
         return names
 
     def _enable(self, name: str) -> None:
@@ -125,7 +125,7 @@ class Enabling:
             self.peer,
             self.options.remote_table,
             from_now=self.options.from_now,
-            bootstrap_bytes=None if self.room is None else self.room.there_bytes,
+            bootstrap_bytes=None if self.space is None else self.space.peer_bytes,
             with_properties=self.options.with_properties,
             count_rows=self._count,
         )

@@ -162,8 +162,8 @@ def wal_salvage(
         done = salvage(site, row.file) if yes else None
         plan = plan_salvage(site, row.file) if done is None else done.plan
         names = {spec.uuid: spec.name for spec in cluster.ledger.tables.all()}
-        copies, remains = (done.copies, done.remains) if done else (None, "")
-        printer.value(as_json(plan, names) | {"copies": copies.local if copies else "", "remains": remains})
+        copies, damaged = (done.copies, done.damaged) if done else (None, "")
+        printer.value(as_json(plan, names) | {"copies": copies.local if copies else "", "damaged": damaged})
         for line in lines(plan, names):
             printer.line(line)
         if done is None:

@@ -117,7 +117,7 @@ def _receiver(config: Config, stop: threading.Event, ready: Ready) -> None:
 
 
 def _replay(config: Config, stop: threading.Event, ready: Ready) -> None:
-    from peer.replay.election import await_turn
+    from peer.replay.election import await_election
     from peer.replay.loop import run_replay
 
     if not config.replay_asks_receivers:
@@ -125,7 +125,7 @@ def _replay(config: Config, stop: threading.Event, ready: Ready) -> None:
             run_replay(config, ledger, stop, ready)
         return
     with _world(config) as (ledger, coordination):
-        if await_turn(coordination, config.cluster.host, stop, ready):
+        if await_election(coordination, config.cluster.host, stop, ready):
             run_replay(config, ledger, stop, ready, coordination)
 
 

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from peer.bootstrap.room import room
+from peer.bootstrap.space import needed_space
 from peer.client.bootstrap import await_bootstrap
 from replication.tables.layout import layouts
 from tests.bench.bench_ship import rsync_daemon
@@ -79,7 +79,7 @@ def _filled(both: Pair, table: str) -> None:
 
 def _bootstrapped(both: Pair, table: str) -> float:
     east = both.east
-    size = room(east.config, east.ledger, [east.table(table)], "west", lambda: east.reader.catalog).there_bytes
+    size = needed_space(east.config, east.ledger, [east.table(table)], "west", lambda: east.reader.catalog).peer_bytes
     began = time.perf_counter()
     east.peering.enable(table, (), "west", bootstrap_bytes=size, count_rows=lambda _: 0)
     await_bootstrap(east.peering, [table], "west", LIMIT_S)

@@ -94,7 +94,7 @@ class _Housekept:
 
     def _run(self) -> None:
         while not self._stop.wait(1.0):
-            self._housekeeping.turn(self._stop.is_set)
+            self._housekeeping.run_once(self._stop.is_set)
 
 
 def _metadata_bytes(warehouse: Path) -> int:

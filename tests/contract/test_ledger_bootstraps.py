@@ -6,7 +6,7 @@ import pytest
 
 from replication.core.coverage import Interval, Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.routes.bootstrap import Coverage, Forgotten
+from replication.core.routes.bootstrap import Coverage, Purged
 from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import DivergenceError, MissingFileError, RequestError
@@ -186,8 +186,8 @@ def test_replicated_time_does_not_rise_while_a_sender_bootstraps_or_has_lost_row
 
 
 def test_what_is_forgotten_is_kept_by_table_and_never_less(ledger: Ledger) -> None:
-    assert not ledger.bootstraps.forgotten(FLIGHTS.uuid)
+    assert not ledger.bootstraps.purged(FLIGHTS.uuid)
     for since, before in ((0, 9), (3, 5), (2, 0)):
-        ledger.bootstraps.forget(FLIGHTS.uuid, Forgotten(since, before))
-    assert ledger.bootstraps.forgotten(FLIGHTS.uuid) == Forgotten(3, 9)
-    assert ledger.bootstraps.forgotten(WEATHER.uuid) == Forgotten()
+        ledger.bootstraps.note_purged(FLIGHTS.uuid, Purged(since, before))
+    assert ledger.bootstraps.purged(FLIGHTS.uuid) == Purged(3, 9)
+    assert ledger.bootstraps.purged(WEATHER.uuid) == Purged()

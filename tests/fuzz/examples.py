@@ -17,7 +17,7 @@ from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import ZERO_HASH, Codec, FrameKind, SealedHeader, encode_envelope, encode_sealed_header
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.phase import Phase
-from replication.core.routes.bootstrap import Coverage, Forgotten, bootstrap_schema
+from replication.core.routes.bootstrap import Coverage, Purged, bootstrap_schema
 from replication.core.routes.carried import Carried
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.rows.batch import encode_payload
@@ -57,7 +57,7 @@ COVERED = Coverage(
     "default",
     (FILE, OTHER),
     ((Interval(0, 4, bytes(32), b"l" * 32), Interval(9, 12, b"p" * 32, b"")), ()),
-    Forgotten(3, 9),
+    Purged(3, 9),
 )
 FAILED_OVER = Succession(EAST, WEST, 3, golden.CREATED, False, {STREAMS[0]: Ranges.of((0, 4), (6, 9))})
 PLANNED = Succession(WEST, EAST, 4, golden.CREATED, True)

@@ -225,7 +225,7 @@ def test_an_altered_table_is_shaped_without_new_frames(site: Site) -> None:
     assert not site.replay()
     changed = site.alter(lambda s: rename_column(s, "v", "w", 1))
     housekeeping = Housekeeping(site.tables, site.ledger, ReplaySection())
-    housekeeping.turn(lambda: False)
+    housekeeping.run_once(lambda: False)
     assert not housekeeping.errors
     assert site.tables.fits(changed)
     assert site.rows() == [{"k": "a", "w": 1, "note": None}]
@@ -244,11 +244,11 @@ def test_iceberg_tables_follow_a_definition_though_another_commit_came_between(
 
     monkeypatch.setattr(site.tables, "create", beaten)
     housekeeping = Housekeeping(site.tables, site.ledger, ReplaySection())
-    housekeeping.turn(lambda: False)
+    housekeeping.run_once(lambda: False)
     assert not site.tables.fits(changed)
     assert not housekeeping.errors
     # What was beaten is due again when as long has passed as it took.
-    wait_until(lambda: housekeeping.turn(lambda: False) or site.tables.fits(changed), what="the table to fit")
+    wait_until(lambda: housekeeping.run_once(lambda: False) or site.tables.fits(changed), what="the table to fit")
 
 
 def test_a_fold_that_meets_a_change_leaves_no_value_out(site: Site) -> None:

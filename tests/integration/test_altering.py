@@ -187,7 +187,7 @@ def test_properties_go_along_when_the_route_takes_them(world: World) -> None:  #
     wait_until(lambda: "words" in north.ledger.tables.get(spec.name).by_name, what="north's definition")
     assert west.ledger.tables.get(spec.name).history_s == 70
     there = north.ledger.tables.get(spec.name)
-    assert there.history_s == 70, "by which deletes are forgotten, and so the same everywhere"
+    assert there.history_s == 70, "by which deletes are purged, and so the same everywhere"
     assert there.setting("changes_retention_s") == "9"
     assert not there.setting("codec")
 

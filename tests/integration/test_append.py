@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import snapshots, update
 
-from peer.bootstrap.room import stored_bytes
+from peer.bootstrap.space import stored_bytes
 from replication import config as configuration
 from replication.core.definition.alter import set_properties
 from replication.core.definition.schema import TableSpec

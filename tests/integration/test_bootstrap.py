@@ -71,8 +71,8 @@ def test_a_disk_that_is_nearly_full_puts_a_bootstrap_off_and_says_why(pair: Pair
     pair.begin()
     pair.connect()
     pair.east.keeper.keep_free_bytes = 1 << 60
-    pair.east.keeper.turn()
-    assert "there is no room here for the copy of its rows" in pair.east.keeper.state[f"west {pair.spec.name}"]
+    pair.east.keeper.run_once()
+    assert "there is no space here for the copy of its rows" in pair.east.keeper.state[f"west {pair.spec.name}"]
     assert bootstraps(pair.east) == []
     pair.east.restart()
     pair.finish()
@@ -94,7 +94,7 @@ def test_a_table_that_cannot_be_read_is_tried_more_and_more_rarely_until_it_can(
         patch.setattr(pair.east.tables, "attach", fail)
         for turn in range(200):
             clock = turn / 5
-            pair.east.keeper.turn()
+            pair.east.keeper.run_once()
             assert "damaged" in pair.east.keeper.state[f"west {pair.spec.name}"]
             tries = bootstraps(pair.east)[-1].file.number - pair.wal.file.number
             assert tries <= 3 or clock > 2.0
@@ -150,7 +150,7 @@ def test_what_is_written_meanwhile_comes_once_by_whatever_way(pair: Pair) -> Non
     pair.connect()
     pair.write(40, 20)  # in the snapshot, and shipped as frames
     wait_until(lambda: pair.west.ledger.landing.coverage(pair.spec.uuid))
-    pair.east.keeper.turn()
+    pair.east.keeper.run_once()
     pair.write(60, 20)
     pair.west.replay()
     pair.finish()
@@ -190,7 +190,7 @@ def test_an_export_that_was_killed_is_begun_anew(pair: Pair) -> None:
 
     pair.east.ledger.bootstraps.finish_file = die  # type: ignore[method-assign]
     with pytest.raises(KilledExport):
-        pair.east.keeper.turn()
+        pair.east.keeper.run_once()
     pair.east.ledger.bootstraps.finish_file = finish  # type: ignore[method-assign]
     (left,) = bootstraps(pair.east)
     assert not left.closed
@@ -222,10 +222,10 @@ def test_snapshots_that_a_killed_export_held_are_let_go_once_it_is_begun_anew(
 
     with monkeypatch.context() as patch, pytest.raises(KilledExport):
         patch.setattr(east.tables, "untag", die)
-        east.keeper.turn()
+        east.keeper.run_once()
     assert held(), "they go before anybody knows that the export was killed"
     east.restart()
-    east.keeper.turn()
+    east.keeper.run_once()
     assert not held()
 
 
@@ -252,7 +252,7 @@ def test_a_peer_killed_at_any_step_takes_the_rows_once(pair: Pair, step: str) ->
     pair.east.replay()
     pair.begin()
     pair.connect()
-    pair.east.keeper.turn()
+    pair.east.keeper.run_once()
     west, adopted, killed = pair.west, list[str](), list[str]()
     wait_until(lambda: any(row.closed for row in bootstraps(west)))
     adopt, mark = west.ledger.bootstraps.adopt, west.ledger.replay.checkpoint_applied
@@ -288,12 +288,12 @@ def test_a_source_killed_before_rules_go_live_ends_the_bootstrap_when_it_is_back
     pair.write(0, 10)
     pair.begin()
     pair.connect()
-    pair.east.keeper.turn()
+    pair.east.keeper.run_once()
     (file,) = [row.file for row in bootstraps(pair.east)]
     wait_until(lambda: pair.west.replay() and pair.east.ledger.bootstraps.is_applied(file))
     assert pair.east.phases("west") == [Phase.BOOTSTRAPPING]
     pair.east.restart()
-    pair.east.keeper.turn()
+    pair.east.keeper.run_once()
     assert pair.east.phases("west") == [Phase.LIVE]
     assert [row.file for row in pair.east.ledger.files.retirable("h0") if row.kind is FileKind.BOOTSTRAP] == [file]
 
@@ -305,7 +305,7 @@ def test_a_bootstrap_waits_for_the_own_replay_and_delays_no_other_table(pair: Pa
     pair.wal.append(pair.spec, rows(0, 10))
     pair.east.register()
     pair.begin()
-    pair.east.keeper.turn()
+    pair.east.keeper.run_once()
     assert "own replay has not applied" in pair.east.keeper.state["west ops.flights"]
     pair.connect()
     pair.wal.append(other, rows(0, 5))
@@ -327,7 +327,7 @@ def test_a_bootstrap_that_is_complete_ends_before_another_table_is_read(
         pair.write(0, 10)
     pair.begin()
     pair.connect()
-    pair.east.keeper.turn()
+    pair.east.keeper.run_once()
     (file,) = [row.file for row in bootstraps(pair.east)]
     wait_until(lambda: pair.west.replay() and pair.east.ledger.bootstraps.is_applied(file))
     pair.spec = first
@@ -339,7 +339,7 @@ def test_a_bootstrap_that_is_complete_ends_before_another_table_is_read(
         attach(*args, **more)
 
     monkeypatch.setattr(pair.east.tables, "attach", attaches)
-    pair.east.keeper.turn()
+    pair.east.keeper.run_once()
     assert phases and phases[0] == {Phase.LIVE}
 
 

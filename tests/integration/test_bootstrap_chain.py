@@ -57,7 +57,7 @@ class Chain:
         self.east.register()
         for site in sites or (self.east, self.west, self.south):
             site.replay()
-        self.east.keeper.turn()
+        self.east.keeper.run_once()
 
     def at_south(self) -> tuple[int, str]:
         """Up to when south has what east wrote, and what holds it."""
@@ -150,7 +150,7 @@ def test_a_part_of_a_relayed_bootstrap_is_let_go_once_the_relay_has_sent_all_tha
     assert sum(each.end for each in part) < sum(row.length for row in west.ledger.files.all() if row.file in relayed)
     west.ledger.rules.set_rate("south", 0, west.term)
     west.ledger.rules.begin_bootstrap("south", chain.spec.uuid, west.term)
-    west.keeper.turn()
+    west.keeper.run_once()
     receiver = stack.enter_context(south.receiver())
     with west.worker():
         west.assign(south.cluster, receiver.port, elsewhere=relayed)
@@ -164,7 +164,7 @@ def test_a_part_of_a_relayed_bootstrap_is_let_go_once_the_relay_has_sent_all_tha
     west.assign(south.cluster, receiver.port)
     with west.worker():
         wait_until(
-            lambda: (chain.turn(), west.keeper.turn(), west.phases("south") == [Phase.LIVE])[2],
+            lambda: (chain.turn(), west.keeper.run_once(), west.phases("south") == [Phase.LIVE])[2],
             what="it to be complete",
         )
         wait_until(

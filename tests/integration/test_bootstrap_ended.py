@@ -103,7 +103,7 @@ def test_what_came_of_an_ended_bootstrap_is_let_go(tmp_path: Path, stack: ExitSt
     world = World(tmp_path, stack, message_bytes_max=1024, window_bytes=1024)
     spec = world.create(grouped("ops.g"), pa.table({"k": [str(n) for n in range(2000)], "a": range(2000)}))
     world.bootstrap(spec)
-    world.east.keeper.turn()
+    world.east.keeper.run_once()
     world.east.ledger.rules.set_rate("west", 10_000, world.east.term)
     running = world.receive()
 
@@ -129,7 +129,7 @@ def test_what_came_of_an_ended_bootstrap_is_let_go(tmp_path: Path, stack: ExitSt
     stack.enter_context(world.east.worker())
 
     def whole() -> bool:
-        world.east.keeper.turn()
+        world.east.keeper.run_once()
         world.west.replay()
         return world.east.phases("west") == [Phase.LIVE] * 2
 
@@ -142,7 +142,7 @@ def test_a_bootstrap_file_that_is_lost_under_way_is_given_up_and_written_anew(tm
     east, west = world.east, world.west
     spec = world.create(grouped("ops.g"), pa.table({"k": [str(n) for n in range(2000)], "a": range(2000)}))
     world.bootstrap(spec)
-    east.keeper.turn()
+    east.keeper.run_once()
     (lost,) = (row for row in east.ledger.files.all() if row.kind is FileKind.BOOTSTRAP)
     east.ledger.rules.set_rate("west", 10_000, east.term)
 
@@ -164,7 +164,7 @@ def test_a_bootstrap_file_that_is_lost_under_way_is_given_up_and_written_anew(tm
     stack.enter_context(east.worker())
 
     def whole() -> bool:
-        east.keeper.turn()
+        east.keeper.run_once()
         west.replay()
         return east.phases("west") == [Phase.LIVE] * 2
 

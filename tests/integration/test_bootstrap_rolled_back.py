@@ -73,7 +73,7 @@ def test_nothing_is_sent_until_the_table_is_put_back(
     east, kept = written.east, MemoryTables()
     warehouse(written).copy_to(kept)
     act(warehouse(written), written.spec)
-    east.keeper.turn()
+    east.keeper.run_once()
     assert not any(row.closed for row in bootstraps(east))
     assert f"{written.spec.name} does not have the rows" in east.keeper.state[f"west {written.spec.name}"]
     east.tables = kept
@@ -86,7 +86,7 @@ def test_nothing_is_sent_until_the_table_is_put_back(
 
 def test_nothing_is_sent_until_replay_has_settled_the_table(written: Pair) -> None:
     roll_back(warehouse(written), written.spec)
-    written.east.keeper.turn()
+    written.east.keeper.run_once()
     assert not any(row.closed for row in bootstraps(written.east))
     written.write(30, 10)
     written.connect()

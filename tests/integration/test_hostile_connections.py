@@ -247,7 +247,7 @@ def test_a_hostile_sender_beside_an_honest_one_takes_every_second_turn_of_the_di
 
     def counted(self: landing.Landing, group: Sequence[Item]) -> None:
         go.wait(60)
-        order.extend(item.arrival.data.file.cluster.name for item in group)
+        order.extend(item.incoming.data.file.cluster.name for item in group)
         land(self, group)
 
     monkeypatch.setattr(landing.Landing, "_land", counted)

@@ -18,7 +18,7 @@ from peer.frames.quarantine import Quarantine
 from peer.repair.describe import lines
 from peer.repair.salvage import salvage
 from peer.replay.context import ReplayContext
-from peer.replay.election import await_turn
+from peer.replay.election import await_election
 from peer.replay.rounds import Replayer
 from peer.status.collect import collect
 from peer.status.members import members_of
@@ -298,11 +298,11 @@ def test_one_host_replays_and_the_next_one_follows(west: Hosted) -> None:
     stop, ready, turns = threading.Event(), threading.Event(), threading.Event()
 
     def stand_by() -> None:
-        if await_turn(west.two.coordination, "w2", stop, ready.set):
+        if await_election(west.two.coordination, "w2", stop, ready.set):
             turns.set()
 
     first = threading.Event()
-    assert await_turn(west.one.coordination, "w1", first, lambda: None)
+    assert await_election(west.one.coordination, "w1", first, lambda: None)
     thread = threading.Thread(target=stand_by)
     thread.start()
     try:

@@ -204,7 +204,7 @@ def test_a_wal_of_a_host_that_is_gone_for_good_is_given_up_from_another(clusters
         Path(gone.path).unlink()
         wait_until(lambda: "e1" not in {member.name for member in session.members(MemberKind.WORKERS)})
         done = salvage(SalvageSite(config, ledger, LocalFiles(), session), gone.file)
-        assert done.copies is None and not done.remains
+        assert done.copies is None and not done.damaged
         assert done.plan.lacking == {"west": {clusters.spec.uuid: 1}}
         assert ledger.files.get(gone.file) is None
         stack.enter_context(clusters.w1.receiver())

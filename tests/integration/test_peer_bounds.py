@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from peer.receive import definitions, divergence, inbound_stream, open_files, room
+from peer.receive import definitions, divergence, inbound_stream, open_files, space
 from peer.receive.receiver import Receiver
 from peer.repair.quarantine_actions import discard
 from replication.core.definition.schema import SchemaVersion
@@ -111,20 +111,20 @@ def test_the_open_landing_files_of_one_peer_are_few_and_nothing_of_them_is_lost(
 def test_who_has_most_of_what_waits_for_replay_is_refused_before_the_others(
     both: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_LOOK_S", 0)  # at each message
-    monkeypatch.setattr(room, "_PAUSE", 0)
+    monkeypatch.setattr(space, "_LOOK_S", 0)  # at each message
+    monkeypatch.setattr(space, "_PAUSE", 0)
     east, north = both(receiver={"landing_bytes_max": 8000})
     with east.west.receiver() as receiver:
         session = east.ship(receiver)
         north.ship(receiver)
         numbers = iter(range(90, 200))
 
-        def crowded() -> Refusal | None:
+        def over_quota() -> Refusal | None:
             number = next(numbers)
             reply = answer(session, sent(east, forged(east, sequence=2 * number), number))
             return reply if isinstance(reply, Refusal) else None
 
-        refusal = wait_until(crowded)
+        refusal = wait_until(over_quota)
         assert refusal.reason is Reason.DISK_FULL and "are of east" in refusal.what
         lands(north, receiver)
 

@@ -149,7 +149,7 @@ def test_a_ledger_that_was_being_made_anew_is_none_and_is_made_again(
     content = bytearray(path.read_bytes())
     content[-20] ^= 1
     path.write_bytes(content)
-    name = {"rebuild": "rebuild", "saved": "keep_remains", "move": "move_database"}[at]
+    name = {"rebuild": "rebuild", "saved": "keep_damaged", "move": "move_database"}[at]
     module = on_disk if at == "saved" else rebuilt
     real = getattr(module, name)
 

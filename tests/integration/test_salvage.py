@@ -151,7 +151,7 @@ def test_what_can_be_read_of_a_damaged_file_is_saved_and_its_remains_are_kept(wo
     path.write_bytes(bytes(content))
     done = salvage(site_of(world.west), row.file)
     assert [list(ranges) for ranges in done.plan.saved.values()] == [[(0, 1), (2, 3)]]
-    assert not path.exists() and Path(done.remains).read_bytes() == bytes(content)
+    assert not path.exists() and Path(done.damaged).read_bytes() == bytes(content)
     wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
     assert world.pending() == [(str(wal.file), n) for n in range(3)]
 
@@ -336,7 +336,7 @@ def test_a_landed_bootstrap_that_is_given_up_comes_again_and_its_rows_are_taken(
             pair.write(n * 10, 10)
         pair.begin()
         pair.connect()
-        east.keeper.turn()
+        east.keeper.run_once()
         (sent,) = bootstraps(east)
         wait_until(lambda: west.received(sent.file, sent.length), what="the bootstrap to land")
         wait_until(lambda: all(row.closed for row in bootstraps(west)))

@@ -54,7 +54,7 @@ class Chain:
 
     def level(self) -> bool:
         self.west.replay()
-        self.west.keeper.turn()
+        self.west.keeper.run_once()
         self.south.replay()
         return self.south.tables.exists(self.spec.name) and self.south.shown(self.spec) == self.west.shown(self.spec)
 

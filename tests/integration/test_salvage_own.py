@@ -91,7 +91,7 @@ def bootstrap(source: TableSite, peer: TableSite, spec: TableSpec) -> None:
     source.ledger.rules.begin_bootstrap(peer.cluster.name, spec.uuid, source.term)
 
     def done() -> bool:
-        source.keeper.turn()
+        source.keeper.run_once()
         peer.replay()
         rules = [rule for rule in source.ledger.rules.all() if rule.table == spec.uuid]
         return {rule.phase for rule in rules} == {Phase.LIVE}
@@ -140,7 +140,7 @@ def test_frames_before_and_after_the_damage_are_saved_for_both(
     done = salvage(site_of(east), world.wal.file)
     assert done.plan.lost == {world.stream: Ranges.of((1, 2))} and done.copies is not None
     assert done.plan.lacking == {"west": {world.spec.uuid: 1}}
-    assert not Path(world.wal.path).exists() and Path(done.remains).exists()
+    assert not Path(world.wal.path).exists() and Path(done.damaged).exists()
     east.replay()
     assert ids(east, world.spec) == tens(0, 20)
     assert east.ledger.time.replicated()[east.cluster].t >= 50, "nobody waits for what is lost"
@@ -162,7 +162,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("place", ["link_remains", "copied", "carry_out", "remove_original"])
+@pytest.mark.parametrize("place", ["link_damaged", "copied", "carry_out", "remove_original"])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_salvage_that_is_killed_anywhere_is_run_again_and_what_is_left_of_the_file_is_kept(
     world: World, place: str, after: bool, monkeypatch: pytest.MonkeyPatch

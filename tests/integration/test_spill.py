@@ -251,7 +251,7 @@ def test_a_file_that_the_store_lost_is_given_up_and_the_others_go_on(tmp_path: P
         loss = plan_salvage(site_of(world.east), row.file)
         assert loss.lacking["west"][world.spec.uuid] >= 1 and kept.exists() is (how == "damaged")
         done = salvage(site_of(world.east), row.file)
-        assert not kept.exists() and bool(done.remains) is (how == "damaged")
+        assert not kept.exists() and bool(done.damaged) is (how == "damaged")
         assert world.east.ledger.files.get(row.file) is None
         assert not list(world.east.config.run_dir.glob("salvage-*"))
         other = world.create("ops.other")

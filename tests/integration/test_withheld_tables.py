@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peer.receive.reception import Reception
-from peer.receive.room import LandingRoom
+from peer.receive.space import LandingSpace
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.shipping.chunk import ChunkAssignment
@@ -75,11 +75,11 @@ def test_a_table_refused_within_a_stream_is_not_read_again_by_the_next(
         site.ledger.tables.create(held)
     world.east.send_to(world.west, held)
 
-    def no_room(room: LandingRoom, *, between_groups: bool = False) -> str:
-        room.held = {held.uuid: "it is held there"}
+    def no_space(space: LandingSpace, *, between_groups: bool = False) -> str:
+        space.held = {held.uuid: "it is held there"}
         return ""
 
-    monkeypatch.setattr(LandingRoom, "shortage", no_room)
+    monkeypatch.setattr(LandingSpace, "shortage", no_space)
     wal = world.east.wal()
     for n in range(1500):
         wal.append(held, rows(n, 1))

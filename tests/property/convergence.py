@@ -213,7 +213,7 @@ class World:
             time=SimpleNamespace(replicated=replicated),
             replay=SimpleNamespace(set_folded=set_folded),
             derivations=SimpleNamespace(all=list),
-            bootstraps=SimpleNamespace(forget=lambda table, forgotten: None),
+            bootstraps=SimpleNamespace(note_purged=lambda table, purged: None),
             rules=SimpleNamespace(all=list),
         )
         return cast(Ledger, parts)

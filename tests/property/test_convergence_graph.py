@@ -121,7 +121,7 @@ def test_a_delete_outlives_every_older_row_that_is_still_among_the_changes() -> 
     world.check(0)
 
 
-def test_deletes_are_forgotten_once_nothing_older_can_come() -> None:
+def test_deletes_are_purged_once_nothing_older_can_come() -> None:
     world = World(KEYED, 2, ONE_ROUTE)
     world.write(0, "a", "default", 0, None, 1)
     world.write(1, "a", "default", 1, None, None)

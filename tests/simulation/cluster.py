@@ -68,7 +68,7 @@ class SteppedLanding(Landing):
 
     def step(self) -> None:
         """Land what has arrived."""
-        self.turn((self._queue.take() or []) if self._queue else [])
+        self.run_once((self._queue.take() or []) if self._queue else [])
 
     def settle(self, timeout_s: float) -> None:
         """What waits lands while somebody waits for that, or the disk is too slow: each every other time."""

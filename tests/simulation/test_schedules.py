@@ -211,7 +211,7 @@ def simulate(graph: str, seed: int, folder: Path, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patched:
         for module in _MODULES:
             patched.setattr(f"replication.{module}.time", world)
-        for module in ("landing", "open_files", "room"):
+        for module in ("landing", "open_files", "space"):
             patched.setattr(f"peer.receive.{module}.time", world)
         world.run(steps)
         world.settle()

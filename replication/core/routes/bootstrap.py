@@ -21,9 +21,9 @@ from replication.errors import FormatError, SchemaError
 
 #: The place of a version in the order: ``_at`` is the origin WAL as an index into ``Coverage.wals``.
 PLACE = (("_at", "int32"), ("_commit", "int64"), ("_seq", "int64"), ("_row", "int32"))
-#: A delete that replaces one forgotten by a bootstrap's source gets the ``_row`` of the version that it wins over, plus
+#: A delete that replaces one purged by a bootstrap's source gets the ``_row`` of the version that it wins over, plus
 #: this offset. No frame has so many rows.
-FORGOTTEN_ROW = 1 << 30
+PURGED_ROW = 1 << 30
 _PART_MAX = 100_000  # WALs and intervals in one frame, of about 100 bytes each
 _PART_BYTES_MAX = 32 << 20
 
@@ -48,7 +48,7 @@ def decode_rows(payload: Buffer, version: SchemaVersion) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class Purged:
     """Versions with timestamps in ``[since, before)`` may have been deleted by tombstones that are gone.
 
     Earlier versions may have expired. Timestamps are the user's, or else commit times.
@@ -61,16 +61,16 @@ class Forgotten:
         """Whether the range is not empty."""
         return self.since < self.before
 
-    def join(self, other: Forgotten) -> Forgotten:
+    def join(self, other: Purged) -> Purged:
         """Return the range for a snapshot to which both apply."""
-        return Forgotten(max(self.since, other.since), max(self.before, other.before))
+        return Purged(max(self.since, other.since), max(self.before, other.before))
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """The sequences of one table and group in a snapshot: disjoint, ascending intervals per origin WAL.
 
-    Rows refer to a WAL by its index in ``wals``. ``forgotten`` is that of the snapshot's cluster. ``continues`` is True
+    Rows refer to a WAL by its index in ``wals``. ``purged`` is that of the snapshot's cluster. ``continues`` is True
     when this is a part, and the next frame of its stream has more WALs.
     """
 
@@ -78,7 +78,7 @@ class Coverage:
     group: str
     wals: tuple[FileId, ...]
     intervals: tuple[tuple[Interval, ...], ...]
-    forgotten: Forgotten = Forgotten()
+    purged: Purged = Purged()
     continues: bool = False
 
     @staticmethod
@@ -94,13 +94,13 @@ class Coverage:
             pieces = tuple(_pieces(intervals, known.get(stream, Ranges())))
             if pieces:
                 left[stream.wal] = pieces
-        return replace(Coverage.of(self.table, self.group, left), forgotten=self.forgotten)
+        return replace(Coverage.of(self.table, self.group, left), purged=self.purged)
 
-    def beside(self, wals: Iterable[FileId], forgotten: Forgotten) -> Coverage:
-        """Return it with ``forgotten``, and with more WALs, without intervals, that rows may refer to."""
+    def beside(self, wals: Iterable[FileId], purged: Purged) -> Coverage:
+        """Return it with ``purged``, and with more WALs, without intervals, that rows may refer to."""
         intervals = dict(zip(self.wals, self.intervals, strict=True))
         extended = Coverage.of(self.table, self.group, dict.fromkeys(wals, ()) | intervals)
-        return replace(extended, forgotten=forgotten)
+        return replace(extended, purged=purged)
 
     def parts(self, most: int = _PART_MAX) -> list[Coverage]:
         """Split it into parts for one frame each, of about ``most`` WALs and intervals."""
@@ -112,7 +112,7 @@ class Coverage:
                 size = 1 + len(of_wal)
         spans = zip(begins, [*begins[1:], len(self.wals)], strict=True)
         parts = [replace(self, wals=self.wals[b:e], intervals=self.intervals[b:e], continues=True) for b, e in spans]
-        return [*(replace(part, forgotten=Forgotten()) for part in parts[:-1]), replace(parts[-1], continues=False)]
+        return [*(replace(part, purged=Purged()) for part in parts[:-1]), replace(parts[-1], continues=False)]
 
     @staticmethod
     def joined(parts: Sequence[Coverage]) -> Coverage:
@@ -141,8 +141,8 @@ class Coverage:
         content: object = rows
         if self.continues:
             content = {"more": rows}
-        elif self.forgotten:
-            content = {"wals": rows, "forgotten": [self.forgotten.since, self.forgotten.before]}
+        elif self.purged:
+            content = {"wals": rows, "purged": [self.purged.since, self.purged.before]}
         return json.dumps(content, separators=(",", ":")).encode()
 
     @staticmethod
@@ -157,14 +157,14 @@ class Coverage:
             if continues:
                 content = content["more"]
             is_named = isinstance(content, dict)
-            rows, (since, before) = (content["wals"], content["forgotten"]) if is_named else (content, (0, 0))
-            forgotten = Forgotten(_int64(since), _int64(before))
-            if is_named and not forgotten:
+            rows, (since, before) = (content["wals"], content["purged"]) if is_named else (content, (0, 0))
+            purged = Purged(_int64(since), _int64(before))
+            if is_named and not purged:
                 raise ValueError(f"{since!r} to {before!r} is no range of timestamps")
             wals = tuple(FileId.parse(wal) for wal, _ in rows)
             if len(set(wals)) < len(wals):
                 raise ValueError("a WAL is listed twice")
-            return Coverage(table, group, wals, tuple(_intervals(of_wal) for _, of_wal in rows), forgotten, continues)
+            return Coverage(table, group, wals, tuple(_intervals(of_wal) for _, of_wal in rows), purged, continues)
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise FormatError(f"the payload of a COVERAGE frame cannot be read: {error}") from None
 

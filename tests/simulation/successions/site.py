@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from peer.grants.rights import CallerRights
 from peer.receive.inbound_stream import InboundStream
 from peer.receive.reception import Reception
-from peer.receive.successions import SuccessionDoor
+from peer.receive.successions import SuccessionRequests
 from replication.config import Config
 from replication.coordination.base import RoleRead
 from replication.coordination.memory import MemoryEnsemble
@@ -46,7 +46,7 @@ from tests.simulation.successions.writer import Writer
 if TYPE_CHECKING:
     from tests.simulation.successions.world import World
 
-_LANDING: Any = SimpleNamespace(turns=SimpleNamespace(of=nullcontext))  # each sender has the disk for itself
+_LANDING: Any = SimpleNamespace(senders=SimpleNamespace(of=nullcontext))  # each sender has the disk for itself
 
 
 @dataclass
@@ -127,7 +127,7 @@ class Site:
             self.daemon = session
             session.establish(self.id, "1", (), self.ledger.terms.role())
             self.takeover = Takeover(self.ledger, session)
-            self.door = SuccessionDoor(self.ledger, CallerRights(self.ledger), self.takeover)
+            self.requests = SuccessionRequests(self.ledger, CallerRights(self.ledger), self.takeover)
             session.enrol(MemberKind.WORKERS, HOST, {})
             session.watch_role(self._on_role)
             self.role = session.role().state
@@ -252,7 +252,7 @@ class Site:
                 self.ledger.landing.declare_routes(
                     [InboundRoute(hello.source, rule.table, rule.group, rule.generation, {}, carried=carried)]
                 )
-        self.door.learn(hello)
+        self.requests.learn(hello)
         scope: Any = SimpleNamespace(caller=SimpleNamespace(cluster=hello.source, bounded_name=hello.source.name))
         inbound = Inbound(InboundStream(None, _LANDING, None, scope, hello.role_epoch, 0))  # type: ignore[arg-type]
         self.inbounds.append(inbound)
@@ -356,7 +356,7 @@ class Site:
 
     def take_over(self, asked: TakeOver, caller: Caller) -> None:
         """See ``ReceiverService``."""
-        self.door.take_over(asked, caller)
+        self.requests.take_over(asked, caller)
         if asked.succession is not None:
             self.world.note_promoted(self, asked.succession)
 
@@ -364,7 +364,7 @@ class Site:
         self, source: ClusterId, expected: ClusterId, caller: Caller, lease: AskedLease | None = None
     ) -> tuple[Succession, ...]:
         """See ``ReceiverService``."""
-        return self.door.of(source, lease)
+        return self.requests.of(source, lease)
 
     def close(self) -> None:
         """End every session."""

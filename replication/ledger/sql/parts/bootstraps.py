@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from replication.core.coverage import UNKNOWN_HASH, Interval, Ranges, conflict
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.routes.bootstrap import Coverage, Forgotten
+from replication.core.routes.bootstrap import Coverage, Purged
 from replication.core.status import is_applied as status_is_applied
 from replication.errors import DivergenceError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, FileRow, PassedOn, Phase
@@ -28,7 +28,7 @@ _b, _c, _f, _s = (t.c for t in (sending.bootstraps, schema.claims, schema.files,
 _m = schema.checkpoints.c
 _p, _q, _rule, _begins = (t.c for t in (schema.positions, schema.quarantined, sending.rules, sending.rule_begins))
 
-_AGED, _FORGOTTEN, _KNOWN = "aged", "forgotten", "known"
+_AGED, _PURGED, _KNOWN = "aged", "purged", "known"
 
 _CLAIMS = (
     schema.claims.join(schema.streams, _s.id == _c.stream_id)
@@ -195,19 +195,19 @@ class SqlBootstraps:
         names.keep()
         return {stream: Ranges.union_of(adopted.get(of_stream, ())) for stream, of_stream in keys.items()}
 
-    def forget(self, table: UUID, forgotten: Forgotten) -> None:
+    def note_purged(self, table: UUID, purged: Purged) -> None:
         """See ``Bootstraps``."""
-        known = self.forgotten(table)
-        if known.join(forgotten) == known:  # both only grow: usually nothing to write
+        known = self.purged(table)
+        if known.join(purged) == known:  # both only grow: usually nothing to write
             return
         with self._store.write() as connection:
-            raise_counter(connection, f"{_AGED} {table}", forgotten.since)
-            raise_counter(connection, f"{_FORGOTTEN} {table}", forgotten.before)
+            raise_counter(connection, f"{_AGED} {table}", purged.since)
+            raise_counter(connection, f"{_PURGED} {table}", purged.before)
 
-    def forgotten(self, table: UUID) -> Forgotten:
+    def purged(self, table: UUID) -> Purged:
         """See ``Bootstraps``."""
         with self._store.read() as connection:
-            return Forgotten(counter(connection, f"{_AGED} {table}"), counter(connection, f"{_FORGOTTEN} {table}"))
+            return Purged(counter(connection, f"{_AGED} {table}"), counter(connection, f"{_PURGED} {table}"))
 
 
 def _coverage(connection: Connection, table: UUID, groups: Sequence[str]) -> list[Coverage]:

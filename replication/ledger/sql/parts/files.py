@@ -213,7 +213,7 @@ class SqlFileRecords:
         return [known.lacked for known in self._look().values() if known.lacked is not None]
 
     def _look(self) -> Mapping[int, KnownStatuses]:
-        with self._statuses.turn, self._store.read() as connection:
+        with self._statuses.lock, self._store.read() as connection:
             return self._statuses.look(connection)
 
     def retirable(self, host: str, policy: RetentionPolicy = KEEP) -> list[FileRow]:
@@ -283,7 +283,7 @@ class SqlFileRecords:
 
     def backlogs(self) -> list[Backlog]:
         """See ``FileRecords``."""
-        with self._statuses.turn, self._store.read() as connection:
+        with self._statuses.lock, self._store.read() as connection:
             return self._statuses.backlogs(connection)
 
     def lacked(self) -> dict[str, list[FileId]]:

@@ -53,13 +53,13 @@ class _FileFacts:
 class StatusCache:
     """The cache, under the rules of ``rules_cache``.
 
-    Take ``turn`` before beginning the transaction to pass in, so that snapshots are used in order.
+    Take ``lock`` before beginning the transaction to pass in, so that snapshots are used in order.
     """
 
     def __init__(self, rules_cache: RuleCache) -> None:
         """Start with nothing read."""
         self._rules_cache = rules_cache
-        self.turn = threading.Lock()
+        self.lock = threading.Lock()
         self._files: dict[int, KnownStatuses] = {}
         self._rules = self._seen = -1
 

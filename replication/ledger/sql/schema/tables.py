@@ -25,7 +25,7 @@ from replication.ledger.sql.schema.metadata import KEY, id_column, metadata, par
 meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
 
 # Values that only grow. Global: term, closed, generation, replay_epoch, seen, retired_bytes, definitions, rules.
-# Per table: aged, forgotten. Per host: assigned. Per peer and slot: last_seen. Per source cluster: retired.
+# Per table: aged, purged. Per host: assigned. Per peer and slot: last_seen. Per source cluster: retired.
 counters = Table(
     "counters", metadata, Column("name", String, primary_key=True), Column("value", BigInteger, nullable=False)
 )

@@ -11,7 +11,7 @@ import pytest
 
 from peer.client.granter import PeerGranter, WitnessGranter, lease_terms
 from peer.grants.rights import CallerRights
-from peer.receive.successions import SuccessionDoor
+from peer.receive.successions import SuccessionRequests
 from replication.config import Config
 from replication.coordination.witness import Witness
 from replication.core.ids import ClusterId
@@ -42,7 +42,7 @@ class There:
         self.ledger = here
         self.is_up = True
         self.loses_calls = False
-        self._door = SuccessionDoor(there, CallerRights(there), None)
+        self._requests = SuccessionRequests(there, CallerRights(there), None)
 
     @contextmanager
     def kept_link(self, peer: Peer) -> Iterator[There]:
@@ -53,7 +53,7 @@ class There:
     def successions(self, source: ClusterId, expected: ClusterId, lease: AskedLease) -> tuple[Succession, ...]:
         if self.loses_calls:
             raise PeerUnavailableError("west did not answer")
-        return self._door.of(source, lease)
+        return self._requests.of(source, lease)
 
 
 @pytest.fixture

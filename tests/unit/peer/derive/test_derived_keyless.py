@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from peer.derive import hooks, turn
+from peer.derive import deriver, hooks
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
@@ -81,6 +81,6 @@ def test_a_restored_cluster_derives_nothing_more(site: DerivingSite, monkeypatch
     _, public, _ = log_of(site)
     site.derive(public)
     other = ClusterId(site.cluster.name, UUID(int=99))
-    monkeypatch.setattr(turn, "version_of", lambda hook, _, spec: hooks.version_of(hook, other, spec))
+    monkeypatch.setattr(deriver, "version_of", lambda hook, _, spec: hooks.version_of(hook, other, spec))
     with pytest.raises(RequestError, match="was rolled back or restored"):
         site.derive(public)

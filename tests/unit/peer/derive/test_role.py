@@ -14,8 +14,8 @@ from rich.console import Console
 
 from peer.client.cluster import Cluster
 from peer.derive import hooks
+from peer.derive.deriver import Deriver
 from peer.derive.role import DeriveRole
-from peer.derive.turn import Deriver
 from peer.status.collect import collect
 from peer.status.members import members_of
 from replication.coordination.host import host_record

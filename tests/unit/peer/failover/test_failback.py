@@ -14,7 +14,7 @@ from peer.failover.failback import known_there
 from peer.failover.role_change import RoleChange
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.routes.bootstrap import Forgotten
+from replication.core.routes.bootstrap import Purged
 from replication.core.routes.freshness import Reach
 from replication.core.succession import Succession
 from replication.ledger.base import Peer
@@ -65,12 +65,12 @@ def test_what_the_peer_has_is_left_out_once_this_cluster_took_over_from_it(ledge
     assert context.known() == {stream(EAST): THERE}
 
 
-def test_all_rows_are_sent_when_a_delete_may_be_forgotten_that_the_peer_never_got(ledger: MemoryLedger) -> None:
+def test_all_rows_are_sent_when_a_delete_may_be_purged_that_the_peer_never_got(ledger: MemoryLedger) -> None:
     ledger.successions.record(Succession(EAST, WEST, 2, 1000, is_planned=False))
     context = Context(ledger)
-    ledger.bootstraps.forget(TABLE, Forgotten(before=1000))  # of what east had
+    ledger.bootstraps.note_purged(TABLE, Purged(before=1000))  # of what east had
     assert context.known()
-    ledger.bootstraps.forget(TABLE, Forgotten(before=1001))
+    ledger.bootstraps.note_purged(TABLE, Purged(before=1001))
     assert context.known() == {}
 
 

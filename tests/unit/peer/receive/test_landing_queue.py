@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from peer.receive.admission import Arrival
-from peer.receive.landing_queue import Item, LandingQueue, Turns
+from peer.receive.admission import IncomingFrames
+from peer.receive.landing_queue import Item, LandingQueue, SenderStates
 from replication.core.ids import ClusterId, FileId
 from replication.link.base import Data
 from tests.waiting import wait_until
@@ -21,11 +21,11 @@ MIB = 1 << 20
 
 def item(name: str, size: int, number: int = 0) -> Item:
     data = Data(FileId(CLUSTERS[name], "h0", 1), number, number + size, 0, 1, bytes(size))
-    return Item(Arrival(data, (), ()), 1, lambda _: None)
+    return Item(IncomingFrames(data, (), ()), 1, lambda _: None)
 
 
 def names(group: list[Item] | None) -> list[str]:
-    return [each.arrival.data.file.cluster.name for each in group or ()]
+    return [each.incoming.data.file.cluster.name for each in group or ()]
 
 
 @pytest.mark.parametrize("size", [MIB, 16 << 10])
@@ -71,7 +71,7 @@ def test_the_messages_of_one_sender_keep_their_order() -> None:
         queue.put(item("honest", MIB, number))
     queue.put(item("third", MIB, 0))
     taken = queue.take() or []
-    begins = [each.arrival.data.begin for each in taken if each.arrival.data.file.cluster.name == "honest"]
+    begins = [each.incoming.data.begin for each in taken if each.incoming.data.file.cluster.name == "honest"]
     assert begins == sorted(begins) and len(taken) == 8
 
 
@@ -119,13 +119,13 @@ def test_what_is_queued_is_settled_once_its_group_has_landed() -> None:
 
 
 def test_few_messages_of_one_sender_are_checked_at_once_over_all_its_streams() -> None:
-    turns = Turns(2)
-    one = turns.of("hostile")
-    assert turns.of("hostile") is one and turns.of("honest") is not one
+    senders = SenderStates(2)
+    one = senders.of("hostile")
+    assert senders.of("hostile") is one and senders.of("honest") is not one
     assert [one.checking.acquire(blocking=False) for _ in range(3)] == [True, True, False]
-    assert turns.of("honest").checking.acquire(blocking=False)
+    assert senders.of("honest").checking.acquire(blocking=False)
     one.faults = 7
     for number in range(300):
-        turns.of(f"n{number}")
-        turns.of("hostile")
-    assert len(turns._by_name) <= 256 and turns.of("hostile").faults == 7
+        senders.of(f"n{number}")
+        senders.of("hostile")
+    assert len(senders._by_name) <= 256 and senders.of("hostile").faults == 7

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from peer.receive.admission import Arrival
+from peer.receive.admission import IncomingFrames
 from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
 from peer.receive.open_files import OpenFiles
@@ -51,15 +51,15 @@ def test_no_row_stays_open_of_a_file_that_could_not_be_made() -> None:
     ledger, files = MemoryLedger(WEST), MemoryFiles()
     limits = LandingLimits("/landing", "/quarantine", "w1", "boot", 1, 1 << 30)
     opened = OpenFiles(ledger, files, limits, Received(ledger))
-    arrival = Arrival(Data(wal(), 256, 300, 256, 1, b""), (), ())
+    incoming = IncomingFrames(Data(wal(), 256, 300, 256, 1, b""), (), ())
     files.faults.capacity_bytes = 0
     for _ in range(3):
         with pytest.raises(NoSpaceError):
-            opened.take(arrival)
+            opened.take(incoming)
     opened.close_abandoned()
     assert ledger.files.all("w1", open_only=True) == []
     files.faults.capacity_bytes = None
-    landing = opened.take(arrival)
+    landing = opened.take(incoming)
     opened.close_abandoned()
     assert [row.file for row in ledger.files.all("w1", open_only=True)] == [landing.row.file]
     ledger.close()

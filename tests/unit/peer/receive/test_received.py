@@ -14,7 +14,7 @@ from peer.receive.admission import Admission
 from peer.receive.definitions import Definitions
 from peer.receive.inbound_stream import InboundStream
 from peer.receive.landing import Landing
-from peer.receive.landing_queue import Item, Turns
+from peer.receive.landing_queue import Item, SenderStates
 from peer.receive.received import AcceptedTerms, Received
 from replication.core.coverage import Ranges
 from replication.core.grants import Caller, Grant
@@ -79,7 +79,7 @@ class Disk:
         self.registered = Ranges()
         self.items: list[Item] = []
         self.is_quick = False
-        self.turns = Turns(1)
+        self.senders = SenderStates(1)
 
     @property
     def received(self) -> Disk:
@@ -96,7 +96,7 @@ class Disk:
 
     def land(self) -> None:
         item = self.items.pop(0)
-        self.registered = self.registered.add(item.arrival.data.begin, item.arrival.data.end)
+        self.registered = self.registered.add(item.incoming.data.begin, item.incoming.data.end)
         item.ack()
 
 

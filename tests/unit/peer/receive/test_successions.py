@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from peer.grants.rights import CallerRights
-from peer.receive.successions import SuccessionDoor
+from peer.receive.successions import SuccessionRequests
 from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.session import Coordination
 from replication.core.grants import Caller, Grant
@@ -39,7 +39,7 @@ class Place:
         spec = table()
         self.ledger.tables.create(spec)
         self.ledger.landing.declare_routes([InboundRoute(EAST, spec.uuid, "default", 1)])
-        self.door = SuccessionDoor(self.ledger, CallerRights(self.ledger), Takeover(self.ledger, coordination))
+        self.requests = SuccessionRequests(self.ledger, CallerRights(self.ledger), Takeover(self.ledger, coordination))
 
     @property
     def role(self) -> RoleState:
@@ -57,7 +57,7 @@ def place() -> Iterator[Place]:
 def test_a_caller_with_a_grant_for_tables_only_cannot_make_this_cluster_active(place: Place) -> None:
     place.ledger.grants.put(Grant(EAST, ("ops.*",)), 1)
     with pytest.raises(PeerRefusedError, match="own does not let east decide") as refused:
-        place.door.take_over(TakeOver(EAST, OWN, ADDRESS, ORDER), BY_CERTIFICATE)
+        place.requests.take_over(TakeOver(EAST, OWN, ADDRESS, ORDER), BY_CERTIFICATE)
     assert refused.value.reason == "NOT_GRANTED" and "walship definecluster east" in refused.value.hint
     assert place.role == STANDBY and place.ledger.successions.known().all == () and not place.ledger.rules.peers()
 
@@ -70,25 +70,25 @@ def test_a_defined_peer_names_its_own_successor_and_no_others(place: Place) -> N
         Succession(EAST, OWN, 5, 7, is_planned=False),
     ):
         with pytest.raises(PeerRefusedError, match="cannot order this succession"):
-            place.door.take_over(TakeOver(EAST, OWN, ADDRESS, forged), BY_CERTIFICATE)
+            place.requests.take_over(TakeOver(EAST, OWN, ADDRESS, forged), BY_CERTIFICATE)
     assert place.role == STANDBY
-    place.door.take_over(TakeOver(EAST, OWN, ADDRESS, ORDER), BY_CERTIFICATE)
-    assert place.role == RoleState(Role.ACTIVE, 5) and place.door.of(EAST) == (ORDER,)
+    place.requests.take_over(TakeOver(EAST, OWN, ADDRESS, ORDER), BY_CERTIFICATE)
+    assert place.role == RoleState(Role.ACTIVE, 5) and place.requests.of(EAST) == (ORDER,)
 
 
 def test_a_cancelled_order_is_refused_and_one_that_was_carried_out_cannot_be_cancelled(place: Place) -> None:
     place.ledger.rules.define(Peer("east", ADDRESS, EAST), 0)
-    place.door.take_over(TakeOver(EAST, OWN, cancelled=5), BY_CERTIFICATE)
+    place.requests.take_over(TakeOver(EAST, OWN, cancelled=5), BY_CERTIFICATE)
     with pytest.raises(SuccessionError, match="cancelled"):
-        place.door.take_over(TakeOver(EAST, OWN, ADDRESS, ORDER), BY_CERTIFICATE)
+        place.requests.take_over(TakeOver(EAST, OWN, ADDRESS, ORDER), BY_CERTIFICATE)
     assert place.role == STANDBY
     later = Succession(EAST, OWN, 7, 8, is_planned=True)
-    place.door.take_over(TakeOver(EAST, OWN, ADDRESS, later), BY_CERTIFICATE)
+    place.requests.take_over(TakeOver(EAST, OWN, ADDRESS, later), BY_CERTIFICATE)
     with pytest.raises(SuccessionError, match="taken over from east already"):
-        place.door.take_over(TakeOver(EAST, OWN, cancelled=7), BY_CERTIFICATE)
+        place.requests.take_over(TakeOver(EAST, OWN, cancelled=7), BY_CERTIFICATE)
 
 
 @pytest.mark.parametrize("address", ["", "no address", "/", "x" * 2000, "a:1/r\n; drop"])
 def test_what_is_no_address_of_a_sender_is_not_kept(place: Place, address: str) -> None:
-    place.door.learn(Hello(EAST, OWN, 1, "1", zookeepers=address))
+    place.requests.learn(Hello(EAST, OWN, 1, "1", zookeepers=address))
     assert place.ledger.successions.address(EAST) == ""

@@ -42,13 +42,13 @@ def test_a_catalog_that_cannot_be_asked_puts_one_table_off(ledger: MemoryLedger)
     for spec in ledger.tables.all():
         tables.create(spec)
     housekeeping = Housekeeping(tables, ledger, ReplaySection(fold_interval_s=1e-6, maintenance_interval_s=1e-6))
-    housekeeping.turn(lambda: False)  # says when things are due
+    housekeeping.run_once(lambda: False)  # says when things are due
     tables.broken = "ops.one"
-    housekeeping.turn(lambda: False)
+    housekeeping.run_once(lambda: False)
     assert housekeeping.errors["ops.one fold"] == "OSError: database is locked"
     assert not [told for told in housekeeping.errors if told.startswith("ops.two")]
     tables.broken = ""
-    housekeeping.turn(lambda: False)
+    housekeeping.run_once(lambda: False)
     assert not housekeeping.errors
 
 
@@ -77,7 +77,7 @@ def test_one_slow_fold_puts_off_no_other_tables_and_two_in_a_row_stretch_the_int
         began = clock.now
         while name not in folded:
             clock.now += 1.0
-            housekeeping.turn(lambda: False)
+            housekeeping.run_once(lambda: False)
         return clock.now - began
 
     monkeypatch.setattr("peer.replay.housekeeping.fold", fold)
@@ -101,14 +101,14 @@ def test_what_failed_is_tried_again_soon_though_its_interval_is_long(ledger: Mem
     for spec in ledger.tables.all():
         tables.create(spec)
     housekeeping = Housekeeping(tables, ledger, ReplaySection(maintenance_interval_s=3600.0), clock.monotonic)
-    housekeeping.turn(lambda: False)  # says when things are due
+    housekeeping.run_once(lambda: False)  # says when things are due
     tables.broken = "ops.one"
     clock.now += 3600.0
-    housekeeping.turn(lambda: False)
+    housekeeping.run_once(lambda: False)
     assert "ops.one trim" in housekeeping.errors
     tables.broken = ""
     clock.now += 40.0
-    housekeeping.turn(lambda: False)
+    housekeeping.run_once(lambda: False)
     assert not housekeeping.errors
 
 
@@ -132,7 +132,7 @@ def test_tables_that_nobody_writes_to_are_looked_for_ever_less_and_soon_once_row
         tables.asked = 0
         for _ in range(seconds):
             clock.now += 1.0
-            housekeeping.turn(lambda: False)
+            housekeeping.run_once(lambda: False)
         return tables.asked
 
     asked_in(1200)
@@ -162,7 +162,7 @@ def test_a_bootstrap_that_fails_is_told_and_tried_again(
 
     monkeypatch.setattr("peer.bootstrap.keeper.export", fails)
     for _ in range(2):
-        keeper.turn()
+        keeper.run_once()
         clock.now += 1.0
     assert sorted(tried) == ["ops.one", "ops.one", "ops.two", "ops.two"]
     assert keeper.state == dict.fromkeys(("north ops.one", "north ops.two"), "OSError: what nobody foresaw")

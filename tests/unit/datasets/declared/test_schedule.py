@@ -12,7 +12,7 @@ import pytest
 
 from replication.core.timeline.instants import Action, Changes, FileVersion
 from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
-from replication.datasets.declared.turns import DatasetTurns
+from replication.datasets.declared.schedule import DatasetSchedule
 from replication.errors import RequestError
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
@@ -30,24 +30,24 @@ def names(found: list[DatasetDefinition]) -> list[str]:
 
 def test_datasets_with_a_higher_priority_run_first() -> None:
     every = [defined("b"), defined("urgent", priority=9), defined("a"), defined("late", priority=-1)]
-    assert names(DatasetTurns().due(every)) == ["urgent", "a", "b", "late"]  # 000-44
+    assert names(DatasetSchedule().due(every)) == ["urgent", "a", "b", "late"]  # 000-44
 
 
 def test_a_dataset_that_follows_another_runs_when_that_has_changed_or_its_run_failed(tmp_path: Path) -> None:
     url = str(tmp_path / "timeline")
     timeline = RecordedTimeline(open_records(url))
     follower = defined("follower", timeline=url, after="lake")
-    turns = DatasetTurns()
-    assert names(turns.due([follower])) == ["follower"], "once at the beginning"
-    assert turns.due([follower]) == []
+    schedule = DatasetSchedule()
+    assert names(schedule.due([follower])) == ["follower"], "once at the beginning"
+    assert schedule.due([follower]) == []
     timeline.record(Action.COPY, "other", Changes(adds=(FileVersion("", "x", 1),)))
     asked = timeline.request(Action.COPY, "lake")
-    assert turns.due([follower]) == [], "nothing is completed"
+    assert schedule.due([follower]) == [], "nothing is completed"
     timeline.complete(asked, Changes(adds=(FileVersion("", "a", 1),)))
-    assert names(turns.due([follower])) == ["follower"]  # 000-3, 000-44
-    assert turns.due([follower]) == []
-    turns.again(follower)
-    assert names(turns.due([follower])) == ["follower"]
+    assert names(schedule.due([follower])) == ["follower"]  # 000-3, 000-44
+    assert schedule.due([follower]) == []
+    schedule.retry(follower)
+    assert names(schedule.due([follower])) == ["follower"]
 
 
 def test_priority_and_trigger_are_in_the_file_and_a_trigger_needs_a_timeline(tmp_path: Path) -> None:

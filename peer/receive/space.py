@@ -18,11 +18,11 @@ _PAUSE = 10  # the pause between two looks, as a multiple of the time that a loo
 _log = log.get(__name__)
 
 
-class LandingRoom:
+class LandingSpace:
     """Free space on this host.
 
     ``held`` has a reason for each table that is refused because replay holds it. It is empty unless
-    ``waiting_bytes_max`` is exceeded. ``crowding`` has the sender that is refused because it has most of what waits,
+    ``waiting_bytes_max`` is exceeded. ``over_quota`` has the sender that is refused because it has most of what waits,
     and the reason: one alone does not take the last quarter of ``waiting_bytes_max``, or as much free space as must
     stay free anyway, from the others.
     """
@@ -31,7 +31,7 @@ class LandingRoom:
         self._ledger = ledger
         self._limits = limits
         self.held: dict[UUID, str] = {}
-        self.crowding: dict[str, str] = {}
+        self.over_quota: dict[str, str] = {}
         self._shortage = ""
         self._look_at_s = 0.0
 
@@ -55,7 +55,7 @@ class LandingRoom:
             rows = self._ledger.files.all(limits.host)
             waiting = sum(row.length - row.applied for row in rows if row.kind is FileKind.LANDING)
             self._shortage, self.held = "", {}
-            self.crowding = self._crowding(rows, waiting, free)
+            self.over_quota = self._over_quota(rows, waiting, free)
             if waiting > limits.waiting_bytes_max:
                 waiting = self._leave_out_held(waiting)
             if free < limits.disk_free_min_bytes:
@@ -72,8 +72,8 @@ class LandingRoom:
             self._look_at_s = now_s + max(_LOOK_S, _PAUSE * (now_s - begun_s))
         return self._shortage
 
-    def _crowding(self, rows: Sequence[FileRow], waiting: int, free: int) -> dict[str, str]:
-        """Return the sender with most of what waits, with the reason, when room gets scarce and there are others."""
+    def _over_quota(self, rows: Sequence[FileRow], waiting: int, free: int) -> dict[str, str]:
+        """Return the sender with most of what waits, with the reason, when space gets scarce and there are others."""
         limits = self._limits
         if 4 * waiting <= 3 * limits.waiting_bytes_max and free >= 2 * limits.disk_free_min_bytes:
             return {}
@@ -85,8 +85,8 @@ class LandingRoom:
         if not waiting or len(others | by_sender.keys()) < 2:
             return {}
         ((name, most),) = by_sender.most_common(1)
-        _log.warning("landing_crowded", host=limits.host, source=name, bytes=most)
-        why = f"room gets scarce, and {most >> 20} of the {waiting >> 20} MiB that wait for replay are of {name}"
+        _log.warning("sender_over_quota", host=limits.host, source=name, bytes=most)
+        why = f"space gets scarce, and {most >> 20} of the {waiting >> 20} MiB that wait for replay are of {name}"
         return {name: f"{why}; the rest is for other clusters"}
 
     def _leave_out_held(self, waiting: int) -> int:

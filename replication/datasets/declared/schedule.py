@@ -9,10 +9,10 @@ from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
 
 
-class DatasetTurns:
-    """What a process that runs datasets again and again knows of the turns before.
+class DatasetSchedule:
+    """What a process that runs datasets again and again remembers of earlier passes.
 
-    A dataset that follows another one runs in the first turn, and then when the timeline has a new instant of that.
+    A dataset that follows another one runs in the first pass, and then when the timeline has a new instant of that.
     """
 
     def __init__(self) -> None:
@@ -20,12 +20,12 @@ class DatasetTurns:
         self._seen: dict[str, int] = {}
 
     def due(self, definitions: Iterable[DatasetDefinition]) -> list[DatasetDefinition]:
-        """The datasets that run in this turn, in order; to be asked once a turn."""
+        """The datasets that run in this pass, in order; call it once a pass."""
         ordered = sorted(definitions, key=lambda each: (-each.priority, each.name))
         return [each for each in ordered if not each.after or self._has_changed(each)]
 
-    def again(self, definition: DatasetDefinition) -> None:
-        """A run failed: it is due in the next turn whatever the timeline says."""
+    def retry(self, definition: DatasetDefinition) -> None:
+        """A run failed: it is due in the next pass whatever the timeline says."""
         self._seen.pop(definition.name, None)
 
     def _has_changed(self, definition: DatasetDefinition) -> bool:
@@ -36,5 +36,5 @@ class DatasetTurns:
         self._seen[definition.name] = now
         if before is None:
             return True
-        news = (event.instant for event in timeline.since(before) if event.number <= now)
-        return any(each.dataset == definition.after and not each.is_pending for each in news)
+        changes = (event.instant for event in timeline.since(before) if event.number <= now)
+        return any(each.dataset == definition.after and not each.is_pending for each in changes)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from peer.tables.fold import merge_changes
-from peer.tables.maintenance import Retention, forgotten, trim
+from peer.tables.maintenance import Retention, purged, trim
 from replication.core.definition.alter import rename_column, set_properties
-from replication.core.routes.bootstrap import Coverage, Forgotten
+from replication.core.routes.bootstrap import Coverage, Purged
 from replication.ledger.base import Bootstrap, Quarantined, ReplayCheckpoint
 from replication.tables.memory import MemoryTables
 from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair
@@ -90,7 +90,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def parted(world: World, *more: pa.Table) -> None:
-    """West has rows 0 to 3 of long ago and knows nothing of the delete of row 1, which east has forgotten.
+    """West has rows 0 to 3 of long ago and knows nothing of the delete of row 1, which east has purged.
 
     They both have ``more``, which is new.
     """
@@ -243,7 +243,7 @@ def test_a_peer_killed_at_any_step_shows_the_same_afterwards(world: World, step:
     seen = stored(west, changes)
     world.begin()
     world.connect()
-    world.east.keeper.turn()
+    world.east.keeper.run_once()
     wait_until(lambda: any(row.closed for row in bootstraps(west)))
 
     def die(reached: str) -> None:
@@ -276,7 +276,7 @@ def test_a_peer_killed_at_any_step_shows_the_same_afterwards(world: World, step:
 
 def test_a_bootstrap_of_an_older_walship_changes_nothing_else(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     parted(world)
-    monkeypatch.setattr("peer.bootstrap.export.forgotten", lambda *_: Forgotten())
+    monkeypatch.setattr("peer.bootstrap.export.purged", lambda *_: Purged())
     world.bootstrap()
     assert ids(world.west, world.spec) == [0, 1, 2, 3, 9]
 
@@ -290,7 +290,7 @@ def test_what_landed_before_and_is_not_replayed_goes_too(world: World) -> None:
     world.forget(rows(9, 1))
     world.begin()
     world.connect()
-    world.east.keeper.turn()
+    world.east.keeper.run_once()
     wait_until(lambda: any(row.closed for row in bootstraps(world.west)))
     held = world.west.replayer.round().held
     assert held == {world.spec.name: "a bootstrap waits until frames that landed before are replayed"}
@@ -345,7 +345,7 @@ def test_a_cluster_that_took_such_a_bootstrap_tells_it_to_the_next_one(world: Wo
         world.west.assign(south.cluster, receiver.port)
 
         def there() -> bool:
-            world.west.keeper.turn()
+            world.west.keeper.run_once()
             south.replay()
             return ids(south, world.spec) == [0, 2, 3, 9]
 
@@ -356,9 +356,9 @@ def test_a_cluster_that_took_such_a_bootstrap_tells_it_to_the_next_one(world: Wo
 def test_where_a_frame_was_given_up_nothing_counts_as_deleted(world: World) -> None:
     parted(world)
     east, spec = world.east, world.spec
-    assert forgotten(east.ledger, spec, now())
+    assert purged(east.ledger, spec, now())
     east.ledger.replay.quarantine(Quarantined(world.wal.file, 256, 300, spec.uuid, "no row", "", now(), 0))
-    assert not forgotten(east.ledger, spec, now())
+    assert not purged(east.ledger, spec, now())
 
 
 def test_a_row_that_came_after_the_coverage_was_told_keeps_its_key(world: World) -> None:
@@ -375,7 +375,7 @@ def test_a_row_that_came_after_the_coverage_was_told_keeps_its_key(world: World)
 
     east.ledger.bootstraps.covered = covered  # type: ignore[method-assign]
     world.begin()
-    east.keeper.turn()
+    east.keeper.run_once()
     east.ledger.bootstraps.covered = told  # type: ignore[method-assign]
     shown = set[tuple[int, ...]]()
 
@@ -394,6 +394,6 @@ def test_a_row_that_came_after_the_coverage_was_told_keeps_its_key(world: World)
 def test_the_frame_carries_what_is_forgotten_beside_the_sequences() -> None:
     spec = grouped("ops.g")
     coverage = Coverage.of(spec.uuid, "left", {})
-    made = coverage.beside((), Forgotten(3, 5))
+    made = coverage.beside((), Purged(3, 5))
     assert Coverage.decode(made.encode(), spec.uuid, "left") == made
     assert Coverage.decode(b"[]", spec.uuid, "left") == coverage

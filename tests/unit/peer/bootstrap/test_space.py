@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from peer.bootstrap.keeper import BootstrapKeeper
-from peer.bootstrap.room import BootstrapRoom, DiskRoom, room
+from peer.bootstrap.space import BootstrapSpace, DiskSpace, needed_space
 from peer.status.disk_use import folder_bytes
 from replication import config as configuration
 from replication.core.coverage import Ranges
@@ -31,30 +31,30 @@ def no_catalog() -> Catalog:
 
 
 def test_a_bootstrap_without_room_is_refused_with_figures() -> None:
-    BootstrapRoom({"ops.t": 10 * MIB}, 5 * MIB, 115 * MIB, 100 * MIB).check()
+    BootstrapSpace({"ops.t": 10 * MIB}, 5 * MIB, 115 * MIB, 100 * MIB).check()
     with pytest.raises(
         RequestError, match=r"15\.0 MiB here: 10\.0 MiB for a copy, 5\.0 MiB of WAL.*114\.0 MiB are free"
     ):
-        BootstrapRoom({"ops.t": 10 * MIB}, 5 * MIB, 114 * MIB, 100 * MIB).check()
+        BootstrapSpace({"ops.t": 10 * MIB}, 5 * MIB, 114 * MIB, 100 * MIB).check()
     with pytest.raises(RequestError, match="enablereplication --from-now, after disablereplication if it is sent"):
-        BootstrapRoom({"ops.t": 10 * MIB}, 5 * MIB, 114 * MIB, 100 * MIB).check()
+        BootstrapSpace({"ops.t": 10 * MIB}, 5 * MIB, 114 * MIB, 100 * MIB).check()
     with pytest.raises(RequestError, match=r"that 2 tables have .*12\.0 MiB for copies.* 7\.0 MiB for bootstraps"):
-        BootstrapRoom({"ops.t": 10 * MIB, "ops.u": 2 * MIB}, 0, 118 * MIB, 100 * MIB, 7 * MIB).check()
+        BootstrapSpace({"ops.t": 10 * MIB, "ops.u": 2 * MIB}, 0, 118 * MIB, 100 * MIB, 7 * MIB).check()
 
 
 def test_the_estimate_grows_with_the_table_and_with_what_is_written(tmp_path: Path) -> None:
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     ledger, spec = MemoryLedger(ClusterId("east", uuid4())), table()
 
-    def needed() -> BootstrapRoom:
-        return room(config, ledger, [spec], "north", no_catalog)
+    def needed() -> BootstrapSpace:
+        return needed_space(config, ledger, [spec], "north", no_catalog)
 
-    assert (needed().there_bytes, needed().wal_bytes) == (0, 0)
+    assert (needed().peer_bytes, needed().wal_bytes) == (0, 0)
     folder = config.warehouse_dir / "ops" / "flights" / "data"
     folder.mkdir(parents=True)
     (folder / "file.parquet").write_bytes(bytes(MIB))
     alone = needed()
-    assert alone.there_bytes >= 2 * MIB and alone.wal_bytes == 0 and alone.free_bytes > 0
+    assert alone.peer_bytes >= 2 * MIB and alone.wal_bytes == 0 and alone.free_bytes > 0
     file = ledger.files.allocate("h0", FileKind.WAL, str(tmp_path), "boot", "w").file
     ledger.files.close(file, 600 * MIB)
     ledger.registration.register_own(file, 256, 600 * MIB, [])
@@ -75,8 +75,8 @@ def test_bootstraps_that_are_under_way_count_here_and_at_their_peer(tmp_path: Pa
         ledger.rules.define(there, 0)
 
     def needed(*specs: TableSpec) -> tuple[int, int, int]:
-        found = room(config, ledger, specs, "north", no_catalog)
-        return sum(found.copies.values()) // MIB, found.begun_bytes // MIB, found.there_bytes // MIB
+        found = needed_space(config, ledger, specs, "north", no_catalog)
+        return sum(found.copies.values()) // MIB, found.begun_bytes // MIB, found.peer_bytes // MIB
 
     one, two, three = tables
     assert needed(one, two) == (6, 0, 6)
@@ -108,23 +108,23 @@ def test_the_size_of_a_table_elsewhere_is_taken_from_its_snapshots(tmp_path: Pat
     given = {"cluster": {"name": "east", "data_dir": str(tmp_path)}, "catalog": {"warehouse": "s3://bucket/tables"}}
     config, ledger, spec = configuration.load(None, given, {}), MemoryLedger(WEST), table()
     there = Elsewhere()
-    assert room(config, ledger, [spec], "north", lambda: there).copies == {spec.name: 0}
+    assert needed_space(config, ledger, [spec], "north", lambda: there).copies == {spec.name: 0}
     there.create(spec)
-    found = room(config, ledger, [spec], "north", lambda: there)
+    found = needed_space(config, ledger, [spec], "north", lambda: there)
     assert found.copies == {spec.name: 9 * MIB} and found.unknown == ()
     there.told = {}
-    assert room(config, ledger, [spec], "north", lambda: there).unknown == (spec.name,)
+    assert needed_space(config, ledger, [spec], "north", lambda: there).unknown == (spec.name,)
 
     def away() -> Catalog:
         raise CoordinationError("the catalog does not answer")
 
-    assert room(config, ledger, [spec], "north", away).unknown == (spec.name,)
+    assert needed_space(config, ledger, [spec], "north", away).unknown == (spec.name,)
     ledger.close()
 
 
 def test_a_copy_that_ran_out_of_room_begins_again_once_there_is_more() -> None:
     free = [200 * MIB]
-    made = DiskRoom(lambda: free[0], 100 * MIB)
+    made = DiskSpace(lambda: free[0], 100 * MIB)
     made.begin()
     for size in range(1, 41):
         made.grow(size * MIB)
@@ -150,7 +150,7 @@ def test_a_folder_that_cannot_be_read_counts_as_empty(tmp_path: Path) -> None:
 def test_bootstraps_are_looked_for_more_often_while_one_is_under_way(tmp_path: Path) -> None:
     ledger = MemoryLedger(WEST)
     keeper = BootstrapKeeper(MemoryTables(), ledger, LocalFiles(), "h0", str(tmp_path), "boot")
-    keeper.turn()
+    keeper.run_once()
     idle_s = keeper.pause_s()
     keeper.state = {"north ops.flights": "it is on its way"}
     assert keeper.pause_s() < idle_s

@@ -35,7 +35,7 @@ def available(config: Config, row: FileRow) -> Iterator[FileRow]:
         copy.unlink(missing_ok=True)
 
 
-def keep_remains(config: Config, files: Files, row: FileRow, path: str) -> str:
+def keep_damaged(config: Config, files: Files, row: FileRow, path: str) -> str:
     """Move what is left of a file, durably, to where quarantined frames are; where it lies then, "" when it is gone.
 
     Args:
@@ -44,12 +44,12 @@ def keep_remains(config: Config, files: Files, row: FileRow, path: str) -> str:
         row: the file; its object goes, where it is in a store.
         path: where it is available.
     """
-    kept = link_remains(config, files, row, path)
+    kept = link_damaged(config, files, row, path)
     remove_original(files, row, path)
     return kept
 
 
-def link_remains(config: Config, files: Files, row: FileRow, path: str) -> str:
+def link_damaged(config: Config, files: Files, row: FileRow, path: str) -> str:
     """Give what is left of a file a second name, durably, where quarantined frames are; that name, "" for nothing.
 
     It is then safe when the ledger forgets the file, since files that are not in the ledger are removed.
@@ -66,7 +66,7 @@ def link_remains(config: Config, files: Files, row: FileRow, path: str) -> str:
 
 
 def remove_original(files: Files, row: FileRow, path: str) -> None:
-    """Remove a file whose remains are kept, durably, with its object and its counters."""
+    """Remove a file whose damaged copy is kept, durably, with its object and its counters."""
     if files.exists(path):
         files.remove(path)
         files.sync_directory(str(Path(path).parent))

@@ -1,4 +1,4 @@
-"""Writes tombstones for deletes that the source of a bootstrap has forgotten.
+"""Writes tombstones for deletes that the source of a bootstrap has purged.
 
 A source removes a tombstone once no older version of the key can arrive there. A peer to which nothing was sent
 meanwhile may still have such a version, and the bootstrap has no row that deletes it. So the bootstrap's coverage gives
@@ -17,8 +17,8 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from peer.bootstrap.arrived import Arrived
 from peer.bootstrap.decode import BootstrapDecoder, plan_bootstrap
+from peer.bootstrap.received import ReceivedBootstrap
 from peer.frames.hosts import Hosts
 from peer.tables.latest import group_of_family
 from peer.tables.read import attach_latest
@@ -26,7 +26,7 @@ from peer.verify.digest import bound
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec, user_field
 from replication.core.ids import StreamId
-from replication.core.routes.bootstrap import FORGOTTEN_ROW, Forgotten
+from replication.core.routes.bootstrap import PURGED_ROW, Purged
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, LABEL, Tables, open_duckdb
 from replication.tables.layout import CELL_GROUP, VERSION, version_column
@@ -42,23 +42,23 @@ _COVERED = pa.schema(  # columns of a table start with a letter
 )
 
 
-def forgotten_of(arrived: Arrived) -> Forgotten:
+def purged_of(received: ReceivedBootstrap) -> Purged:
     """The timestamps for which a bootstrap's source may have removed tombstones, in any group."""
-    return reduce(Forgotten.join, (coverage.forgotten for _, coverage in arrived.coverages), Forgotten())
+    return reduce(Purged.join, (coverage.purged for _, coverage in received.coverages), Purged())
 
 
-def is_awaited(ledger: Ledger, arrived: Arrived, claimed: Mapping[StreamId, Ranges]) -> bool:
+def is_awaited(ledger: Ledger, received: ReceivedBootstrap, claimed: Mapping[StreamId, Ranges]) -> bool:
     """Whether frames that a bootstrap covers have landed here but are not replayed, other than those ``claimed`` by it.
 
     Such a frame may hold a deleted version. That can be decided only once it is in the table.
     """
-    groups = [coverage.group for _, coverage in arrived.coverages]
-    replayed = ledger.bootstraps.coverage(arrived.table, groups)
+    groups = [coverage.group for _, coverage in received.coverages]
+    replayed = ledger.bootstraps.coverage(received.table, groups)
     done = {stream: spans for each in replayed for stream, spans in each.sequences().items()}
-    here, none = ledger.landing.coverage(arrived.table), Ranges()
+    here, none = ledger.landing.coverage(received.table), Ranges()
     return any(
         spans.intersect(here.get(stream, none)).subtract(done.get(stream, none)).subtract(claimed.get(stream, none))
-        for _, coverage in arrived.coverages
+        for _, coverage in received.coverages
         for stream, spans in coverage.sequences().items()
     )
 
@@ -67,17 +67,17 @@ def tombstone_rows(
     tables: Tables,
     spec: TableSpec,
     versions: Iterable[SchemaVersion],
-    arrived: Arrived,
+    received: ReceivedBootstrap,
     hosts: Hosts,
     scratch: Path | None,
 ) -> Iterator[pa.Table]:
-    """The tombstones to write in place of forgotten ones, as batches of rows of ``__changes``; each once.
+    """The tombstones to write in place of purged ones, as batches of rows of ``__changes``; each once.
 
     Args:
         tables: the warehouse, in which everything that the bootstrap covers and that landed here is replayed.
         spec: the table, with a key.
         versions: its schema versions.
-        arrived: the bootstrap.
+        received: the bootstrap.
         hosts: for reading files of other hosts.
         scratch: a directory for what does not fit into memory.
 
@@ -89,15 +89,15 @@ def tombstone_rows(
         if scratch is not None:
             bound(connection, scratch, MEMORY_BYTES_MAX)
         keys = ", ".join(DUCKDB.name(name) for name in spec.key)
-        if not _find_covered(connection, tables, spec, arrived, keys):
+        if not _find_covered(connection, tables, spec, received, keys):
             return
         connection.execute(f"create table brought as select {keys}, _group from covered limit 0")
-        for rows in _brought(spec, versions, arrived, hosts):
+        for rows in _brought(spec, versions, received, hosts):
             connection.register("named", rows)
             connection.execute(f"insert into brought select {keys}, _group from named")
         same = " and ".join(f"c.{DUCKDB.name(name)} = b.{DUCKDB.name(name)}" for name in spec.key)
         made = connection.sql(
-            f"select {keys}, _group, 1 as _op, {', '.join(VERSION[:-1])}, _row + {FORGOTTEN_ROW} as _row, _through"
+            f"select {keys}, _group, 1 as _op, {', '.join(VERSION[:-1])}, _row + {PURGED_ROW} as _row, _through"
             f" from covered c anti join brought b on {same} and c._group = b._group"
         )
         for batch in made.to_arrow_reader(BATCH_ROWS):
@@ -106,21 +106,21 @@ def tombstone_rows(
 
 
 def _find_covered(
-    connection: duckdb.DuckDBPyConnection, tables: Tables, spec: TableSpec, arrived: Arrived, keys: str
+    connection: duckdb.DuckDBPyConnection, tables: Tables, spec: TableSpec, received: ReceivedBootstrap, keys: str
 ) -> bool:
     """Put the live versions that may be deleted into the table ``covered``; whether there are any."""
     attach_latest(connection, tables, spec, "here", versions=True)
     rows = [
         (coverage.group, str(stream.wal.cluster), stream.wal.local, frame.through, begin, end, lost.since, lost.before)
-        for frame, coverage in arrived.coverages
-        for lost in [coverage.forgotten]
+        for frame, coverage in received.coverages
+        for lost in [coverage.purged]
         for stream, spans in coverage.sequences().items()
         for begin, end in spans
         if lost
     ]
     listed = [dict(zip(_COVERED.names, row, strict=True)) for row in rows]
     connection.register("spans", pa.Table.from_pylist(listed, _COVERED))
-    groups = {coverage.group for _, coverage in arrived.coverages}
+    groups = {coverage.group for _, coverage in received.coverages}
     parts = [_live(spec, group.name, keys) for group in spec.groups if group.name in groups]
     if spec.kind == "cell":
         parts = [_live(spec, CELL_GROUP, keys)]
@@ -141,14 +141,16 @@ def _live(spec: TableSpec, group: str, keys: str) -> str:
     return f"select {keys}, {named} as _group, {fields} from here where {names['_commit']} is not null"
 
 
-def _brought(spec: TableSpec, versions: Iterable[SchemaVersion], arrived: Arrived, hosts: Hosts) -> Iterator[pa.Table]:
+def _brought(
+    spec: TableSpec, versions: Iterable[SchemaVersion], received: ReceivedBootstrap, hosts: Hosts
+) -> Iterator[pa.Table]:
     """Keys and groups of all rows of the bootstrap, with deletes, whether it has claimed them or not."""
     every = {
         StreamId(wal, coverage.table, coverage.group): _EVERY
-        for _, coverage in arrived.coverages
+        for _, coverage in received.coverages
         for wal in coverage.wals
     }
-    decode = plan_bootstrap(spec, versions, arrived, every, 0, 1, 0, hosts)
+    decode = plan_bootstrap(spec, versions, received, every, 0, 1, 0, hosts)
     assert isinstance(decode.run, BootstrapDecoder)
     keys = [user_field(spec.by_name[name]) for name in spec.key]
     run = replace(decode.run, schema=pa.schema([*keys, pa.field(LABEL, pa.int32())]))

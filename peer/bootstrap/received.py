@@ -17,7 +17,7 @@ from replication.ledger.base import Pending
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ReceivedBootstrap:
     """A whole bootstrap: its frames of rows, the coverage of each stream, and the file ranges that it takes."""
 
     table: UUID
@@ -43,13 +43,15 @@ class _Stream:
         return of_frames[-1][0], Coverage.joined([part for _, part in of_frames])
 
 
-class Arrivals:
+class ReceivedBootstraps:
     """Scans received bootstraps. A process reads each byte of a file once."""
 
     def __init__(self) -> None:
         self._seen: dict[FileId, tuple[int, list[tuple[FrameRef, Coverage | None]]]] = {}
 
-    def whole(self, reader: HostReader, pending: Sequence[Pending]) -> tuple[list[Arrived], dict[FileId, str]]:
+    def whole(
+        self, reader: HostReader, pending: Sequence[Pending]
+    ) -> tuple[list[ReceivedBootstrap], dict[FileId, str]]:
         """The bootstraps of which every frame has arrived, in one file or several; and the errors of unreadable files.
 
         Args:
@@ -58,7 +60,7 @@ class Arrivals:
         """
         bootstraps, broken = self._by_bootstrap(reader, pending)
         found = [self._of(reader, parts) for parts in bootstraps]
-        return [arrived for arrived in found if arrived is not None], broken
+        return [received for received in found if received is not None], broken
 
     def ended(
         self, reader: HostReader, pending: Sequence[Pending], routes: Container[tuple[ClusterId, UUID]]
@@ -111,7 +113,7 @@ class Arrivals:
                 made.setdefault(frames[0][0].wal, []).append(part)
         return list(made.values()), broken
 
-    def _of(self, reader: HostReader, parts: Iterable[Pending]) -> Arrived | None:
+    def _of(self, reader: HostReader, parts: Iterable[Pending]) -> ReceivedBootstrap | None:
         streams: dict[StreamId, _Stream] = {}
         ranges: dict[FileId, tuple[int, int]] = {}
         for part in parts:
@@ -128,7 +130,7 @@ class Arrivals:
             return None
         rows = tuple(stream.rows[at] for stream in streams.values() for at in sorted(stream.rows))
         coverages = tuple(stream.coverage for stream in streams.values())
-        return Arrived(next(iter(streams)).table, rows, coverages, ranges)
+        return ReceivedBootstrap(next(iter(streams)).table, rows, coverages, ranges)
 
     def _frames(self, reader: HostReader, part: Pending) -> list[tuple[FrameRef, Coverage | None]]:
         row, place = part.row, reader.hosts.place(part.row)
@@ -157,7 +159,7 @@ def _replaces(one: FrameRef, other: FrameRef, came_later: bool) -> bool:
     return one.wal.number > other.wal.number if one.wal.slot == other.wal.slot else came_later
 
 
-def _covers(one: Arrived, frames: Iterable[FrameRef]) -> bool:
+def _covers(one: ReceivedBootstrap, frames: Iterable[FrameRef]) -> bool:
     """Whether a bootstrap covers all of these frames, because its source had applied them."""
     covered = {stream: spans for _, coverage in one.coverages for stream, spans in coverage.sequences().items()}
     none = Ranges()

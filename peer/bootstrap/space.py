@@ -1,4 +1,4 @@
-"""Disk room for bootstraps: for the copies that are written here, and the WAL that is retained meanwhile."""
+"""Disk space for bootstraps: for the copies that are written here, and the WAL that is retained meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MORE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class BootstrapRoom:
+class BootstrapSpace:
     """The estimated bytes that bootstraps which begin together need on this host, and the bytes that are free.
 
     Attributes:
@@ -55,12 +55,12 @@ class BootstrapRoom:
     unknown: tuple[str, ...] = ()
 
     @property
-    def there_bytes(self) -> int:
+    def peer_bytes(self) -> int:
         """The bytes that the peer will get: these copies, and those under way to it."""
         return sum(self.copies.values()) + self.begun_there_bytes
 
     def check(self) -> None:
-        """Raise RequestError, with figures, when there is not enough room."""
+        """Raise RequestError, with figures, when there is not enough space."""
         copies = sum(self.copies.values())
         needed = copies + self.wal_bytes + self.begun_bytes
         if copies and self.free_bytes - self.keep_free_bytes < needed:
@@ -75,10 +75,10 @@ class BootstrapRoom:
             )
 
 
-def room(
+def needed_space(
     config: Config, ledger: Ledger, specs: Sequence[TableSpec], peer: str, catalog: Callable[[], Catalog]
-) -> BootstrapRoom:
-    """The room that bootstraps of ``specs`` to a peer need and have on this host, beside those under way.
+) -> BootstrapSpace:
+    """The space that bootstraps of ``specs`` to a peer need and have on this host, beside those under way.
 
     ``catalog`` gives the sizes of tables whose files do not lie on this host's disk.
     """
@@ -103,7 +103,7 @@ def room(
     free = shutil.disk_usage(config.data_dir).free
     wal = int(rate * (sum(copies.values()) + begun) / BYTES_PER_S)
     keep_free = config.receiver.disk_free_min_bytes
-    return BootstrapRoom(copies, wal, free, keep_free, begun, max(begun_there, 0), unknown)
+    return BootstrapSpace(copies, wal, free, keep_free, begun, max(begun_there, 0), unknown)
 
 
 def stored_bytes(config: Config, spec: TableSpec, catalog: Callable[[], Catalog]) -> int | None:
@@ -134,13 +134,13 @@ def _written(wanted: Bootstrap) -> int:
 
 
 @dataclass(slots=True)
-class DiskRoom:
-    """Room for one copy while it is written. A copy that ran out of room begins again once there is more.
+class DiskSpace:
+    """Space for one copy while it is written. A copy that ran out of space begins again once there is more.
 
     Attributes:
         free: gives the free bytes of the disk.
         keep_free_bytes: how many of them must stay free.
-        written: the bytes of the copy so far, or of the last one when it ran out of room.
+        written: the bytes of the copy so far, or of the last one when it ran out of space.
     """
 
     free: Callable[[], int]
@@ -148,7 +148,7 @@ class DiskRoom:
     written: int = 0
 
     def begin(self) -> None:
-        """Raise NoSpaceError when a copy would run out of room again."""
+        """Raise NoSpaceError when a copy would run out of space again."""
         self._check(self.written * 5 // 4 + _MORE_BYTES if self.written else 0)
         self.written = 0
 
@@ -162,7 +162,7 @@ class DiskRoom:
     def _check(self, needed: int) -> None:
         if self.free() < self.keep_free_bytes + needed:  # the message has no changing figure, so it is logged once
             raise NoSpaceError(
-                f"there is no room here for the copy of its rows: less than {_mib(self.keep_free_bytes + needed)} are"
+                f"there is no space here for the copy of its rows: less than {_mib(self.keep_free_bytes + needed)} are"
                 f" free, and {_mib(self.keep_free_bytes)} must stay free",
                 "Free disk space here; the copy then begins again",
             )
