@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+_CHARS_MAX = 500
 
-def one_line(error: BaseException, chars_max: int = 500) -> str:
+
+def one_line(error: BaseException) -> str:
     """A library's error as one line; of a Java error the message and its causes, without the stack."""
     cause = getattr(error, "orig", None)  # SQLAlchemy adds the statement and its values
     error = cause if isinstance(cause, BaseException) else error
-    return f"{type(error).__name__}: {message_line(error)}"[:chars_max]
+    return f"{type(error).__name__}: {message_line(error)}"[:_CHARS_MAX]
 
 
 def message_line(error: BaseException) -> str:

@@ -85,12 +85,12 @@ def configure(level: Level = "info", path: Path | None = None, format: Format = 
     )
 
 
-def configure_when_used(level: Level = "error", format: Format = "console") -> None:
+def configure_when_used(level: Level) -> None:
     """As :func:`configure`, to standard error, with the first line that is logged."""
     if _is_configured():
-        configure(level, format=format)
+        configure(level)
         return
-    _put_off.configure = lambda: configure(level, format=format)
+    _put_off.configure = lambda: configure(level)
     root = logging.getLogger()
     if not any(isinstance(handler, _First) for handler in root.handlers):
         root.addHandler(_First())

@@ -163,8 +163,6 @@ def open_reading(
     groups: Sequence[str],
     as_of: int | None,
     spill: Path,
-    *,
-    memory_bytes_max: int = MEMORY_BYTES_MAX,
 ) -> Reading:
     """Open a table's live rows for comparison.
 
@@ -174,14 +172,13 @@ def open_reading(
         groups: only rows that have a live version in one of these groups count.
         as_of: read as of that commit time, in microseconds since 1970; None for now.
         spill: a folder for what does not fit into memory; made when needed.
-        memory_bytes_max: how much memory DuckDB may use.
 
     Raises:
         RequestError: ``as_of`` lies before the last fold.
     """
     connection = open_duckdb()
     try:
-        bound(connection, spill, memory_bytes_max)
+        bound(connection, spill, MEMORY_BYTES_MAX)
         attach_latest(connection, catalog, spec, "every row", as_of=as_of, versions=True)
         where = _among(spec, groups) if catalog.has(spec) else ""
         view = f"select * from {DUCKDB.name('every row')}" + (f" where {where}" if where else "")

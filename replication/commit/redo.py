@@ -65,10 +65,10 @@ class Redo(Generic[C]):
         self._on_step = on_step or ignore_step
         self._around = around
 
-    def before_work(self, name: str, urn: str, wait_s: float = 0.0) -> SequenceOutcome:
-        """Do what ``run`` does; a failure is logged and told by the outcome, not raised."""
+    def before_work(self, name: str, urn: str) -> SequenceOutcome:
+        """Do what ``run`` does; a failure is logged and shows in the outcome; it is not raised."""
         try:
-            return self.run(name, urn, wait_s)
+            return self.run(name, urn)
         except SuspendedSequenceError:
             return SequenceOutcome.SUSPENDED
         except SequenceHeldError:

@@ -67,7 +67,7 @@ class Preview:
             self.job.report(outcome, path, size, reason)
 
 
-def compared(job: CopyJob, *, content: bool) -> Preview:
-    """Compare source and target, by content or by size and time; files only in the target count, too."""
-    configuration = replace(job.configuration, compare_content=content, delete=True)
+def compared(job: CopyJob) -> Preview:
+    """Compare the contents of source and target; files only in the target count, too."""
+    configuration = replace(job.configuration, compare_content=True, delete=True)
     return Preview(replace(job, configuration=configuration)).run()

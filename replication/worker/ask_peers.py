@@ -23,7 +23,6 @@ def ask_who_took_over(
     takeover: Takeover,
     connect: Callable[[str, str], PeerLink],
     learn: Callable[[Succession, ClusterId], None],
-    timeout_s: float = ASK_S_MAX,
 ) -> None:
     """Ask all peers that this cluster last sent to, at once; those that do not answer in time are left out.
 
@@ -59,6 +58,6 @@ def ask_who_took_over(
     ]
     for thread in asking:
         thread.start()
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + ASK_S_MAX
     for thread in asking:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -51,9 +51,9 @@ def timeout_option(help_text: str, *names: str, metavar: str = "SECONDS") -> Any
     return typer.Option(*(names or ("--timeout-s",)), parser=_seconds, metavar=metavar, help=help_text)
 
 
-def table_option(help_text: str, *names: str, metavar: str = "TABLE") -> Any:
+def table_option(help_text: str, *names: str) -> Any:
     """An option that names a table; the namespace may be left out where it is ``default``."""
-    return typer.Option(*(names or ("-t", "--table")), metavar=metavar, parser=full_name, help=help_text)
+    return typer.Option(*(names or ("-t", "--table")), metavar="TABLE", parser=full_name, help=help_text)
 
 
 def tables_option(help_text: str, *names: str) -> Any:
@@ -120,9 +120,7 @@ class Invocation:
             yield cluster, printer
 
 
-def add_verb(
-    app: typer.Typer, name: str, function: Callable[..., None], *, any_cluster: bool = False, hidden: bool = False
-) -> None:
+def add_verb(app: typer.Typer, name: str, function: Callable[..., None], *, any_cluster: bool = False) -> None:
     """Make ``function`` the verb ``name`` of ``app``.
 
     Args:
@@ -131,7 +129,6 @@ def add_verb(
         function: takes an :class:`Invocation`, then its own arguments and options; its docstring is the help. A
             parameter whose type is a dataclass stands for the options that are its fields.
         any_cluster: it is about no existing cluster, so there is no ``--cluster``.
-        hidden: not shown in help.
     """
     shared: dict[str, Any] = {"as_json": (JsonOption, False), "debug": (DebugOption, False)}
     if not any_cluster:
@@ -166,4 +163,4 @@ def add_verb(
     vars(verb)["__signature__"] = inspect.Signature(parameters)
     verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     vars(verb).pop("__wrapped__")
-    app.command(name, cls=Verb, hidden=hidden)(verb)
+    app.command(name, cls=Verb)(verb)

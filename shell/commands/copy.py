@@ -79,7 +79,7 @@ def _check(job: CopyJob, printer: Printer) -> None:
     from replication.datasets.preview import compared
     from replication.errors import CopyDifferenceError
 
-    found = compared(job, content=True)
+    found = compared(job)
     _summary(found, printer, "differ")
     different = {name: found.found[name] for name in ("missing", "different", "extra", "failed") if found.found[name]}
     if different:

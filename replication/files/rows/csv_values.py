@@ -67,7 +67,7 @@ def _converted(text: pa.Array, wanted: pa.DataType) -> pa.Array:
         text = pc.utf8_trim_whitespace(text)
         values = text.cast(wanted)
     misread = None
-    if t.is_integer(wanted) and _may_contain(text, b"xX"):
+    if t.is_integer(wanted) and _has_x(text):
         misread = pc.match_substring(text, "x", ignore_case=True)
     elif t.is_floating(wanted) and pc.any(misread := pc.is_inf(values)).as_py():
         misread = pc.and_(misread, pc.invert(pc.match_substring(text, "inf", ignore_case=True)))
@@ -84,9 +84,9 @@ def _fits(text: pa.Array, wanted: pa.DataType) -> bool:
     return True
 
 
-def _may_contain(text: pa.StringArray, wanted: bytes) -> bool:
+def _has_x(text: pa.StringArray) -> bool:
     content = (text.buffers()[2] or pa.py_buffer(b"")).to_pybytes()
-    return any(byte in content for byte in wanted)
+    return b"x" in content or b"X" in content
 
 
 def _kind(wanted: pa.DataType) -> str | None:

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from uuid import UUID
 
-import duckdb
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from replication.core.definition.schema import Column, TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, EngineLostError, StorageError
-from replication.tables.base import SPARK, Decode, History, Rows, Staged
+from replication.tables.base import SPARK, Decode, Rows, Staged
 from replication.tables.catalog.catalog import CATALOG, IcebergCatalog
 from replication.tables.duckdb.key_index import KeyIndex
 from replication.tables.layout import UNSYNCED_TAG
@@ -55,6 +53,8 @@ _GAP_S = 0.08  # enough time for the engine to read a busy table's metadata and 
 class IcebergTables:
     """A catalog and a Spark session that commits to it. Threads may use it at the same time only for different tables.
 
+    What ``base.Catalog`` asks for is the catalog's own.
+
     Args:
         catalog: the catalog of the tables.
         spark: a session with that catalog, or the application that starts it when it is needed.
@@ -75,6 +75,10 @@ class IcebergTables:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._catalog = catalog
+        self.create, self.has, self.fits, self.drop = catalog.create, catalog.has, catalog.fits, catalog.drop
+        self.exists, self.specs, self.history, self.show = catalog.exists, catalog.specs, catalog.history, catalog.show
+        self.attach, self.may_have, self.near = catalog.attach, catalog.may_have, catalog.near
+        self.drop_scratch = catalog.drop_scratch
         self.small_bytes = small_bytes
         self._sleep = sleep
         self._spark = Application.of(spark)
@@ -83,59 +87,6 @@ class IcebergTables:
         self.work = WorkDone()
         self._numbers = count()
         self._in_upkeep: set[str] = set()
-
-    def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
-        """See ``base.Catalog``."""
-        self._catalog.create(spec, was_dropped)
-
-    def has(self, spec: TableSpec) -> bool:
-        """See ``base.Catalog``."""
-        return self._catalog.has(spec)
-
-    def fits(self, spec: TableSpec) -> bool:
-        """See ``base.Catalog``."""
-        return self._catalog.fits(spec)
-
-    def drop(self, spec: TableSpec) -> None:
-        """See ``base.Catalog``."""
-        self._catalog.drop(spec)
-
-    def exists(self, name: str) -> bool:
-        """See ``base.Catalog``."""
-        return self._catalog.exists(name)
-
-    def specs(self) -> list[TableSpec]:
-        """See ``base.Catalog``."""
-        return self._catalog.specs()
-
-    def history(self, name: str) -> History:
-        """See ``base.Catalog``."""
-        return self._catalog.history(name)
-
-    def attach(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        view: str,
-        name: str,
-        *,
-        snapshot: int | None = None,
-        where: str = "",
-        columns: Sequence[Column] | None = None,
-    ) -> None:
-        """See ``base.Catalog``."""
-        self._catalog.attach(connection, view, name, snapshot=snapshot, where=where, columns=columns)
-
-    def may_have(self, name: str, where: str) -> bool:
-        """See ``base.Catalog``."""
-        return self._catalog.may_have(name, where)
-
-    def near(self, name: str) -> str:
-        """See ``base.Catalog``."""
-        return self._catalog.near(name)
-
-    def show(self, spec: TableSpec, query: str) -> None:
-        """See ``base.Catalog``."""
-        self._catalog.show(spec, query)
 
     def ref(self, name: str) -> str:
         """Return a table's name in Spark SQL."""
@@ -315,10 +266,6 @@ class IcebergTables:
     def untag(self, name: str, tag: str) -> None:
         """See ``base.Tables``."""
         self._catalog.tag(name, tag, None)
-
-    def drop_scratch(self, prefix: str, kept: Container[str]) -> list[str]:
-        """See ``base.Catalog``."""
-        return self._catalog.drop_scratch(prefix, kept)
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
         """See ``base.Tables``."""

@@ -38,15 +38,15 @@ _SOCKET_BYTES = len("/.00000000-0000-0000-0000-000000000000.sock")
 _INCUBATOR = b"WARNING: Using incubator modules"
 _LOG4J = """\
 status = error
-rootLogger.level = {level}
+rootLogger.level = off
 rootLogger.appenderRef.stderr.ref = stderr
 logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
-logger.shell.level = {level}
+logger.shell.level = off
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex{{1}}
+appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex{1}
 """
 
 
@@ -86,7 +86,6 @@ def open_session(
     driver_memory: str = "1g",
     jars: Sequence[Path] = (),
     properties: Mapping[str, str] | None = None,
-    log_level: str = "off",
     archive_to: Path | None = None,
 ) -> SparkSession:
     """Start a session (3 to 8 s) with ``catalog`` under the name ``walship``.
@@ -98,7 +97,6 @@ def open_session(
         driver_memory: heap of the driver, which also does the executors' work with a local master.
         jars: the jars of the configuration; empty means the pinned ones.
         properties: further Spark properties; they override walship's.
-        log_level: of the JVM; failures are raised as exceptions anyway.
         archive_to: a file to which the JVM writes its classes when it ends; see ``class_archive.py``.
 
     Raises:
@@ -110,7 +108,7 @@ def open_session(
     java_home = _java_home()
     _set_environment(os.environ, master, java_home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    made = _settings(catalog, scratch, master, driver_memory, jars, log_level, archive_to)
+    made = _settings(catalog, scratch, master, driver_memory, jars, archive_to)
     return _started({**made, **(properties or {})})
 
 
@@ -155,7 +153,6 @@ def _settings(
     master: str,
     driver_memory: str,
     jars: Sequence[Path],
-    log_level: str = "off",
     archive_to: Path | None = None,
 ) -> dict[str, str]:
     scratch.mkdir(parents=True, exist_ok=True)
@@ -165,7 +162,7 @@ def _settings(
         **(_AUTHENTICATED if master.startswith("local") else {}),
         "spark.master": master,
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": _java_options(scratch, log_level, archive_to),
+        "spark.driver.extraJavaOptions": _java_options(scratch, archive_to),
         **_places(scratch, master),
         **(_table_settings(catalog, jars) if catalog is not None else {}),
     }
@@ -206,9 +203,9 @@ def _java_reason(error: Exception) -> str:
     return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])
 
 
-def _java_options(scratch: Path, log_level: str, archive_to: Path | None) -> str:
+def _java_options(scratch: Path, archive_to: Path | None) -> str:
     log4j = scratch / "log4j2.properties"
-    log4j.write_text(_LOG4J.format(level=log_level), encoding="utf-8")
+    log4j.write_text(_LOG4J, encoding="utf-8")
     options = (
         f"-Dlog4j2.configurationFile={log4j.as_uri()}",
         f'"-Djava.io.tmpdir={scratch.absolute()}"',

@@ -184,7 +184,7 @@ class _TailPass:
                 step.loop.progressed()
             if shipment.selection is not reported:
                 reported = shipment.selection
-                step.connector.attempts.withholds(self._tail.peer, "tail", reported.withheld)
+                step.connector.attempts.withholds(self._tail.peer, reported.withheld)
             if shipment.selection.withheld and now_s - opened_s > WITHHELD_S:
                 return
 

@@ -51,7 +51,7 @@ class AttemptLog:
             if attempt.host == host and attempt.failures
         }
         self._waiting: dict[tuple[str, str], _Attempt] = {}
-        self._held: dict[tuple[str, str], Mapping[UUID, str]] = {}
+        self._held: dict[str, Mapping[UUID, str]] = {}
         self._held_changed: set[str] = set()
 
     def failed(self, peer: str, work: str, failures: int, wait_s: float, error: str) -> None:
@@ -74,11 +74,11 @@ class AttemptLog:
                 self._waiting[peer, work] = _Attempt(0, 0, int(self._clock() * 1e6), "")
             self._ask()
 
-    def withholds(self, peer: str, work: str, held: Mapping[UUID, str]) -> None:
-        """Replace the tables that ``work`` withholds from the peer; ``held`` maps a table to the reason."""
+    def withholds(self, peer: str, held: Mapping[UUID, str]) -> None:
+        """Replace the tables that are withheld from the peer; ``held`` maps a table to the reason."""
         with self._lock:
-            if self._held.get((peer, work)) != held:
-                self._held[peer, work] = dict(held)
+            if self._held.get(peer) != held:
+                self._held[peer] = dict(held)
                 self._held_changed.add(peer)
         self._ask()
 
@@ -87,10 +87,7 @@ class AttemptLog:
         with self._lock:
             batch, self._waiting = self._waiting, {}
             changed, self._held_changed = self._held_changed, set()
-            held: dict[str, dict[UUID, str]] = {peer: {} for peer in changed}
-            for (peer, _), tables in self._held.items():
-                if peer in changed:
-                    held[peer] |= tables
+            held = {peer: self._held[peer] for peer in changed}
         try:
             for (peer, work), attempt in list(batch.items()):
                 self._ledger.sending.attempted(
