@@ -103,7 +103,7 @@ def repeated_on(*errors: type[Exception], times: int) -> Callable[[Callable[_P, 
 def next_ask_s(begun_s: float, failed_s: float, min_s: float, max_s: float = math.inf) -> float:
     """When to ask again what was asked at ``begun_s`` and failed at ``failed_s``.
 
-    That is ten times as long after as it took to fail, so that one who hangs holds its caller up for a tenth of the
-    time at most; never less than ``min_s`` or more than ``max_s``.
+    The wait is ten times as long as the failure took, between ``min_s`` and ``max_s``. So a call that hangs takes a
+    tenth of its caller's time at most.
     """
     return failed_s + min(max(min_s, _HUNG * (failed_s - begun_s)), max_s)

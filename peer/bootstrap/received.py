@@ -67,8 +67,9 @@ class ReceivedBootstraps:
     ) -> dict[UUID, dict[FileId, tuple[int, int]]]:
         """By table, the ranges of bootstraps that will never be whole.
 
-        That is so when no open route brings the table from there, when a whole bootstrap replaces this one, or when a
-        whole one covers everything that has arrived of it. In the last case the rest counts as landed and is not sent.
+        That is so when no open route brings the table from there, or a whole bootstrap replaces this one. It is also so
+        when a whole one covers everything that has arrived of it. In the last case the rest counts as landed and is not
+        sent.
 
         Args:
             reader: as for ``whole``.

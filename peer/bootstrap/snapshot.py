@@ -1,8 +1,8 @@
 """Reads the rows of a table for a bootstrap: the newest version of each key, with deletes, from held snapshots.
 
-The snapshots have everything that the ledger says is applied: a commit is recorded in the ledger after it was made, and
-a snapshot from which it was removed is refused. What the snapshots have beyond that is also sent as frames, so the peer
-leaves it out of the bootstrap.
+The snapshots have everything that the ledger says is applied. A commit is recorded in the ledger only after it was
+made. A snapshot from which it was removed is refused. What the snapshots have beyond that is also sent as frames, so
+the peer leaves it out of the bootstrap.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The user's handle on a cluster: tables, appends, waiting, reads.
 
-The handle opens each part when a call first needs it: the ledger at once, ZooKeeper and a writer with the first append,
-the tables with the first read. Safe for threads.
+The handle opens the ledger at once. It opens ZooKeeper and a writer with the first append, and the tables with the
+first read. Safe for threads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The search for the ACTIVE cluster, from one whose writers are refused: by successions, then at those that send here.
 
-Each hop opens the next cluster on this machine and goes on from its own ledger, so no address counts that a person did
-not define or the cluster itself did not name. Epochs only grow along the way: the search never ends at a cluster that
-is behind.
+Each hop opens the next cluster on this machine and goes on from that cluster's ledger. So every address was defined by
+a person or named by the cluster itself. Epochs only grow along the way: the search never ends at a cluster that is
+behind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Hooks: Python functions over rows, found by name among the built-in ones and the entry points of ``walship.hooks``.
 
-An entry point names a factory. The factory takes the hook's options (text by name) and returns a function, which
+An entry point names a factory. The factory takes the hook's options (text by name) and returns a function. The function
 gets some rows of the source as an Arrow table, and returns the rows and columns that remain. It must keep key columns,
 which are the fields that are not nullable. Its result for a row may depend on that row alone. A factory may have an
 attribute ``version``; when that changes, all rows go through the hook again.

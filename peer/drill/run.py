@@ -1,7 +1,7 @@
 """Runs a drill: what would be lost, what has landed into the tables, a fork, its probes, a report, and no fork.
 
-RPO is how old the fork's instant was when it was forked. RTO is how long it took to plan the failover, to have what had
-landed in the tables, and to read from every table of the fork; the change of the role itself is not carried out.
+RPO is how old the fork's instant was when it was forked. RTO is how long three things took: to plan the failover, to
+apply what had landed, and to read from every table of the fork. The role itself is not changed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Failover: this cluster becomes ACTIVE in place of one that is lost. It is shown first what may be lost.
 
-Steps: this cluster gets ready to send everything back; the origin's older epochs end at a time up to which everything
-has landed, or at all that has landed; this cluster is ACTIVE; later rows that were applied are taken back. These are
-kept as lost writes, and so is what the origin acked and did not send, once it returns.
+Steps: this cluster gets ready to send everything back. The origin's older epochs end, at a time up to which everything
+has landed, or at all that has landed. This cluster becomes ACTIVE. Later rows that were applied are taken back. These
+are kept as lost writes, and so is what the origin acked and did not send, once it returns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lost writes: rows that a cluster acked before another one took over from it, and that came too late to count.
 
-They are kept as frames, beside the quarantined ones. A person merges them (they count after all, as the versions that
-they are), or discards them (this cluster's rows are written again in their place, for clusters that had applied them),
-or exports them first.
+They are kept as frames, beside the quarantined ones. A person merges or discards them, and may export them first.
+Merged ones count after all, as the versions that they are. For discarded ones this cluster's rows are written again,
+for clusters that had applied them.
 """
 
 from __future__ import annotations

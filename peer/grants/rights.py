@@ -100,8 +100,8 @@ class CallerRights:
     def of_sender(self, caller: Caller, former: Collection[ClusterId], history: TermHistory) -> Grant:
         """As ``of``, for a caller that opens routes: its incarnation is pinned, or asks for a grant by policy.
 
-        A cluster that was restored keeps its grant when it names the one that was pinned among its ``former`` ids,
-        and its terms are those that were seen of it.
+        A cluster that was restored keeps its grant if it names the pinned id among its ``former`` ids. Its terms are
+        those that were seen of it.
         """
         made = self._ledger.grants.of(caller.cluster.name)
         pinned = None if made is None or made.asked else made.grant.cluster

@@ -80,7 +80,7 @@ class SenderStates:
 class LandingQueue:
     """Filled by the streams' threads, emptied by the landing thread. Senders take turns, by bytes.
 
-    A sender that has waited for nothing begins where the others are, so what one queues does not hold up another
+    A sender that had nothing queued begins where the others are. So one sender's queue does not hold up another
     (start-time fair queueing, Goyal et al. 1996).
 
     Args:

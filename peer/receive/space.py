@@ -23,8 +23,8 @@ class LandingSpace:
 
     ``held`` has a reason for each table that is refused because replay holds it. It is empty unless
     ``waiting_bytes_max`` is exceeded. ``over_quota`` has the sender that is refused because it has most of what waits,
-    and the reason: one alone does not take the last quarter of ``waiting_bytes_max``, or as much free space as must
-    stay free anyway, from the others.
+    and the reason. One sender alone does not take the last quarter of ``waiting_bytes_max`` from the others. The same
+    holds for as much free space as must stay free anyway.
     """
 
     def __init__(self, ledger: Ledger, limits: LandingLimits) -> None:

@@ -68,8 +68,8 @@ class SuccessionRequests:
     def of(self, origin: ClusterId, lease: AskedLease | None = None) -> tuple[Succession, ...]:
         """The successions of a cluster that are known here.
 
-        A lease that it asks for is stored before they are read: a failover stores its succession before it reads the
-        lease, so one of the two knows of the other.
+        A lease that it asks for is stored before they are read. A failover stores its succession before it reads the
+        lease. So one of the two knows of the other.
 
         Raises:
             PeerRefusedError: a failover would have to wait too long for such a lease.

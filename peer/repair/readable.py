@@ -39,8 +39,8 @@ class ReadableFile:
 def find_readable(row: FileRow, published: int) -> ReadableFile:
     """Look through a file of this host up to where its frames end; a file that is gone has nothing.
 
-    Past damage the next frame is looked for by its magic. What is found counts with the checksums of both headers and
-    the SHA-256 of its payload right, and in a WAL only frames that say they belong to it. Frames of bootstraps do not
+    Past damage the next frame is looked for by its magic. A frame counts if the checksums of both headers and the
+    SHA-256 of its payload are right. In a WAL it must also say that it belongs there. Frames of bootstraps do not
     count: their sender sends them again.
 
     Args:

@@ -1,7 +1,7 @@
 """A cluster that was restored becomes another incarnation, so that its peers give it back what it lost.
 
 Where only the ledger was restored, this host's disk has newer files. They may hold acked rows that no peer has, so the
-ledger takes them up: frames that it does not know are pending for replay, and go to peers.
+ledger takes them up. Frames that it does not know wait for replay, and go to peers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Reincarnated:
 def reincarnate(config: Config) -> Reincarnated:
     """Close and register what was written here, then take a new incarnation.
 
-    Nothing of the cluster may run. From then on its earlier frames count as landed ones of another cluster: they go to
+    Nothing of the cluster may run. From then on its earlier frames count as landed ones of another cluster. They go to
     peers that lack them, and come back from peers that have more of them.
 
     Raises:

@@ -1,9 +1,9 @@
 """Salvaging a lost or damaged file (rule 2), by a person's word.
 
-What can be read of it, before the damage and after, and that a table here or a peer still needs, is copied into a
-landing file of its own and goes on from there. What tables have applied stays applied. The rest of a landing file is
-asked for again from the cluster that sent it. The rest of a file that was written here is lost for those who do not
-have it: the ledger records for whom, and nobody waits for it any more. What is left of the file is kept beside the
+Salvage looks for what can be read, before the damage and after. What a table here or a peer still needs is copied into
+a landing file of its own, and goes on from there. What tables have applied stays applied. The rest of a landing file is
+asked for again from the cluster that sent it. The rest of a file that was written here is lost for clusters that do not
+have it. The ledger records for which, and nobody waits for it any more. What is left of the file is kept beside the
 quarantined frames.
 """
 

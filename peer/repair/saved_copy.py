@@ -41,8 +41,8 @@ def copied(
 ) -> Iterator[Copied]:
     """Make a landing file of this host out of whole frames, byte for byte.
 
-    Within the context the caller registers it, which also closes it; when that fails the file is emptied and closed,
-    and is deleted with other files that nobody waits for.
+    Within the context the caller registers it, which also closes it. When that fails the file is emptied and closed. It
+    is then deleted with other files that nobody waits for.
 
     Args:
         config: the host's.

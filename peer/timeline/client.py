@@ -1,6 +1,6 @@
 """What readers and writers ask for files: the timeline's server, or a view of their own while it does not answer.
 
-A client that cannot reach the server lists the partitions that it is asked for, once each, and keeps them by instants,
+A client that cannot reach the server lists the partitions that it is asked for, once each. It keeps them by instants,
 as the server does, so the answers are the same. After a pause, which grows with every failure, it asks the server
 again. It can be pickled, for executors.
 """

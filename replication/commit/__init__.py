@@ -23,10 +23,11 @@ is killed leaves them; whoever comes next redoes them, before new work on the sa
 ``run`` does what ``commit`` does and raises. ``builder.describe()`` is the plan for ``--plan``. ``pool.commit_all`` and
 ``pool.redo_all`` do thousands at once. A verb has the cluster's name as store and the operation's name as URN.
 
-Promises: a sequence is stored whole or not at all, and one process at a time runs it, by a lease (``leases.Leases``)
-that ends after 15 s, or at once when a process of the same machine sees its owner gone. After ``failures_max`` failed
-runs that sequence alone is suspended, until ``walship ops retry``. A stored step of an unknown kind or version is
-refused, not skipped. What the store shows is stored with it: steps done, last error, failures, and who runs it.
+Promises: a sequence is stored whole or not at all. One process at a time runs it, by a lease (``leases.Leases``). The
+lease ends after 15 s, or at once when a process of the same machine sees that its owner has ended. After
+``failures_max`` failed runs that sequence alone is suspended, until ``walship ops retry``. A stored step of an unknown
+kind or version is refused, not skipped. What the store shows is stored with it: steps done, last error, failures, and
+who runs it.
 
 Relies on: steps that may run twice, also at once after a process was frozen, and whose ``verify`` tells identity and
 stays true once later steps are done. A lease is no proof (rule 6).

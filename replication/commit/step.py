@@ -17,10 +17,10 @@ _T = TypeVar("_T", bound="type[CommitStep[Any]]")
 class CommitStep(ABC, Generic[C]):
     """One step of an operation: a frozen dataclass whose fields pydantic can write as JSON.
 
-    A step may run again after a crash in its middle, and while an earlier run of it that was frozen goes on: make
-    ``execute`` safe for both (compare and swap, or write under another name and rename). Once a step is done, later
-    steps must leave ``verify`` true. ``C`` is the context, what steps work on: a cluster's handle, a file system.
-    Let ``execute`` call an executor and ``verify`` a checker in another module, method for method.
+    A step may run again after a crash in its middle. It may also run while an earlier run, which was frozen, goes on.
+    Make ``execute`` safe for both: compare and swap, or write under another name and rename. Once a step is done, later
+    steps must leave ``verify`` true. ``C`` is the context, what steps work on: a cluster's handle, a file system. Let
+    ``execute`` call an executor and ``verify`` a checker in another module, method for method.
     """
 
     kind: ClassVar[str]

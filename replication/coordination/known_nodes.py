@@ -10,9 +10,9 @@ from replication.coordination.base import Node, Tree
 class KnownNodes:
     """The content of nodes as it was read, as long as no watch fired and the session is the same. Safe for threads.
 
-    What it returns may be older than what other processes wrote by the time that a watch takes, but not than what this
-    one wrote: it calls ``forget``. So it is for observing, and not for what a lease or a fence is built on. Which nodes
-    there are is not remembered.
+    What it returns may lag behind the writes of other processes by the time that a watch takes. It never lags behind
+    this process, which calls ``forget`` when it writes. So it is for observing, and not for what a lease or a fence is
+    built on. Which nodes there are is not remembered.
     """
 
     def __init__(self, tree: Tree) -> None:

@@ -218,7 +218,7 @@ def without(cut: Cut, frames: Iterable[tuple[StreamId, int]]) -> dict[StreamId, 
 def contested(own: ClusterId, state: RoleState, known: Sequence[Succession]) -> tuple[Succession, ...]:
     """The successions by which another cluster takes writes in place of an ACTIVE one; none when all is well.
 
-    Either another one took over from it, and it has not taken over again since; or it took over from an origin that has
+    Either another one took over from it, and it has not taken over again since. Or it took over from an origin that has
     changed its role with others since.
     """
     if state.role is not Role.ACTIVE:

@@ -1,9 +1,9 @@
 """The Iceberg tables of a walship table, and their columns. Pure.
 
-A keyed table ``ns.name`` has ``ns.name__changes`` (every version received), ``ns.name`` (the newest live row of each
-key, with each group's version) and ``ns.name__tombstones`` (deletes that must still win over late older versions). A
-keyless table has only ``ns.name``, with each row's origin. ``ns.name__latest`` is a view of the newest rows. User
-columns start with a letter; walship's columns start with ``_``.
+A keyed table ``ns.name`` has three. ``ns.name__changes`` has every version received. ``ns.name`` has the newest live
+row of each key, with each group's version. ``ns.name__tombstones`` has the deletes that must still win over late older
+versions. A keyless table has only ``ns.name``, with each row's origin. ``ns.name__latest`` is a view of the newest
+rows. User columns start with a letter; walship's columns start with ``_``.
 """
 
 from __future__ import annotations

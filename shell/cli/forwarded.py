@@ -3,9 +3,9 @@
 The client hands over its command line, folder, environment and standard streams. A fork of the supervisor runs the
 command line as this process would have run it. Where no supervisor answers, this process runs it.
 
-The conversation, over a socket that only the cluster's user can connect to: the client sends the command; the fork
-sends a byte when it can run it; the client sends one with its streams, and the fork begins; then the exit code comes.
-A further byte from the client is Ctrl-C. When the client ends, so does the fork.
+Both talk over a socket that only the cluster's user can connect to. The client sends the command, and the fork sends a
+byte when it can run it. The client sends one with its streams, and the fork begins. Then the exit code comes. A further
+byte from the client is Ctrl-C. When the client ends, so does the fork.
 """
 
 from __future__ import annotations

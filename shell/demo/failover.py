@@ -1,8 +1,8 @@
 """``walship demo --failover``: a switchover under load, a drill, a lost site, its return, and the way back.
 
-An application writes flights to whichever cluster is ACTIVE. East hands over to west without losing a row; a failover
-to east is rehearsed; west hangs and is killed; east tells what may be lost and takes over; west returns, and its lost
-writes are merged; west is ACTIVE again. At the end every acked row is at both.
+An application writes flights to whichever cluster is ACTIVE. East hands over to west without losing a row. A failover
+to east is rehearsed. West hangs and is killed; east shows what may be lost, and takes over. West returns, its lost
+writes are merged, and it is ACTIVE again. At the end every acked row is at both.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Reads datasets as of an instant: the files, their rows in Arrow, and a Spark data source.
 
-Guarantees: a reader gets the files of an instant or none; what is written over or deleted under a reader is an error,
-never other rows; and cleaning keeps what a reader holds. Begin at ``dataset.py``.
+Guarantees: a reader gets the files of an instant or none. A file that is written over or deleted under a reader is an
+error, never other rows. Cleaning keeps what a reader holds. Begin at ``dataset.py``.
 """

@@ -1,8 +1,7 @@
 """Views in memory: all of them, or as much as fits a bound.
 
-With a file every change is written there, too: it is the checkpoint of the first, and where the second finds again what
-it has dropped from memory. Whatever was not used for the longest time is dropped first, and comes back when it is asked
-for.
+With a file every change is written there, too. For the first it is a checkpoint; the second finds there what it has
+dropped from memory. Whatever was not used for the longest time is dropped first, and comes back when it is asked for.
 """
 
 from __future__ import annotations

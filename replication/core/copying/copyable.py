@@ -56,8 +56,8 @@ class CopyableFile:
     def build(cls, source: str, origin: FileAttributes, configuration: CopyConfiguration, **given: Any) -> CopyableFile:
         """A copyable file with defaults out of the configuration; ``given`` overrides any attribute.
 
-        By default the destination is the path in the source, the file set that of the configuration's grouping, and
-        owner, group and permission are the origin's as far as they are preserved.
+        By default the destination is the path in the source, and the configuration's grouping gives the file set.
+        Owner, group and permission are the origin's as far as they are preserved.
         """
         preserve = configuration.preserve
         destination = given.pop("destination", converted_path(origin.path, configuration.conversions))

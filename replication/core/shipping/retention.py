@@ -52,7 +52,7 @@ class FileFacts:
     ``replayed`` is the prefix that the own replay has passed, None on a cluster that keeps no tables. ``peers`` has an
     entry for every peer in the rules, even without a report. ``registered`` is the length that the worker has
     registered, None for all of the file. A file that landed ``past_notice`` has frames that are newer than the last
-    closed time of the cluster that it came from: a failover may have to leave them out, and keeps them as lost writes.
+    closed time of its source cluster. A failover may have to leave them out; it keeps them as lost writes.
     """
 
     file: FileId

@@ -1,8 +1,8 @@
 """What an instant does to a dataset's files, and the file slices that a reader sees. Pure.
 
-The view of a partition after one listing is kept by instants alone: what completes adds files, a clean removes them, a
-rollback removes what it undoes and brings back what that had replaced. Slices are computed from the versions that are
-there, so those of an undone fold merge with the slices before by themselves.
+After one listing, instants alone keep the view of a partition. A completed instant adds files and a clean removes them.
+A rollback removes what it undoes, and brings back what that had replaced. Slices are computed from the versions that
+are there, so those of an undone fold merge with the slices before by themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The journal of a copy: what is staged already, by guid, so that the next run reuses it. A SQLite file.
 
-An entry is trusted as it is while the machine has not restarted since; after a restart the staged bytes are compared
-with the digest first, since they may not have reached the disk.
+An entry is trusted as it is until the machine restarts. After a restart the staged bytes may not have reached the disk,
+so they are compared with the digest first.
 """
 
 from __future__ import annotations

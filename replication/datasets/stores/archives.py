@@ -1,9 +1,9 @@
 """A source in which tar and zip archives are folders, so that copying it unpacks them.
 
 ``a/day.tar.gz`` is the folder ``a/day``; a folder that holds all members of an archive is left out. An archive is read
-once, into an unnamed temporary file of this host. Names of members are checked as any other names; links and special
-files are skipped; an archive that unpacks to far more than it is, or that has a file and a folder of one name, is
-refused whole.
+once, into an unnamed temporary file of this host. Names of members are checked as any other names. Links and special
+files are skipped. An archive is refused whole if it unpacks to far more than it is, or has a file and a folder of one
+name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Recovery of WALs whose writer died, by the worker of their host (rule 1).
 
 A writer is dead when no process locks its lock file. Recovery locks and reads each of its open WALs. It keeps intact
-frames and cuts a torn tail. It rewrites and syncs the bytes past the published length before it publishes them: bytes
-that a dead process left in the page cache may have failed to reach the disk. After a reboot it rewrites the whole file.
+frames and cuts a torn tail. It rewrites and syncs the bytes past the published length before it publishes them. A dead
+process left them in the page cache, and they may have failed to reach the disk. After a reboot it rewrites the whole
+file.
 """
 
 from __future__ import annotations

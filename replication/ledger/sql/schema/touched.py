@@ -1,7 +1,7 @@
 """Change tracking of files, rules, tables and routes by triggers, so that every write is recorded.
 
-Writes are serialised on both stores, so ids of ``touched`` grow in commit order: a reader that has read up to an id has
-missed no earlier change. A file has one row, which gets a new id on each change and is deleted with the file.
+Both stores serialise writes, so ids of ``touched`` grow in commit order. A reader that has read up to an id has missed
+no earlier change. A file has one row, which gets a new id on each change and is deleted with the file.
 """
 
 from __future__ import annotations
