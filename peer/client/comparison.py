@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from peer.client.cluster import Cluster
 from peer.client.contacts import read_public
-from peer.verify.answering import Answering
+from peer.verify.answering import ComparisonServer
 from peer.verify.compare import compare
 from peer.verify.digest import Digest, decode_buckets
 from peer.verify.verdict import Verdict
@@ -37,7 +37,7 @@ _FRESH_S = 10.0
 _Answer = TypeVar("_Answer", bound=q.Answer)
 
 
-class Asked:
+class ComparedCluster:
     """A cluster that answers questions about its tables.
 
     Args:
@@ -69,32 +69,32 @@ class Asked:
         return map(q.decode_answer, self._ask(q.encode_question(question)))
 
 
-class AskedTable:
+class ComparedTable:
     """``compare.Side``: a table of a cluster that is asked."""
 
-    def __init__(self, asked: Asked, spec: TableSpec, groups: Sequence[str]) -> None:
-        self.name = asked.name
-        self._asked = asked
+    def __init__(self, cluster: ComparedCluster, spec: TableSpec, groups: Sequence[str]) -> None:
+        self.name = cluster.name
+        self._cluster = cluster
         self._spec = spec
         self._groups = tuple(groups)
 
     def reached(self) -> tuple[int, int | None]:
         """Replicated time, and the earliest time that the table can be read as of."""
-        about = self._asked.about(self._spec)
+        about = self._cluster.about(self._spec)
         return about.replicated, about.earliest
 
-    def open(self, as_of: int | None) -> AskedReading:
+    def open(self, as_of: int | None) -> ComparedReading:
         """All live rows."""
         question = q.AskRead(self._spec, self._groups, q.NOW if as_of is None else as_of)
-        whole = self._asked.one(question, q.Whole)
-        return AskedReading(self._asked, Digest(whole.rows, whole.content))
+        whole = self._cluster.one(question, q.Whole)
+        return ComparedReading(self._cluster, Digest(whole.rows, whole.content))
 
 
-class AskedReading:
+class ComparedReading:
     """``compare.OpenedSide`` of a cluster that is asked."""
 
-    def __init__(self, asked: Asked, digest: Digest) -> None:
-        self._asked = asked
+    def __init__(self, cluster: ComparedCluster, digest: Digest) -> None:
+        self._cluster = cluster
         self._digest = digest
 
     def digest(self) -> Digest:
@@ -103,26 +103,26 @@ class AskedReading:
 
     def buckets(self) -> dict[int, tuple[int, int]]:
         """Rows and content hash of every bucket that holds rows."""
-        return decode_buckets(self._asked.one(q.AskBuckets(), q.Packed).buckets)
+        return decode_buckets(self._cluster.one(q.AskBuckets(), q.Packed).buckets)
 
     def keys(self, buckets: Sequence[int]) -> Iterable[pa.RecordBatch]:
         """The keys of the rows of some buckets, and their hashes."""
-        for answer in self._asked.several(q.AskKeys(tuple(buckets))):
+        for answer in self._cluster.several(q.AskKeys(tuple(buckets))):
             if isinstance(answer, q.RowsAnswer):
                 yield answer.batch
 
 
 @contextmanager
-def own_side(cluster: Cluster, other: str) -> Iterator[Asked]:
+def own_side(cluster: Cluster, other: str) -> Iterator[ComparedCluster]:
     """A cluster that answers in this process; ``other`` is the name of the cluster it is compared with."""
     with tempfile.TemporaryDirectory(prefix="walship-verify-") as spill:
-        answering = Answering(cluster.config, cluster.ledger, other, Path(spill))
+        answering = ComparisonServer(cluster.config, cluster.ledger, other, Path(spill))
         with closing(answering):
-            yield Asked(cluster.name, answering.answers)
+            yield ComparedCluster(cluster.name, answering.answers)
 
 
 @contextmanager
-def peer_side(link: PeerLink, source: ClusterId, expected: ClusterId) -> Iterator[Asked]:
+def peer_side(link: PeerLink, source: ClusterId, expected: ClusterId) -> Iterator[ComparedCluster]:
     """A cluster that answers over the link.
 
     Raises:
@@ -130,11 +130,11 @@ def peer_side(link: PeerLink, source: ClusterId, expected: ClusterId) -> Iterato
         PeerRefusedError: it does not answer this cluster, or not now.
     """
     with closing(link.compare(source, expected)) as conversation:
-        yield Asked(expected.name, lambda question: _converse(conversation, question))
+        yield ComparedCluster(expected.name, lambda question: _converse(conversation, question))
 
 
 @contextmanager
-def other_side(cluster: Cluster, other: str, zookeepers: str = "", receiver: str = "") -> Iterator[Asked]:
+def other_side(cluster: Cluster, other: str, zookeepers: str = "", receiver: str = "") -> Iterator[ComparedCluster]:
     """Another cluster, which answers through one of its receivers.
 
     Args:
@@ -188,7 +188,7 @@ def _converse(conversation: Conversation, question: bytes) -> Iterator[bytes]:
             return
 
 
-def shared_tables(left: Cluster, right: Asked) -> list[str]:
+def shared_tables(left: Cluster, right: ComparedCluster) -> list[str]:
     """Names, on ``left``, of the tables that both clusters have."""
     there = right.tables()
     return [spec.name for spec in left.tables() if spec.uuid in there]
@@ -212,7 +212,9 @@ def _remedy(cluster: Cluster, spec: TableSpec, there: str) -> str:
     )
 
 
-def compare_sides(cluster: Cluster, here: Asked, there: Asked, table: str, timeout_s: float) -> Verdict:
+def compare_sides(
+    cluster: Cluster, here: ComparedCluster, there: ComparedCluster, table: str, timeout_s: float
+) -> Verdict:
     """Compare a table that both clusters have.
 
     Args:
@@ -242,7 +244,7 @@ def compare_sides(cluster: Cluster, here: Asked, there: Asked, table: str, timeo
     shared = common(spec, other.spec, groups)
     if not shared.columns:
         raise UnknownTableError(f"{spec.name} has no column on both {here.name} and {there.name}")
-    sides = AskedTable(here, shared, groups), AskedTable(there, shared, groups)
+    sides = ComparedTable(here, shared, groups), ComparedTable(there, shared, groups)
     timeouts_s = chain([min(timeout_s, _FRESH_S)], repeat(timeout_s))  # the first round need not be up to date
 
     def wait(moment: int) -> bool:

@@ -232,7 +232,7 @@ class _Wait:
         self.tell(self.pending, left)
 
     def once(self, left: int, files: int) -> None:
-        """Raise WaitTimeoutError when it took too long; else wait until the next look."""
+        """Raise WaitTimeoutError when it took too long; else wait until the next poll."""
         if time.monotonic() > self.until_s:
             raise WaitTimeoutError(
                 f"{self.peer} is not drained within {self.timeout_s:g} s:"

@@ -25,8 +25,8 @@ from replication.core.roles import Role
 from replication.core.rows.input import copied
 from replication.errors import BackpressureError, CoordinationError, ReadOnlyClusterError, ReplicationError
 
-_LOOK_S = 0.25
-_READ_LOOK_S, _READ_LOOK_MAX_S = 1.0, 10.0
+_POLL_S = 0.25
+_READ_CHECK_S, _READ_CHECK_MAX_S = 1.0, 10.0
 _TRIES = 8
 _WAITING_MAX = 4096
 _P = ParamSpec("_P")
@@ -78,7 +78,7 @@ class FollowingCluster(Cluster):
         self._moves = 0
         self._moving = threading.Lock()
         self._past: OpenedCluster | None = None
-        self._look_s = 0.0
+        self._check_at_s = 0.0
         self._closing = threading.Event()
         self._order = threading.Condition()
         self._number = 0
@@ -171,12 +171,12 @@ class FollowingCluster(Cluster):
         at_least: Position | None = None,
     ) -> pa.RecordBatchReader:
         """See ``Cluster``. Reads go to the ACTIVE cluster; while there is none, to the last one."""
-        self._look()
+        self._follow_if_due()
         return super().read(table, where, columns, limit, as_of, at_least)
 
     def sql(self, query: str, at_least: Position | None = None) -> pa.RecordBatchReader:
         """See ``Cluster``, and ``read``."""
-        self._look()
+        self._follow_if_due()
         return super().sql(query, at_least)
 
     def _deadline(self) -> float:
@@ -194,7 +194,7 @@ class FollowingCluster(Cluster):
                 if found is not None:
                     self._adopt(found)
                     if self._moves == moves:
-                        self._closing.wait(_LOOK_S)  # its writers are about to know that it is ACTIVE
+                        self._closing.wait(_POLL_S)  # its writers are about to know that it is ACTIVE
                     return
                 if self._closing.is_set() or time.monotonic() > deadline:
                     notes = "; ".join(dict.fromkeys(search.notes))
@@ -202,7 +202,7 @@ class FollowingCluster(Cluster):
                         f"no cluster takes writes: {notes}",
                         f"{error.what}. See walship status; walship failover makes a cluster ACTIVE",
                     ) from error
-                self._closing.wait(_LOOK_S)
+                self._closing.wait(_POLL_S)
 
     def _adopt(self, found: OpenedCluster) -> None:
         self._newest = max(self._newest, found.epoch)
@@ -215,21 +215,21 @@ class FollowingCluster(Cluster):
         self._moves += 1
         _log.info("cluster_followed", cluster=found.name, before=self._past.name, epoch=found.epoch)
 
-    def _look(self) -> None:
+    def _follow_if_due(self) -> None:
         """Before a read: move if the cluster is ACTIVE no more and another one is. Not each time."""
         now = time.monotonic()
-        if now < self._look_s:
+        if now < self._check_at_s:
             return
-        self._look_s = now + _READ_LOOK_S
+        self._check_at_s = now + _READ_CHECK_S
         with suppress(ReplicationError):
             if self.coordination.role().state.role is Role.ACTIVE:
                 return
-        self._look_s = now + _READ_LOOK_MAX_S
+        self._check_at_s = now + _READ_CHECK_MAX_S
         with self._moving, suppress(ReplicationError):
             found = ActiveSearch(self._open_at, self._newest).run(self._here())
             if found is not None:
                 self._adopt(found)
-                self._look_s = now + _READ_LOOK_S
+                self._check_at_s = now + _READ_CHECK_S
 
     def _is_repeatable(self, table: str, rows: object, batch_id: str | None, error: CoordinationError) -> bool:
         """Whether the rows can be read again, and what is durable of them is not written twice."""

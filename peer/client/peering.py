@@ -185,7 +185,7 @@ class Peering:
             except (PeerRefusedError, PeerUnavailableError):
                 self.ledger.rules.disable(peer.name, table, asked.new, term)
                 raise
-        if asked.changes_properties:  # workers see this at their next look, and open their streams again
+        if asked.changes_properties:  # workers see this at their next poll, and open their streams again
             with_properties = asked.with_properties
             self.ledger.rules.enable(peer.name, table, [], asked.remote, term, with_properties=with_properties)
         self.announcer.announce()

@@ -250,12 +250,12 @@ def _goal(until: str) -> Until:
 def _poll(missing: Callable[[], str], what: str, deadline: _Deadline, changes: Subscriber) -> None:
     rest = ""
 
-    def look() -> bool:
+    def is_reached() -> bool:
         nonlocal rest
         rest = missing()
         return not rest
 
-    if not changes.wait_for(look, deadline.at_s):
+    if not changes.wait_for(is_reached, deadline.at_s):
         raise WaitTimeoutError(deadline.text(what, rest), "Replication goes on")
 
 

@@ -29,7 +29,7 @@ from replication.writer.writer import Writer
 
 POLL_S = 0.3
 _RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _WAIT_S = 60.0
 _log = log.get(__name__)
 
@@ -74,7 +74,7 @@ class DeriveRole:
         deriver: Deriver | None = None
         candidacy = self._coordination.campaign(self._config.cluster.host, Election.DERIVERS)
         try:
-            while not self._stop.wait(_LOOK_S):
+            while not self._stop.wait(_POLL_S):
                 with suppress(CoordinationError):  # nothing changes while the ledger or ZooKeeper does not answer
                     if self._has_worker():
                         self._leads = candidacy.leads()
@@ -103,7 +103,7 @@ class DeriveRole:
             deadline = time.monotonic() + _WAIT_S
             while True:
                 try:
-                    self._wait(position, _LOOK_S)
+                    self._wait(position, _POLL_S)
                     return
                 except WaitTimeoutError:
                     if self._stop.is_set() or time.monotonic() > deadline:
@@ -133,17 +133,17 @@ class DeriveRole:
         wait_s = 0.0
         while not self._stop.wait(wait_s):
             if not self._leads:
-                wait_s = _LOOK_S
+                wait_s = _POLL_S
                 continue
             started = time.monotonic()
             try:
                 found = self._find(table)
                 if found is None:  # dropped
-                    wait_s = _LOOK_S
+                    wait_s = _POLL_S
                     continue
                 busy = deriver.step(found)
                 if found.error:
-                    self._ledger.derivations.trouble(table, "", 0)
+                    self._ledger.derivations.note_error(table, "", 0)
                 retries.succeeded()
                 wait_s = max(0.0 if busy else POLL_S, 2 * (time.monotonic() - started) if not busy else 0.0)
             except ReplicationError as error:
@@ -158,7 +158,7 @@ class DeriveRole:
         if not retries.failures:
             _log.warning("derived_table_held", table=str(table), error=error)
         with suppress(ReplicationError):
-            self._ledger.derivations.trouble(table, error, time.time_ns() // 1000)
+            self._ledger.derivations.note_error(table, error, time.time_ns() // 1000)
         return retries.failed()
 
     def _find(self, table: UUID) -> Derivation | None:

@@ -18,7 +18,7 @@ from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, HostAwayError, ReplicationError
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _log = log.get(__name__)
 
 
@@ -43,7 +43,7 @@ class HostWatch:
 
     def start(self) -> HostWatch:
         """Look once, then start the thread."""
-        self.look()
+        self.poll()
         self._thread.start()
         return self
 
@@ -70,10 +70,10 @@ class HostWatch:
             _log.warning("host_away", host=host, reason=why)
 
     def _run(self) -> None:
-        while not self._done.wait(_LOOK_S):
-            self.look()
+        while not self._done.wait(_POLL_S):
+            self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the receivers from ZooKeeper, and try those again that did not answer."""
         with contextlib.suppress(CoordinationError):  # keep the known ones until ZooKeeper answers
             members = self._coordination.members(MemberKind.RECEIVERS)
@@ -119,5 +119,5 @@ def hosts_now(config: Config, cluster: ClusterId, coordination: Coordination | N
     if coordination is None or not config.shares_ledger:
         return Hosts()
     watch = HostWatch(config, cluster, coordination)
-    watch.look()
+    watch.poll()
     return replace(watch.hosts(), executors_here=True)  # the caller reads them itself

@@ -137,7 +137,7 @@ class Admission:
                 f"a message of {size} bytes in {len(frames)} frames exceeds the limit of {bytes_max} bytes",
                 "Set worker.message_bytes_max on the sender to no more than receiver.message_bytes_max here",
             )
-        self._clocks.look(frames)
+        self._clocks.check(frames)
         return IncomingFrames(data, tuple(frames), tuple(notices))
 
     @staticmethod

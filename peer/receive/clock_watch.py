@@ -15,7 +15,7 @@ from replication.core.clock import is_far_ahead
 from replication.core.frame import FrameView
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError
-from replication.ledger.base import AheadClock, Ledger
+from replication.ledger.base import Ledger, SkewedClock
 
 AGAIN_US = 60_000_000
 _log = log.get(__name__)
@@ -45,7 +45,7 @@ class ClockWatch:
         """Return the latest commit time that may land now."""
         return self._now() + int(self._ahead_max_s * 1e6)
 
-    def look(self, frames: Sequence[FrameView]) -> None:
+    def check(self, frames: Sequence[FrameView]) -> None:
         """Raise an alarm for each origin that is far ahead, at most once a minute per origin."""
         now = self._now()
         ahead: dict[ClusterId, int] = {}
@@ -61,6 +61,6 @@ class ClockWatch:
                 self._alarmed[origin] = now
             _log.error("clock_far_ahead", origin=str(origin), commit=commit, ahead_s=(commit - now) / 1e6)
             try:
-                self._ledger.time.note_ahead(AheadClock(origin, commit, now))
+                self._ledger.time.note_ahead(SkewedClock(origin, commit, now))
             except CoordinationError as error:
                 _log.warning("clock_far_ahead_not_noted", origin=str(origin), error=str(error))

@@ -124,7 +124,7 @@ class InboundStream:
 
     def _answer(self, reply: Reply) -> None:
         if isinstance(reply, Refusal):
-            self._landing.refused.look(self._scope.caller.cluster.name, reply)
+            self._landing.refused.count(self._scope.caller.cluster.name, reply)
         if reply.file is not None:
             spans = ((reply.begin, reply.end),) if isinstance(reply, Refusal) else reply.spans
             with self._lock:

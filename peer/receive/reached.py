@@ -14,7 +14,7 @@ from replication.files.notifier import Listening, Subscriber
 from replication.ledger.base import Claim, Ledger
 
 _WAIT_MAX_S, _WAITS_MAX = 1.0, 16  # each wait has a thread of the server
-_LOOK_S = 0.1  # another host's receiver wakes nobody here
+_POLL_S = 0.1  # another host's receiver wakes nobody here
 _STREAMS_MAX = 10_000
 _DURABLE = Reach(True, False, False)
 
@@ -126,7 +126,7 @@ class ReachedAnswers:
         """Replay and the worker are not asked: they would begin a round for each append."""
         known = self._durable
         while True:
-            left_s = min(max(0.0, deadline_s - time.monotonic()), _LOOK_S)
+            left_s = min(max(0.0, deadline_s - time.monotonic()), _POLL_S)
             if known.has(sequences) or known.knows(sequences) and known.wait_for(sequences, left_s):
                 return dict.fromkeys(sequences, _DURABLE)
             groups = known.groups
@@ -144,12 +144,12 @@ class ReachedAnswers:
         if not all(each.durable for each in found.values()) or _is_final(found, until):
             return found
 
-        def look() -> bool:
+        def is_reached() -> bool:
             found.update(self._ledger.time.reached(sequences))
             return _is_final(found, until)
 
         with Subscriber(self._wal_directory, Listening.REPLAY) as subscriber:
-            subscriber.wait_for(look, deadline_s)
+            subscriber.wait_for(is_reached, deadline_s)
         return self._with_silence(found)
 
 

@@ -35,7 +35,7 @@ class RefusedCounts:
         self._changed = False
         self._loaded = False
 
-    def look(self, source: str, refusal: Refusal) -> None:
+    def count(self, source: str, refusal: Refusal) -> None:
         """Count a refusal whose reason needs a person."""
         if refusal.reason in _COUNTED:
             self.note(source, refusal.reason, refusal.what)

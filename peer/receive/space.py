@@ -13,8 +13,8 @@ from peer.status.replay_report import ReplayReport
 from replication import log
 from replication.ledger.base import FileKind, FileRow, Ledger
 
-_LOOK_S = 1.0
-_PAUSE = 10  # the pause between two looks, as a multiple of the time that a look takes
+_POLL_S = 1.0
+_PAUSE = 10  # the pause between two checks, as a multiple of the time that a check takes
 _log = log.get(__name__)
 
 
@@ -33,7 +33,7 @@ class LandingSpace:
         self.held: dict[UUID, str] = {}
         self.over_quota: dict[str, str] = {}
         self._shortage = ""
-        self._look_at_s = 0.0
+        self._checked_s = 0.0
 
     def shortage_for(self, size: int) -> str:
         """Return why ``size`` more bytes do not fit here, landed and in tables; "" when they do."""
@@ -49,7 +49,7 @@ class LandingSpace:
     def shortage(self, *, between_groups: bool = False) -> str:
         """Return why no more bytes are accepted, or "". Checks at most once a second, if possible between groups."""
         begun_s = time.monotonic()
-        if begun_s >= self._look_at_s + (0 if between_groups else _LOOK_S):
+        if begun_s >= self._checked_s + (0 if between_groups else _POLL_S):
             limits = self._limits
             free = shutil.disk_usage(limits.directory).free
             rows = self._ledger.files.all(limits.host)
@@ -69,7 +69,7 @@ class LandingSpace:
             if self._shortage:
                 _log.error("landing_refused", host=limits.host, reason=self._shortage)
             now_s = time.monotonic()
-            self._look_at_s = now_s + max(_LOOK_S, _PAUSE * (now_s - begun_s))
+            self._checked_s = now_s + max(_POLL_S, _PAUSE * (now_s - begun_s))
         return self._shortage
 
     def _over_quota(self, rows: Sequence[FileRow], waiting: int, free: int) -> dict[str, str]:

@@ -24,20 +24,20 @@ def await_election(coordination: Coordination, host: str, stop: threading.Event,
     ``ready`` is called when the host stands by because another one replays.
     """
     candidacy = coordination.campaign(host, Election.REPLAYERS)
-    reported = trouble = False
+    reported = is_failing = False
     while not stop.is_set():
         try:
             if candidacy.leads():
                 _log.info("replay_elected", host=host)
                 return True
-            trouble = False
+            is_failing = False
             if not reported:
                 reported = True
                 _log.info("replay_stands_by", host=host, leader=coordination.leader(Election.REPLAYERS))
                 ready()
         except CoordinationError as error:
-            if not trouble:
+            if not is_failing:
                 _log.warning("replay_not_elected", host=host, error=str(error))
-            trouble = True
+            is_failing = True
         stop.wait(_ASK_S)
     return False

@@ -71,7 +71,7 @@ class Housekeeping:
         Raises:
             EngineLostError: the Spark session is gone.
         """
-        self._look_soon()
+        self._check_soon()
         before, specs = self._specs, self._specs
         if self._changes.any():
             try:
@@ -103,7 +103,7 @@ class Housekeeping:
         """Replay has committed rows, and may have made tables. Safe for threads."""
         self._rows_came = True
 
-    def _look_soon(self) -> None:
+    def _check_soon(self) -> None:
         """Look for missing tables soon if rows came."""
         if not self._rows_came or not self._missing:
             return

@@ -182,7 +182,7 @@ class _Rounds:
                 self._housekeeping.rows_came()
                 _log.info("replayed", frames=result.frames, tables=result.tables, seconds=round(result.seconds, 3))
             cost_s = result.seconds if result.tables > 1 else 0.0
-            wait_s = 0.0 if result.more else stretched(interval_s, before_s, cost_s)
+            wait_s = 0.0 if result.more else pause_after(interval_s, before_s, cost_s)
             before_s = cost_s
             self._report(report, result, wait_s)
             if result.pending:
@@ -244,7 +244,7 @@ class Pauses:
             is_woken |= self.listener.wait((shortest_s if is_woken else longest_s) - passed_s)
 
 
-def stretched(interval_s: float, before_s: float, cost_s: float) -> float:
+def pause_after(interval_s: float, before_s: float, cost_s: float) -> float:
     """Return the pause after a round: as long as the round took, so that replay uses half the time at most.
 
     The shorter of the last two rounds counts, since one alone may be slow by chance, such as the first in a cold JVM.

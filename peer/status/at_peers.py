@@ -149,8 +149,8 @@ def _at_peer(
             if file in rows:
                 since = lacking.since(rows[file], status, fresh.get(file, 0), known)
                 lag_s = max(lag_s, (lacking.now - since) / 1e6)
-    trouble = "held" if rule.table in held else "failing" if error else "behind"
-    state = "paused" if peer.paused else trouble if lag_bytes else "caught_up"
+    lagging = "held" if rule.table in held else "failing" if error else "behind"
+    state = "paused" if peer.paused else lagging if lag_bytes else "caught_up"
     if rule.phase is not Phase.LIVE:
         state = rule.phase.value
     return TableAtPeer(

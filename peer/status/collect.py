@@ -17,7 +17,7 @@ from peer.status.disk_use import DiskUse, disk_use
 from peer.status.drills import DrillHealth, drill_health
 from peer.status.forecasts import DiskForecast, PeerForecast, disk_forecast, peer_forecasts
 from peer.status.lag import PeerLag
-from peer.status.losses import LostHere, lost_here
+from peer.status.losses import LocalLosses, local_losses
 from peer.status.members import Members, with_files, with_replayers
 from peer.status.operations import UnfinishedOperation, operations
 from peer.status.paths import InboundPath, paths
@@ -48,7 +48,7 @@ from replication.writer.wal.durable_length import DurableLength
 
 
 @dataclass(frozen=True, slots=True)
-class TableHere:
+class LocalTable:
     """A table on this cluster: what replay has applied, and how far ``<table>`` is behind ``<table>__latest``.
 
     ``age_s`` is None before the first fold. ``replicated`` is the time up to which every origin that feeds it is here.
@@ -106,7 +106,7 @@ class ClusterStatus:
     peers: tuple[TableAtPeer, ...]
     pattern_rules: tuple[PatternRule, ...]
     sending: tuple[PeerSending, ...]
-    tables: tuple[TableHere, ...]
+    tables: tuple[LocalTable, ...]
     derived: tuple[DerivedHere, ...]
     origins: tuple[Origin, ...]
     replay: ReplayReport | None
@@ -118,7 +118,7 @@ class ClusterStatus:
     lost_writes: tuple[Quarantined, ...]
     role_history: RoleHistory
     unreadable: tuple[Unreadable, ...]
-    lost: tuple[LostHere, ...]
+    lost: tuple[LocalLosses, ...]
     far_ahead: tuple[FarAhead, ...]
     batch_conflicts: tuple[BatchConflict, ...]
     refused: tuple[RefusedMessages, ...]
@@ -175,7 +175,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         role_history=role_history(ledger, lost_writes),
         unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, config.data_dir, report)),
         lost=tuple(
-            lost_here(ledger.salvage.acknowledged_losses(), {table: spec.name for table, spec in specs.items()})
+            local_losses(ledger.salvage.acknowledged_losses(), {table: spec.name for table, spec in specs.items()})
         ),
         far_ahead=tuple(_far_ahead(ledger, now)),
         batch_conflicts=tuple(ledger.batches.conflicts()),
@@ -224,7 +224,7 @@ def _tables_here(
     quarantined: Iterable[Quarantined],
     report: ReplayReport | None,
     now: int,
-) -> tuple[TableHere, ...]:
+) -> tuple[LocalTable, ...]:
     folds, replicated = ledger.replay.folds(), ledger.time.replicated_by_table()
     frames: dict[UUID, list[Quarantined]] = {}
     for frame in quarantined:
@@ -242,9 +242,9 @@ def _here(
     quarantined: Sequence[Quarantined],
     report: ReplayReport | None,
     now: int,
-) -> TableHere:
+) -> LocalTable:
     slowest = min(origins.values(), key=lambda r: r.t, default=None)
-    return TableHere(
+    return LocalTable(
         table=spec.name,
         replicated=slowest.t if slowest else 0,
         held_by=named(slowest.held_by, {spec.uuid: spec.name}) if slowest else "",

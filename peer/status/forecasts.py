@@ -21,7 +21,7 @@ class PeerForecast:
 
     Sizes are bytes of whole files: on disks of this cluster's hosts, and in the store. ``growth`` is bytes per second;
     the budget is past in ``runs_out_s`` seconds: None when that is unknown or never happens. ``then`` is what
-    happens: ``spill`` or ``bootstrap``. ``trouble`` is why files cannot be moved to the store, or back.
+    happens: ``spill`` or ``bootstrap``. ``spill_error`` is why files cannot be moved to the store, or back.
     """
 
     peer: str
@@ -34,7 +34,7 @@ class PeerForecast:
     growth: float | None
     runs_out_s: float | None
     then: str
-    trouble: str = ""
+    spill_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def peer_forecasts(ledger: Ledger, config: Config, now: int) -> tuple[PeerForeca
     )
 
 
-def _of_peer(ledger: Ledger, config: Config, backlog: Backlog, now: int, trouble: str) -> PeerForecast:
+def _of_peer(ledger: Ledger, config: Config, backlog: Backlog, now: int, spill_error: str) -> PeerForecast:
     budget = config.master.peer_bytes_max
     samples = [*ledger.sending.samples(backlog_gauge(backlog.peer)), (now, backlog.local_bytes)]
     seen = forecast(samples, budget, now)
@@ -77,7 +77,7 @@ def _of_peer(ledger: Ledger, config: Config, backlog: Backlog, now: int, trouble
         None if seen is None else round(seen.growth, 3),
         None if seen is None or seen.in_s is None else round(seen.in_s, 1),
         "spill" if config.master.spill_url else "bootstrap",
-        trouble,
+        spill_error,
     )
 
 

@@ -10,7 +10,7 @@ from replication.ledger.base import AcknowledgedLoss
 
 
 @dataclass(frozen=True, slots=True)
-class LostHere:
+class LocalLosses:
     """Frames of a table that were lost with ``file`` and are not in tables here; salvaged at ``at`` (microseconds)."""
 
     file: str
@@ -19,7 +19,7 @@ class LostHere:
     at: int
 
 
-def lost_here(acknowledged_losses: Iterable[AcknowledgedLoss], names: Mapping[UUID, str]) -> list[LostHere]:
+def local_losses(acknowledged_losses: Iterable[AcknowledgedLoss], names: Mapping[UUID, str]) -> list[LocalLosses]:
     """Losses per file and table, the oldest first; dropped tables are left out.
 
     Args:
@@ -31,4 +31,4 @@ def lost_here(acknowledged_losses: Iterable[AcknowledgedLoss], names: Mapping[UU
         if each.stream.table in names:
             key = each.at, each.file.local, names[each.stream.table]
             counts[key] = counts.get(key, 0) + each.sequences.total
-    return [LostHere(file, table, frames, at) for (at, file, table), frames in sorted(counts.items())]
+    return [LocalLosses(file, table, frames, at) for (at, file, table), frames in sorted(counts.items())]

@@ -88,11 +88,11 @@ class _KeptTable:
     def follow(self, connection: duckdb.DuckDBPyConnection, catalog: IcebergCatalog) -> str:
         """Bring the views up to date; return the query of the live rows."""
         spec = self.spec
-        table = catalog.look(spec.name)  # before the changes: a later fold moves them into a later snapshot
+        table = catalog.load_for_reading(spec.name)  # before the changes: a later fold moves them into a later snapshot
         folded = Folded.newest(history_of(table.metadata)) if spec.key else Folded()
         for suffix, view in self._views.items():
             where = folded.unfolded if suffix == CHANGES else ""
-            view.follow(connection, table if not suffix else catalog.look(spec.name + suffix), where)
+            view.follow(connection, table if not suffix else catalog.load_for_reading(spec.name + suffix), where)
         named = {suffix: DUCKDB.name(view.name) for suffix, view in self._views.items()}
         changes, tombstones = named.get(CHANGES, ""), named.get(TOMBSTONES, "")
         return MergeQuery(spec, DUCKDB, changes, named[""], tombstones, folded, horizon(spec, now_us())).latest()

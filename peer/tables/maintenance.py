@@ -60,10 +60,10 @@ def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
         history = tables.history(layout.name)
         for tag in _left_behind(ledger, history):
             tables.untag(layout.name, tag)
-            _log.info("bootstrap_hold_let_go", table=layout.name, tag=tag)
+            _log.info("bootstrap_hold_released", table=layout.name, tag=tag)
         for tag in _of_ended_drills(ledger, history, now):
             tables.untag(layout.name, tag)
-            _log.info("drill_tag_let_go", table=layout.name, tag=tag)
+            _log.info("drill_tag_released", table=layout.name, tag=tag)
         if _small_files(history) >= _FILES_TO_COMPACT:
             try:
                 files = tables.compact(layout.name, _FILES_TO_COMPACT // 2)

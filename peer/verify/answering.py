@@ -41,7 +41,7 @@ _NICE = 10
 _TRIES = 3
 
 
-class Answering:
+class ComparisonServer:
     """Answers questions about one cluster's tables. One thread uses it.
 
     Args:
@@ -157,7 +157,7 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
 
     threading.Thread(target=take, name="questions", daemon=True).start()
     ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
-    answering = Answering(config, ledger, str(given["asker"]), Path(given["spill"]), given["tables"])
+    answering = ComparisonServer(config, ledger, str(given["asker"]), Path(given["spill"]), given["tables"])
     with contextlib.suppress(BrokenPipeError):
         while True:
             for answer in answering.answers(asked.get()):

@@ -63,7 +63,7 @@ class Suspects:
         self._db.close()
         self._folder.cleanup()
 
-    def look(self, left: Iterable[pa.RecordBatch], right: Iterable[pa.RecordBatch]) -> None:
+    def add_round(self, left: Iterable[pa.RecordBatch], right: Iterable[pa.RecordBatch]) -> None:
         """Take one round: rows of both sides, as ``Reading.keys`` gives them. Sets ``count`` and ``settled``."""
         self._db.execute("drop table if exists earlier")
         has_earlier = self.count > 0

@@ -28,11 +28,11 @@ from replication.ledger.sending import Attempt, HeldTable, Sending
 from replication.ledger.successions import SuccessionRecords
 from replication.ledger.tables import TableRecords
 from replication.ledger.terms import Terms
-from replication.ledger.time import AheadClock, Grown, Time, WriterEntry, WriterRow
+from replication.ledger.time import Grown, SkewedClock, Time, WriterEntry, WriterRow
 
 __all__ = [
     "KEEP",
-    "AheadClock",
+    "SkewedClock",
     "Attempt",
     "Backlog",
     "BatchPart",

@@ -1,4 +1,4 @@
-"""Whether a ledger has to be read again: loops that look every second read nothing while nobody commits."""
+"""Whether a ledger has to be read again: loops that poll every second read nothing while nobody commits."""
 
 from __future__ import annotations
 

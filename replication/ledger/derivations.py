@@ -63,5 +63,5 @@ class Derivations(Protocol):
     def renew(self, table: UUID, version: str = "", *, anew: bool = True) -> None:
         """Store the hook's new ``version`` unless it is "". ``anew``: compare the whole source again."""
 
-    def trouble(self, table: UUID, error: str, at: int) -> None:
+    def note_error(self, table: UUID, error: str, at: int) -> None:
         """Store why the table is stuck; "" when it is not."""

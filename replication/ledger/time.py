@@ -32,7 +32,7 @@ class WriterRow:
 
 
 @dataclass(frozen=True, slots=True)
-class AheadClock:
+class SkewedClock:
     """An origin whose commit times are far ahead of the local clock: the newest one, and when it was seen."""
 
     origin: ClusterId
@@ -80,10 +80,10 @@ class Time(Protocol):
         A writer's clock stays above it, so that a row that was read can be overwritten.
         """
 
-    def note_ahead(self, clock: AheadClock) -> None:
+    def note_ahead(self, clock: SkewedClock) -> None:
         """Store the newest commit time per origin that is far ahead. Delete those at or below ``clock.at``."""
 
-    def ahead(self) -> list[AheadClock]:
+    def ahead(self) -> list[SkewedClock]:
         """The stored origins with commit times far ahead, by name; the clock may have passed some since."""
 
     def grown(self, after: int, seen: Mapping[FileId, int]) -> dict[FileId, Grown]:

@@ -21,7 +21,7 @@ from replication.link.tls import LinkTls, load
 from replication.permissions import refuse_exposed
 from replication.settings import TlsSection
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _log = log.get(__name__)
 _Value = TypeVar("_Value")
@@ -35,16 +35,16 @@ class _Reread(Generic[_Value]):
         self._read = read
         self._lock = threading.Lock()
         self._seen = self._stamps()
-        self._looked_s = time.monotonic()
+        self._polled_s = time.monotonic()
         self._value = read()
 
     def get(self) -> _Value:
         """The value; the files are looked at once a second at most."""
         with self._lock:
             now_s = time.monotonic()
-            if now_s < self._looked_s + _LOOK_S:
+            if now_s < self._polled_s + _POLL_S:
                 return self._value
-            self._looked_s = now_s
+            self._polled_s = now_s
             if (stamps := self._stamps()) != self._seen:
                 try:
                     self._value = self._read()

@@ -117,7 +117,7 @@ class Observer:
         rules = self._ledger.rules
         named = {rule.peer for rule in rules.all()}
         peers = [peer for peer in rules.peers() if peer.name in named or rules.ended(peer.cluster)]
-        known = self._reader.look(peers, failing, now_s)
+        known = self._reader.poll(peers, failing, now_s)
         views = []
         for peer in peers:
             reading = known[peer.name]

@@ -21,7 +21,7 @@ _log = log.get(__name__)
 class PeerReading:
     """A peer's public part as last read, None after a failure; when it was read (``read_s``), and its backoff.
 
-    ``tried`` is whether one ``look`` has let the peer be tried since its wait ended.
+    ``tried`` is whether one ``poll`` has let the peer be tried since its wait ended.
     """
 
     zookeepers: str
@@ -48,7 +48,7 @@ class PeerReader:
         self._under_way: dict[tuple[str, str], Future[Public]] = {}  # by name and address
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="peer-reader")
 
-    def look(self, peers: Sequence[Peer], failing: frozenset[str], now_s: float) -> dict[str, PeerReading]:
+    def poll(self, peers: Sequence[Peer], failing: frozenset[str], now_s: float) -> dict[str, PeerReading]:
         """Return the last reading of each peer, by name, and start readings that are due. Never waits.
 
         Args:
@@ -93,7 +93,7 @@ class PeerReader:
             return replace(known, public=None, read_s=now_s, backoff=known.backoff.failed(now_s, self._wait))
 
     def _due(self, known: PeerReading, now_s: float) -> PeerReading:
-        """Let the peer be tried during one ``look``; on the next one count a failure and wait longer."""
+        """Let the peer be tried during one ``poll``; on the next one count a failure and wait longer."""
         if known.backoff.failures and not known.tried:
             return replace(known, tried=True)
         return replace(known, backoff=known.backoff.failed(now_s, self._wait), tried=False)

@@ -50,18 +50,18 @@ class ArchivedRecords:
         """See Records."""
         if not self._objects.create(_name(number), content):
             return False
-        if number <= self._look():
+        if number <= self._archived_through():
             self._objects.remove(_name(number))
             return False
         return True
 
     def read(self, number: int) -> bytes | None:
         """See Records."""
-        through = self._look() if self._through is None else self._through
+        through = self._archived_through() if self._through is None else self._through
         if number > through:
             if (content := self._objects.read(_name(number))) is not None:
                 return content
-            if number > self._look():
+            if number > self._archived_through():
                 return None
         return self._packed(number)
 
@@ -73,7 +73,7 @@ class ArchivedRecords:
     def archive(self, through: int, state: str) -> None:
         """See Records."""
         assert through % ARCHIVED_TOGETHER == 0
-        begin = self._look()
+        begin = self._archived_through()
         for first in range(begin + 1, through + 1, ARCHIVED_TOGETHER):
             contents = [self.read(number) for number in range(first, first + ARCHIVED_TOGETHER)]
             lines = [content.decode() for content in contents if content is not None]
@@ -84,7 +84,7 @@ class ArchivedRecords:
         for number in range(max(1, begin - ARCHIVED_TOGETHER + 1), through + 1):
             self._objects.remove(_name(number))  # also those that an archiver left that died
 
-    def _look(self) -> int:
+    def _archived_through(self) -> int:
         """Through which number records are archived. An archiver that was slow may have written an older state."""
         if self._through is None:
             content = self._objects.read(_STATE)

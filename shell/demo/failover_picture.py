@@ -85,10 +85,10 @@ class FailoverWatch:
                 nodes[name] = self._node(name, status.replay_backlog_bytes, status.members.role)
                 if status.members.role == "ACTIVE" and status.peers:
                     (peer,) = {row.peer for row in status.peers}
-                    trouble = next((row.last_error for row in status.peers if row.state == "failing"), "")
-                    trouble = trouble or ("down" if peer in self._lost else "")
+                    failure = next((row.last_error for row in status.peers if row.state == "failing"), "")
+                    failure = failure or ("down" if peer in self._lost else "")
                     lag = max(row.lag_bytes for row in status.peers), max(row.lag_s for row in status.peers)
-                    routes[name, peer] = RouteLag(*lag, trouble)
+                    routes[name, peer] = RouteLag(*lag, failure)
         except ReplicationError:
             return None
         lags = routes.values()

@@ -152,9 +152,9 @@ class _Watch:
                     if source == name:
                         of_peer = [row for row in status.peers if row.peer == peer]
                         lag_bytes = max((row.lag_bytes for row in of_peer), default=0)
-                        trouble = next((row.last_error for row in of_peer if row.state == "failing"), "")
+                        failure = next((row.last_error for row in of_peer if row.state == "failing"), "")
                         routes[source, peer] = RouteLag(
-                            lag_bytes, max((row.lag_s for row in of_peer), default=0.0), trouble
+                            lag_bytes, max((row.lag_s for row in of_peer), default=0.0), failure
                         )
         except ReplicationError:
             return None

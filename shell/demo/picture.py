@@ -87,16 +87,16 @@ SHAPES = {shape.name: shape for shape in (RING, DIAMOND, MASTERS)}
 
 @dataclass(frozen=True, slots=True)
 class RouteLag:
-    """How far a route is behind; ``trouble`` is why nothing goes, or empty."""
+    """How far a route is behind; ``error`` is why nothing goes, or empty."""
 
     lag_bytes: int
     lag_s: float
-    trouble: str = ""
+    error: str = ""
 
     @property
     def is_caught_up(self) -> bool:
         """Whether nothing is behind but heartbeats, which go along every route about once a second."""
-        return not self.trouble and self.lag_bytes < _BEAT_BYTES and self.lag_s < _BEAT_S
+        return not self.error and self.lag_bytes < _BEAT_BYTES and self.lag_s < _BEAT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _box(canvas: _Canvas, at: Point, name: str, state: NodeState | None) -> None
 
 
 def _arrow(canvas: _Canvas, arrow: Arrow, lag: RouteLag | None) -> None:
-    style = "dim" if lag is None else "bold red" if lag.trouble else "green" if lag.is_caught_up else "yellow"
+    style = "dim" if lag is None else "bold red" if lag.error else "green" if lag.is_caught_up else "yellow"
     corners = arrow.corners
     paths = [_direction(one, two) for one, two in zip(corners, corners[1:], strict=False)]
     for (one, two), direction in zip(zip(corners, corners[1:], strict=False), paths, strict=True):
@@ -203,7 +203,7 @@ def _label(lag: RouteLag | None) -> Sequence[str]:
         return ()
     if lag.is_caught_up:
         return ("caught up",)
-    return ("✗ " if lag.trouble else "") + bytes_text(lag.lag_bytes), seconds_text(lag.lag_s)
+    return ("✗ " if lag.error else "") + bytes_text(lag.lag_bytes), seconds_text(lag.lag_s)
 
 
 def _direction(one: Point, two: Point) -> str:

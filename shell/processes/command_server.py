@@ -105,7 +105,7 @@ def _answer(client: socket.socket, run: Callable[[Sequence[str]], int]) -> int:
     client.settimeout(None)
     _become(asked, streams)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Thread(target=_heed, args=(client,), name="client", daemon=True).start()
+    threading.Thread(target=_serve_client, args=(client,), name="client", daemon=True).start()
     code = run(asked.words)
     with suppress(OSError, ValueError):
         sys.stdout.flush()
@@ -134,7 +134,7 @@ def _text(descriptor: int, buffering: int, encoding: str) -> TextIO:
     return open(descriptor, "w", buffering, encoding, "backslashreplace", closefd=False)
 
 
-def _heed(client: socket.socket) -> None:
+def _serve_client(client: socket.socket) -> None:
     """Interrupt the command when its client was, and end it when its client has ended."""
     with suppress(OSError):
         while client.recv(1):

@@ -20,7 +20,7 @@ from replication.config import Config
 from replication.errors import ReplicationError
 from replication.ledger.base import Ledger
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _STOP_S = 5.0
 _log = log.get(__name__)
 
@@ -38,11 +38,11 @@ def run_schedule(
     ledger: Ledger,
     stop: threading.Event,
     run: Callable[[DrillSchedule, threading.Event], None],
-    look_s: float = _LOOK_S,
+    poll_s: float = _POLL_S,
 ) -> None:
     """Begin drills when they are due, until ``stop``; ``run`` runs one."""
     tried, problem = 0, ""
-    while not stop.wait(look_s):
+    while not stop.wait(poll_s):
         try:
             schedule = DrillSchedule.load(config.drills_dir)
             now = time.time_ns() // 1000

@@ -106,7 +106,7 @@ def await_ready(
     launched: Sequence[Launched],
     timeout_s: float,
     roles: Sequence[str] = (),
-    tell: Callable[[str], None] = lambda trouble: None,
+    tell: Callable[[str], None] = lambda error: None,
 ) -> None:
     """Wait until every process of every cluster is ready, or those of ``roles``.
 

@@ -94,7 +94,7 @@ def serve(role: str, file: str, lifeline: int | None) -> int:
         if lifeline is not None:
             _die_with_parent()
             watch_lifeline(lifeline, stop)
-        threading.Thread(target=_insist, args=(stop,), name="stop-deadline", daemon=True).start()
+        threading.Thread(target=_exit_at_deadline, args=(stop,), name="stop-deadline", daemon=True).start()
         config = configuration.load(file)
         log.configure(
             config.log.level, config.log_dir / f"{role}.log", config.log.format, cluster=config.cluster.name, role=role
@@ -141,7 +141,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _insist(stop: threading.Event) -> None:
+def _exit_at_deadline(stop: threading.Event) -> None:
     stop.wait()
     time.sleep(STOP_GRACE_S)
     sys.stderr.write(f"still not stopped after {STOP_GRACE_S:.0f} s: killed\n")

@@ -101,7 +101,7 @@ def _worker(config: Config, stop: threading.Event, ready: Ready) -> None:
 
     with (
         _world(config) as (ledger, coordination),
-        _told_when_member(MemberKind.WORKERS, config, coordination, stop, ready),
+        _ready_when_member(MemberKind.WORKERS, config, coordination, stop, ready),
     ):
         Worker(config, ledger, coordination, stop).run()
 
@@ -111,7 +111,7 @@ def _receiver(config: Config, stop: threading.Event, ready: Ready) -> None:
 
     with (
         _world(config) as (ledger, coordination),
-        _told_when_member(MemberKind.RECEIVERS, config, coordination, stop, ready),
+        _ready_when_member(MemberKind.RECEIVERS, config, coordination, stop, ready),
     ):
         Receiver(config, ledger, coordination, stop).run()
 
@@ -216,7 +216,7 @@ def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
 
 
 @contextmanager
-def _told_when_member(
+def _ready_when_member(
     kind: MemberKind, config: Config, coordination: Coordination, stop: threading.Event, ready: Ready
 ) -> Iterator[None]:
     """Call ``ready`` once this process is the host's member of ``kind``, from a thread that ends with the context.

@@ -24,7 +24,7 @@ from typing import Any
 
 from replication.coordination.embedded import command_line, dying_with_parent, find_jars
 from replication.errors import CoordinationError
-from replication.tables.spark.jars import heed_any_path, java_home_check
+from replication.tables.spark.jars import allow_any_path, java_home_check
 
 _HOST = "127.0.0.1"
 _HEAP_MB = 128
@@ -151,7 +151,7 @@ class SparkCluster:
         environment |= {"JAVA_HOME": java_home_check(), "SPARK_LOCAL_IP": _HOST}
         environment |= {"SPARK_LOCAL_DIRS": str(self.folder / "local")}
         environment |= {"SPARK_SCALA_VERSION": "2.13"}  # else a worker looks for Spark's build
-        heed_any_path(environment)
+        allow_any_path(environment)
         with self.log(daemon).open("ab") as log:
             daemon.process = subprocess.Popen(
                 command,

@@ -181,7 +181,7 @@ class Supervisor:
         roles: in the order in which they start.
         say: called with every event.
         later: roles that start once their condition is true; ``ready`` does not wait for them.
-        look_s: the interval at which those conditions are checked.
+        check_interval_s: the interval at which those conditions are checked.
         load: called with each role before it starts, ahead for as long as ZooKeeper starts.
         first_backoff_s: the wait before a process that ended is first started again.
     """
@@ -194,13 +194,13 @@ class Supervisor:
         say: Callable[[RoleEvent], None],
         later: Mapping[str, Callable[[], bool]] | None = None,
         *,
-        look_s: float = 3.0,
+        check_interval_s: float = 3.0,
         first_backoff_s: float = _BACKOFF_FIRST_S,
         load: Callable[[str], None] = lambda role: None,
     ) -> None:
         self._load = load
         self._loaded: set[str] = {"zookeeper"}
-        self._look_s = look_s
+        self._check_interval_s = check_interval_s
         self._config = config
         self._later = later or {}
         self._roles = [RoleSupervisor(role, config, file, first_backoff_s) for role in roles]
@@ -210,7 +210,7 @@ class Supervisor:
         """Start all, keep them running until ``stop``, then stop all. No process is left when it returns or raises."""
         waiting = [role for role in self._roles if role.role not in self._later]
         dormant = [role for role in self._roles if role.role in self._later]
-        looked = 0.0
+        checked_s = 0.0
         running: list[RoleSupervisor] = []
         announced = False
         try:
@@ -230,8 +230,8 @@ class Supervisor:
                     announced = True
                     with suppress(OSError):
                         ready()
-                if announced and dormant and time.monotonic() - looked > self._look_s:
-                    looked = time.monotonic()
+                if announced and dormant and time.monotonic() - checked_s > self._check_interval_s:
+                    checked_s = time.monotonic()
                     woken = [role for role in dormant if self._later[role.role]()]
                     dormant = [role for role in dormant if role not in woken]
                     waiting += woken
@@ -249,7 +249,7 @@ class Supervisor:
 
     @staticmethod
     def _pause_s(running: Sequence[RoleSupervisor], waiting: Sequence[RoleSupervisor], poll_s: float) -> float:
-        """The time until the next look: longer when nothing but the end of a process is awaited."""
+        """The time until the next poll: longer when nothing but the end of a process is awaited."""
         if not running:
             return 0.0
         is_settled = not waiting and all(role.is_settled for role in running)

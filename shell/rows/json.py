@@ -32,7 +32,7 @@ _TOO_FINE = re.compile(r"[.,]\d{6}\d*[1-9]")
 _SHOWN_CHARACTERS = 60
 
 
-class _Misfit(ValueError):
+class _Mismatch(ValueError):
     """A value that is not of its column's type, with the reason."""
 
 
@@ -115,7 +115,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         row += 1
         try:
             found, at = decoder.raw_decode(text, at)
-        except _Misfit as error:
+        except _Mismatch as error:
             raise FormatError(f"row {row}: {error}", "Name it once") from None
         except (ValueError, RecursionError) as error:  # JSON's own, a number of 4,300 digits, brackets without end
             raise FormatError(f"row {row} is not JSON: {error}", "Write one JSON object per line") from None
@@ -134,7 +134,7 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _Misfit(f"{next(n for n in names if names.count(n) > 1)!r} is named twice")
+        raise _Mismatch(f"{next(n for n in names if names.count(n) > 1)!r} is named twice")
     return made
 
 
@@ -145,7 +145,7 @@ def _column(values: list[Any], name: str, kind: pa.DataType | None, first: int) 
     for at, value in enumerate(values):
         try:
             made.append(_value(value, kind))
-        except (ValueError, OverflowError, FormatError) as error:  # _Misfit, or a date or number that is too large
+        except (ValueError, OverflowError, FormatError) as error:  # _Mismatch, or a date or number that is too large
             why = error.what if isinstance(error, FormatError) else str(error)
             raise _refused(first + at, name, kind, why) from None
     try:
@@ -180,7 +180,7 @@ def _value(value: Any, kind: pa.DataType) -> Any:
         return _of_text(value, kind)
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return _of_number(value, kind)
-    raise _Misfit(f"{_shown(value)} does not fit")
+    raise _Mismatch(f"{_shown(value)} does not fit")
 
 
 def _pairs(value: list[Any] | Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
@@ -190,13 +190,13 @@ def _pairs(value: list[Any] | Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
         elif isinstance(item, list | tuple) and len(item) == 2:
             yield item[0], item[1]
         else:
-            raise _Misfit(f"{_shown(item)} is not a pair of key and value")
+            raise _Mismatch(f"{_shown(item)} is not a pair of key and value")
 
 
 def _struct(value: Mapping[str, Any], kind: pa.StructType) -> dict[str, Any]:
     fields = {field.name: field.type for field in kind}
     if odd := [name for name in value if name not in fields]:
-        raise _Misfit(f"it has no field {odd[0]!r}")
+        raise _Mismatch(f"it has no field {odd[0]!r}")
     return {name: _value(value.get(name), inner) for name, inner in fields.items()}
 
 
@@ -217,7 +217,7 @@ def _of_text(text: str, kind: pa.DataType) -> Any:
             return _NOT_FINITE[text.lower()]
     except (ValueError, InvalidOperation):
         pass
-    raise _Misfit(f"{_shown(text)} does not fit")
+    raise _Mismatch(f"{_shown(text)} does not fit")
 
 
 def _moment(moment: datetime, *, zoned: bool) -> datetime:
@@ -231,7 +231,7 @@ def _of_number(number: int | float | Decimal, kind: pa.DataType) -> Any:
     t = pa.types
     if t.is_floating(kind) and (isinstance(number, float) or isfinite(float(number))):
         if t.is_float32(kind) and FLOAT32_END <= abs(float(number)) < inf:
-            raise _Misfit(f"{_shown(number)} is larger than it can hold")
+            raise _Mismatch(f"{_shown(number)} is larger than it can hold")
         return float(number)
     if t.is_decimal(kind) and not isinstance(number, float):
         return Decimal(number)
@@ -239,7 +239,7 @@ def _of_number(number: int | float | Decimal, kind: pa.DataType) -> Any:
         return number
     if t.is_date(kind) and isinstance(number, int):
         return date(1970, 1, 1) + timedelta(number)
-    raise _Misfit(f"{_shown(number)} does not fit")
+    raise _Mismatch(f"{_shown(number)} does not fit")
 
 
 def _shown(value: Any) -> str:

@@ -142,8 +142,8 @@ def _show_replay(printer: Printer, found: ClusterStatus) -> None:
         printer.line(f"Spark: {found.replay.spark}")
     if found.replay is not None and found.replay.spark_ui:
         printer.line(f"Spark's UI: {found.replay.spark_ui}")
-    if found.replay_backlog_bytes and (trouble := found.members.without_replay()):
-        printer.note(trouble)
+    if found.replay_backlog_bytes and (warning := found.members.without_replay()):
+        printer.note(warning)
 
 
 def work_text(report: ReplayReport) -> str:

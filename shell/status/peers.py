@@ -96,8 +96,8 @@ def show_forecasts(printer: Printer, peer_forecasts: Sequence[PeerForecast], dis
             printer.line(
                 f"for {peer.peer}, {peer.stored_files} files ({bytes_text(peer.stored_bytes)}) are in the store"
             )
-        if peer.trouble:
-            printer.note(f"files for {peer.peer} cannot be moved to the store or back: {peer.trouble}")
+        if peer.spill_error:
+            printer.note(f"files for {peer.peer} cannot be moved to the store or back: {peer.spill_error}")
         if not peer.local_files:
             continue
         size = f"{bytes_text(peer.local_bytes)} of {bytes_text(peer.budget)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replication.core.ids import ClusterId
-from replication.ledger.base import AheadClock, FileKind, Ledger
+from replication.ledger.base import FileKind, Ledger, SkewedClock
 from tests.contract.ledger_stores import EAST, HEADER, NORTH, Route, Stores, applied, claims, stream, table, wal
 
 FLIGHTS = table()
@@ -57,13 +57,13 @@ def test_closed_time_without_writers_follows_the_newest_commit_time_seen(ledger:
 
 def test_clocks_far_ahead_are_kept_until_time_has_caught_up(stores: Stores) -> None:
     note = stores.ledger.time.note_ahead
-    note(AheadClock(EAST, 500, 100))
-    note(AheadClock(NORTH, 400, 110))
-    note(AheadClock(EAST, 450, 120))
-    assert stores.another().time.ahead() == [AheadClock(EAST, 500, 100), AheadClock(NORTH, 400, 110)]
-    note(AheadClock(NORTH, 900, 450))
-    assert stores.ledger.time.ahead() == [AheadClock(EAST, 500, 100), AheadClock(NORTH, 900, 450)]
-    note(AheadClock(EAST, 950, 700))
-    assert stores.ledger.time.ahead() == [AheadClock(EAST, 950, 700), AheadClock(NORTH, 900, 450)]
-    note(AheadClock(EAST, 1200, 1000))
-    assert stores.ledger.time.ahead() == [AheadClock(EAST, 1200, 1000)]
+    note(SkewedClock(EAST, 500, 100))
+    note(SkewedClock(NORTH, 400, 110))
+    note(SkewedClock(EAST, 450, 120))
+    assert stores.another().time.ahead() == [SkewedClock(EAST, 500, 100), SkewedClock(NORTH, 400, 110)]
+    note(SkewedClock(NORTH, 900, 450))
+    assert stores.ledger.time.ahead() == [SkewedClock(EAST, 500, 100), SkewedClock(NORTH, 900, 450)]
+    note(SkewedClock(EAST, 950, 700))
+    assert stores.ledger.time.ahead() == [SkewedClock(EAST, 950, 700), SkewedClock(NORTH, 900, 450)]
+    note(SkewedClock(EAST, 1200, 1000))
+    assert stores.ledger.time.ahead() == [SkewedClock(EAST, 1200, 1000)]

@@ -29,7 +29,7 @@ BOTH = AUTHORITY.ca + OTHER.ca
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     """East has a grant at west; west looks at its files at each call."""
-    monkeypatch.setattr(tls_files, "_LOOK_S", 0.0)
+    monkeypatch.setattr(tls_files, "_POLL_S", 0.0)
     monkeypatch.setattr(receiver_module, "_ANNOUNCE_S", 0.1)
     of_other_users(monkeypatch)
     (tmp_path / "deny").write_text("# none\n")
@@ -91,7 +91,7 @@ def test_certificates_and_the_authority_are_replaced_without_a_restart(pair: Pai
 def test_a_list_of_denied_certificates_that_cannot_be_read_is_refused_and_later_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_files, "_LOOK_S", 0.0)
+    monkeypatch.setattr(tls_files, "_POLL_S", 0.0)
     file = tmp_path / "deny"
     file.write_text("ab" * 32 + "\nno fingerprint\n")
     with pytest.raises(ConfigError, match="line 2"):

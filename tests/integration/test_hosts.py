@@ -91,12 +91,12 @@ class Hosted:
 
     def knows(self) -> bool:
         """Look at the hosts, and see whether w2 gives its files."""
-        self.watch.look()
+        self.watch.poll()
         return "w2" in self.watch.hosts().addresses
 
     def applied(self, count: int, of: str = "ops.flights") -> bool:
         """Look at the hosts, do a round, and see whether a table has so many rows."""
-        self.watch.look()
+        self.watch.poll()
         self.replayer.round()
         spec = self.spec if of == self.spec.name else self.other
         if not self.tables.exists(spec.name):

@@ -111,7 +111,7 @@ def test_the_open_landing_files_of_one_peer_are_few_and_nothing_of_them_is_lost(
 def test_who_has_most_of_what_waits_for_replay_is_refused_before_the_others(
     both: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space, "_LOOK_S", 0)  # at each message
+    monkeypatch.setattr(space, "_POLL_S", 0)  # at each message
     monkeypatch.setattr(space, "_PAUSE", 0)
     east, north = both(receiver={"landing_bytes_max": 8000})
     with east.west.receiver() as receiver:

@@ -13,7 +13,7 @@ from peer.frames.check import check_file
 from peer.frames.quarantine import Quarantine
 from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer
-from peer.status.collect import TableHere, collect
+from peer.status.collect import LocalTable, collect
 from peer.status.members import Members
 from peer.tables.read import read
 from replication import config as configuration
@@ -90,7 +90,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 def test_a_quarantined_frame_shows_in_status_until_it_is_given_up(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def told() -> tuple[TableHere, str]:
+    def told() -> tuple[LocalTable, str]:
         status = collect(world.config, world.ledger, Members())
         show_status(Printer(as_json=False), status)
         return status.tables[0], "".join(capsys.readouterr())

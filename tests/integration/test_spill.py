@@ -308,11 +308,11 @@ def test_status_says_why_files_stay_until_the_store_takes_them(tmp_path: Path, m
         world = World(tmp_path, stack)
         wal = world.closed(world.spec, 0)
         world.run()
-        wait_until(lambda: world.status().peer_forecasts[0].trouble, timeout_s=20, what="the store's failure")
-        assert "the store at" in world.status().peer_forecasts[0].trouble
+        wait_until(lambda: world.status().peer_forecasts[0].spill_error, timeout_s=20, what="the store's failure")
+        assert "the store at" in world.status().peer_forecasts[0].spill_error
         (tmp_path / "store").unlink()
         wait_until(
-            lambda: world.stored(wal) and not world.status().peer_forecasts[0].trouble,
+            lambda: world.stored(wal) and not world.status().peer_forecasts[0].spill_error,
             timeout_s=20,
             what="the store to work",
         )

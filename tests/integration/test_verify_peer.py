@@ -15,7 +15,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from peer.client.cluster import Cluster
-from peer.client.comparison import Asked, compare_sides, other_side, own_side, peer_side, shared_tables
+from peer.client.comparison import ComparedCluster, compare_sides, other_side, own_side, peer_side, shared_tables
 from peer.verify.conversation import Conversations
 from peer.verify.verdict import Verdict
 from replication.core.definition.define import typed_table
@@ -68,7 +68,7 @@ class Pair:
         table.append(pa.Table.from_pylist([{f.name: row.get(f.name) for f in schema} for row in rows], schema=schema))
 
     @contextmanager
-    def sides(self) -> Iterator[tuple[Asked, Asked]]:
+    def sides(self) -> Iterator[tuple[ComparedCluster, ComparedCluster]]:
         with other_side(self.cluster, "west", receiver=self.address) as there, own_side(self.cluster, "west") as here:
             yield here, there
 

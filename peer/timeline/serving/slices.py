@@ -10,23 +10,23 @@ from peer.timeline.serving.parameters import AsciiJson, Served, SlicesAsked
 from replication.core.timeline.view import FileSlice
 
 router = APIRouter(prefix="/v1/slices")
-Asked = Annotated[SlicesAsked, Depends()]
+ComparedCluster = Annotated[SlicesAsked, Depends()]
 
 
 @router.get("/latest", response_model=models.Slices)
-def latest(views: Served, asked: Asked) -> Any:
+def latest(views: Served, asked: ComparedCluster) -> Any:
     """The newest slice of each file of a partition."""
     return _page(asked, views.latest(asked.dataset, asked.partition, asked.file))
 
 
 @router.get("/as-of", response_model=models.Slices)
-def as_of(views: Served, asked: Asked, time: Annotated[int, Query(description="an instant")]) -> Any:
+def as_of(views: Served, asked: ComparedCluster, time: Annotated[int, Query(description="an instant")]) -> Any:
     """The slices that a reader as of an instant sees."""
     return _page(asked, views.as_of(asked.dataset, asked.partition, time, asked.file))
 
 
 @router.get("/all", response_model=models.Slices)
-def every(views: Served, asked: Asked) -> Any:
+def every(views: Served, asked: ComparedCluster) -> Any:
     """Every slice that exists, each file's oldest first, those of pending folds too."""
     return _page(asked, views.all(asked.dataset, asked.partition, asked.file))
 

@@ -13,7 +13,7 @@ from replication.core.definition.schema import DEFAULT_GROUP, DELETE, DELETE_AT,
 from replication.core.rows.batch import FRAME_ROWS_MAX, LogBatch
 from replication.core.rows.columns import NO_FIT, convert, from_values
 from replication.core.rows.constant import constant
-from replication.core.rows.exact import check_exact, misfit_of
+from replication.core.rows.exact import check_exact, mismatch_of
 from replication.core.rows.input import row_pieces
 from replication.core.rows.years import check_years
 from replication.errors import NullKeyError, SchemaError
@@ -103,7 +103,7 @@ def _from_rows(rows: Sequence[Mapping[str, Any]], spec: TableSpec, group: str) -
 def _given_columns(version: SchemaVersion) -> tuple[list[str], pa.StructType, list[str]]:
     """Return a version's columns except ``_op`` and ``_ts``: names, one struct, and those that need ``check_exact``."""
     fields = [pa.field(field.name, field.type) for field in version.arrow if field.name not in (OP, TS)]
-    return [f.name for f in fields], pa.struct(fields), [f.name for f in fields if misfit_of(f.type) is not None]
+    return [f.name for f in fields], pa.struct(fields), [f.name for f in fields if mismatch_of(f.type) is not None]
 
 
 def deletes(keys: pa.Table | Sequence[Mapping[str, Any]], spec: TableSpec) -> list[LogBatch]:

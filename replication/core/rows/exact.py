@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from replication.errors import SchemaError
 
-Misfit = Callable[[Any], str | None]
+Mismatch = Callable[[Any], str | None]
 FLOAT32_END = float.fromhex("0x1.ffffffp127")  # from here on a 32-bit float rounds to infinity
 _NAT = "is pandas' NaT, which means no time: give None"
 
@@ -23,16 +23,16 @@ def check_exact(values: Iterable[Any], wanted: pa.DataType, column: str, *, time
     Values that Arrow itself refuses are not checked. Rounding a Python float to a 32-bit column is allowed. ``times``
     checks only dates and timestamps, for values whose type ``wanted`` Arrow has inferred.
     """
-    misfit = misfit_of(wanted, times)
-    if misfit is None:
+    mismatch = mismatch_of(wanted, times)
+    if mismatch is None:
         return
     for value in values:
-        if value is not None and (why := misfit(value)):
+        if value is not None and (why := mismatch(value)):
             raise SchemaError(f"column {column!r} holds {wanted}: {value!r} {why}")
 
 
 @lru_cache(maxsize=1024)
-def misfit_of(wanted: pa.DataType, times: bool = False) -> Misfit | None:
+def mismatch_of(wanted: pa.DataType, times: bool = False) -> Mismatch | None:
     """Return a check that gives the reason when Arrow would silently change a value; None when no check is needed."""
     t = pa.types
     if t.is_integer(wanted):
@@ -44,11 +44,11 @@ def misfit_of(wanted: pa.DataType, times: bool = False) -> Misfit | None:
     if t.is_timestamp(wanted):
         return _time(wanted)
     if t.is_map(wanted):
-        return _map(misfit_of(wanted.key_type, times), misfit_of(wanted.item_type, times))
+        return _map(mismatch_of(wanted.key_type, times), mismatch_of(wanted.item_type, times))
     if t.is_list(wanted):
-        return _list(misfit_of(wanted.value_type, times))
+        return _list(mismatch_of(wanted.value_type, times))
     if t.is_struct(wanted):
-        return _struct({field.name: misfit_of(field.type, times) for field in wanted})
+        return _struct({field.name: mismatch_of(field.type, times) for field in wanted})
     return None
 
 
@@ -68,11 +68,11 @@ def _date(value: Any) -> str | None:
     return _fraction(value, "date")
 
 
-def _time(wanted: pa.TimestampType) -> Misfit:
+def _time(wanted: pa.TimestampType) -> Mismatch:
     """Return the check of times. Arrow reads NumPy times in arrays as ``wanted.unit``, whatever their unit is."""
     unit = f"datetime64[{wanted.unit}]"
 
-    def misfit(value: Any) -> str | None:
+    def mismatch(value: Any) -> str | None:
         found = str(getattr(value, "dtype", ""))
         if isinstance(value, datetime):
             if value != value:
@@ -90,7 +90,7 @@ def _time(wanted: pa.TimestampType) -> Misfit:
             return "has no time zone, and the column needs one"
         return "is finer than a microsecond" if getattr(value, "nanosecond", 0) else None
 
-    return misfit
+    return mismatch
 
 
 def _fraction(value: Any, what: str) -> str | None:
@@ -100,19 +100,19 @@ def _fraction(value: Any, what: str) -> str | None:
     return None
 
 
-def _list(element: Misfit | None) -> Misfit:
-    def misfit(value: Any) -> str | None:
+def _list(element: Mismatch | None) -> Mismatch:
+    def mismatch(value: Any) -> str | None:
         if isinstance(value, str | bytes | Mapping):
             return "is not a list"
         if hasattr(value, "mask") and hasattr(value, "filled"):
             return "is masked, and Arrow ignores the mask: give a list with None"
         return _first(element, value)
 
-    return misfit
+    return mismatch
 
 
-def _map(key: Misfit | None, item: Misfit | None) -> Misfit:
-    def misfit(value: Any) -> str | None:
+def _map(key: Mismatch | None, item: Mismatch | None) -> Mismatch:
+    def mismatch(value: Any) -> str | None:
         if isinstance(value, Mapping):
             return _no_dict(value) or _first(key, value.keys()) or _first(item, value.values())
         pairs = list(value) if isinstance(value, Iterable) else []
@@ -120,14 +120,14 @@ def _map(key: Misfit | None, item: Misfit | None) -> Misfit:
             return "is not a map: give a dict, or pairs"
         return _first(key, (pair[0] for pair in pairs)) or _first(item, (pair[1] for pair in pairs))
 
-    return misfit
+    return mismatch
 
 
-def _struct(fields: Mapping[str, Misfit | None]) -> Misfit:
+def _struct(fields: Mapping[str, Mismatch | None]) -> Mismatch:
     """Return the check of structs: dicts, tuples, whose fields Arrow takes by position, and lists of pairs."""
     names = tuple(fields)
 
-    def misfit(value: Any) -> str | None:
+    def mismatch(value: Any) -> str | None:
         pairs: Iterable[tuple[str, Any]]
         if isinstance(value, Mapping):
             if why := _no_dict(value):
@@ -148,14 +148,14 @@ def _struct(fields: Mapping[str, Misfit | None]) -> Misfit:
                 return why
         return None
 
-    return misfit
+    return mismatch
 
 
 def _no_dict(value: Any) -> str | None:
     return None if isinstance(value, dict | pa.Scalar) else "is not a dict"
 
 
-def _first(misfit: Misfit | None, values: Any) -> str | None:
-    if misfit is None or not isinstance(values, Iterable):
+def _first(mismatch: Mismatch | None, values: Any) -> str | None:
+    if mismatch is None or not isinstance(values, Iterable):
         return None
-    return next((why for value in values if value is not None and (why := misfit(value))), None)
+    return next((why for value in values if value is not None and (why := mismatch(value))), None)

@@ -170,7 +170,7 @@ class IcebergCatalog:
 
     def _owner(self, name: str) -> UUID | None:
         """Return the uuid of the walship table that an Iceberg table belongs to."""
-        owner = self.look(name).metadata.properties.get(OWNER)
+        owner = self.load_for_reading(name).metadata.properties.get(OWNER)
         return None if owner is None else UUID(owner)
 
     def _rename_dropped(self, spec: TableSpec, was_dropped: Callable[[UUID], bool]) -> None:
@@ -218,7 +218,7 @@ class IcebergCatalog:
     def exists(self, name: str) -> bool:
         """See ``base.Catalog``."""
         try:
-            self.look(name)
+            self.load_for_reading(name)
         except UnknownTableError:
             return False
         return True
@@ -237,7 +237,7 @@ class IcebergCatalog:
 
     def history(self, name: str) -> History:
         """See ``base.Catalog``."""
-        return history_of(self.look(name).metadata)
+        return history_of(self.load_for_reading(name).metadata)
 
     def attach(
         self,
@@ -251,12 +251,12 @@ class IcebergCatalog:
     ) -> None:
         """See ``base.Catalog``."""
         confine(connection, self.warehouse)
-        table = self.look(name)
+        table = self.load_for_reading(name)
         attach(connection, view, shown(table, columns), _planned(table, where, snapshot))
 
     def may_have(self, name: str, where: str) -> bool:
         """See ``base.Catalog``."""
-        return bool(_planned(self.look(name), where))
+        return bool(_planned(self.load_for_reading(name), where))
 
     def near(self, name: str) -> str:
         """See ``base.Catalog``."""
@@ -293,7 +293,7 @@ class IcebergCatalog:
         """Load a table to commit to. Raises UnknownTableError when it does not exist."""
         return _loaded(name, self._catalog.load_table)
 
-    def look(self, name: str) -> Table:
+    def load_for_reading(self, name: str) -> Table:
         """Load a table to read only. Raises UnknownTableError when it does not exist."""
         return _loaded(name, self._catalog.load_table if self._lookup is None else self._lookup.load)
 

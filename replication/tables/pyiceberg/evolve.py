@@ -170,7 +170,7 @@ class _Changes:
                 self.renames[known] = name
             if _is_narrower(schema.find_type(number), layout.schema.field(name).type, layout.name, name):
                 self.widens[known] = name
-        self._check_strangers(schema)
+        self._check_foreign_columns(schema)
         present = set(self._names.values())
         for name in layout.schema.names:
             if name not in layout.column_uuids and name not in present:
@@ -219,15 +219,15 @@ class _Changes:
         if self.adds:
             note_columns(transaction, self._layout)
 
-    def _check_strangers(self, schema: Schema) -> None:
+    def _check_foreign_columns(self, schema: Schema) -> None:
         """Raise SchemaError when a needed name belongs to a field that another program added."""
         system = set(self._layout.schema.names) - set(self._layout.column_uuids)
         ours = set(self._ids.values())
-        strangers = {f.name.lower(): f.name for f in schema.fields if f.field_id not in ours and f.name not in system}
+        foreign = {f.name.lower(): f.name for f in schema.fields if f.field_id not in ours and f.name not in system}
         for name in (*self.adds, *self.renames.values()):
-            if name.lower() in strangers:
+            if name.lower() in foreign:
                 raise SchemaError(
-                    f"the Iceberg table {self._layout.name} has a column {strangers[name.lower()]} of another program,"
+                    f"the Iceberg table {self._layout.name} has a column {foreign[name.lower()]} of another program,"
                     f" so no column can be added or renamed as {name}",
                     f"Rename the other program's column (ALTER TABLE … RENAME COLUMN), or this one: walship altertable"
                     f" TABLE --rename {name} NAME; then replay goes on by itself",

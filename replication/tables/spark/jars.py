@@ -54,7 +54,7 @@ class Jar:
         return f"{self.group}_{self.file_name}"
 
 
-def heed_any_path(environment: MutableMapping[str, str]) -> None:
+def allow_any_path(environment: MutableMapping[str, str]) -> None:
     """Change the C locale to C.UTF-8 for Java processes, which otherwise cannot open non-ASCII paths."""
     if environment.get("LC_ALL") in ("C", "POSIX"):
         environment["LC_ALL"] = "C.UTF-8"

@@ -22,9 +22,9 @@ from replication.tables.catalog.catalog import CATALOG, CatalogProperties
 from replication.tables.spark.application import Application
 from replication.tables.spark.jars import (
     POSTGRESQL,
+    allow_any_path,
     checked_jars,
     ensure_jars,
-    heed_any_path,
     java_home_check,
     pinned_jars,
 )
@@ -241,7 +241,7 @@ def _set_environment(environment: MutableMapping[str, str], master: str, java_ho
     environment["JAVA_HOME"] = java_home
     if _is_here(master):
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark resolves the host's name
-    heed_any_path(environment)
+    allow_any_path(environment)
 
 
 def _started(settings: Mapping[str, str]) -> SparkSession:

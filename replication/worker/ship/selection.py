@@ -45,7 +45,7 @@ class FrameFilter:
         return replace(self, rules=kept)
 
     @property
-    def trouble(self) -> str:
+    def error(self) -> str:
         """Why a table is withheld; empty when none is."""
         return next(iter(self.withheld.values()), "")
 

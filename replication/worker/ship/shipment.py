@@ -356,7 +356,7 @@ class Shipment:
                 self._peer,
                 spans,
                 commit=commit,
-                error=error or self.selection.trouble,
+                error=error or self.selection.error,
                 generation=self.selection.generation,
                 losses=self._losses.get(file, 0),
                 withheld=withheld,

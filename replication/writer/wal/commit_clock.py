@@ -13,7 +13,7 @@ from collections.abc import Callable
 from replication import log
 from replication.core.clock import Clock, is_far_ahead
 from replication.errors import CoordinationError
-from replication.ledger.base import AheadClock, Ledger
+from replication.ledger.base import Ledger, SkewedClock
 from replication.retries import next_ask_s
 
 SEEN_EVERY_S = 0.02  # less than it takes a landed row to become visible
@@ -86,6 +86,6 @@ class CommitClock:
     def _alarm(self, now: int) -> None:
         _log.error("clock_far_ahead", host=self._host, ahead_s=(self._clock.last - now) / 1e6)
         try:
-            self._ledger.time.note_ahead(AheadClock(self._ledger.cluster, self._clock.last, now))
+            self._ledger.time.note_ahead(SkewedClock(self._ledger.cluster, self._clock.last, now))
         except CoordinationError as error:
             _log.warning("clock_far_ahead_not_noted", host=self._host, error=str(error))

@@ -55,23 +55,23 @@ def peer(cluster: ClusterId) -> Peer:
     return Peer(cluster.name, f"{cluster.name}:2181/walship", cluster)
 
 
-def look_until(
-    look: Callable[[], dict[str, PeerReading]], seen: Callable[[dict[str, PeerReading]], bool]
+def poll_until(
+    poll: Callable[[], dict[str, PeerReading]], seen: Callable[[dict[str, PeerReading]], bool]
 ) -> dict[str, PeerReading]:
-    (known,) = wait_until(lambda: (known,) if seen(known := look()) else ())
+    (known,) = wait_until(lambda: (known,) if seen(known := poll()) else ())
     return cast("dict[str, PeerReading]", known)
 
 
 def test_a_peers_public_part_is_read_and_read_again_when_it_is_old(elsewhere: Elsewhere, reader: PeerReader) -> None:
     west = peer(WEST)
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ("w:1",))
-    look_until(lambda: reader.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
+    poll_until(lambda: reader.poll([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ("w:2",))
     for now_s in (1.0, 4.9):
-        assert reader.look([west], NOBODY, now_s)["west"].public == Public(WEST, "1", ("w:1",))
+        assert reader.poll([west], NOBODY, now_s)["west"].public == Public(WEST, "1", ("w:1",))
     assert len(elsewhere.readings) == 1
-    look_until(
-        lambda: reader.look([west], NOBODY, 5.0), lambda known: known["west"].public == Public(WEST, "1", ("w:2",))
+    poll_until(
+        lambda: reader.poll([west], NOBODY, 5.0), lambda known: known["west"].public == Public(WEST, "1", ("w:2",))
     )
 
 
@@ -81,10 +81,10 @@ def test_a_peer_that_hangs_holds_up_neither_the_caller_nor_another_peer(
     west, south = peer(WEST), peer(SOUTH)
     elsewhere.hanging[west.zookeepers] = threading.Event()
     elsewhere.answers[south.zookeepers] = Public(SOUTH, "1", ())
-    known = look_until(lambda: reader.look([west, south], NOBODY, 0.0), lambda known: known["south"].public is not None)
+    known = poll_until(lambda: reader.poll([west, south], NOBODY, 0.0), lambda known: known["south"].public is not None)
     assert known["west"].public is None
     for now_s in (10.0, 20.0, 30.0):
-        reader.look([west, south], NOBODY, now_s)
+        reader.poll([west, south], NOBODY, now_s)
     assert elsewhere.readings.count(west.zookeepers) == 1, "one reading at a time"
 
 
@@ -93,15 +93,15 @@ def test_a_peer_that_fails_is_left_alone_longer_each_time_and_forgiven_at_once(
 ) -> None:
     west, now_s, waits = peer(WEST), 0.0, []
     for failures in range(1, 6):
-        known = look_until(
-            lambda at=now_s: reader.look([west], NOBODY, at),  # type: ignore[misc]
+        known = poll_until(
+            lambda at=now_s: reader.poll([west], NOBODY, at),  # type: ignore[misc]
             lambda known, wanted=failures: known["west"].backoff.failures == wanted,  # type: ignore[misc]
         )
         waits.append(known["west"].backoff.until_s - now_s)
         now_s = known["west"].backoff.until_s
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0]
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ())
-    known = look_until(lambda: reader.look([west], NOBODY, now_s), lambda known: known["west"].public is not None)
+    known = poll_until(lambda: reader.poll([west], NOBODY, now_s), lambda known: known["west"].public is not None)
     assert known["west"].backoff.failures == 0
 
 
@@ -110,23 +110,23 @@ def test_a_peer_that_workers_cannot_ship_to_counts_as_failing_though_it_answers(
 ) -> None:
     west = peer(WEST)
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ())
-    look_until(lambda: reader.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
-    assert reader.look([west], frozenset({"west"}), 1.0)["west"].backoff.until_s == 2.0
-    assert reader.look([west], frozenset({"west"}), 1.5)["west"].backoff.until_s == 2.0
-    assert reader.look([west], frozenset({"west"}), 2.2)["west"].backoff.due(2.2), "it is tried again"
-    assert reader.look([west], frozenset({"west"}), 2.5)["west"].backoff.until_s == 4.5
-    assert reader.look([west], NOBODY, 2.7)["west"].backoff.failures == 0
+    poll_until(lambda: reader.poll([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
+    assert reader.poll([west], frozenset({"west"}), 1.0)["west"].backoff.until_s == 2.0
+    assert reader.poll([west], frozenset({"west"}), 1.5)["west"].backoff.until_s == 2.0
+    assert reader.poll([west], frozenset({"west"}), 2.2)["west"].backoff.due(2.2), "it is tried again"
+    assert reader.poll([west], frozenset({"west"}), 2.5)["west"].backoff.until_s == 4.5
+    assert reader.poll([west], NOBODY, 2.7)["west"].backoff.failures == 0
 
 
 def test_a_peer_that_moved_is_read_at_its_new_address_and_one_that_is_gone_is_forgotten(
     elsewhere: Elsewhere, reader: PeerReader
 ) -> None:
     west = peer(WEST)
-    look_until(lambda: reader.look([west], NOBODY, 0.0), lambda known: known["west"].backoff.failures == 1)
+    poll_until(lambda: reader.poll([west], NOBODY, 0.0), lambda known: known["west"].backoff.failures == 1)
     moved = Peer("west", "elsewhere:2181/walship", WEST)
     elsewhere.answers[moved.zookeepers] = Public(WEST, "1", ())
-    look_until(lambda: reader.look([moved], NOBODY, 0.0), lambda known: known["west"].public is not None)
-    assert reader.look([], NOBODY, 0.0) == {}
+    poll_until(lambda: reader.poll([moved], NOBODY, 0.0), lambda known: known["west"].public is not None)
+    assert reader.poll([], NOBODY, 0.0) == {}
 
 
 def test_what_a_peers_old_address_answers_late_is_not_what_the_new_one_says(
@@ -135,16 +135,16 @@ def test_what_a_peers_old_address_answers_late_is_not_what_the_new_one_says(
     west = peer(WEST)
     elsewhere.hanging[west.zookeepers] = threading.Event()
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ("old:1",))
-    reader.look([west], NOBODY, 0.0)
+    reader.poll([west], NOBODY, 0.0)
     moved = Peer("west", "elsewhere:2181/walship", WEST)
     elsewhere.hanging[moved.zookeepers] = threading.Event()
     elsewhere.answers[moved.zookeepers] = Public(WEST, "1", ("new:1",))
-    reader.look([moved], NOBODY, 0.1)
+    reader.poll([moved], NOBODY, 0.1)
     old = reader._under_way["west", west.zookeepers]
     elsewhere.hanging[west.zookeepers].set()
     assert old.result(10).receivers == ("old:1",)
-    assert reader.look([moved], NOBODY, 0.2)["west"].public is None
+    assert reader.poll([moved], NOBODY, 0.2)["west"].public is None
     elsewhere.hanging[moved.zookeepers].set()
-    known = look_until(lambda: reader.look([moved], NOBODY, 0.3), lambda known: known["west"].public is not None)
+    known = poll_until(lambda: reader.poll([moved], NOBODY, 0.3), lambda known: known["west"].public is not None)
     assert known["west"].public == elsewhere.answers[moved.zookeepers]
     assert list(reader._under_way) == []

@@ -83,7 +83,7 @@ class SqlDerivations:
         with self._store.write() as connection:
             connection.execute(schema.derivations.update().where(_d.table_uuid == str(table)).values(**values))
 
-    def trouble(self, table: UUID, error: str, at: int) -> None:
+    def note_error(self, table: UUID, error: str, at: int) -> None:
         """See ``Derivations``."""
         since = sa.case((_d.error_since == 0, at), else_=_d.error_since) if error else 0
         with self._store.write() as connection:

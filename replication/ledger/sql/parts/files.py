@@ -210,11 +210,11 @@ class SqlFileRecords:
 
     def lacking(self) -> list[FileView]:
         """See ``FileRecords``."""
-        return [known.lacked for known in self._look().values() if known.lacked is not None]
+        return [known.lacked for known in self._read_statuses().values() if known.lacked is not None]
 
-    def _look(self) -> Mapping[int, KnownStatuses]:
+    def _read_statuses(self) -> Mapping[int, KnownStatuses]:
         with self._statuses.lock, self._store.read() as connection:
-            return self._statuses.look(connection)
+            return self._statuses.read(connection)
 
     def retirable(self, host: str, policy: RetentionPolicy = KEEP) -> list[FileRow]:
         """See ``FileRecords``."""
@@ -226,7 +226,7 @@ class SqlFileRecords:
             with self._store.write() as connection:
                 for key in free:
                     advance(connection, key)
-        known = self._look()
+        known = self._read_statuses()
         spent = policy.peer_bytes_max is not None and _closed_bytes(known) > policy.peer_bytes_max
         rows = [
             (key, each.row)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated, accumulate
-from replication.ledger.base import AheadClock, FileKind, Grown, WriterEntry, WriterRow
+from replication.ledger.base import FileKind, Grown, SkewedClock, WriterEntry, WriterRow
 from replication.ledger.sql.queries.files import newest_commit
 from replication.ledger.sql.queries.freshness import (
     RouteSnapshot,
@@ -102,7 +102,7 @@ class SqlTime:
         with self._store.read() as connection:
             return newest_commit(connection)
 
-    def note_ahead(self, clock: AheadClock) -> None:
+    def note_ahead(self, clock: SkewedClock) -> None:
         """See ``Time``."""
         with self._store.write() as connection:
             insert = insert_into(connection, schema.clocks)
@@ -115,11 +115,11 @@ class SqlTime:
                 )
             )
 
-    def ahead(self) -> list[AheadClock]:
+    def ahead(self) -> list[SkewedClock]:
         """See ``Time``."""
         with self._store.read() as connection:
             rows = connection.execute(sa.select(schema.clocks).order_by(_k.origin)).all()
-        return [AheadClock(ClusterId.parse(row.origin), row.commit, row.at) for row in rows]
+        return [SkewedClock(ClusterId.parse(row.origin), row.commit, row.at) for row in rows]
 
     def grown(self, after: int, seen: Mapping[FileId, int]) -> dict[FileId, Grown]:
         """See ``Time``."""

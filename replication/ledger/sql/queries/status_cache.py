@@ -63,7 +63,7 @@ class StatusCache:
         self._files: dict[int, KnownStatuses] = {}
         self._rules = self._seen = -1
 
-    def look(self, connection: Connection) -> Mapping[int, KnownStatuses]:
+    def read(self, connection: Connection) -> Mapping[int, KnownStatuses]:
         """Every file by key."""
         rules = counter(connection, RULES)
         seen = int(connection.scalar(sa.select(sa.func.max(_touched.id))) or 0)
@@ -81,7 +81,7 @@ class StatusCache:
     def backlogs(self, connection: Connection) -> list[Backlog]:
         """See ``FileRecords.backlogs``."""
         lacking: dict[str, list[tuple[FileRow, bool]]] = {rule.peer: [] for rule in self._rules_cache.known(connection)}
-        for known in self.look(connection).values():
+        for known in self.read(connection).values():
             for peer in known.required_by_peer:
                 lacking.setdefault(peer, []).append((known.row, peer in known.pinned_for))
         return [_backlog(peer, lacking[peer]) for peer in sorted(lacking)]

@@ -104,7 +104,7 @@ def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
     writer = {"append_timeout_s": getattr(request, "param", 30.0), "lease_s": 2.0}
     made = Clusters({name: Site(tmp_path, name, writer=writer) for name in ("east", "west", "north")}, set())
 
-    class Asked(Contacts):
+    class ComparedCluster(Contacts):
         def reach(self, name: str, zookeepers: str, proof: Proof = NO_PROOF) -> ContactedPeer:
             if name in made.away:
                 raise PeerUnavailableError(f"nothing of {name} answers")
@@ -112,7 +112,7 @@ def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
             public, quorum = site.coordination.public(), Quorum.parse(zookeepers)
             return ContactedPeer(quorum, public, Description(site.cluster, "1", state.role.value, state.epoch))
 
-    monkeypatch.setattr(search, "Contacts", Asked)
+    monkeypatch.setattr(search, "Contacts", ComparedCluster)
     monkeypatch.setattr(search, "_listens", lambda _: True)
     with ExitStack() as stack:
         for name, site in made.sites.items():

@@ -43,7 +43,7 @@ from tests.contract.ledger_stores import (
 )
 
 
-class Asked:
+class ComparedCluster:
     """Contacts of a peer that lacks all it is asked for, or nothing for "", and counts the questions."""
 
     def __init__(self, there: Peer, lacking: str) -> None:
@@ -56,7 +56,7 @@ class Asked:
         return self.linked
 
     @contextmanager
-    def kept_link(self, found: Peer) -> Iterator[Asked]:
+    def kept_link(self, found: Peer) -> Iterator[ComparedCluster]:
         yield self
 
     def reached(
@@ -114,7 +114,7 @@ def test_a_timeout_names_the_peer_the_tables_and_the_cause() -> None:
     file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "w").file
     written = stream(spec, file)
     ledger.rules.enable(there.name, spec.uuid, [group.name for group in spec.groups], spec.name, 0)
-    waiting = Waiting(ledger, cast(Contacts, Asked(there, f"not arrived: table {spec.uuid}")))
+    waiting = Waiting(ledger, cast(Contacts, ComparedCluster(there, f"not arrived: table {spec.uuid}")))
     for paused, hint in ((False, "walship status shows what delays it"), (True, f"walship resume {there.name}")):
         ledger.rules.set_paused(there.name, paused, 0)
         with pytest.raises(WaitTimeoutError, match=f"not arrived: table {spec.name}[.]") as raised:
@@ -140,7 +140,7 @@ def test_a_wait_for_a_table_that_was_dropped_there_fails(until: str) -> None:
     ledger.rules.enable(there.name, FLIGHTS.uuid, ["default"], FLIGHTS.name, 0)
     file = own_wal(ledger, 1)
     write(ledger, file, 1, 2)
-    waiting = Waiting(ledger, cast(Contacts, Asked(there, f"{FLIGHTS.name} was dropped on {there.name}")))
+    waiting = Waiting(ledger, cast(Contacts, ComparedCluster(there, f"{FLIGHTS.name} was dropped on {there.name}")))
     began = time.monotonic()
     with pytest.raises(UnknownTableError, match=f"{FLIGHTS.name} was dropped on {there.name}"):
         waiting.wait(Position(WEST, {file: HEADER + FRAME}, {stream(FLIGHTS, file): 1}), there.name, until, 60)
@@ -153,7 +153,7 @@ def test_a_timeout_says_that_a_relay_dropped_the_table_or_no_route_leads_there()
     ledger.tables.create(spec)
     ledger.rules.define(relay, 0)
     position = Position(WEST, {}, {stream(spec, own_wal(ledger, 1)): 0})
-    waiting = Waiting(ledger, cast(Contacts, Asked(there, "sequence 0 comes by no open route")))
+    waiting = Waiting(ledger, cast(Contacts, ComparedCluster(there, "sequence 0 comes by no open route")))
     with pytest.raises(WaitTimeoutError) as raised:
         waiting.wait(position, there.name, "visible", 0.0)
     assert f"No open route brings it to {there.name}" in (raised.value.hint or "")
@@ -216,7 +216,7 @@ def test_the_own_ledger_answers_for_the_direct_route() -> None:
     write(ledger, file, 1, 2)
     end = HEADER + 2 * FRAME
     ledger.files.record([PeerProgress(file, there.name, Ranges.of((HEADER, end)), 0)])
-    asked = Asked(there, "not arrived")
+    asked = ComparedCluster(there, "not arrived")
     position = Position(WEST, {file: end}, {stream(FLIGHTS, file): 1})
     Waiting(ledger, cast(Contacts, asked)).wait(position, there.name, "durable", 0.0)
     assert asked.times == 0
@@ -246,7 +246,7 @@ def test_the_peer_answers_for_rows_that_the_direct_route_does_not_bring(case: st
         ledger.files.close(file, end)
         applied(ledger, FLIGHTS, {file: end})
         ledger.files.retire(file, 0)
-    asked = Asked(there, "" if case == "peer has it" else "not arrived")
+    asked = ComparedCluster(there, "" if case == "peer has it" else "not arrived")
     waiting = Waiting(ledger, cast(Contacts, asked))
     position = Position(WEST, {file: end}, {stream(FLIGHTS, file): 1})
     if case == "peer has it":

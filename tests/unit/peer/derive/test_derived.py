@@ -173,7 +173,7 @@ def test_a_hook_that_fails_lets_nothing_pass_and_says_why(site: DerivingSite, mo
     wal.append(spec, rows((13, "b", 1), (14, "c", 1)))
     with pytest.raises(HookError, match="strict failed: ValueError: 13 is unlucky"):
         site.derive(public)
-    site.ledger.derivations.trouble(public.uuid, "13 is unlucky", 17)
+    site.ledger.derivations.note_error(public.uuid, "13 is unlucky", 17)
     (told,) = derived_here(site.ledger, {s.uuid: s for s in site.ledger.tables.all()}, 20)
     assert (told.table, told.behind, told.error, told.error_since) == ("ops.public", 1, "13 is unlucky", 17)
     assert shown(site, public) == [(12, "a", 1)]

@@ -12,7 +12,7 @@ import pytest
 from peer.frames.decode import FrameRef, find_poison, plan_decode
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import ReplaySelection, Selector
-from peer.replay.loop import stretched
+from peer.replay.loop import pause_after
 from peer.status.replay_report import ReplayReport
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.latest import Folded
@@ -219,7 +219,7 @@ def test_a_report_reads_back_on_every_host(tmp_path: Path) -> None:
 
 
 def test_rounds_rest_as_long_as_they_take_but_not_after_a_single_slow_one() -> None:
-    assert stretched(0.2, 0.0, 0.0) == 0.2
-    assert stretched(0.2, 0.0, 60.0) == 0.2, "the first round, in a cold JVM"
-    assert stretched(0.2, 60.0, 3.0) == 3.0
-    assert stretched(0.2, 3.0, 4.0) == 3.0
+    assert pause_after(0.2, 0.0, 0.0) == 0.2
+    assert pause_after(0.2, 0.0, 60.0) == 0.2, "the first round, in a cold JVM"
+    assert pause_after(0.2, 60.0, 3.0) == 3.0
+    assert pause_after(0.2, 3.0, 4.0) == 3.0

@@ -101,7 +101,7 @@ def test_forecasts_say_when_and_what_happens_then(said: Said) -> None:
 
 def test_a_store_that_takes_nothing_is_told_with_the_reason(said: Said) -> None:
     full = "the store at file:///store failed: OSError: [Errno 28] No space left on device"
-    show_forecasts(said.printer, [replace(NEAR, local_bytes=9 << 20, then="spill", trouble=full)], DISK)
+    show_forecasts(said.printer, [replace(NEAR, local_bytes=9 << 20, then="spill", spill_error=full)], DISK)
     assert f"files for west cannot be moved to the store or back: {full}" in said.text
     assert "3 (9.0 MiB of 4.0 MiB): past its budget, then files move to the store" in said.text
 

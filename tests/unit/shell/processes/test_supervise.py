@@ -82,7 +82,7 @@ def test_a_role_starts_once_it_is_wanted_and_all_are_ready_without_it(
         ("worker", "derive"),
         lambda e: said.append((e.role, e.event)),
         {"derive": derives},
-        look_s=0.01,
+        check_interval_s=0.01,
     )
     thread = threading.Thread(target=supervisor.run, args=(stop, ready.set, 0.01))
     thread.start()
