@@ -169,7 +169,7 @@ class _PutOff:
         self._lock = threading.RLock()
         self.configure: Callable[[], None] | None = None
 
-    def settle(self) -> None:
+    def run(self) -> None:
         with self._lock:
             configure, self.configure = self.configure, None
             if configure is not None and not _is_configured():
@@ -188,7 +188,7 @@ class _Logger:
 
     def __getattr__(self, method: str) -> Any:
         if self._logger is None or _put_off.configure is not None:
-            _put_off.settle()
+            _put_off.run()
             import structlog
 
             self._logger = structlog.stdlib.get_logger(self._name, **self._fields)
@@ -201,7 +201,7 @@ class _First(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         root = logging.getLogger()
         before = list(root.handlers)
-        _put_off.settle()
+        _put_off.run()
         root.removeHandler(self)
         for handler in [made for made in root.handlers if made not in before]:
             handler.handle(record)

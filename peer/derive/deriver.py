@@ -75,7 +75,7 @@ class Deriver:
         """
         spec, source = self._spec(derivation), self.ledger.tables.by_uuid(derivation.source)
         if derivation.pending:
-            self._settle(derivation, spec)
+            self._finish_pending(derivation, spec)
             return True
         if source is None or source not in self.ledger.tables.all():
             raise RequestError(
@@ -104,7 +104,7 @@ class Deriver:
             except duckdb.Error as error:
                 raise HookError(f"{spec.name} could not be compared: {str(error).strip().splitlines()[0]}") from error
             if not found.count:
-                return self.ledger.derivations.settle(derivation, newest, upto, self.now())
+                return self.ledger.derivations.finish(derivation, newest, upto, self.now())
             batch_id = _batch_id(derivation, newest)
             writer = self.writing()
             if not self.ledger.derivations.begin(derivation, batch_id, newest):
@@ -113,7 +113,7 @@ class Deriver:
         _log.info("derived", table=spec.name, rows=found.count, position=newest)
         self.wait(position)
         begun = replace(derivation, pending=batch_id, pending_position=newest)
-        self.ledger.derivations.settle(begun, newest, upto, self.now(), keyless=not spec.key)
+        self.ledger.derivations.finish(begun, newest, upto, self.now(), keyless=not spec.key)
         return True
 
     def _has_outlived(self, spec: TableSpec, source: TableSpec) -> bool:
@@ -130,7 +130,7 @@ class Deriver:
         assert spec is not None, "every derivation has its table"
         return spec
 
-    def _settle(self, derivation: Derivation, spec: TableSpec) -> None:
+    def _finish_pending(self, derivation: Derivation, spec: TableSpec) -> None:
         """Find out whether a batch that was begun is written, and record it."""
         there = self.writing().derived(spec, derivation.pending)
         position = derivation.position
@@ -138,7 +138,7 @@ class Deriver:
             self.wait(there)
             if not spec.key or derivation.pending == _batch_id(derivation, derivation.pending_position):
                 position = derivation.pending_position  # else the hook has changed, and all rows are compared again
-        self.ledger.derivations.settle(derivation, position, derivation.upto, self.now(), keyless=not spec.key)
+        self.ledger.derivations.finish(derivation, position, derivation.upto, self.now(), keyless=not spec.key)
 
     def _renew(self, derivation: Derivation, spec: TableSpec, version: str, newest: int) -> None:
         if not spec.key and (newest < derivation.position or is_restored(derivation.version, version)):

@@ -97,9 +97,9 @@ class Landing:
         self.check()
         self._queue.put(item)
 
-    def settle(self, timeout_s: float) -> None:
+    def wait_until_empty(self, timeout_s: float) -> None:
         """Wait until all submitted items are acked or refused, for at most ``timeout_s``."""
-        self._queue.settle(timeout_s)
+        self._queue.wait_until_empty(timeout_s)
 
     def _run(self) -> None:
         try:

@@ -145,7 +145,7 @@ class LandingQueue:
             self._changed.notify_all()
             return group if group or not self._stopping else None
 
-    def settle(self, timeout_s: float) -> None:
+    def wait_until_empty(self, timeout_s: float) -> None:
         """Wait until all items queued by now have landed or were refused, for at most ``timeout_s``."""
         with self._changed:
             last = self._put

@@ -49,7 +49,7 @@ from replication.link.base import (
 from replication.roles.takeover import Takeover
 from replication.settings import ReceiverSection
 
-_SETTLE_S = 1.0
+_WAIT_EMPTY_S = 1.0
 _UNKNOWN, _DEFAULTS = RoleState(), ReceiverSection()
 _log = log.get(__name__)
 
@@ -312,7 +312,7 @@ class Reception:
         received.forget_former(hello.former)
         received.forget_lost({file: left.losses for file, left in lost.items()})
         if hello.files:
-            self._landing.settle(_SETTLE_S)  # messages of the stream before need not be sent again
+            self._landing.wait_until_empty(_WAIT_EMPTY_S)  # messages of the stream before need not be sent again
         return {file: FileStatus(reported(received.complete(file, generation))) for file, _ in hello.files}
 
     def _open_keys(self, hello: Hello, refused: Collection[RouteKey]) -> set[RouteKey]:

@@ -55,7 +55,7 @@ def reincarnate(config: Config) -> Reincarnated:
         recover_writers(ledger, files, directory, host, boot)
         for row in ledger.files.all(host):
             if row.kind is FileKind.CONTROL:
-                _settle_control(ledger, files, row, boot)
+                _end_control(ledger, files, row, boot)
         taken_up, saved = take_up(config, ledger, files)
         host_files = HostFiles(ledger, files, host, directory)
         try:
@@ -67,7 +67,7 @@ def reincarnate(config: Config) -> Reincarnated:
     return Reincarnated(*change_id(config.ledger_url), taken_up, saved)
 
 
-def _settle_control(ledger: Ledger, files: Files, row: FileRow, boot: str) -> None:
+def _end_control(ledger: Ledger, files: Files, row: FileRow, boot: str) -> None:
     """Close a control log; forget one that was retired since the backup, or is damaged: nothing is lost with it."""
     try:
         if not row.closed:

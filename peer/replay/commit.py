@@ -65,7 +65,7 @@ class TableReplay:
         self._owned = False
 
     def open(self) -> bool:
-        """Settle the table's positions, then take the replay epoch; in a keyless table the first data commit takes it.
+        """Reconcile the positions, then take the replay epoch. In a keyless table the first data commit takes it.
 
         After this the ledger's checkpoint equals what the table's snapshots hold. Returns whether pending ranges
         changed, so that frames must be selected again.
@@ -79,7 +79,7 @@ class TableReplay:
 
         @repeated_on(CommitConflictError, times=_TRIES)
         def take_over() -> None:
-            moved.append(self._settle())
+            moved.append(self._reconcile())
             if self.spec.key and not self._owned:
                 self._take_epoch()
 
@@ -201,7 +201,7 @@ class TableReplay:
         at = self.number if number is None else number
         self._ledger.replay.checkpoint_applied(ReplayCheckpoint(self.spec.uuid, self._epoch, at, snapshot, positions))
 
-    def _settle(self) -> bool:
+    def _reconcile(self) -> bool:
         checkpoint = self._ledger.replay.checkpoint(self.spec.uuid)  # read before the history, which may grow
         history = self._tables.history(self.name)
         commits = []
@@ -234,7 +234,7 @@ class TableReplay:
     def _restore_checkpoint(self, commits: Sequence[tuple[Snapshot, CommitMetadata]], checkpointed: int) -> None:
         """Record commits whose replayer died before it recorded them, once they are synced."""
         if any(commit.number > checkpointed for _, commit in commits):
-            self._tables.settle(self.name)
+            self._tables.make_durable(self.name)
         for snapshot, commit in reversed(commits):
             if commit.number > checkpointed:
                 self._checkpoint(snapshot.id, commit.applied, commit.number)

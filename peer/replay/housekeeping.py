@@ -12,7 +12,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from peer.tables.establish import establish
-from peer.tables.fold import Settled, fold
+from peer.tables.fold import FullyFolded, fold
 from peer.tables.maintenance import Retention, drop_scratch, tidy, trim
 from replication import log
 from replication.core.definition.schema import TableSpec
@@ -60,7 +60,7 @@ class Housekeeping:
         self._missing: dict[UUID, tuple[float, float]] = {}  # tables that replay has not made yet: for how long, until
         self._rows_came = False
         self._costs: dict[UUID, tuple[float, float]] = {}  # of the last two folds
-        self._settled = Settled()
+        self._fully_folded = FullyFolded()
         self._scratch_due = monotonic() + settings.maintenance_interval_s
         self.errors: dict[str, str] = {}
         self.fold_interval_s = settings.fold_interval_s
@@ -85,7 +85,7 @@ class Housekeeping:
         known = {spec.uuid for spec in specs}
         self._due = {key: due for key, due in self._due.items() if key[0] in known}
         self._costs = {table: costs for table, costs in self._costs.items() if table in known}
-        self._settled.keep(known)
+        self._fully_folded.keep(known)
         self._missing = {table: left for table, left in self._missing.items() if table in known}
         self._drop_scratch()
         for spec in specs:
@@ -192,7 +192,7 @@ class Housekeeping:
             raise
 
     def _fold(self, spec: TableSpec) -> None:
-        fold(self._tables, self._ledger, spec, _now(), self._settings.fold_hold_s, self._settled)
+        fold(self._tables, self._ledger, spec, _now(), self._settings.fold_hold_s, self._fully_folded)
 
     def _tidy(self, spec: TableSpec) -> None:
         tidy(self._tables, self._ledger, spec, _now())

@@ -1,4 +1,4 @@
-"""The tables that a replayer has open. Each is settled with the ledger once, then followed from commit to commit."""
+"""The tables that a replayer has open. Each is reconciled with the ledger once, then followed from commit to commit."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class OpenTables:
         moved = replay.open()
         self._open[table] = replay
         if moved or self._was_applied(table, selected):
-            raise PositionsMovedError(f"positions of {spec.name} were settled anew")
+            raise PositionsMovedError(f"positions of {spec.name} were reconciled anew")
         return replay
 
     def close(self, table: UUID) -> None:
-        """Close a table; ``open`` settles it again."""
+        """Close a table; ``open`` reconciles it again."""
         self._open.pop(table, None)
 
     def pass_dropped(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> None:

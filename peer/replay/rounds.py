@@ -231,7 +231,7 @@ class Replayer:
         return outcome
 
     def _close_after(self, table: UUID, error: Exception) -> None:
-        """Close a table after an error, so that it is settled again, unless that has just happened."""
+        """Close a table after an error, so that it is reconciled again, unless that has just happened."""
         if not isinstance(error, PositionsMovedError):
             self._tables.close(table)
 
@@ -310,7 +310,7 @@ class Replayer:
                 self._has_commits(table)
 
     def _has_commits(self, table: UUID) -> bool:
-        """Whether a table has its recorded commits. If not, it is settled again; if that fails, it is held."""
+        """Whether a table has its recorded commits. If not, it is reconciled again; if that fails, it is held."""
         try:
             if self._tables.lacks_commits(table):
                 self._tables.open(table)

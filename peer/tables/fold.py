@@ -41,7 +41,7 @@ class FoldResult:
 
 
 @dataclass(slots=True)
-class Settled:
+class FullyFolded:
     """Fully folded tables, with their snapshots. A fold skips a table while its snapshots stay the same.
 
     Tables whose rows expire by age are never noted.
@@ -63,7 +63,7 @@ class Settled:
 
 
 def fold(
-    tables: Tables, ledger: Ledger, spec: TableSpec, now: int, hold_s: float, settled: Settled | None = None
+    tables: Tables, ledger: Ledger, spec: TableSpec, now: int, hold_s: float, fully_folded: FullyFolded | None = None
 ) -> FoldResult | None:
     """Fold one keyed table; None when there is nothing to do.
 
@@ -73,7 +73,7 @@ def fold(
         spec: the table.
         now: microseconds since 1970.
         hold_s: when replicated time stands still for longer, fold past it.
-        settled: fully folded tables that this process remembers.
+        fully_folded: fully folded tables that this process remembers.
 
     Raises:
         CommitConflictError: another writer committed first; try again.
@@ -84,7 +84,7 @@ def fold(
     upto = min((replicated.t for replicated in times.values()), default=0)
     held = now - upto > hold_s * 1e6
     try:
-        result = merge_changes(tables, spec, None if held else upto, settled)
+        result = merge_changes(tables, spec, None if held else upto, fully_folded)
     except duckdb.Error as error:
         refuse_unreadable(error)
         raise
@@ -97,7 +97,7 @@ def fold(
 
 
 def merge_changes(
-    tables: Tables, spec: TableSpec, upto: int | None, settled: Settled | None = None
+    tables: Tables, spec: TableSpec, upto: int | None, fully_folded: FullyFolded | None = None
 ) -> FoldResult | None:
     """Merge the changes with commit times up to ``upto``. None merges all, with a hold for consistent reads.
 
@@ -112,7 +112,7 @@ def merge_changes(
     is_level = reached is not None and reached <= before.replay
     if changes.current is None or (is_level and (upto is None or upto <= before.upto)):
         return None
-    if settled is not None and settled.has(spec, changes, table):
+    if fully_folded is not None and fully_folded.has(spec, changes, table):
         return None
     if not tables.fits(spec):
         tables.create(spec)
@@ -130,8 +130,8 @@ def merge_changes(
         versions, newest, deletes, late = _count(connection, here, where)
         caught_up = before.holds and upto is not None and upto >= before.upto and table.current is not None
         if not versions and not caught_up and not (upto and _grew_old(connection, tables, here, upto)):
-            if settled is not None and _is_settled(connection, here):
-                settled.note(spec, changes, table)
+            if fully_folded is not None and _is_fully_folded(connection, here):
+                fully_folded.note(spec, changes, table)
             return None
         if _fits_here(connection, spec, where, versions):
             if late:
@@ -182,7 +182,7 @@ class _Merged:
     tombstone_rows: Rows | None
 
 
-def _is_settled(connection: duckdb.DuckDBPyConnection, merge: MergeQuery) -> bool:
+def _is_fully_folded(connection: duckdb.DuckDBPyConnection, merge: MergeQuery) -> bool:
     """Return whether no change is left to fold, at any replicated time."""
     if merge.folded.holds or not merge.folded.known or horizon(merge.spec, 1 << 62) is not None:
         return False

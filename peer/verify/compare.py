@@ -82,21 +82,23 @@ def compare(
     wait(now())
     with Suspects(key) as suspects:
         verdict, is_cut = _read_both(table, left, right, suspects)
-        rounds, settled = 1, 0
-        while settled < suspects.count and rounds < rounds_max:
+        rounds, confirmed = 1, 0
+        while confirmed < suspects.count and rounds < rounds_max:
             has_moved = wait(now())
             if not has_moved and not is_cut:
                 break
             verdict, is_cut = _read_both(table, left, right, suspects)
             rounds += 1
-            settled = suspects.settled
+            confirmed = suspects.confirmed
             if not has_moved:
                 break
         listed = tuple(
             Difference(seen.key, _what(seen.in_left, seen.in_right, left, right), _columns(seen.values, values))
-            for seen in (suspects.listed(DIFFERENCES_MAX) if settled else ())
+            for seen in (suspects.listed(DIFFERENCES_MAX) if confirmed else ())
         )
-        return replace(verdict, rounds=rounds, differing=settled, moving=suspects.count - settled, differences=listed)
+        return replace(
+            verdict, rounds=rounds, differing=confirmed, moving=suspects.count - confirmed, differences=listed
+        )
 
 
 @repeated_on(RequestError, PeerRefusedError, times=_TRIES)  # a side may fold past the common time just then

@@ -39,7 +39,7 @@ class Suspects:
 
     Attributes:
         count: how many keys differed in the last round.
-        settled: how many of them differed in the same way in the round before.
+        confirmed: how many of them differed in the same way in the round before.
     """
 
     def __init__(self, key: Sequence[str]) -> None:
@@ -52,7 +52,7 @@ class Suspects:
         self._plain: list[str] = []
         self._names: list[str] = []
         self.count = 0
-        self.settled = 0
+        self.confirmed = 0
 
     def __enter__(self) -> Suspects:
         """Itself."""
@@ -64,13 +64,13 @@ class Suspects:
         self._folder.cleanup()
 
     def add_round(self, left: Iterable[pa.RecordBatch], right: Iterable[pa.RecordBatch]) -> None:
-        """Take one round: rows of both sides, as ``Reading.keys`` gives them. Sets ``count`` and ``settled``."""
+        """Take one round: rows of both sides, as ``Reading.keys`` gives them. Sets ``count`` and ``confirmed``."""
         self._db.execute("drop table if exists earlier")
         has_earlier = self.count > 0
         if has_earlier:
             self._db.execute("alter table suspects rename to earlier")
         self._db.execute("drop table if exists suspects")
-        self.count = self.settled = 0
+        self.count = self.confirmed = 0
         loaded = [self._load(side, rows) for side, rows in zip(_SIDES, (left, right), strict=True)]
         if not any(loaded):
             return
@@ -85,10 +85,10 @@ class Suspects:
         )
         self.count = self._number("select count(*) from suspects")
         if has_earlier:
-            self.settled = self._number(f"select count(*) from {self._again()}")
+            self.confirmed = self._number(f"select count(*) from {self._again()}")
 
     def listed(self, limit: int) -> Iterator[Seen]:
-        """The settled keys, in order, at most ``limit``."""
+        """The confirmed keys, in order, at most ``limit``."""
         named = ", ".join(f"s.{name}" for name in self._names)
         order = ", ".join(str(n + 1) for n in range(len(self._names)))
         query = f"select {named}, s._in_one, s._in_two, s._of_one, s._of_two from {self._again()} order by {order}"

@@ -176,12 +176,12 @@ class CopyJob:
         return steps.sequences(self.id) if (self.state_dir / "commits").exists() else []
 
     def _recorder(self, steps: FileCommitSteps, site: CopySite) -> InstantRecorder | None:
-        """What records this run on its timeline, with the instants of earlier runs settled."""
+        """What records this run on its timeline, with the instants of earlier runs ended."""
         if self.recorded is None:
             return None
         recorder = InstantRecorder(site.timeline(self.recorded.timeline), self.recorded, self.target, self.id)
         left = (step_from_json(text) for sequence in self._stored(steps) for text in sequence.steps)
-        recorder.settle({step.time for step in left if isinstance(step, StartInstant)})
+        recorder.end_earlier({step.time for step in left if isinstance(step, StartInstant)})
         return recorder
 
     def _clean(self, staging: Staging) -> None:

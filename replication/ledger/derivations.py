@@ -53,7 +53,7 @@ class Derivations(Protocol):
         False, with nothing changed, when the stored derivation no longer matches ``was``.
         """
 
-    def settle(self, was: Derivation, position: int, upto: int, at: int, *, keyless: bool = False) -> bool:
+    def finish(self, was: Derivation, position: int, upto: int, at: int, *, keyless: bool = False) -> bool:
         """Record that the table is at ``position`` with nothing pending. False when it no longer matches ``was``.
 
         When the hook was changed since, the position stays as it is, unless ``keyless``: such a table is never

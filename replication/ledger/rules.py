@@ -162,7 +162,7 @@ class Rules(Protocol):
     def pattern_rules(self) -> list[PatternRule]:
         """Every pattern rule, by peer and pattern."""
 
-    def settle(self, term: int) -> list[Rule]:
+    def end_of_dropped(self, term: int) -> list[Rule]:
         """End the rules of tables that were dropped here once the peer has all of their frames; return those rules.
 
         Only when closed time is ten seconds past the drop: earlier, the last frames may not be registered yet.

@@ -34,7 +34,7 @@ class TableRecords(Protocol):
         """A number that grows with every ``alter`` that changed something."""
 
     def drop(self, table: UUID) -> None:
-        """Mark a table as dropped. Its rules stay until peers have what they require; see ``Rules.settle``."""
+        """Mark a table as dropped. Its rules stay until peers have what they require; see ``Rules.end_of_dropped``."""
 
     def get(self, name: str) -> TableSpec:
         """The table of a name; UnknownTableError lists similar names."""

@@ -157,8 +157,8 @@ class Master:
                 self._retire_due_s = now_s + self._times.retire_interval_s
                 if self._budgets is not None:
                     self._budgets.keep(self._term)
-                for rule in self._ledger.rules.settle(self._term):
-                    _log.info("rule_settled", peer=rule.peer, table=rule.remote_table, group=rule.group)
+                for rule in self._ledger.rules.end_of_dropped(self._term):
+                    _log.info("rule_of_dropped_table_ended", peer=rule.peer, table=rule.remote_table, group=rule.group)
             self._publish(observed.receivers)
             planned = plan(observed.snapshot, self._limits)
             self._act(planned, observed)

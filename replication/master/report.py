@@ -20,7 +20,7 @@ class RoundReport:
         self._ledger = ledger
         self._host = host
         self._waiting: frozenset[RetryLater] = frozenset()
-        self._has_settled = False
+        self._has_reported = False
         self._problem = ""
 
     def succeeded(self) -> None:
@@ -46,8 +46,8 @@ class RoundReport:
                 failures = max(1, peers[later.peer].backoff.failures)
                 next_at = now + int((later.until_s - now_s) * 1e6) if later.until_s else 0
                 self._ledger.sending.attempted(later.peer, "", "plan", failures, next_at, now, later.reason)
-        for attempt in self._ledger.sending.attempts() if waiting != self._waiting or not self._has_settled else ():
+        for attempt in self._ledger.sending.attempts() if waiting != self._waiting or not self._has_reported else ():
             if attempt.work == "plan" and attempt.failures and attempt.peer not in shown:
                 self._ledger.sending.attempted(attempt.peer, "", "plan", 0, 0, now, "")
-        self._has_settled = True
+        self._has_reported = True
         self._waiting = waiting

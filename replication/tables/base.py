@@ -302,7 +302,7 @@ class Tables(Catalog, Protocol):
         ``older_than`` is in microseconds since 1970.
         """
 
-    def settle(self, name: str) -> None:
+    def make_durable(self, name: str) -> None:
         """Make a table's current snapshot durable. Commits made here are durable on return; others may not be."""
 
     def compact(self, name: str, min_files: int) -> int:

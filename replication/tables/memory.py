@@ -282,7 +282,7 @@ class MemoryTables:
                 if snapshot.id not in kept and snapshot.id not in table.tags.values() and snapshot.at < older_than:
                     del table.snapshots[snapshot.id], table.rows[snapshot.id]
 
-    def settle(self, name: str) -> None:
+    def make_durable(self, name: str) -> None:
         """See ``base.Tables``."""
 
     def compact(self, name: str, min_files: int) -> int:

@@ -100,7 +100,7 @@ class HostWork:
         try:
             self._closed_time.run_once()
         finally:
-            if not self._closed_time.is_settled:
+            if not self._closed_time.is_quiet:
                 self.ask_closed_time()
 
     def _spiller(self) -> Spiller:

@@ -24,7 +24,7 @@ from shell.processes.role_process import STOP_GRACE_S, ProcessState
 
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S, _STEADY_S = 0.5, 30.0, 60.0
 _LOG_BYTES_MAX = 32 << 20
-_SETTLED_POLL_S = 1.0  # the end of a process wakes the supervisor before
+_STEADY_POLL_S = 1.0  # the end of a process wakes the supervisor before
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class RoleSupervisor:
         self._was_ready = False
 
     @property
-    def is_settled(self) -> bool:
+    def is_steady(self) -> bool:
         """Whether it runs and was ready."""
         return self._process is not None and self._was_ready
 
@@ -252,8 +252,8 @@ class Supervisor:
         """The time until the next poll: longer when nothing but the end of a process is awaited."""
         if not running:
             return 0.0
-        is_settled = not waiting and all(role.is_settled for role in running)
-        return max(poll_s, _SETTLED_POLL_S) if is_settled else poll_s
+        is_steady = not waiting and all(role.is_steady for role in running)
+        return max(poll_s, _STEADY_POLL_S) if is_steady else poll_s
 
     @staticmethod
     def _is_ready(role: RoleSupervisor) -> bool:

@@ -171,18 +171,18 @@ def test_a_dropped_table_keeps_its_rules_until_its_peers_have_what_was_written_t
     sending.tables.drop(FLIGHTS.uuid)
     assert [rule.table for rule in sending.rules.all()] == [FLIGHTS.uuid]
     grown.ship()
-    assert sending.rules.settle(0) == [], "what was written last may not be registered yet"
+    assert sending.rules.end_of_dropped(0) == [], "what was written last may not be registered yet"
     written = Growing(sending)
     written.grow(2)
     sending.files.close(written.file, written.end)
     sending.time.raise_closed("h0", {}, LATER)
-    assert sending.rules.settle(0) == [] and sending.files.retirable("h0") == []
+    assert sending.rules.end_of_dropped(0) == [] and sending.files.retirable("h0") == []
     written.ship()
     term = sending.terms.raise_to_next()
     with pytest.raises(StaleTermError):
-        sending.rules.settle(term - 1)
-    assert [rule.peer for rule in sending.rules.settle(term)] == ["north"]
-    assert sending.rules.all() == [] == sending.rules.settle(term)
+        sending.rules.end_of_dropped(term - 1)
+    assert [rule.peer for rule in sending.rules.end_of_dropped(term)] == ["north"]
+    assert sending.rules.all() == [] == sending.rules.end_of_dropped(term)
     assert {row.file for row in sending.files.retirable("h0")} == {grown.file, written.file}
 
 
@@ -191,5 +191,5 @@ def test_other_tables_keep_their_rules_when_one_settles(sending: Ledger) -> None
     sending.rules.enable("north", WEATHER.uuid, ["default"], "ops.weather", 0)
     sending.tables.drop(FLIGHTS.uuid)
     sending.time.raise_closed("h0", {}, LATER)
-    assert len(sending.rules.settle(0)) == 1
+    assert len(sending.rules.end_of_dropped(0)) == 1
     assert [rule.table for rule in sending.rules.all()] == [WEATHER.uuid]

@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 def settled(site: Site) -> list[Rule]:
     """Rules of dropped tables that end now that nothing can be unregistered any more."""
     site.ledger.time.raise_closed("h0", {}, time.time_ns() // 1000 + 20_000_000)
-    return site.ledger.rules.settle(site.term)
+    return site.ledger.rules.end_of_dropped(site.term)
 
 
 class World:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import peer.tables.fold
-from peer.tables.fold import Settled, fold
+from peer.tables.fold import FullyFolded, fold
 from replication.core.definition.alter import rename_column, set_properties
 from tests.integration.conftest import Warehouse
 from tests.integration.replay_site import Site, settle
@@ -18,7 +18,7 @@ class Folding:
     """A site's folds with one memory, and how many of them looked into the tables."""
 
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.site, self.settled, self.looked = site, Settled(), 0
+        self.site, self.fully_folded, self.looked = site, FullyFolded(), 0
         opened = peer.tables.fold.open_duckdb
 
         def counted(*given: Any) -> Any:
@@ -29,7 +29,7 @@ class Folding:
 
     def fold(self, hold_s: float = 600) -> bool:
         site = self.site
-        return fold(site.tables, site.ledger, site.spec, site.wal.now, hold_s, self.settled) is not None
+        return fold(site.tables, site.ledger, site.spec, site.wal.now, hold_s, self.fully_folded) is not None
 
     def pass_time(self) -> None:
         """Replicated time moves on, and nobody writes."""

@@ -148,7 +148,7 @@ def test_what_somebody_else_committed_is_on_the_disk_once_settled(
     table = spark_tables.ref(spec.name)
     spark_tables.query(f"insert into {table} select * from {table} where k = 'a'")
     assert len(disk.lacks(catalog.load(spec.name))) >= 3
-    spark_tables.settle(spec.name)
+    spark_tables.make_durable(spec.name)
     assert disk.lacks(catalog.load(spec.name)) == []
 
 

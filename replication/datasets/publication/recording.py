@@ -83,7 +83,7 @@ class InstantRecorder:
         if self.is_pending(old):
             self._undo(old.time)
 
-    def settle(self, stored: Collection[int]) -> None:
+    def end_earlier(self, stored: Collection[int]) -> None:
         """End the instants of earlier runs that no stored step will end.
 
         Of one that was only requested nothing was published: it is rolled back. One that is inflight although its steps
@@ -100,7 +100,7 @@ class InstantRecorder:
                 self._timeline.complete(instant, found)
             else:
                 self._undo(instant.time)
-            _log.warning("instant_settled", dataset=self.dataset, instant=instant.time, files=len(found.adds))
+            _log.warning("earlier_instant_ended", dataset=self.dataset, instant=instant.time, files=len(found.adds))
 
     def archive(self) -> None:
         """Pack old events of the timeline together."""

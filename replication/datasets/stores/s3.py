@@ -62,7 +62,7 @@ class PartsUpload:
             return
         if self._buffer:
             self._send()
-        self._settle(wait(self._running).done)
+        self._take_results(wait(self._running).done)
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in sorted(self._etags.items())]
         self._fs.call_s3("complete_multipart_upload", **self._upload, MultipartUpload={"Parts": parts})
         self._upload = None
@@ -81,12 +81,12 @@ class PartsUpload:
             made = self._fs.call_s3("create_multipart_upload", **self._at)
             self._upload = {**self._at, "UploadId": made["UploadId"]}
         while len(self._running) >= _PARALLEL:
-            self._settle(wait(self._running, return_when=FIRST_COMPLETED).done)
+            self._take_results(wait(self._running, return_when=FIRST_COMPLETED).done)
         self._number += 1
         part, self._buffer = bytes(self._buffer), bytearray()
         self._running.add(self._threads.submit(self._put, dict(self._upload), self._number, part))
 
-    def _settle(self, done: set[Future[None]]) -> None:
+    def _take_results(self, done: set[Future[None]]) -> None:
         self._running -= done
         for each in done:
             each.result()

@@ -88,7 +88,7 @@ class SyncState:
             (lost,) = self._db.execute(f"SELECT EXISTS (SELECT 1 FROM agreed) AND NOT EXISTS ({has_any})").fetchone()
         return bool(lost)
 
-    def settle(self, decide: Decide) -> Counter[str]:
+    def decide(self, action_of: Decide) -> Counter[str]:
         """Decide on each path that neither is, nor lies below, something that is no file; how many got which action."""
         counts: Counter[str] = Counter()
         with self._lock:
@@ -103,7 +103,7 @@ class SyncState:
                     continue
                 states = [SideState.of(_file(text)) if text is not None else None for text in (first, second)]
                 known = Agreed(SideState(a, a_ns), SideState(b, b_ns)) if a is not None and b is not None else None
-                action = decide(states[0], states[1], known)
+                action = action_of(states[0], states[1], known)
                 counts[action.value] += 1
                 decided.append((action.name, path))
             with self._lock:

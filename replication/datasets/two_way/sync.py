@@ -1,4 +1,4 @@
-"""One run of a two-way sync: list both sides, settle each path, copy both ways, note what they agree on.
+"""One run of a two-way sync: list both sides, decide on each path, copy both ways, note what they agree on.
 
 A run that is killed loses nothing: paths that it had copied look changed on both sides to the next run, which finds
 the same content.
@@ -47,7 +47,7 @@ class SyncResult:
     """What a run did, or would do.
 
     Attributes:
-        actions: how many paths were settled how.
+        actions: how many paths got which action.
         conflicts: the names under which older versions of conflicts are kept.
         failures: why a path failed.
     """
@@ -127,7 +127,7 @@ class TwoWaySync:
                 raise RequestError(
                     f"{store.url} has none of the files that it had", "Check that it is mounted, or remove the rest"
                 )
-        result = SyncResult(state.settle(sync_action))
+        result = SyncResult(state.decide(sync_action))
         if not dry_run:
             state.forget_gone()
             self._compare(state, result)

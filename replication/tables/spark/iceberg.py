@@ -269,7 +269,7 @@ class IcebergTables:
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
         """See ``base.Tables``."""
-        self.settle(name)  # before a snapshot that it needs can expire
+        self.make_durable(name)  # before a snapshot that it needs can expire
         with self._spark.use() as spark, self._upkeep(name), self._durably(name), refusals(name):
             for branch in abandoned(self._catalog.load(name).metadata):
                 spark.sql(f"alter table {self.ref(name)} drop branch if exists {branch}")
@@ -281,7 +281,7 @@ class IcebergTables:
             table = util.loadIcebergTable(spark._jsparkSession, self.ref(name))
             table.expireSnapshots().expireOlderThan(older_than // 1000).retainLast(keep).commit()
 
-    def settle(self, name: str) -> None:
+    def make_durable(self, name: str) -> None:
         """See ``base.Tables``."""
         table = self._catalog.load(name)
         if UNSYNCED_TAG in table.metadata.refs:

@@ -19,7 +19,7 @@ from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 
-_SETTLED_RUNS = 3  # closed time may still be below the last row's commit time at the first
+_QUIET_RUNS = 3  # closed time may still be below the last row's commit time at the first
 _SEEN_MAX = 4096  # WALs whose length is remembered; for another one that grows, all claims are read again
 
 
@@ -55,9 +55,9 @@ class ClosedTime:
         self._is_first = True
 
     @property
-    def is_settled(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether nothing was written for some runs, and closed time moved on in each."""
-        return self._quiet_runs >= _SETTLED_RUNS
+        return self._quiet_runs >= _QUIET_RUNS
 
     def run_once(self) -> int:
         """Raise closed time and append a CLOSED frame; return closed time.

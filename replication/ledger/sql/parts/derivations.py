@@ -70,7 +70,7 @@ class SqlDerivations:
         """See ``Derivations``."""
         return self._changed(was, {"pending": batch_id, "pending_position": position})
 
-    def settle(self, was: Derivation, position: int, upto: int, at: int, *, keyless: bool = False) -> bool:
+    def finish(self, was: Derivation, position: int, upto: int, at: int, *, keyless: bool = False) -> bool:
         """See ``Derivations``."""
         values = {"pending": "", "position": position, "upto": upto, "at": at, "error": "", "error_since": 0}
         return self._changed(was, values, keyless=keyless)
@@ -91,7 +91,7 @@ class SqlDerivations:
             connection.execute(schema.derivations.update().where(here).values(error=error, error_since=since))
 
     def _changed(self, was: Derivation, values: dict[str, object], *, keyless: bool = False) -> bool:
-        """Set values if the stored row still matches ``was``; a pending batch is settled under any generation."""
+        """Set values if the stored row still matches ``was``; a pending batch is finished under any generation."""
         with self._store.write() as connection:
             row = connection.execute(
                 sa.select(_d.generation, _d.position, _d.pending).where(_d.table_uuid == str(was.table))

@@ -348,7 +348,7 @@ class SqlRules:
         with self._store.read() as connection:
             return read_pattern_rules(connection)
 
-    def settle(self, term: int) -> list[Rule]:
+    def end_of_dropped(self, term: int) -> list[Rule]:
         """See ``Rules``."""
         with self._store.read() as connection:
             closed = counter(connection, "closed")

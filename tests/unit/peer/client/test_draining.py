@@ -59,7 +59,7 @@ class Sending:
     def settle(self) -> None:
         self.arrive()
         self.ledger.time.raise_closed("h0", {}, 1 << 60)
-        assert self.ledger.rules.settle(0)
+        assert self.ledger.rules.end_of_dropped(0)
 
     def drain(self, meanwhile: Callable[[], None], name: str = "") -> Drained:
         """Drain, and do something once the drain has seen what is pending."""

@@ -105,7 +105,7 @@ def test_what_is_queued_is_settled_once_its_group_has_landed() -> None:
     settled = threading.Event()
 
     def settle() -> None:
-        queue.settle(20)
+        queue.wait_until_empty(20)
         settled.set()
 
     thread = threading.Thread(target=settle)

@@ -31,7 +31,7 @@ def test_a_source_whose_clock_is_ahead_leaves_no_lag_below_zero(tmp_path: Path) 
         wal.append(spec, rows((1, "ann", 5)))
         site.derive(public)
         derivation = site.derivation(public)
-        site.ledger.derivations.settle(derivation, derivation.position, 5_000_000, 1)
+        site.ledger.derivations.finish(derivation, derivation.position, 5_000_000, 1)
         wal.append(spec, rows((2, "bob", 5)))
         site.catch_up()
         specs = {each.uuid: each for each in site.ledger.tables.all()}

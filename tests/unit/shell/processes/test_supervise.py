@@ -23,7 +23,7 @@ class _Role:
     """A role without a process, ready as soon as it is started."""
 
     restarts = 0
-    is_settled = True
+    is_steady = True
 
     def __init__(self, role: str, config: object, file: Path, first_backoff_s: float) -> None:
         self.role = role

@@ -95,17 +95,17 @@ def test_it_settles_some_frames_after_the_last_row_and_not_while_it_stands(host:
     host.write(file, 0, 1)
     for now in (10, 20, 30):
         host.close(now)
-        assert not host.closed_time.is_settled
+        assert not host.closed_time.is_quiet
     host.close(40)
-    assert host.closed_time.is_settled
+    assert host.closed_time.is_quiet
     host.write(file, 1, 2)
     host.close(50)
-    assert not host.closed_time.is_settled
+    assert not host.closed_time.is_quiet
     host.ledger.time.register_writer("w", "h1", 1, "boot", 1)  # holds closed time
     for _ in range(5):
         host.now += 10
         assert host.closed_time.run_once() <= 60
-    assert not host.closed_time.is_settled
+    assert not host.closed_time.is_quiet
 
 
 def test_what_grew_while_closed_time_stood_is_told_when_it_moves_though_the_file_is_gone(host: Host) -> None:
