@@ -20,7 +20,7 @@ from replication.error_text import one_line
 from replication.errors import ConfigError, NoSpaceError, ReplicationError
 from shell.cli.find import FoundCluster
 from shell.cli.help import Sections
-from shell.cli.interrupting import INTERRUPTED, leave, leave_now, say
+from shell.cli.interrupting import INTERRUPTED, leave, leave_now, print_error
 from shell.cli.invocation import ClusterOption, DebugOption, Invocation, JsonOption, add_verb
 from shell.cli.render import Printer
 from shell.processes.descriptors import have_standard
@@ -93,12 +93,12 @@ def run(arguments: Sequence[str]) -> int:
             return 0
         return e.code if isinstance(e.code, int) else 1
     except typer.Abort:
-        say(printer.stopped())
+        print_error(printer.stopped())
         return 1
     except _WrongLine as error:
         return _wrong_line(error, printer)
     except KeyboardInterrupt:
-        say(printer.stopped())
+        print_error(printer.stopped())
         return INTERRUPTED
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the reader has gone; nothing may be flushed

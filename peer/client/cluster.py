@@ -238,18 +238,18 @@ class Cluster:
         cluster: str,
         table: str = "",
         timeout_s: float = 3600.0,
-        tell: Callable[[int, int], None] = lambda pending, left: None,
+        report: Callable[[int, int], None] = lambda pending, left: None,
     ) -> Drained:
         """Block until a peer holds, durably, what is pending for it now. Later writes are not waited for.
 
-        ``table`` limits this to one table. ``tell`` gets the bytes that were pending and those that are left. Raises as
-        :func:`peer.client.draining.drain`.
+        ``table`` limits this to one table. ``report`` gets the bytes that were pending and those that are left. Raises
+        as :func:`peer.client.draining.drain`.
         """
         from peer.status.collect import durable_lengths  # deferred, as in status: few commands need it
 
         host = self.config.cluster.host
         return drain(
-            self.ledger, cluster, full_name(table), lambda: durable_lengths(self.ledger, host), timeout_s, tell, host
+            self.ledger, cluster, full_name(table), lambda: durable_lengths(self.ledger, host), timeout_s, report, host
         )
 
     def upsert(self, table: str, rows: object, batch_id: str | None = None) -> Position:

@@ -156,7 +156,7 @@ def drain(
     table_name: str,
     durable: Callable[[], Mapping[FileId, int]],
     timeout_s: float,
-    tell: Callable[[int, int], None],
+    report: Callable[[int, int], None],
     host: str = "",
 ) -> Drained:
     """Return once everything that was pending for a peer at the call is durable there.
@@ -167,7 +167,7 @@ def drain(
         table_name: only this table, even if it was dropped here; empty for all.
         durable: gives durable lengths of this host's files that the ledger does not have yet.
         timeout_s: the longest it may take.
-        tell: gets the bytes pending at the call and those left, about twenty times a second.
+        report: gets the bytes pending at the call and those left, about twenty times a second.
         host: this host. Writes acked on other hosts at the call are waited for, too; "" when there are no others.
 
     Raises:
@@ -181,7 +181,7 @@ def drain(
     if host:
         await_registered(ledger, host, timeout_s)
     at_call = PendingFiles.at(ledger, peer_name, durable())
-    wait = _Wait(peer_name, started_s + timeout_s, timeout_s, tell)
+    wait = _Wait(peer_name, started_s + timeout_s, timeout_s, report)
     files = at_call if tables is not None else _drain_files(ledger, at_call, wait)
     pending = left = files.by_table(ledger, tables)
     if files is at_call:  # nothing was waited for yet
@@ -223,13 +223,13 @@ class _Wait:
     peer: str
     until_s: float
     timeout_s: float
-    tell: Callable[[int, int], None]
+    report: Callable[[int, int], None]
     pending: int = 0
     files: int = 0
 
     def tell_left(self, left: int) -> None:
         """Tell how much is left."""
-        self.tell(self.pending, left)
+        self.report(self.pending, left)
 
     def once(self, left: int, files: int) -> None:
         """Raise WaitTimeoutError when it took too long; else wait until the next poll."""

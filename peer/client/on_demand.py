@@ -46,7 +46,7 @@ def catch_up(
     config: Config,
     ledger: Ledger,
     timeout_s: float,
-    say: Callable[[int], None],
+    report: Callable[[int], None],
     coordination: Coordination | None = None,
 ) -> bool:
     """Wait until everything that is registered is replayed.
@@ -57,7 +57,7 @@ def catch_up(
         config: the host's.
         ledger: the cluster's.
         timeout_s: the longest it may take.
-        say: gets how many bytes are left.
+        report: gets how many bytes are left.
         coordination: the cluster's, where it has several hosts.
 
     Returns:
@@ -72,7 +72,7 @@ def catch_up(
     deadline = time.monotonic() + timeout_s
     with _ReplayHere(config, ledger, coordination) as here:
         while (left := backlog_bytes(ledger)) and not here.failed and time.monotonic() <= deadline:
-            say(left)
+            report(left)
             time.sleep(_POLL_S)
     if here.failed:
         raise here.failed[0]

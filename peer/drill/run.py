@@ -49,7 +49,7 @@ class DrillRequest:
         config_file: of the cluster, for scripts.
         probe_timeout_s: in place of the setting; None for that.
         is_scheduled: whether a schedule began it.
-        tell: gets a line for each phase.
+        report: gets a line for each phase.
     """
 
     probes: Sequence[Path] = ()
@@ -57,7 +57,7 @@ class DrillRequest:
     config_file: str = ""
     probe_timeout_s: float | None = None
     is_scheduled: bool = False
-    tell: Callable[[str], None] = lambda _: None
+    report: Callable[[str], None] = lambda _: None
 
 
 class RunningDrill:
@@ -173,7 +173,7 @@ class RunningDrill:
 
     def _probe(self, opened: OpenFork, environment: dict[str, str]) -> None:
         for probe in self._request.probes:
-            self._request.tell(f"probe {probe.name}")
+            self._request.report(f"probe {probe.name}")
             left_s = self._settings.timeout_s - (time.monotonic() - self._began_s)
             if left_s <= 0:
                 self._fail(f"{probe.name} was not run: the drill took {self._settings.timeout_s:g} s")
@@ -222,7 +222,7 @@ class RunningDrill:
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
-        self._request.tell(name)
+        self._request.report(name)
         begin_s = time.monotonic() - self._began_s
         try:
             yield

@@ -41,27 +41,27 @@ class Preview:
             is_new = self.job.target.status(file.destination) is None
             with self._lock:
                 self.bytes_listed += file.origin.size
-            self._tell("missing" if is_new else "different", file.destination, file.origin.size)
+            self._report("missing" if is_new else "different", file.destination, file.origin.size)
 
     def ended(self, file_set: str) -> None:
         """Nothing to do."""
 
     def skipped(self, reason: str, path: RelativePath, size: int) -> None:
         """Files that are the same, or left out."""
-        self._tell(reason, path, size)
+        self._report(reason, path, size)
 
     def failed(self, path: str, reason: str) -> None:
         """Names that are refused, and what cannot be listed."""
-        self._tell("failed", path, 0, reason)
+        self._report("failed", path, 0, reason)
 
     def extra(self, file: FileAttributes) -> None:
         """Files that only the target has."""
-        self._tell("extra", file.path, file.size)
+        self._report("extra", file.path, file.size)
 
     def empty(self, folder: RelativePath) -> None:
-        """Nothing to tell."""
+        """Nothing to report."""
 
-    def _tell(self, outcome: str, path: str, size: int, reason: str = "") -> None:
+    def _report(self, outcome: str, path: str, size: int, reason: str = "") -> None:
         with self._lock:
             self.found[outcome] += 1
             self.job.report(outcome, path, size, reason)

@@ -43,7 +43,7 @@ def leaving_on_interrupt(stopped: Callable[[], str], grace_s: float = GRACE_S) -
     except BaseException as error:
         if not isinstance(error, KeyboardInterrupt) and not leaving.asked:
             raise
-        leaving.tell()
+        leaving.announce()
         if not grace_s:
             leave_now()
         raise SystemExit(INTERRUPTED) from None
@@ -65,7 +65,7 @@ def detached(work: Callable[[], T]) -> T:
     return ended.result()
 
 
-def say(text: str) -> None:
+def print_error(text: str) -> None:
     """Print a line on standard error without a console's lock, and show the cursor that a progress bar hides."""
     with suppress(OSError):
         os.write(2, f"{_CURSOR_BACK if os.isatty(2) else ''}{text}\n".encode())
@@ -97,8 +97,8 @@ class _Leaving:
         self.asked = False
         self._stopped = stopped
         self._grace_s = grace_s
-        self._told = False
-        self._tell_lock = threading.Lock()
+        self._announced = False
+        self._announce_lock = threading.Lock()
         self._over = threading.Event()
         self._readable, self._writable = os.pipe()
         os.set_blocking(self._writable, False)
@@ -116,13 +116,13 @@ class _Leaving:
         self._thread.join()
         os.close(self._readable)
 
-    def tell(self) -> None:
+    def announce(self) -> None:
         """Print the message and end the processes that this one started; once."""
-        with self._tell_lock:
-            if self._told:
+        with self._announce_lock:
+            if self._announced:
                 return
-            self._told = True
-            say(self._stopped())
+            self._announced = True
+            print_error(self._stopped())
             if not self._grace_s:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             end_children()
@@ -139,7 +139,7 @@ class _Leaving:
             return
         if self._over.wait(self._grace_s):
             return
-        self.tell()
+        self.announce()
         os._exit(INTERRUPTED)
 
 

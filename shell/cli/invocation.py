@@ -20,7 +20,7 @@ import typer
 from replication.core.definition.choice import full_name, full_pattern
 from shell.cli.find import VARIABLE, FoundCluster, find_cluster
 from shell.cli.help import Verb
-from shell.cli.interrupting import GRACE_S, INTERRUPTED, leaving_on_interrupt, say
+from shell.cli.interrupting import GRACE_S, INTERRUPTED, leaving_on_interrupt, print_error
 from shell.cli.render import Printer
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def add_verb(app: typer.Typer, name: str, function: Callable[..., None], *, any_
         try:
             function(invocation, **given)
         except KeyboardInterrupt:
-            say(invocation.printer.stopped())
+            print_error(invocation.printer.stopped())
             raise typer.Exit(INTERRUPTED) from None
 
     signed = list(inspect.signature(function, eval_str=True).parameters.values())[1:]

@@ -131,10 +131,10 @@ def sync(
         syncing = TwoWaySync(one, other, configuration)
         with ShownProgress(syncing.view, invocation.printer), as_user():
             result = syncing.run(dry_run=dry_run)
-    _tell(invocation.printer, result)
+    _report(invocation.printer, result)
 
 
-def _tell(printer: Printer, result: SyncResult) -> None:
+def _report(printer: Printer, result: SyncResult) -> None:
     from replication.errors import CopyIncompleteError
 
     done = ", ".join(f"{number:,} {action}" for action, number in sorted(result.actions.items()))

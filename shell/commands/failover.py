@@ -275,13 +275,13 @@ def _print_failover(printer: Printer, planned: FailoverPlan, hooks: Sequence[Pat
     printer.line(f"Landed and not replayed yet: {bytes_text(planned.to_replay_bytes)}.")
 
 
-def _print_losses(tell: Callable[[str], None], planned: FailoverPlan) -> None:
+def _print_losses(report: Callable[[str], None], planned: FailoverPlan) -> None:
     """What is lost as planned, and what would be lost with everything that landed."""
-    tell(_loss_text(planned.loss, planned.origin))
+    report(_loss_text(planned.loss, planned.origin))
     if planned.upto:
-        tell(f"With --with-all-landed: {_loss_text(planned.least_loss, planned.origin)}")
+        report(f"With --with-all-landed: {_loss_text(planned.least_loss, planned.origin)}")
     if planned.fence:
-        tell(planned.fence)
+        report(planned.fence)
 
 
 def _loss_text(loss: Loss, origin: str) -> str:

@@ -14,7 +14,7 @@ from replication.errors import ReplicationError, RequestError
 from shell.cli.invocation import Invocation, PeerArgument, add_verb, table_option, timeout_option
 from shell.cli.render import Printer, bytes_text, seconds_text
 
-_TELL_EVERY_S = 2.0
+_REPORT_EVERY_S = 2.0
 
 
 def register(app: typer.Typer) -> None:
@@ -88,8 +88,8 @@ def drain(
         with Progress(
             *layout, TimeRemainingColumn(), console=printer.err, transient=True, disable=not shown
         ) as progress:
-            teller = _Teller(printer, progress, plain=not shown and not printer.as_json)
-            drained = cluster.drain(cluster_name, table, timeout_s, teller.tell)
+            shown_progress = _DrainProgress(printer, progress, plain=not shown and not printer.as_json)
+            drained = cluster.drain(cluster_name, table, timeout_s, shown_progress.report)
         what = f"{table} at {cluster_name}" if table else cluster_name
         rate = f", {bytes_text(drained.pending_bytes / drained.seconds)}/s" if drained.seconds >= 0.1 else ""
         printer.value(
@@ -123,20 +123,20 @@ def for_each(names: Sequence[str], act: Callable[[str], None], printer: Printer)
         raise RequestError(left, "The reasons are above")
 
 
-class _Teller:
+class _DrainProgress:
     """Shows how a drain goes: a bar on a terminal, a line now and then elsewhere."""
 
     def __init__(self, printer: Printer, progress: Progress, *, plain: bool) -> None:
         self._printer, self._progress, self._plain = printer, progress, plain
         self._task = progress.add_task("draining", total=None)
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
 
-    def tell(self, pending: int, left: int) -> None:
+    def report(self, pending: int, left: int) -> None:
         self._progress.update(
             self._task, total=pending, completed=pending - left, description=f"{bytes_text(left)} left"
         )
-        if self._plain and time.monotonic() - self._told_s > _TELL_EVERY_S:
-            self._told_s = time.monotonic()
+        if self._plain and time.monotonic() - self._reported_s > _REPORT_EVERY_S:
+            self._reported_s = time.monotonic()
             self._printer.note(f"{bytes_text(left)} of {bytes_text(pending)} left")
 
 

@@ -50,12 +50,12 @@ def replay(
         with Progress(*columns, console=printer.err, transient=True, disable=not shown) as progress:
             task = progress.add_task("replay", total=total, left=bytes_text(total))
 
-            def say(left: int) -> None:
+            def report(left: int) -> None:
                 done = max(0, total - left)
                 progress.update(task, total=max(total, left), completed=done, left=bytes_text(left))
 
             coordination = cluster.coordination if cluster.config.replay_asks_receivers else None
-            ran_here = catch_up(cluster.config, cluster.ledger, timeout_s, say, coordination)
+            ran_here = catch_up(cluster.config, cluster.ledger, timeout_s, report, coordination)
         took = time.monotonic() - began
         who = "here" if ran_here else "by the replay process"
         result = {"bytes": total, "seconds": round(took, 2), "ran_here": ran_here}

@@ -140,7 +140,7 @@ def up(
     printer.header(configuration.load(file).cluster.name, str(file))
     began = time.monotonic()
 
-    def say(event: RoleEvent) -> None:
+    def on_event(event: RoleEvent) -> None:
         detail = f": {event.detail}" if event.detail else ""
         printer.value(event, f"  {event.role:<10} {event.event} (process {event.pid}){detail}")
 
@@ -149,7 +149,7 @@ def up(
         printer.value({"event": "ready", "seconds": round(took, 2)}, f"ready after {took:.1f} s; Ctrl-C stops all")
 
     run = invocation.run
-    run_up(file, roles, say, ready, one_process=one_process, lifeline=lifeline, answer=run, load=_load_forwarded)
+    run_up(file, roles, on_event, ready, one_process=one_process, lifeline=lifeline, answer=run, load=_load_forwarded)
 
 
 def _load_forwarded(config: Config) -> None:
@@ -191,7 +191,7 @@ def _detached(printer: Printer, file: Path, roles: str) -> None:
     began = time.monotonic()
     try:
         launched.start(*(("--roles", roles) if roles else ()))
-        await_ready([launched], _START_TIMEOUT_S, tell=printer.note)
+        await_ready([launched], _START_TIMEOUT_S, report=printer.note)
     except BaseException:
         launched.stop()
         launched.join()

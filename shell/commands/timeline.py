@@ -119,7 +119,7 @@ def timeline_clean(
     since = (time.time_ns() - age_ns(keep_age)) // 1000 if keep_age else None
     with _upkeep(invocation, dataset) as upkeep:
         done = upkeep.clean(KeepPolicy(keep_versions, since), every=every)
-    _say_deleted(invocation, dataset, done)
+    _print_deleted(invocation, dataset, done)
 
 
 def timeline_rollback(
@@ -130,7 +130,7 @@ def timeline_rollback(
     """Undo instants of a dataset: their files are deleted, and those that they replaced are seen again."""
     with _upkeep(invocation, dataset) as upkeep:
         done = upkeep.rollback(instants)
-    _say_deleted(invocation, dataset, done)
+    _print_deleted(invocation, dataset, done)
 
 
 def timeline_restore(
@@ -141,10 +141,10 @@ def timeline_restore(
     """Put a dataset back to what it was at an instant."""
     with _upkeep(invocation, dataset) as upkeep:
         done = upkeep.restore(instant)
-    _say_deleted(invocation, dataset, done)
+    _print_deleted(invocation, dataset, done)
 
 
-def _say_deleted(invocation: Invocation, dataset: str, done: Instant | None) -> None:
+def _print_deleted(invocation: Invocation, dataset: str, done: Instant | None) -> None:
     count = len(done.changes.removes) if done is not None else 0
     row = {"dataset": dataset, "instant": done.completed if done is not None else None, "deleted": count}
     invocation.printer.value(row, f"{count} files of {dataset} deleted" if done else f"nothing to do for {dataset}")

@@ -79,9 +79,9 @@ def run_demo(printer: Printer, folder: Path, *, keep: bool, spark_cluster: bool 
             result, answer = _shown(east_site, west_site, watch, display, began)
         if spark is not None:
             result = replace(result, spark_master=spark.url)
-        _tell(printer, result, answer, folder, keep)
+        _report(printer, result, answer, folder, keep)
         if spark is not None and keep:
-            _tell_spark(printer, spark)
+            _report_spark(printer, spark)
     if not result.as_expected or not all(verdict.same for verdict in result.verdicts):
         raise DivergenceError("East and west are not the same after the demo", f"Look into {folder}, and report this")
     return result
@@ -256,7 +256,7 @@ def _final_flights(table: DemoTable) -> pa.Table:
         ).to_arrow_table()
 
 
-def _tell(printer: Printer, result: DemoResult, answer: list[dict[str, object]], folder: Path, keep: bool) -> None:
+def _report(printer: Printer, result: DemoResult, answer: list[dict[str, object]], folder: Path, keep: bool) -> None:
     if printer.as_json:
         return
     printer.line("")
@@ -280,7 +280,7 @@ def _tell(printer: Printer, result: DemoResult, answer: list[dict[str, object]],
     show_next(printer, result.seconds, kept if keep else ended)
 
 
-def _tell_spark(printer: Printer, spark: SparkCluster) -> None:
+def _report_spark(printer: Printer, spark: SparkCluster) -> None:
     if not printer.as_json:
         printer.line(f"The Spark cluster runs, too. Its page: {spark.page}")
         printer.line(f"  kill {' '.join(str(each.pid) for each in spark.daemons)}       ends it, after both clusters")

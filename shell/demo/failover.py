@@ -88,7 +88,7 @@ def run_failover_demo(printer: Printer, folder: Path, *, keep: bool) -> Failover
             finally:
                 watch.close()
         result = story.result(time.monotonic() - began, verdicts, as_expected)
-        _tell(printer, result, folder, keep)
+        _report(printer, result, folder, keep)
     if not as_expected or not all(verdict.same for verdict in verdicts):
         raise DivergenceError("An acked row is missing after the demo", f"Look into {folder}, and report this")
     return result
@@ -248,7 +248,7 @@ class _Story:
         """Steps of a role change are too many for the picture."""
 
 
-def _tell(printer: Printer, result: FailoverResult, folder: Path, keep: bool) -> None:
+def _report(printer: Printer, result: FailoverResult, folder: Path, keep: bool) -> None:
     if printer.as_json:
         return
     printer.line("")

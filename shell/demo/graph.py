@@ -81,7 +81,7 @@ def run_graph_demo(printer: Printer, folder: Path, graph: str, *, keep: bool) ->
                 display.event(f"{earlier} an earlier demo in {folder}")
             verdicts, traced = _shown(shape, sites, watch, display)
         result = GraphResult(graph, time.monotonic() - began, sum(watch.written.values()), verdicts, traced)
-        _tell(printer, result, folder, keep)
+        _report(printer, result, folder, keep)
     if not all(verdict.same for verdict in verdicts):
         raise DivergenceError("The clusters are not the same after the demo", f"Look into {folder}, and report this")
     return result
@@ -279,7 +279,7 @@ class _Story:
         self._display.wrote(table, rows.num_rows, rows.nbytes)
 
 
-def _tell(printer: Printer, result: GraphResult, folder: Path, keep: bool) -> None:
+def _report(printer: Printer, result: GraphResult, folder: Path, keep: bool) -> None:
     if printer.as_json:
         return
     printer.line("")

@@ -106,11 +106,11 @@ def await_ready(
     launched: Sequence[Launched],
     timeout_s: float,
     roles: Sequence[str] = (),
-    tell: Callable[[str], None] = lambda error: None,
+    report: Callable[[str], None] = lambda error: None,
 ) -> None:
     """Wait until every process of every cluster is ready, or those of ``roles``.
 
-    ``tell`` is called with the reason for each restart.
+    ``report`` is called with the reason for each restart.
 
     Raises:
         ReplicationError: one did not stay up.
@@ -128,7 +128,7 @@ def await_ready(
                 continue  # a mistake in the configuration ends it all, and check() raises it
             if (each.name, role, state.what) not in reported:
                 reported.add((each.name, role, state.what))
-                tell(f"{each.name}'s {role} ended and is started again: {state.what}. {state.hint}".strip())
+                report(f"{each.name}'s {role} ended and is started again: {state.what}. {state.hint}".strip())
         if time.monotonic() > deadline:
             names = ", ".join(f"{each.name}'s {role}" for each, role in late)
             raise WaitTimeoutError(f"Not ready within {timeout_s:.0f} s: {names}", f"See {late[0][0].config.log_dir}")

@@ -103,26 +103,26 @@ def serve(role: str, file: str, lifeline: int | None) -> int:
 
 
 def _served(role: str, config: Config, stop: threading.Event, logger: BoundLogger) -> int:
-    def tell(state: str, what: str = "", hint: str = "", exit_code: int = 0) -> None:
+    def report(state: str, what: str = "", hint: str = "", exit_code: int = 0) -> None:
         ProcessState(role, os.getpid(), state, what, hint, exit_code, time.time()).write(config.run_dir)
 
     from shell.processes.roles import run_role  # deferred: reading a state file needs none of the roles
 
-    tell("starting")
+    report("starting")
     try:
         with stopping_on_thread_errors(stop) as failed:
-            run_role(role, config, stop, lambda: tell("ready"))
+            run_role(role, config, stop, lambda: report("ready"))
         if failed:
             raise RuntimeError(failed[0])
     except ReplicationError as error:
         logger.error("role_failed", what=error.what, hint=error.hint, exc_info=True)
-        tell("failed", error.what, error.hint, error.exit_code)
+        report("failed", error.what, error.hint, error.exit_code)
         return error.exit_code
     except Exception as error:
         logger.error("role_failed", what=str(error), exc_info=True)
-        tell("failed", f"{type(error).__name__}: {error}", f"See {config.log_dir / role}.log", 1)
+        report("failed", f"{type(error).__name__}: {error}", f"See {config.log_dir / role}.log", 1)
         return 1
-    tell("stopped")
+    report("stopped")
     return 0
 
 

@@ -179,7 +179,7 @@ class Supervisor:
         config: the cluster's configuration.
         file: its TOML file, which each process reads.
         roles: in the order in which they start.
-        say: called with every event.
+        on_event: called with every event.
         later: roles that start once their condition is true; ``ready`` does not wait for them.
         check_interval_s: the interval at which those conditions are checked.
         load: called with each role before it starts, ahead for as long as ZooKeeper starts.
@@ -191,7 +191,7 @@ class Supervisor:
         config: Config,
         file: Path,
         roles: Sequence[str],
-        say: Callable[[RoleEvent], None],
+        on_event: Callable[[RoleEvent], None],
         later: Mapping[str, Callable[[], bool]] | None = None,
         *,
         check_interval_s: float = 3.0,
@@ -204,7 +204,7 @@ class Supervisor:
         self._config = config
         self._later = later or {}
         self._roles = [RoleSupervisor(role, config, file, first_backoff_s) for role in roles]
-        self._say = say
+        self._on_event = on_event
 
     def run(self, stop: Stop, ready: Callable[[], None], poll_s: float = 0.1) -> None:
         """Start all, keep them running until ``stop``, then stop all. No process is left when it returns or raises."""
@@ -217,11 +217,11 @@ class Supervisor:
             while not stop.wait(self._pause_s(running, waiting, poll_s)):
                 for role in running:
                     for event in role.poll():
-                        self._tell(event)
+                        self._report(event)
                 while waiting and self._has_zookeeper(running):
                     self._load_once(waiting[0].role)
                     running.append(waiting.pop(0))
-                    self._tell(running[-1].start())
+                    self._report(running[-1].start())
                 for role in waiting:
                     if self._has_zookeeper(running):
                         break
@@ -269,12 +269,12 @@ class Supervisor:
             for role in group:
                 role.request_stop()
             for role in group:
-                self._tell(role.finish(deadline))
+                self._report(role.finish(deadline))
             deadline += STOP_GRACE_S / 2
 
-    def _tell(self, event: RoleEvent) -> None:
+    def _report(self, event: RoleEvent) -> None:
         with suppress(OSError):  # events cannot be written to a full disk; the roles go on
-            self._say(event)
+            self._on_event(event)
 
 
 def _reason(code: int, failed: ProcessState | None) -> str:

@@ -69,7 +69,7 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
 def up(
     file: Path,
     wanted: str,
-    say: Callable[[RoleEvent], None],
+    on_event: Callable[[RoleEvent], None],
     ready: Callable[[], None],
     *,
     one_process: bool = False,
@@ -82,7 +82,7 @@ def up(
     Args:
         file: the cluster's TOML file.
         wanted: roles with commas between; empty for all.
-        say: called with every event of a role.
+        on_event: called with every event of a role.
         ready: called once, when every role is ready.
         one_process: all roles as threads of this process; for tests.
         lifeline: file descriptor of a pipe from whoever started this process, or None.
@@ -99,7 +99,7 @@ def up(
         with Wakes(lifeline) as wakes, data_dir_lock(config):
             _prepare(config, roles, file)
             with _later(config, roles) as later, _serving_commands(config, answer, load, wakes):
-                Supervisor(config, file.absolute(), (*roles, *later), say, later, load=load_for).run(wakes, ready)
+                Supervisor(config, file.absolute(), (*roles, *later), on_event, later, load=load_for).run(wakes, ready)
         return
     with stopping_on_signals() as stop, data_dir_lock(config):
         if lifeline is not None:
@@ -107,7 +107,7 @@ def up(
         _prepare(config, roles, file)
         threads = tuple(role for role in _LATER if _may_start(role, roles))  # as threads they cost next to nothing
         with stopping_on_thread_errors(stop) as failed:
-            _run_threads(config, (*roles, *threads), stop, say, ready)
+            _run_threads(config, (*roles, *threads), stop, on_event, ready)
         if failed:
             raise ReplicationError(f"walship up ended: {failed[0]}", f"See {config.log_dir}/up.log")
 
@@ -160,7 +160,7 @@ def _run_threads(
     config: Config,
     roles: Sequence[str],
     stop: threading.Event,
-    say: Callable[[RoleEvent], None],
+    on_event: Callable[[RoleEvent], None],
     ready: Callable[[], None],
 ) -> None:
     log.configure(config.log.level, config.log_dir / "up.log", config.log.format, cluster=config.cluster.name)
@@ -169,13 +169,13 @@ def _run_threads(
     threads: list[threading.Thread] = []
 
     def run(role: str, own_stop: threading.Event, is_ready: threading.Event) -> None:
-        def tell() -> None:
+        def report() -> None:
             ProcessState(role, os.getpid(), "ready").write(config.run_dir)
-            say(RoleEvent(role, "ready", os.getpid()))
+            on_event(RoleEvent(role, "ready", os.getpid()))
             is_ready.set()
 
         try:
-            run_role(role, config, own_stop, tell)
+            run_role(role, config, own_stop, report)
         except ReplicationError as error:
             failed.append(error)
         except Exception as error:  # the main thread raises it
@@ -190,7 +190,7 @@ def _run_threads(
             is_ready = threading.Event()
             thread = threading.Thread(target=run, args=(role, own_stop, is_ready), name=role)
             threads.append(thread)
-            say(RoleEvent(role, "started", os.getpid()))
+            on_event(RoleEvent(role, "started", os.getpid()))
             thread.start()
             while not is_ready.wait(0.1) and not stop.is_set():
                 pass
@@ -203,6 +203,6 @@ def _run_threads(
         for own_stop, thread in reversed(list(zip(stops, threads, strict=False))):
             own_stop.set()
             thread.join()
-            say(RoleEvent(thread.name, "stopped", os.getpid()))
+            on_event(RoleEvent(thread.name, "stopped", os.getpid()))
     if failed:
         raise failed[0]

@@ -57,7 +57,7 @@ class FileSets:
         with self._lock:
             self._of(name).is_listed = True
             done = self._taken([name])
-        self._tell(done)
+        self._report(done)
 
     def staged(self, files: Sequence[StagedFile]) -> None:
         """Files that are staged."""
@@ -65,14 +65,14 @@ class FileSets:
             for each in files:
                 self._sets[each.file.file_set].staged.append(each)
             done = self._taken({each.file.file_set for each in files})
-        self._tell(done)
+        self._report(done)
 
     def failed(self, file: CopyableFile, reason: str) -> None:
         """A file that could not be copied."""
         with self._lock:
             self._sets[file.file_set].failed[file.destination] = reason
             done = self._taken([file.file_set])
-        self._tell(done)
+        self._report(done)
 
     def unfinished(self) -> list[FileSet]:
         """What is left when a copy stops early."""
@@ -85,6 +85,6 @@ class FileSets:
     def _taken(self, names: Sequence[str] | set[str]) -> list[FileSet]:
         return [self._sets.pop(name) for name in names if name in self._sets and self._sets[name].is_complete]
 
-    def _tell(self, done: list[FileSet]) -> None:
+    def _report(self, done: list[FileSet]) -> None:
         for file_set in done:
             self._complete(file_set)

@@ -167,7 +167,7 @@ class Publisher:
     def _is_ready(self, file_set: FileSet) -> bool:
         if file_set.failed:
             _log.warning("file_set_not_published", file_set=file_set.name, failed=len(file_set.failed))
-            self._tell_failed(file_set.name, file_set.failed)
+            self._report_failed(file_set.name, file_set.failed)
         return bool(file_set.staged) and not file_set.failed
 
     def _publish(self, batch: Sequence[FileSet], leases: Leases) -> None:
@@ -297,11 +297,11 @@ class Publisher:
 
     def _not_published(self, file_set: FileSet, error: ReplicationError) -> None:
         reason = one_line(getattr(error, "cause", None) or error)  # the step's own error
-        self._tell_failed(file_set.name, {"": reason})
+        self._report_failed(file_set.name, {"": reason})
         for each in file_set.staged:
             self._progress.failed(each.file.destination, reason)
 
-    def _tell_failed(self, file_set: str, reasons: Mapping[str, str]) -> None:
+    def _report_failed(self, file_set: str, reasons: Mapping[str, str]) -> None:
         if self._site.events is not None:
             try:
                 self._site.events.send([failed_event(self._target.url, file_set, reasons)])

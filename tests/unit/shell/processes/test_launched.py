@@ -39,11 +39,11 @@ def test_why_a_role_ends_again_and_again_is_told_once(tmp_path: Path) -> None:
     ProcessState("master", 2, "failed", "of an earlier run", "", 1, later - 3600).write(config.run_dir)
     told: list[str] = []
     with pytest.raises(WaitTimeoutError, match="east's zookeeper, east's master"):
-        await_ready([launched], 0.3, tell=told.append)
+        await_ready([launched], 0.3, report=told.append)
     assert told == ["east's zookeeper ended and is started again: it did not start. Look at its log"]
     for role in launched.roles:
         ProcessState(role, os.getpid(), "ready").write(config.run_dir)
-    await_ready([launched], 0.3, tell=told.append)
+    await_ready([launched], 0.3, report=told.append)
     assert len(told) == 1
 
 
