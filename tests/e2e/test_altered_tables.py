@@ -19,6 +19,26 @@ def columns(cluster: Cluster, table: str) -> list[tuple[UUID, str, str]]:
     return [(column.uuid, column.name, str(column.type)) for column in cluster.table(table).columns]
 
 
+def alter_on_both(east: Site, west: Site, table: str) -> None:
+    for change in ("--add", "seats int"), ("--add", "x int"):
+        east.shell("altertable", table, *change)
+    for change in ("--rename", "note", "words"), ("--widen", "v", "bigint"), ("--add", "x string"):
+        west.shell("altertable", table, *change)
+
+
+def assert_no_value_is_lost(cluster: Cluster, table: str) -> None:
+    wanted = {
+        1: (1, "east", None),
+        3: (3, "west", None),
+        4: (4, None, 7),
+        5: (5_000_000_000, "wide", None),
+        6: (6, "all", 9),
+    }
+    rows = cluster.read(table).read_all().to_pylist()
+    assert {row["id"]: (row["v"], row["words"], row["seats"]) for row in rows} == wanted, cluster.name
+    assert sorted(row["id"] for row in rows if row["x"] is not None or row["y"] is not None) == [4]
+
+
 def test_two_masters_alter_one_table_at_once_and_lose_no_value(masters: tuple[Site, Site]) -> None:
     east, west = masters
     table = f"e2e.m{uuid4().hex[:8]}"
@@ -34,10 +54,7 @@ def test_two_masters_alter_one_table_at_once_and_lose_no_value(masters: tuple[Si
         ]
         for cluster, peer in ((here, "west"), (there, "east")):  # neither hears of the other's changes before its own
             cluster.operations.pause(peer)
-        for change in ("--add", "seats int"), ("--add", "x int"):
-            east.shell("altertable", table, *change)
-        for change in ("--rename", "note", "words"), ("--widen", "v", "bigint"), ("--add", "x string"):
-            west.shell("altertable", table, *change)
+        alter_on_both(east, west, table)
         positions += [
             (here, "west", here.upsert(table, [{"id": 4, "v": 4, "seats": 7, "x": 1}])),
             (there, "east", there.upsert(table, [{"id": 5, "v": 5_000_000_000, "words": "wide"}])),
@@ -61,17 +78,8 @@ def test_two_masters_alter_one_table_at_once_and_lose_no_value(masters: tuple[Si
         for cluster, peer, position in positions:
             cluster.wait(position, until="visible", timeout_s=120)
             cluster.wait(position, cluster=peer, until="visible", timeout_s=120)
-        wanted = {
-            1: (1, "east", None),
-            3: (3, "west", None),
-            4: (4, None, 7),
-            5: (5_000_000_000, "wide", None),
-            6: (6, "all", 9),
-        }
         for cluster in (here, there):
-            rows = cluster.read(table).read_all().to_pylist()
-            assert {row["id"]: (row["v"], row["words"], row["seats"]) for row in rows} == wanted, cluster.name
-            assert sorted(row["id"] for row in rows if row["x"] is not None or row["y"] is not None) == [4]
+            assert_no_value_is_lost(cluster, table)
         east.shell("verify", "west", table)
         for cluster in (here, there):
             status = cluster.status()

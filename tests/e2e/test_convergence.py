@@ -76,6 +76,11 @@ def test_a_put_appears_and_its_delete_makes_it_disappear_on_both_sides(
             assert found == ([] if step == "delete" else rows), cluster.name
 
 
+def assert_identical(here: Cluster, there: Cluster, table: str) -> None:
+    verdict = compare_clusters(here, there, table, 60)
+    assert verdict.same and verdict.identical
+
+
 def test_a_delete_at_a_time_hides_every_version_up_to_then_wherever_and_whenever_it_comes(
     sites: tuple[Site, Site], both: tuple[Cluster, Cluster]
 ) -> None:
@@ -117,8 +122,7 @@ def test_a_delete_at_a_time_hides_every_version_up_to_then_wherever_and_whenever
             if folded:
                 await_fold(cluster, table)
             assert cells(cluster, table) == dict.fromkeys(wanted, b"shows"), cluster.name
-    verdict = compare_clusters(here, there, table, 60)
-    assert verdict.same and verdict.identical
+    assert_identical(here, there, table)
     put(here, "at", None, "again")
     put(there, "ahead", NOW + HOUR + 1, "again")
     settle(both, places)

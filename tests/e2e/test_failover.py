@@ -134,6 +134,19 @@ def test_a_plan_says_what_would_be_done_and_changes_nothing(pair: Pair) -> None:
     assert roles(east, west) == before
 
 
+def kept(site: Site) -> int:
+    """How many rows a site keeps as lost writes."""
+    return sum(each["rows"] for each in site.json("lostwrites", "list") if each["state"] == "kept")
+
+
+def fail_back(east: Site, west: Site, text: str) -> None:
+    back = west.json("failback", "east")
+    assert back["successor"] == "east" and back["bootstraps"] == []
+    assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]
+    put(east, 20, 1, text)
+    await_same(east, west)
+
+
 @pytest.mark.parametrize("decision", ["merge", pytest.param("discard", marks=pytest.mark.slow)])
 def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_decision(
     pair: Pair, decision: str
@@ -164,10 +177,6 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
     assert roles(east) == [("STANDBY", done["epoch"])]
     with east.connect() as cluster, pytest.raises(ReadOnlyClusterError):
         cluster.upsert("ops.t", [{"id": 1, "text": "refused"}])
-
-    def kept(site: Site) -> int:
-        return sum(each["rows"] for each in site.json("lostwrites", "list") if each["state"] == "kept")
-
     keeping = [west] if is_applied else [west, east]
     wait_until(
         lambda: [kept(site) for site in keeping] == [13, 10][: len(keeping)], timeout_s=90, what="the lost writes"
@@ -185,11 +194,7 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
     texts = [text and f"{text}{at + n}" for n, text in zip((3, 5, 14), expected, strict=True)]
     assert [found.get(at + n) for n in (3, 5, 14)] == texts
     assert kept(west) == kept(east) == 0
-    back = west.json("failback", "east")
-    assert back["successor"] == "east" and back["bootstraps"] == []
-    assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]
-    put(east, 20, 1, f"back {decision}")
-    await_same(east, west)
+    fail_back(east, west, f"back {decision}")
 
 
 @pytest.mark.parametrize(
@@ -229,11 +234,9 @@ def test_a_failover_is_refused_while_the_other_cluster_answers(pair: Pair) -> No
     assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]
 
 
-def test_a_drill_rehearses_a_failover_while_rows_keep_arriving(pair: Pair, tmp_path: Path) -> None:  # scenario 28
-    east, west = pair
-    put(east, 200_000, 100, "drilled")
-    await_same(east, west)
-    sql, script, slow = tmp_path / "check.sql", tmp_path / "check.py", tmp_path / "slow.sh"
+def drill_probes(folder: Path) -> tuple[Path, Path, Path]:
+    """Probes that pass, as SQL and as a program, and one that never ends."""
+    sql, script, slow = folder / "check.sql", folder / "check.py", folder / "slow.sh"
     sql.write_text(
         "-- the rows are there\nselect count(*) = 100, min(text) = 'drilled200000' from ops.t where id >= 200000"
         " and id < 200100;\nupdate ops.t set text = 'changed' where id = 200000;\n"
@@ -251,6 +254,14 @@ def test_a_drill_rehearses_a_failover_while_rows_keep_arriving(pair: Pair, tmp_p
         "assert b'again' in found.stdout\n"
     )
     slow.write_text("sleep 600\n")
+    return sql, script, slow
+
+
+def test_a_drill_rehearses_a_failover_while_rows_keep_arriving(pair: Pair, tmp_path: Path) -> None:  # scenario 28
+    east, west = pair
+    put(east, 200_000, 100, "drilled")
+    await_same(east, west)
+    sql, script, slow = drill_probes(tmp_path)
     with east.connect() as cluster:
         load = Load(cluster, 210_000)
         try:

@@ -138,13 +138,9 @@ def test_a_table_dropped_on_both_sides_is_held_and_with_skip_let_go_and_stops_no
         east.file.write_text(text)
 
 
-def test_with_all_writers_dead_master_and_worker_bring_the_peer_up_to_the_last_acked_row(sites, tables):
-    """Scenarios 16 and 20."""
-    east, west = sites
-    a = tables[0]
-    west.stop()
-    before = ids_of(east, a)
-    command = [sys.executable, "-c", WRITER, str(east.file), a]
+def acked_by_a_killed_writer(site, table):
+    """How many rows were acked to a process that was killed while it wrote."""
+    command = [sys.executable, "-c", WRITER, str(site.file), table]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         acked = 0
@@ -154,7 +150,16 @@ def test_with_all_writers_dead_master_and_worker_bring_the_peer_up_to_the_last_a
         finally:
             os.kill(writer.pid, signal.SIGKILL)
         rest = writer.stdout.read()
-    acked = max([acked, *(int(line) for line in rest.splitlines() if line.strip().isdigit())])
+    return max([acked, *(int(line) for line in rest.splitlines() if line.strip().isdigit())])
+
+
+def test_with_all_writers_dead_master_and_worker_bring_the_peer_up_to_the_last_acked_row(sites, tables):
+    """Scenarios 16 and 20."""
+    east, west = sites
+    a = tables[0]
+    west.stop()
+    before = ids_of(east, a)
+    acked = acked_by_a_killed_writer(east, a)
     killed = east.kill("worker")  # scenario 20: the target is down and the source starts again
     wait_until(lambda: east.ready("worker", other_than=killed), timeout_s=90)
 
