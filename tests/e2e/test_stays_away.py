@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from peer.client.cluster import Cluster
 from peer.client.comparison import compare_clusters
 from tests.e2e.conftest import Site
 from tests.waiting import wait_until
@@ -28,6 +29,28 @@ def set_budget(east: Site, text: str, *others: str) -> None:
 
 def rows(first: int, size: int) -> list[dict[str, Any]]:
     return [{"id": first, "text": os.urandom(size // 2).hex()}]
+
+
+def await_forecast(east: Cluster, table: str) -> int:
+    """Write rows until status foresees when west's budget is used up; how many."""
+    number = 0
+
+    def foreseen() -> Any:
+        nonlocal number
+        number += 1
+        east.upsert(table, rows(number, 5_000))
+        (outlook,) = [each for each in east.status().peer_forecasts if each.peer == "west"]
+        return outlook.runs_out_s and outlook
+
+    outlook = wait_until(foreseen, timeout_s=60, what="the forecast")
+    assert outlook.growth > 0 and outlook.budget == BUDGET and outlook.then == "bootstrap"
+    assert outlook.local_bytes < BUDGET, "it is told beforehand"
+    return number
+
+
+def assert_identical(here: Cluster, there: Cluster, table: str) -> None:
+    verdict = compare_clusters(here, there, table, 60)
+    assert verdict.same and verdict.identical, verdict
 
 
 @pytest.mark.slow
@@ -53,18 +76,7 @@ def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_
     try:
         set_budget(east, before.replace(line, f"peer_bytes_max = {BUDGET}"))
         with east.connect() as here:
-            number = 0
-
-            def foreseen() -> Any:
-                nonlocal number
-                number += 1
-                here.upsert(lost, rows(number, 5_000))
-                (outlook,) = [each for each in here.status().peer_forecasts if each.peer == "west"]
-                return outlook.runs_out_s and outlook
-
-            outlook = wait_until(foreseen, timeout_s=60, what="the forecast")
-            assert outlook.growth > 0 and outlook.budget == BUDGET and outlook.then == "bootstrap"
-            assert outlook.local_bytes < BUDGET, "it is told beforehand"
+            number = await_forecast(here, lost)
         assert set(states().values()) <= {"failing", "behind", "caught_up"}
         with east.connect() as here:
             for _ in range(12):
@@ -83,8 +95,7 @@ def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_
                 assert [row["id"] for row in there.read(lost).read_all().to_pylist()] == [0], "a gap, and it is said"
                 east.shell("bootstrap", "west", "-t", lost, "--wait", "170")
                 for name in names:
-                    verdict = compare_clusters(here, there, name, 60)
-                    assert verdict.same and verdict.identical, verdict
+                    assert_identical(here, there, name)
                 assert there.read(lost).read_all().num_rows == number + 1
         wait_until(lambda: set(states().values()) <= {"caught_up", "behind"}, timeout_s=60)
     finally:
@@ -135,8 +146,7 @@ def test_a_peer_that_is_away_for_too_long_is_sent_all_of_it_from_a_store(
             (state,) = [row["state"] for row in east.json("status")["peers"] if row["table"] == table]
             assert state in ("caught_up", "behind"), "no bootstrap is needed"
             with west.connect() as there:
-                verdict = compare_clusters(here, there, table, 60)
-                assert verdict.same and verdict.identical, verdict
+                assert_identical(here, there, table)
                 assert there.read(table).read_all().num_rows == 18
             wait_until(lambda: not kept(), timeout_s=90, what="what west has applied to be deleted in the store")
     finally:
