@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation, add_verb
 from shell.cli.render import Printer, bytes_text, counted
 from shell.copying.groups import FileOptions, ReplaceOptions, RunOptions, SpeedOptions, WriteOptions
@@ -65,7 +66,8 @@ def copy(
 def _run(job: CopyJob, printer: Printer) -> None:
     from shell.copying.running import run_shown
 
-    run_shown(job, printer)
+    with leaving_on_interrupt(printer.stopped):
+        run_shown(job, printer)
 
 
 def _preview(job: CopyJob, printer: Printer) -> None:

@@ -14,6 +14,7 @@ import typer
 
 from replication.errors import CopyIncompleteError, ReplicationError, RequestError
 from shell.cli.help import Sections
+from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation, add_verb
 from shell.cli.render import Printer, moment_text
 
@@ -178,7 +179,7 @@ def run(
     from shell.copying.options import age_ns
 
     schedule, pause_s = DatasetSchedule(), age_ns(every) / 1e9 if every else 0.0
-    with _opened(file) as opened:
+    with leaving_on_interrupt(invocation.printer.stopped), _opened(file) as opened:
         failed = _run_due(invocation, opened, names, schedule)
         while every:
             threading.Event().wait(pause_s)
