@@ -150,6 +150,8 @@ def _rank(item: pytest.Item, beside_others: bool) -> int:
     if item.nodeid.startswith("tests/e2e/"):
         is_shared = item.path.name not in _OWN_CLUSTERS
         return (0 if is_shared else 2) if beside_others else 4
+    if item.nodeid.startswith("tests/simulation/"):  # at the end one of them would run alone for minutes
+        return 2
     return 1 if item.get_closest_marker("fast") else 3
 
 
