@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -180,7 +181,9 @@ class Progress:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave closing its sockets to py4j, which leaves it to the garbage collector."""
+    """Leave closing its sockets to py4j, which leaves it to the garbage collector. Take SIGINT."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what ends with &; processes inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(config))

@@ -70,7 +70,7 @@ def test_the_demo_ends_with_equal_sides_an_answer_of_wests_and_what_to_try_next(
     assert int(verdicts.split()[-1].replace(",", "")) > 370_000
     by_jobs = re.search(r"Spark jobs \(\d+ tasks, ([\d,]+) rows", rest)
     assert by_jobs is not None and int(by_jobs[1].replace(",", "")) > 300_000, "the load goes through Spark jobs"
-    _, asked, rest = rest.partition("ComparedCluster of west: select carrier, count(*)")
+    _, asked, rest = rest.partition("Asked of west: select carrier, count(*)")
     answer, _, rest = rest.partition(" s in all.")
     _, heads, *carriers, _, _ = answer.splitlines()
     assert asked and heads.split() == ["carrier", "flights", "mean", "arrival", "delay", "min"]

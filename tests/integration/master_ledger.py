@@ -86,7 +86,7 @@ class Rules:
     def peers(self) -> list[Peer]:
         return self.books.defined
 
-    def settle(self, term: int) -> list[Rule]:
+    def end_of_dropped(self, term: int) -> list[Rule]:
         return []
 
 

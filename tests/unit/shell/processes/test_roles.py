@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from replication.coordination.paths import MemberKind
-from shell.processes.roles import _told_when_member
+from shell.processes.roles import _ready_when_member
 from tests.sites import Site
 
 
@@ -17,7 +17,7 @@ def test_a_role_started_again_is_ready_once_it_is_the_member_and_not_the_one_tha
     with closing(Site(tmp_path, "east")) as site, closing(site.ensemble.connect(site.config.zookeeper_root)) as killed:
         killed.enrol(MemberKind.WORKERS, site.config.cluster.host, {})
         ready = threading.Event()
-        with _told_when_member(MemberKind.WORKERS, site.config, site.coordination, threading.Event(), ready.set):
+        with _ready_when_member(MemberKind.WORKERS, site.config, site.coordination, threading.Event(), ready.set):
             assert not ready.wait(0.3), "what is there is of the session that is about to end"
             site.coordination.enrol(MemberKind.WORKERS, site.config.cluster.host, {})
             assert ready.wait(20)
