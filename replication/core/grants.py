@@ -15,6 +15,7 @@ from replication.core.ids import NIL_UUID, ClusterId
 from replication.errors import PeerRefusedError
 
 Accept = Literal["defined", "ask", "any-certified"]
+BY_PERSON = "person"
 NOT_GRANTED = "NOT_GRANTED"
 WRONG_CLUSTER = "WRONG_CLUSTER"
 CARRIED = "@carried"  # no cluster can have that name

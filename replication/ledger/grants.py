@@ -47,7 +47,7 @@ class Grants(Protocol):
         """The grant for the cluster of that name."""
 
     def put(self, grant: Grant, at: int, *, asked: bool = False) -> None:
-        """Make a grant, in place of the one that its cluster has.
+        """Make a grant, in place of the one that its cluster has. One by a person ends open invitations of its cluster.
 
         One that is only ``asked`` for replaces none that was made, and is dropped when ``ASKED_MAX`` wait already.
         """

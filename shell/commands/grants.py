@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from replication.core.grants import BY_PERSON
 from replication.core.ids import NIL_UUID, ClusterId, check_name
 from replication.errors import RequestError
 from shell.cli.help import Sections
@@ -80,20 +81,20 @@ def grants_add(
     if pinned.name != name:
         raise RequestError(f"{pinned} is not the id of {name}", "Give the id that `walship listclusters` shows")
     with invocation.connect() as (cluster, printer):
-        grant = granting(cluster.ledger, pinned, tables or (), origins or (), defines=defines, by="person")
+        grant = granting(cluster.ledger, pinned, tables or (), origins or (), defines=defines, by=BY_PERSON)
         cluster.ledger.grants.put(grant, time.time_ns() // 1000)
         define = " and define them" if defines else ""
         printer.value(grant, f"{name} may send {', '.join(grant.tables)} to {cluster.name}{define}")
 
 
 def grants_remove(invocation: Invocation, name: Name) -> None:
-    """Grant another cluster nothing any more, even if it is a peer; grants add ends that."""
+    """Grant another cluster nothing any more, even if it is a peer or invited; grants add or invite ends that."""
     from replication.core.grants import Grant
 
     with invocation.connect() as (cluster, printer):
         known = cluster.ledger.grants.of(check_name(name, "cluster name"))
         of = known.grant.cluster if known is not None else ClusterId(name, NIL_UUID)
-        cluster.ledger.grants.put(Grant(of, (), (), False, "person"), time.time_ns() // 1000)
+        cluster.ledger.grants.put(Grant(of, (), (), False, BY_PERSON), time.time_ns() // 1000)
         printer.value({"removed": name}, f"{name} may do nothing at {cluster.name} from now on")
 
 

@@ -58,6 +58,16 @@ def test_an_invitation_is_used_once_by_the_cluster_of_its_name_in_time(ledger: L
     assert not ledger.grants.redeem("one", NORTH, 60), "a second time"
 
 
+@pytest.mark.parametrize("decided", [GRANT, Grant(ClusterId("north", NIL_UUID), (), (), False, "person")])
+def test_what_a_person_decides_later_ends_open_invitations(ledger: Ledger, decided: Grant) -> None:
+    for name in ("north", "east"):
+        ledger.grants.invite(Invitation(name, Grant(ClusterId(name, NIL_UUID)), 100), 1)
+    ledger.grants.put(decided, 2)
+    assert not ledger.grants.redeem("north", NORTH, 60)
+    assert ledger.grants.all() == [GrantRow(decided, 2)]
+    assert ledger.grants.redeem("east", EAST, 60), "that of another cluster"
+
+
 def test_open_invitations_are_bounded(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part, "INVITATIONS_MAX", 1)
     assert bounds.INVITATIONS_MAX > 1

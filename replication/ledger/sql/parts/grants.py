@@ -8,7 +8,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from replication.core.grants import Grant
+from replication.core.grants import BY_PERSON, Grant
 from replication.core.ids import ClusterId
 from replication.errors import RequestError
 from replication.ledger.grants import ASKED_MAX, INVITATIONS_MAX, GrantRow, Invitation
@@ -46,6 +46,8 @@ class SqlGrants:
             insert = insert_into(connection, schema.grants).values(name=grant.cluster.name, **values)
             if_asked = _g.asked if asked else None
             connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=values, where=if_asked))
+            if grant.by == BY_PERSON:
+                connection.execute(schema.invitations.delete().where(_i.name == grant.cluster.name))
 
     def pin(self, cluster: ClusterId) -> None:
         """See ``Grants``."""
