@@ -16,6 +16,8 @@ from replication.errors import ConfigError
 from replication.settings import TlsSection, split_address
 from replication.tls_checks import is_loopback
 
+_DNS, _NAMES = "peer_dns", "x509_subject_alternative_name"  # as gRPC names them; the second has every kind
+
 
 @dataclass(frozen=True, slots=True)
 class LinkTls:
@@ -74,5 +76,6 @@ def check_plaintext(address: str, tls: LinkTls | None, allow_plaintext: bool) ->
 
 
 def caller_names(auth: Mapping[str, Sequence[bytes]]) -> frozenset[str]:
-    """The cluster names in a caller's certificate."""
-    return frozenset(name.decode(errors="replace") for name in auth.get("x509_subject_alternative_name", ()))
+    """The names in a caller's certificate: a cluster's is a DNS name. Others, as persons have, can be no cluster's."""
+    names = {kind: {name.decode(errors="replace") for name in auth.get(kind, ())} for kind in (_DNS, _NAMES)}
+    return frozenset(name for name in names[_DNS] | names[_NAMES] if name in names[_DNS] or "@" in name or ":" in name)

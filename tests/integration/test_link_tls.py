@@ -34,10 +34,10 @@ class Authority:
     def ca(self) -> bytes:
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue(self, cluster: str) -> LinkTls:
+    def issue(self, cluster: str, kind: Callable[[str], x509.GeneralName] = x509.DNSName) -> LinkTls:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, cluster)])
-        certificate = self._sign(subject, key.public_key(), x509.SubjectAlternativeName([x509.DNSName(cluster)]))
+        certificate = self._sign(subject, key.public_key(), x509.SubjectAlternativeName([kind(cluster)]))
         pem = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -116,6 +116,16 @@ def test_a_certificate_speaks_for_its_own_cluster_only(west: Site, reach: Connec
     assert caught.value.reason == "WRONG_CLUSTER"
     with pytest.raises(PeerRefusedError, match="is for north, not for east"):
         reach(AUTHORITY.issue("north"), "west").compare(EAST, west.cluster)
+
+
+@pytest.mark.parametrize("kind", [x509.UniformResourceIdentifier, x509.RFC822Name])
+def test_only_a_dns_name_in_a_certificate_is_a_clusters(
+    reach: Connect, kind: Callable[[str], x509.GeneralName]
+) -> None:
+    with pytest.raises(PeerRefusedError, match="the certificate is for nobody, not for east"):
+        reach(AUTHORITY.issue("east", kind), "west").describe()
+    with pytest.raises(PeerRefusedError, match="the certificate is for mailto:a@east, not for east"):
+        reach(AUTHORITY.issue("mailto:a@east", kind), "west").describe()
 
 
 def test_a_receiver_that_is_another_cluster_is_not_talked_to(reach: Connect) -> None:
