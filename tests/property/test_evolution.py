@@ -18,6 +18,7 @@ from replication.core.definition.alter import (
 )
 from replication.core.definition.define import typed_table
 from replication.core.definition.evolution import join, missing_columns, widened
+from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import TableSpec
 from replication.errors import SchemaError
 
@@ -94,6 +95,7 @@ def test_three_clusters_that_alter_and_exchange_end_equal(schedule: list, order:
     joined = everything[0]
     for site in sites:
         assert join(joined, site) == joined
+        assert foreign_table(site.to_json()).columns == site.columns, "every one is taken by another cluster"
         for version in site.versions.values():
             assert not missing_columns(joined, version), "what any of them wrote can be kept"
     assert TableSpec.from_json(joined.to_json()) == joined

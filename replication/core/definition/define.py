@@ -14,7 +14,7 @@ from replication.errors import SchemaError
 
 SYSTEM_SUFFIXES = ("__changes", "__tombstones", "__latest")
 _SYSTEM_NAMESPACE = "walship"
-_CELL_KEY = ("row", "family", "qualifier", "visibility")
+CELL_KEY = ("row", "family", "qualifier", "visibility")
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*\.[A-Za-z][A-Za-z0-9_]*\Z")
 _NAME_MAX = 200  # a file system takes 255 bytes, suffixes included
@@ -82,7 +82,7 @@ def typed_table(
         except SchemaError as error:
             problems.append(str(error))
     names = [column.name for column in schema]
-    problems += _column_problems(names, columns, key)
+    problems += column_problems(names, columns, key)
     all_groups = _groups(names, key, groups or {}, problems)
     problems += [f"sort column {s!r} is not in the schema" for s in sort if (s.split() or [s])[0] not in names]
     if history_s < 1:
@@ -93,7 +93,7 @@ def typed_table(
     return TableSpec(table_uuid, name, "typed", *parts, history_s)
 
 
-def _column_problems(names: Sequence[str], columns: Sequence[Column], key: Sequence[str]) -> Iterator[str]:
+def column_problems(names: Sequence[str], columns: Sequence[Column], key: Sequence[str]) -> Iterator[str]:
     """Yield the problems of the columns' names and of the key."""
     lower = [n.lower() for n in names]
     for name in dict.fromkeys(names):
@@ -154,15 +154,13 @@ def cell_table(
         taken.update(families)
     source = iter(uuids)
     table_uuid = next(source)
-    types = {
-        "row": pa.binary(),
-        "family": pa.string(),
-        "qualifier": pa.string(),
-        "visibility": pa.string(),
-        "value": pa.binary(),
-    }
-    columns = tuple(Column(next(source), n, t) for n, t in types.items())
+    columns = tuple(Column(next(source), n, t) for n, t in cell_columns().items())
     all_groups = [Group(check_name(g, "group name"), tuple(families)) for g, families in (groups or {}).items()]
     if not any(g.name == DEFAULT_GROUP for g in all_groups):
         all_groups.append(Group(DEFAULT_GROUP, ()))
-    return TableSpec(table_uuid, name, "cell", columns, _CELL_KEY, tuple(all_groups), history_s=history_s)
+    return TableSpec(table_uuid, name, "cell", columns, CELL_KEY, tuple(all_groups), history_s=history_s)
+
+
+def cell_columns() -> dict[str, pa.DataType]:
+    """Names and types of a cell table's columns."""
+    return {**dict.fromkeys(CELL_KEY, pa.string()), "row": pa.binary(), "value": pa.binary()}

@@ -12,16 +12,19 @@ from dataclasses import replace
 import pyarrow as pa
 
 from replication.core.definition.alter import PROPERTIES, checked_setting
-from replication.core.definition.define import check_column_name
+from replication.core.definition.define import CELL_KEY, cell_columns, check_column_name, column_problems
 from replication.core.definition.schema import TableSpec
 from replication.core.definition.types import storable_type
-from replication.core.ids import COUNT_END, check_name
+from replication.core.ids import COUNT_END, NIL_UUID, check_name
 from replication.error_text import one_line
 from replication.errors import FormatError, SchemaError
 
 _KINDS = ("typed", "cell")
 _TEXT_MAX = 4 << 20
 _COLUMNS_MAX = 10_000
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # of columns, perhaps of dropped ones
+_SORT = re.compile(rf"{_UUID}(?: desc)?(?:,{_UUID}(?: desc)?)*\Z")
 _TERM = re.compile(r"[A-Za-z0-9_(), ]{1,10000}\Z")
 #: Iceberg's properties that a peer may set here.
 _PROPERTIES = (
@@ -67,6 +70,8 @@ def foreign_table(text: str) -> TableSpec:
 
 def _problems(spec: TableSpec) -> Iterator[str]:
     """Yield which rules a definition breaks."""
+    if spec.uuid == NIL_UUID:
+        yield "its uuid is that of no table"
     if not isinstance(spec.name, str):  # what names a table can have is checked where a route is opened
         yield "its name is no text"
     if spec.kind not in _KINDS:
@@ -74,28 +79,60 @@ def _problems(spec: TableSpec) -> Iterator[str]:
     if max(len(spec.columns), len(spec.groups), len(spec.settings)) > _COLUMNS_MAX:
         yield f"it has more than {_COLUMNS_MAX} columns, groups or properties"
         return
-    if not 1 <= spec.history_s < COUNT_END:
-        yield f"history_s is {spec.history_s}"
+    if not _is_count(spec.history_s) or not spec.history_s:
+        yield f"history_s is {str(spec.history_s)[:40]}"
     for column in spec.columns:
         yield from _column_problems(column.name, column.type)
         if column.wanted and (misnamed := check_column_name(column.wanted)):
             yield misnamed
     stamps = [stamp for column in spec.columns for stamp in (column.added, column.named)]
     stamps += [group.added for group in spec.groups]
-    yield from (f"a change has the time {str(stamp)[:40]}" for stamp in stamps if not 0 <= stamp < COUNT_END)
+    yield from (f"a change has the time {str(stamp)[:40]}" for stamp in stamps if not _is_count(stamp))
     orders = [text for text in (*spec.partition, *spec.sort) if not _TERM.match(text)]
     yield from (f"{text[:80]!r} is no sort order or partition" for text in orders)
-    yield from (f"key column {name!r} is missing" for name in spec.key if name not in spec.by_name)
-    for group in spec.groups:
-        yield from _name_problems(group.name, "group name")
-        if spec.kind == "typed":
-            yield from (f"column {name!r} of a group is missing" for name in group.members if name not in spec.by_name)
+    yield from column_problems([column.name for column in spec.columns], spec.columns, spec.key)
+    if len(spec.by_uuid) != len(spec.columns):
+        yield "two columns have one uuid"
+    yield from _group_problems(spec)
+    shape = {column.name: column.type for column in spec.columns}
+    if spec.kind == "cell" and (spec.key, shape) != (CELL_KEY, cell_columns()):
+        yield "its columns are not those of a cell table"
     if spec.derived:
         yield from _name_problems(spec.derived, "cluster name")
     for name, setting in spec.settings.items():
         yield from _setting_problems(spec, name.partition("@")[0], setting.value)
-        if not 0 <= setting.at < COUNT_END:
+        if not _is_count(setting.at):
             yield f"property {name[:80]!r} was set at {str(setting.at)[:40]}"
+    texts = [*spec.properties.items(), *((name, setting.value) for name, setting in spec.settings.items())]
+    yield from (f"property {str(name)[:80]!r} is no text" for name, value in texts if not _is_text(name, value))
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < COUNT_END
+
+
+def _is_text(*values: object) -> bool:
+    """Whether every ledger can hold them as text."""
+    return all(isinstance(each, str) and not _NO_TEXT.search(each) for each in values)
+
+
+def _group_problems(spec: TableSpec) -> Iterator[str]:
+    taken = set(spec.key) if spec.kind == "typed" else set()
+    names = [group.name for group in spec.groups]
+    for group in spec.groups:
+        yield from _name_problems(group.name, "group name")
+        for member in group.members:
+            if not _is_text(member) or spec.kind == "typed" and member not in spec.by_name:
+                yield f"column {str(member)[:80]!r} of a group is missing"
+            elif member in taken:
+                yield f"column {member[:80]!r} is in the key or another group already"
+            taken.add(member)
+    if not names or len(set(names)) < len(names):
+        yield "it has no group, or two of one name"
+    if spec.kind == "typed":
+        yield from (f"column {name!r} is in no group" for name in spec.by_name if name not in taken)
+        if len(names) > 1 and not spec.key:
+            yield "it has several groups and no key"
 
 
 def _with_allowed_properties(spec: TableSpec) -> TableSpec:
@@ -111,7 +148,7 @@ def _with_allowed_properties(spec: TableSpec) -> TableSpec:
 
 def _setting_problems(spec: TableSpec, name: str, value: str) -> Iterator[str]:
     if name == "sort":
-        if value and not _TERM.match(value.replace("-", "")):  # columns by uuid
+        if value and not _SORT.match(value):
             yield f"{value[:80]!r} is no sort order"
         return
     try:

@@ -98,6 +98,8 @@ class SchemaVersion:
             raise FormatError(f"schema version {name.hex()[:12]} of table {table} does not match its hash")
         try:
             arrow = pa.ipc.read_schema(pa.py_buffer(body))
+            for field_of in arrow:
+                column_uuid(field_of)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise FormatError(f"schema version {name.hex()[:12]} of table {table} cannot be read: {error}") from None
         return SchemaVersion(table, check_group(group), name, body, arrow)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
@@ -62,6 +62,26 @@ def test_what_this_cluster_could_have_made_is_taken_exactly(spec: TableSpec) -> 
         (lambda raw: raw.update(history_s=0), "history_s"),
         (lambda raw: raw.update(history_s=1 << 63), "history_s"),
         (lambda raw: raw.update(key=["k", "no"]), "key column 'no'"),
+        (lambda raw: raw.update(history_s=1.5), "history_s"),
+        (lambda raw: raw.update(history_s=True), "history_s"),
+        (lambda raw: raw.update(history_s=float("nan")), "history_s"),
+        (lambda raw: raw.update(uuid=str(UUID(int=0))), "uuid"),
+        (lambda raw: raw.update(kind="cell"), "cell table"),
+        (lambda raw: raw.update(key=["k", "k"]), "twice"),
+        (lambda raw: raw.update(key=["more"]), "float"),
+        (lambda raw: raw.update(key=[]), "several groups and no key"),
+        (lambda raw: raw.update(groups=[["g", ["words", "words", "more", "w", "at"]]]), "another group"),
+        (lambda raw: raw.update(groups=[["g", ["words", "more", "w", "at", "k"]]]), "in the key"),
+        (lambda raw: raw.update(groups=[["g", ["words"]]]), "in no group"),
+        (lambda raw: raw["groups"].append(["g", []]), "two of one name"),
+        (lambda raw: raw["altered"].__setitem__(0, [0.5, 0, ""]), "time"),
+        (lambda raw: raw["altered"].__setitem__(0, [float("nan"), 0, ""]), "time"),
+        (lambda raw: raw["settings"].update(max_age_s=["9", 1.5]), "max_age_s"),
+        (lambda raw: raw["settings"].update(sort=["k", 1]), "sort order"),
+        (lambda raw: raw["settings"].update(sort=[f"{uuid4()} up", 1]), "sort order"),
+        (lambda raw: raw["settings"].update({"commit.x": ["a\0b", 1]}), "no text"),
+        (lambda raw: raw["properties"].update({"write.parquet.x": "\ud800"}), "no text"),
+        (lambda raw: raw["properties"].update({"write.parquet.x": 5}), "no text"),
         (lambda raw: raw.update(derived="x'; --"), "cluster name"),
         (lambda raw: raw["groups"].append(["g'); copy t to '/x'; --", []]), "group name"),
         (lambda raw: raw["groups"].append(["h", ["no"]]), "column 'no'"),
