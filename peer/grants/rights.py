@@ -80,10 +80,23 @@ class CallerRights:
                     reason=WRONG_CLUSTER,
                 )
             raise _namesake(caller.cluster, own)
-        if call not in HOST_CALLS | CHECKED_LATER:
-            grant = self._grant_of(caller)
-            if isinstance(grant, PeerRefusedError) and not (call in ORIGIN_CALLS and self._is_origin(caller.cluster)):
+        if call in HOST_CALLS:
+            return
+        grant = self._grant_of(caller)
+        if isinstance(grant, PeerRefusedError):
+            if call in CHECKED_LATER and self._may_prove(caller):
+                return
+            if not (call in ORIGIN_CALLS and self._is_origin(caller.cluster)):
                 raise grant
+
+    def _may_prove(self, caller: Caller) -> bool:
+        """Whether an opening may show that a caller is the pinned cluster, restored. If not, it asks for a grant."""
+        made = self._ledger.grants.of(caller.cluster.name)
+        if made is not None and not made.asked:
+            return bool(made.grant.tables)
+        if self._accept == "ask" and caller.certified is not None:
+            self._ledger.grants.put(Grant(caller.cluster, by="asked"), _now_us(), asked=True)
+        return False
 
     def find(self, caller: Caller) -> Grant | None:
         """What is granted to ``caller``; None for nothing."""
@@ -98,7 +111,7 @@ class CallerRights:
         return grant
 
     def of_sender(self, caller: Caller, former: Collection[ClusterId], history: TermHistory) -> Grant:
-        """As ``of``, for a caller that opens routes: its incarnation is pinned, or asks for a grant by policy.
+        """As ``of``, for a caller that opens routes: its incarnation is pinned.
 
         A cluster that was restored keeps its grant if it names the pinned id among its ``former`` ids. Its terms are
         those that were seen of it.
@@ -109,8 +122,6 @@ class CallerRights:
             self._pin(caller.cluster)
         grant = self._grant_of(caller)
         if isinstance(grant, PeerRefusedError):
-            if self._accept == "ask" and caller.certified is not None and (made is None or made.asked):
-                self._ledger.grants.put(Grant(caller.cluster, by="asked"), _now_us(), asked=True)
             raise grant
         if grant.by == "certificate":
             self._ledger.grants.put(grant, _now_us())

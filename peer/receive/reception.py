@@ -21,6 +21,7 @@ from peer.receive.successions import SuccessionRequests
 from peer.status.drills import drill_health
 from replication import __version__, log
 from replication.core.coverage import Ranges
+from replication.core.definition.define import unusable_name
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.grants import Caller, Grant
@@ -139,6 +140,8 @@ class Reception:
 
     def get_table(self, name: str, caller: Caller) -> TableSpec | None:
         """Return the definition of the table with this name, or None. PeerRefusedError when it is not the caller's."""
+        if unusable_name(name):
+            return None
         try:
             spec = self._ledger.tables.get(name)
         except UnknownTableError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import grpc
 
 from replication import log
-from replication.core.grants import Caller
+from replication.core.grants import PUBLIC_CALLS, Caller
 from replication.core.ids import ClusterId
 from replication.errors import FormatError, PeerRefusedError, ReplicationError
 from replication.link import channel
@@ -22,13 +22,15 @@ from replication.link.places import Places
 from replication.link.tls import caller_names
 from replication.link.tls_files import fingerprint
 
+FIRST_S = 10.0  # how long a call may be open before its first message
 _SHAPES = {
-    (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
-    (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
+    (False, False): ("unary_unary", grpc.stream_unary_rpc_method_handler),
+    (False, True): ("unary_stream", grpc.stream_stream_rpc_method_handler),
     (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
     (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
 }
 _REFUSED_S = 0.2
+_WAITING_MAX, _NAME_WAITING_MAX = 32, 16  # refused calls that wait: of all callers, and of one
 _log = log.get(__name__)
 
 
@@ -49,6 +51,7 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
         self._is_tls = is_tls
         self._places = places
         self._lock = threading.Lock()
+        self._waiting = Places(_WAITING_MAX, _NAME_WAITING_MAX)
         self._refused: WeakValueDictionary[str, _OneAtATime] = WeakValueDictionary()
         self._callers: WeakKeyDictionary[Any, Caller] = WeakKeyDictionary()
         self.port = 0
@@ -58,15 +61,20 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
         return self._callers[context]
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: grpc.HandlerCallDetails) -> Any:
-        """The handler of a call, with the check before it."""
+        """The handler of a call, with the check before it. Nothing of a request is read before its caller is known."""
         handler = continuation(details)
         if handler is None:
             return None
         kind, made = _SHAPES[handler.request_streaming, handler.response_streaming]
         behaviour, call = getattr(handler, kind), details.method.rpartition("/")[2]
 
-        def checked(request: Any, context: grpc.ServicerContext) -> Any:
+        def checked(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             self._check(call, context)
+            if handler.request_streaming:
+                return behaviour(requests, context)
+            request = b"" if call in PUBLIC_CALLS else first_message(requests, context)  # theirs are empty
+            if request is None:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{call} needs a request")
             return behaviour(request, context)
 
         return made(checked, handler.request_deserializer, handler.response_serializer)
@@ -96,12 +104,17 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
     def slow_down(self, name: str) -> None:
         """Let a refused caller wait, so that one that calls again at once takes little of the receiver's time.
 
-        Its refused calls wait one after the other, each in a place of its own, of which it has some only.
+        Its refused calls wait one after the other. Some may wait; more are refused at once, since each takes a place.
         """
-        with self._lock:
-            refused = self._refused.setdefault(name, _OneAtATime())
-        with refused.lock:
-            time.sleep(_REFUSED_S)
+        if self._waiting.take(name):
+            return
+        try:
+            with self._lock:
+                refused = self._refused.setdefault(name, _OneAtATime())
+            with refused.lock:
+                time.sleep(_REFUSED_S)
+        finally:
+            self._waiting.release(name)
 
     def _identify(self, context: grpc.ServicerContext) -> Caller:
         said = {key: str(value) for key, value in context.invocation_metadata()}
@@ -120,6 +133,17 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
 class _OneAtATime:
     def __init__(self) -> None:
         self.lock = threading.Lock()
+
+
+def first_message(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes | None:
+    """The first message. A call on which none comes in time is ended, so that silent ones hold no place."""
+    timer = threading.Timer(FIRST_S, context.cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        return next(requests, None)
+    finally:
+        timer.cancel()
 
 
 def refuse(context: grpc.ServicerContext, error: PeerRefusedError) -> NoReturn:

@@ -31,12 +31,12 @@ from replication.link.base import (
     Refusal,
     Reply,
 )
-from replication.link.callers import refuse
-from replication.link.messages import read_message
+from replication.link.callers import first_message, refuse
+from replication.link.messages import at_most, read_message
 from replication.link.places import Places
 from replication.link.statuses import encode_progress
 
-FIRST_S = 10.0  # how long a stream may be open before its first message
+_ASKED_MAX = 10_000  # files of a question
 _log = log.get(__name__)
 
 
@@ -88,7 +88,8 @@ class LinkServicer:
         """How far files of the caller are applied here, and what was lost of them."""
 
         def progress(caller: Caller) -> bytes:
-            files = [FileId.parse(text) for text in read_message(pb.ProgressRequest, raw).files]
+            asked = at_most(read_message(pb.ProgressRequest, raw).files, _ASKED_MAX, "a question names", "files")
+            files = [FileId.parse(text) for text in asked]
             return encode_progress(self._service.progress(files, caller))
 
         return self._answer(context, progress)
@@ -113,6 +114,7 @@ class LinkServicer:
                 self._caller(context),
             )
         except ReplicationError as error:
+            self._slow_down(self._caller(context).proved_name)
             return bytes(pb.RouteReply(refusal=refusals.encode_refusal(_refusal(error))).SerializeToString())
         except Exception as error:
             return bytes(pb.RouteReply(refusal=refusals.encode_refusal(_unforeseen(error))).SerializeToString())
@@ -154,7 +156,7 @@ class LinkServicer:
 
     def Compare(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answer questions about tables, until either end closes."""
-        if (first := self._first(requests, context)) is None:
+        if (first := first_message(requests, context)) is None:
             return
         try:
             conversation = self._conversation(read_message(pb.CompareRequest, first).open, context)
@@ -219,7 +221,7 @@ class LinkServicer:
 
     def _stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         replies = Replies(context.cancel)
-        if (first := self._first(requests, context)) is None:
+        if (first := first_message(requests, context)) is None:
             return
         try:
             opened, inbound = self._open(first, replies.put, context)
@@ -244,16 +246,6 @@ class LinkServicer:
             inbound.close()
             if reader.ident is not None:
                 reader.join()
-
-    def _first(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes | None:
-        """Return the first message. A call on which none comes in time is ended, so that silent ones hold no place."""
-        timer = threading.Timer(FIRST_S, context.cancel)
-        timer.daemon = True
-        timer.start()
-        try:
-            return next(requests, None)
-        finally:
-            timer.cancel()
 
     def _open(
         self, raw: bytes, reply: Callable[[Reply], None], context: grpc.ServicerContext

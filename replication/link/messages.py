@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -13,6 +13,7 @@ from replication.errors import FormatError
 
 _WIDE = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 _M = TypeVar("_M", bound=Message)
+_T = TypeVar("_T")
 
 
 def read_message(kind: type[_M], raw: bytes) -> _M:
@@ -27,6 +28,13 @@ def read_message(kind: type[_M], raw: bytes) -> _M:
         raise FormatError(f"a message of the link cannot be read: {error}") from None
     check_numbers(message)
     return message
+
+
+def at_most(found: Sequence[_T], most: int, who: str, what: str) -> Sequence[_T]:
+    """``found``; FormatError when it is more than ``most``."""
+    if len(found) > most:
+        raise FormatError(f"{who} {len(found)} {what}, more than {most}", "Ask for fewer at once")
+    return found
 
 
 def check_numbers(message: Message) -> None:

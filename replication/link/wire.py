@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from replication.core.coverage import Ranges
 from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import SchemaVersion, TableSpec
-from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId
+from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId, check_group
 from replication.core.phase import Phase
 from replication.core.routes.carried import Carried
 from replication.core.routes.forks import TERM_HISTORY_MAX, TermHistory
@@ -24,13 +24,14 @@ from replication.errors import FormatError
 from replication.link import takeovers
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Ack, Data, Description, Hello, Known, OpenReply, Refusal, Reply, Route
-from replication.link.messages import check_numbers, read_message
+from replication.link.messages import at_most, check_numbers, read_message
 from replication.link.refusals import decode_refusal, encode_refusal
 from replication.link.statuses import decode_files, decode_spans, encode_files, encode_spans
 
 _FRAMES_TAG = (pb.ShipRequest.FRAMES_FIELD_NUMBER << 3) | 2
 _EMPTY = memoryview(b"")
 _ROUTES_MAX, _FILES_MAX, _FORMER_MAX = 100_000, 100_000, 1000  # of an opening
+_ASKED_MAX = 100_000  # streams of a question
 _VERSION_CHARS_MAX, _NONCE_CHARS_MAX = 64, 64
 
 _T = TypeVar("_T")
@@ -200,7 +201,7 @@ def decode_route(message: pb.Route) -> Route:
     try:
         return Route(
             foreign_table(message.table),
-            message.group,
+            check_group(message.group),
             message.remote_table,
             message.generation,
             {FileId.parse(o.wal): o.sequence for o in message.required_from},
@@ -260,8 +261,9 @@ def encode_sequences(sequences: Mapping[StreamId, int], until: Until | None, wai
 
 
 def decode_sequences(raw: bytes) -> tuple[dict[StreamId, int], Until | None, float]:
-    """Read a ReachedRequest: sequences, what to wait for, and how many seconds."""
+    """Read a ReachedRequest: sequences, what to wait for, and how many seconds. Raises FormatError."""
     asked = read_message(pb.ReachedRequest, raw)
+    at_most(asked.streams, _ASKED_MAX, "a question names", "streams")
     until = Until(asked.until) if asked.until in tuple(Until) else None
     return {StreamId.parse(each.stream): each.last for each in asked.streams}, until, asked.wait_ms / 1e3
 
@@ -359,9 +361,7 @@ def _hello(hello: Hello) -> pb.Open:
 
 
 def _few(found: Sequence[_T], most: int, what: str) -> Sequence[_T]:
-    if len(found) > most:
-        raise FormatError(f"a stream opens with {len(found)} {what}, more than {most}")
-    return found
+    return at_most(found, most, "a stream opens with", what)
 
 
 def _read_hello(message: pb.Open) -> Hello:

@@ -37,7 +37,7 @@ from replication.core.rows.batch import encode_payload
 from replication.ledger.base import Landed
 from replication.ledger.sql.parts.landing import SqlLandingRecords
 from replication.ledger.sql.parts.registration import SqlRegistration
-from replication.link import channel, grpc_servicer
+from replication.link import callers, channel
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
 from replication.tables.memory import MemoryTables
 from shell.cli.render import Printer
@@ -271,7 +271,7 @@ def test_numbers_that_no_ledger_holds_end_the_stream_by_type_each_time(
 def test_streams_that_say_nothing_are_ended_and_leave_their_places(  # hostile row 53
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grpc_servicer, "FIRST_S", 0.5)
+    monkeypatch.setattr(callers, "FIRST_S", 0.5)
     pair = Pair(tmp_path, receiver={"streams_max": 2})
     with pair.west.receiver() as receiver, grpc.insecure_channel(f"127.0.0.1:{receiver.port}") as made:
         quiet = threading.Event()
