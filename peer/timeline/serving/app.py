@@ -1,4 +1,4 @@
-"""The REST interface of the timeline, by resource. Its types are documented at ``/docs`` and ``/openapi.json``."""
+"""The REST interface of the timeline, by resource. Its types are documented at ``/openapi.json``."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,7 +29,8 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 def make_app(views: Views, jobs: Jobs) -> FastAPI:
     """Return the application; it does not close ``views``."""
-    app = FastAPI(title="walship timeline", version=__version__, responses=_PROBLEMS)
+    pages = None  # they would load scripts from elsewhere
+    app = FastAPI(title="walship timeline", version=__version__, responses=_PROBLEMS, docs_url=pages, redoc_url=pages)
     app.state.views = views
     for resource in (instants, slices, datasets):
         app.include_router(resource.router)

@@ -6,6 +6,7 @@ it takes another one and says so, since whoever embeds the server goes on withou
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import threading
@@ -18,9 +19,11 @@ from replication import log
 from replication.errors import ConfigError, ReplicationError
 from replication.link.local_user import is_own
 from replication.settings import TimelineSection, TlsSection, split_address
+from replication.tls_checks import is_loopback
 
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10
+_PORT = re.compile(r":\d+\Z")
 _WHY = b"Without TLS only the user of the server is answered: set tls.ca, tls.cert and tls.key\n"
 _FORBIDDEN = b"HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_WHY), _WHY)
 _log = log.get(__name__)
@@ -76,7 +79,7 @@ class TimelineServer:
         host, port = listener.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         config = uvicorn.Config(
-            make_app(self._views, self._jobs),
+            self._checked(make_app(self._views, self._jobs)),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -142,14 +145,15 @@ class TimelineServer:
                 ) from None
 
     def _check_plaintext(self) -> None:
-        from replication.tls_checks import is_loopback
-
         host, _ = split_address(self._section.listen)
         if not (self._tls.enabled or self._tls.allow_plaintext or is_loopback(host)):
             raise ConfigError(
                 f"{self._section.listen} is not loopback and there is no TLS",
                 "Set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust",
             )
+
+    def _checked(self, app: Any) -> Any:
+        return app if self._tls.enabled or self._tls.allow_plaintext else _NoBrowsers(app)
 
     def _caller_options(self, port: int) -> dict[str, Any]:
         if not self._tls.enabled:
@@ -161,6 +165,27 @@ class TimelineServer:
             "ssl_cert_reqs": ssl.CERT_REQUIRED,
             "http": _of_cluster(self._cluster),
         }
+
+
+class _NoBrowsers:
+    """Answers no web page: it runs as the user that opened it, whatever name it gives this machine."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        from starlette.responses import PlainTextResponse
+
+        headers = dict(scope.get("headers", ()))
+        host = _PORT.sub("", headers.get(b"host", b"").decode("latin-1")).strip("[]")
+        if is_loopback(host) and b"origin" not in headers:
+            await self._app(scope, receive, send)
+        else:
+            _log.warning("timeline_caller_refused", names=[host[:100]])
+            await PlainTextResponse("Web pages are not answered; ask by the address 127.0.0.1\n", 403)(
+                scope, receive, send
+            )
 
 
 def _of_cluster(cluster: str) -> type:
@@ -175,6 +200,7 @@ def _of_cluster(cluster: str) -> type:
                 super().connection_made(transport)
                 return
             _log.warning("timeline_caller_refused", names=sorted(names))
+            self.transport = transport  # which is closed again when it is lost
             transport.abort()
 
     return OwnCertificates

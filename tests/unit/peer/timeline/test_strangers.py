@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.views import Views
 from replication.errors import ReplicationError, RequestError
 from replication.settings import TlsSection
+from tests.certificates import tls_section
 from tests.datasets_made import OUT, Dataset
 from tests.hostile import NOBODY, memory_below, run_as_nobody
+from tests.integration.test_link_tls import AUTHORITY
 from tests.unit.peer.timeline.test_serving import LISTEN, jobs
 
 ASK = f"""
@@ -59,6 +62,49 @@ def test_without_tls_another_user_of_the_machine_is_told_nothing(server: Timelin
 def test_plain_text_that_is_allowed_is_for_everybody(views: Views) -> None:
     with TimelineServer("east", views, jobs, LISTEN, TlsSection(allow_plaintext=True)) as server:
         assert run_as_nobody(ASK, server.address, "/v1/datasets").startswith("200 ")
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("host", "evil.example"),
+        ("host", "127.0.0.1.evil.example:80"),
+        ("host", "localhost.:80"),
+        ("host", "10.0.0.7"),
+        ("origin", "http://evil.example"),
+        ("origin", "null"),
+    ],
+)
+def test_web_pages_that_the_user_opens_are_told_nothing(server: TimelineServer, header: str, value: str) -> None:
+    """A page's own name may resolve to this machine, and a page may send a form to any address."""
+    with httpx.Client(base_url=f"http://{server.address}", headers={header: value}, timeout=30) as page:
+        for answer in (page.get("/v1/datasets"), page.post("/v1/refresh", params={"dataset": OUT})):
+            assert answer.status_code == 403 and OUT not in answer.text
+    for name in (server.address, "127.0.0.1", "localhost:1", "[::1]:80"):
+        assert httpx.get(f"http://{server.address}/v1/datasets", headers={"host": name}, timeout=30).status_code == 200
+
+
+def test_no_page_of_the_server_loads_scripts_from_elsewhere(server: TimelineServer) -> None:
+    for path in ("/docs", "/redoc", "/docs/oauth2-redirect"):
+        assert httpx.get(f"http://{server.address}{path}", timeout=30).status_code == 404
+
+
+def test_a_certificate_of_another_cluster_is_hung_up_on_and_leaves_no_error(
+    views: Views, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {name: tls_section(tmp_path, AUTHORITY.issue(name), f"{name}-") for name in ("east", "west")}
+    with TimelineServer("east", views, jobs, LISTEN, TlsSection(**files["east"])) as server:
+        for name, others in files.items():
+            context = ssl.create_default_context(cafile=others["ca"])
+            context.check_hostname = False
+            context.load_cert_chain(others["cert"], others["key"])
+            with httpx.Client(base_url=f"https://{server.address}", verify=context, timeout=30) as ask:
+                if name == "east":
+                    assert ask.get("/v1/health").json()["status"] == "ok"
+                else:
+                    with pytest.raises(httpx.TransportError):
+                        ask.get("/v1/health")
+    assert not [each for each in caplog.records if each.name == "asyncio"]
 
 
 def test_names_of_any_length_and_paths_are_refused_and_not_remembered(server: TimelineServer, views: Views) -> None:
