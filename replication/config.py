@@ -322,7 +322,9 @@ def _contradictions(config: Config) -> Iterator[str]:
             "zookeeper.cert and zookeeper.key, or tls.allow_plaintext = true on a network you trust"
         )
     if not tls.allow_plaintext:
-        yield from plain_connections(zookeeper, config.ledger.url if config.shares_ledger else "")
+        engines = {"catalog.spark.uri": config.catalog.spark, "catalog.pyiceberg.uri": config.catalog.pyiceberg}
+        catalogs = {key: str(each.get("uri", "")) for key, each in engines.items()}
+        yield from plain_connections(zookeeper, {"ledger.url": config.ledger.url, **catalogs})
     host, _ = split_address(receiver.listen)
     if not (tls.enabled or tls.allow_plaintext or any(files.values()) or is_loopback(host)):
         yield (

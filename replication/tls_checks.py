@@ -23,22 +23,27 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"  # other names may resolve to anything
 
 
-def plain_connections(zookeeper: ZooKeeperSection, ledger_url: str) -> Iterator[str]:
-    """Which connections to servers off loopback would be in plain text. ``ledger_url`` is "" for SQLite."""
-    url = urlsplit(ledger_url)
+def plain_connections(zookeeper: ZooKeeperSection, databases: Mapping[str, str]) -> Iterator[str]:
+    """Which connections to servers off loopback would be in plain text. ``databases`` are URLs by their keys."""
     hosts = [_PORT.sub("", server).strip("[]") for server in zookeeper.servers.split(",") if server]
     if not zookeeper.secured and (far := [host for host in hosts if not is_loopback(host)]):
         yield (
             f"zookeeper.servers: {far[0]} is not loopback and there is no TLS; set zookeeper.ca, "
             "zookeeper.cert and zookeeper.key, or tls.allow_plaintext = true on a network you trust"
         )
-    asked = dict(parse_qsl(url.query))
-    host = url.hostname or asked.get("host", "")
-    if host and not host.startswith("/") and not is_loopback(host) and asked.get("sslmode") not in _SSL_MODES:
-        yield (
-            f"ledger.url: {host} is not loopback and there is no TLS; add ?sslmode=verify-full and sslrootcert=FILE, "
-            "or set tls.allow_plaintext = true on a network you trust"
-        )
+    for key, value in databases.items():
+        if not (text := value.removeprefix("jdbc:")).startswith("postgres"):
+            continue
+        url = urlsplit(text)
+        asked = parse_qsl(url.query)
+        named = [url.hostname or "", *(host for name, host in asked if name in ("host", "hostaddr"))]
+        hosts = [_PORT.sub("", host).strip("[]") for each in named for host in each.split(",")]
+        far = [host for host in hosts if host and not host.startswith("/") and not is_loopback(host)]
+        if far and dict(asked).get("sslmode") not in _SSL_MODES:
+            yield (
+                f"{key}: {far[0]} is not loopback and there is no TLS; add ?sslmode=verify-full and sslrootcert=FILE,"
+                " or set tls.allow_plaintext = true on a network you trust"
+            )
 
 
 def unfit_files(section: str, files: Mapping[str, Path | None]) -> Iterator[str]:

@@ -343,6 +343,9 @@ def test_servers_beyond_loopback_are_reached_over_tls_or_plain_text_is_asked_for
         ("postgresql://u@db/east", "ledger.url: db is not loopback"),
         ("postgresql://u@db/east?sslmode=prefer", "sslmode=verify-full"),
         ("postgresql://u@/east?host=10.0.0.1", "ledger.url: 10.0.0.1 is not loopback"),
+        ("postgresql://u@127.0.0.1/east?host=10.0.0.1", "ledger.url: 10.0.0.1 is not loopback"),
+        ("postgresql://u@/east?host=/run/x&hostaddr=10.0.0.1", "ledger.url: 10.0.0.1 is not loopback"),
+        ("postgresql+psycopg://u@/e?host=127.0.0.1:1&host=db:5432", "ledger.url: db is not loopback"),
     ):
         assert said in problems_of(None, {**overrides, "ledger": {"url": url}})
         load(None, {**overrides, "ledger": {"url": url}, "tls": {"allow_plaintext": True}}, {})
@@ -352,3 +355,9 @@ def test_servers_beyond_loopback_are_reached_over_tls_or_plain_text_is_asked_for
         "postgresql://127.0.0.1/e",
     ):
         load(None, {**overrides, "ledger": {"url": url}}, {})
+    for engine, url in (("pyiceberg", "postgresql+psycopg://u@db/x"), ("spark", "jdbc:postgresql://db:5432/x")):
+        plain = {**overrides, "catalog": {engine: {"uri": url}}}
+        assert f"catalog.{engine}.uri: db is not loopback" in problems_of(None, plain)
+        load(None, {**plain, "tls": {"allow_plaintext": True}}, {})
+        for uri in (f"{url}?sslmode=verify-full", "thrift://db:9083", "https://["):
+            load(None, {**overrides, "catalog": {engine: {"uri": uri}}}, {})
