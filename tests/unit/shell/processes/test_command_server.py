@@ -158,6 +158,13 @@ def test_a_supervisor_that_hangs_holds_up_no_command(start: Start, home: Path) -
         os.kill(process.pid, signal.SIGCONT)
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        return "(zombie)" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_command_ends_with_its_client(start: Start, home: Path, number: int) -> None:
     start("waits")
@@ -169,7 +176,7 @@ def test_a_command_ends_with_its_client(start: Start, home: Path, number: int) -
         process.send_signal(number)
         said = process.stdout.read()
     assert said == ("interrupted\ncode 130\n" if number == signal.SIGINT else "")
-    wait_until(lambda: not Path(f"/proc/{pid}").exists() or "(zombie)" in Path(f"/proc/{pid}/status").read_text())
+    wait_until(lambda: has_ended(pid))
 
 
 def test_what_a_command_prints_is_json_in_a_pipe_too(start: Start, home: Path) -> None:
