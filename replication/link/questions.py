@@ -19,9 +19,10 @@ from replication.errors import FormatError, PeerRefusedError
 from replication.link import refusals
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Refusal
-from replication.link.messages import read_message
+from replication.link.messages import at_most, read_message
 
 NOW = -1
+_BUCKETS_MAX = 4096  # of a question
 ROWS_BYTES_MAX = 1 << 20
 
 
@@ -149,6 +150,7 @@ def decode_question(raw: bytes) -> Question:
         if kind == "buckets":
             return AskBuckets()
         if kind == "keys":
+            at_most(message.keys, 2 * _BUCKETS_MAX, "a question names", "bytes of buckets")
             pairs = zip(message.keys[::2], message.keys[1::2], strict=True)
             return AskKeys(tuple(high << 8 | low for high, low in pairs))
     except (DecodeError, ValueError, KeyError, TypeError, OSError) as error:

@@ -79,11 +79,13 @@ class CommandServer:
             client, _ = self._server.accept()
         except OSError:  # it has gone
             return
-        load, self._load = self._load, None
-        if load is not None:
-            load_shared(load)
         with client:
-            if len(self._forks) < _AT_ONCE_MAX and is_same_user(client):
+            if not is_same_user(client):
+                return
+            load, self._load = self._load, None
+            if load is not None:
+                load_shared(load)
+            if len(self._forks) < _AT_ONCE_MAX:
                 null = os.open(os.devnull, os.O_RDWR)
                 with suppress(OSError):  # too many processes: the client runs it
                     keep = (client.fileno(),)

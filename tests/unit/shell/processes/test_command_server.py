@@ -18,6 +18,7 @@ from replication.core.definition.define import cell_table
 from replication.core.ids import ClusterId
 from replication.ledger.sql.ledger import initialise, open_ledger
 from shell.cli.forwarded import CAN_ASK
+from tests.hostile import NOBODY, run_as_nobody
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not CAN_ASK, reason="supervisors answer on Linux only")
@@ -143,6 +144,30 @@ def test_the_environment_of_the_command_counts(start: Start, home: Path, monkeyp
 def test_what_the_supervisor_may_not_answer_runs_here(start: Start, home: Path, words: list[str], before: str) -> None:
     start("run")
     assert client(words, home, before).stdout == "code None\n"
+
+
+_OTHER = f"""
+import os, socket, sys
+from shell.cli.forwarded import ForwardedCommand, program
+folder = os.open(sys.argv[1], os.O_RDONLY)
+asked = ForwardedCommand(["listtables"], "/", {{}}, "utf-8", program()).pack()
+os.setuid({NOBODY})
+with socket.socket(socket.AF_UNIX) as server:
+    server.settimeout(30)
+    server.connect(f"/proc/self/fd/{{folder}}/commands")
+    try:
+        server.sendall(asked)
+        print("answer", server.recv(1))
+    except ConnectionError:
+        print("answer", b"")
+"""
+
+
+def test_another_user_who_can_reach_the_socket_is_not_answered(start: Start, home: Path) -> None:
+    start("run")
+    (home / "run" / "commands").chmod(0o777)
+    assert run_as_nobody(_OTHER, str(home / "run")) == "answer b''\n"
+    assert "code 0" in client(["listtables"], home).stdout
 
 
 def test_without_a_supervisor_a_command_runs_here(home: Path) -> None:
