@@ -8,6 +8,7 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -154,8 +155,6 @@ def up(
 
 def _load_forwarded(config: Config) -> None:
     """Load what the commands use that ``up`` answers, and answer the longest of them once, to nobody."""
-    from io import StringIO
-
     from rich.console import Console
 
     from peer.client import connect  # noqa: F401

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from peer.receive.receiver import Receiver
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import scan
 from replication.core.ids import FileId
-from replication.link.base import Data, Hello, PeerLink, Refusal, Reply, Route, ShipSession
+from replication.link.base import Ack, Data, Hello, PeerLink, Refusal, Reply, Route, ShipSession
 from replication.link.grpc_client import connect
 from replication.link.tls import LinkTls
 from tests.certificates import tls_section
+from tests.hostile import of_other_users
+from tests.integration.test_link_tls import AUTHORITY
 from tests.sites import Site, rows, table
 
 
@@ -100,3 +104,17 @@ def refused(session: ShipSession, message: Data) -> Refusal:
     reply = answer(session, message)
     assert isinstance(reply, Refusal) and reply.remedy, reply
     return reply
+
+
+def serves(pair: Pair, receiver: Receiver) -> None:
+    """Assert that the receiver takes all that east sends."""
+    assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[2])), Ack)
+    assert set(pair.landed) == set(pair.sealed)
+
+
+def secured_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    """A fixture: east calls west with a certificate, and is a peer there, which grants it what a usual route needs."""
+    of_other_users(monkeypatch)
+    made = Pair.secured(tmp_path, AUTHORITY.issue)
+    yield made
+    made.close()

@@ -33,8 +33,7 @@ from replication.link.base import Ack, PeerLink, Reason, Refusal
 from replication.link.tls_files import fingerprint
 from replication.settings import TlsSection
 from tests.certificates import tls_section
-from tests.hostile import of_other_users
-from tests.integration.receiving import Pair, answer, refused
+from tests.integration.receiving import Pair, answer, refused, secured_pair
 from tests.integration.test_hostile_frames import forged, sent
 from tests.integration.test_link_tls import AUTHORITY
 from tests.sites import table
@@ -42,13 +41,7 @@ from tests.sites import table
 NORTH = ClusterId("north", uuid4())
 
 
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    """East calls west with a certificate, and is a peer there, which grants it what a usual route needs."""
-    of_other_users(monkeypatch)
-    made = Pair.secured(tmp_path, AUTHORITY.issue)
-    yield made
-    made.close()
+_pair = pytest.fixture(name="pair")(secured_pair)
 
 
 @pytest.fixture

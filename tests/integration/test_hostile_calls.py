@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,33 +13,21 @@ from uuid import UUID, uuid4
 import grpc
 import pytest
 
-from peer.receive.receiver import Receiver
 from replication.core.grants import Grant
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import PeerRefusedError
 from replication.link import callers, channel, refusals, wire
 from replication.link._pb import walship_pb2 as pb
-from replication.link.base import Ack, Hello, Refusal
+from replication.link.base import Hello, Refusal
 from tests.hostile import calling, memory_below, metadata, of_other_users, raw_channel
-from tests.integration.receiving import Pair, answer
+from tests.integration.receiving import Pair, secured_pair, serves
 from tests.integration.test_link_tls import AUTHORITY
 from tests.waiting import wait_until
 
 PRINTER = ClusterId("printer", uuid4())
 
 
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    """East has a certificate and is defined at west."""
-    of_other_users(monkeypatch)
-    made = Pair.secured(tmp_path, AUTHORITY.issue)
-    yield made
-    made.close()
-
-
-def serves(pair: Pair, receiver: Receiver) -> None:
-    assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[2])), Ack)
-    assert set(pair.landed) == set(pair.sealed)
+_pair = pytest.fixture(name="pair")(secured_pair)
 
 
 @pytest.fixture

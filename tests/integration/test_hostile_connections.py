@@ -18,14 +18,13 @@ import pytest
 
 from peer.receive import definitions, landing, landing_queue
 from peer.receive.landing_queue import Item
-from peer.receive.receiver import Receiver
 from replication.core.definition.schema import SchemaVersion
 from replication.errors import PeerRefusedError
 from replication.link import channel, grpc_server, grpc_servicer, wire
 from replication.link.base import Ack, Reason, Refusal
 from tests.certificates import tls_section
 from tests.hostile import memory_below, metadata, of_other_users, raw_channel
-from tests.integration.receiving import Pair, answer
+from tests.integration.receiving import Pair, answer, secured_pair, serves
 from tests.integration.test_hostile_frames import forged, sent
 from tests.integration.test_link_tls import AUTHORITY
 from tests.waiting import wait_until
@@ -35,18 +34,7 @@ ENHANCE_YOUR_CALM = 11
 DESCRIBE = b"\x83\x87\x04\x15/walship.Link/Describe\x41\x04west"  # HPACK without tables: POST, https, path, authority
 
 
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    """East has a certificate and is defined at west."""
-    of_other_users(monkeypatch)
-    made = Pair.secured(tmp_path, AUTHORITY.issue)
-    yield made
-    made.close()
-
-
-def serves(pair: Pair, receiver: Receiver) -> None:
-    assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[2])), Ack)
-    assert set(pair.landed) == set(pair.sealed)
+_pair = pytest.fixture(name="pair")(secured_pair)
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

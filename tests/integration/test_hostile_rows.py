@@ -11,7 +11,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from uuid import uuid4
 
 import grpc
@@ -27,8 +26,8 @@ from replication.link import channel, refusals, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Ack, Reason, Refusal
 from replication.link.tls import LinkTls
-from tests.hostile import calling, memory_below, metadata, of_other_users, raw_channel
-from tests.integration.receiving import Pair, answer, refused
+from tests.hostile import calling, memory_below, metadata, raw_channel
+from tests.integration.receiving import Pair, answer, refused, secured_pair
 from tests.integration.test_hostile_frames import forged, sent
 from tests.integration.test_link_tls import AUTHORITY, STRANGERS
 from tests.sites import table
@@ -36,13 +35,7 @@ from tests.sites import table
 PRINTER, NORTH = ClusterId("printer", uuid4()), ClusterId("north", uuid4())
 
 
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    """East has a certificate and is defined at west."""
-    of_other_users(monkeypatch)
-    made = Pair.secured(tmp_path, AUTHORITY.issue)
-    yield made
-    made.close()
+_pair = pytest.fixture(name="pair")(secured_pair)
 
 
 @pytest.fixture

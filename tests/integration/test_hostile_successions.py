@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from uuid import uuid4
 
 import grpc
@@ -22,21 +21,15 @@ from replication.link import channel, takeovers, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Ack, Refusal, TakeOver
 from replication.roles import takeover
-from tests.hostile import calling, memory_below, metadata, of_other_users, raw_channel
-from tests.integration.receiving import Pair, answer
+from tests.hostile import calling, memory_below, metadata, raw_channel
+from tests.integration.receiving import Pair, answer, secured_pair
 from tests.integration.test_link_tls import AUTHORITY
 
 PRINTER, NORTH = ClusterId("printer", uuid4()), ClusterId("north", uuid4())
 FAR = 1 << 61
 
 
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    """East has a certificate and is defined at west."""
-    of_other_users(monkeypatch)
-    made = Pair.secured(tmp_path, AUTHORITY.issue)
-    yield made
-    made.close()
+_pair = pytest.fixture(name="pair")(secured_pair)
 
 
 @pytest.fixture
