@@ -16,7 +16,7 @@ import typer
 
 from replication import config as configuration
 from replication.core.ids import check_name
-from replication.errors import ConfigError, ReplicationError, RequestError, WaitTimeoutError
+from replication.errors import ConfigError, RequestError, WaitTimeoutError
 from shell.cli.forwarded import VERBS as FORWARDED
 from shell.cli.invocation import Invocation, add_verb
 
@@ -171,7 +171,7 @@ def _load_forwarded(config: Config) -> None:
     def answer(ledger: Ledger) -> None:
         show_status(Printer(False, Console(file=StringIO())), collect(config, ledger, Members()))
 
-    with suppress(ReplicationError):  # the command itself tells what is wrong
+    with suppress(Exception):  # the command itself tells what is wrong; nothing may end the supervisor
         use_before_forks(config.ledger_url, config.ledger.busy_timeout_s, answer)
 
 
