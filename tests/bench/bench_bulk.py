@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -70,6 +71,46 @@ def _spark(folder: Path) -> Iterator[Callable[[Path], None]]:
         session.stop()
 
 
+@dataclass
+class _Measured:
+    """Seconds of each run of one format: ours, rsync's, and what lies between."""
+
+    folder: Path
+    url: str
+    both: Pair
+    name: str
+    files: list[Path]
+    append: Callable[[Path], None] | None
+    durable: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    alone: list[float] = field(default_factory=list)
+    by_hand: list[float] = field(default_factory=list)
+    least: list[float] = field(default_factory=list)
+
+    def ours(self) -> float:
+        """Import the next file, and wait for it at the peer."""
+        began = time.perf_counter()
+        position = self.both.east.import_files(TABLE, self.files[len(self.times)])
+        self.durable.append(time.perf_counter() - began)
+        self.both.east.wait(position, cluster="west", until="applied", timeout_s=WAIT_S)
+        self.times.append(time.perf_counter() - began)
+        return self.times[-1]
+
+    def theirs(self) -> float:
+        """Copy the same file with rsync; then what a person would do with it, and the least that must be done."""
+        file, copy = self.files[len(self.alone)], self.folder / "rsync" / "copy"
+        began = time.perf_counter()
+        subprocess.run(["rsync", "--fsync", str(file), f"{self.url}/copy"], check=True)
+        seconds = time.perf_counter() - began
+        if self.append is not None:
+            self.append(copy)
+            self.by_hand.append(time.perf_counter() - began)
+        self.alone.append(seconds)
+        self.least.append(seconds + _copied_and_written_again(file, copy, self.folder, self.name))
+        copy.unlink()
+        return seconds
+
+
 def _measure(
     folder: Path,
     url: str,
@@ -83,46 +124,19 @@ def _measure(
     for number, file in enumerate(files):
         write(seeded_rows(ROWS, len(name) * 100 + number), file)
     size = files[0].stat().st_size / 1e6
-    at = iter(files)
-    current = [next(at)]
-    durable: list[float] = []
-    times: list[float] = []
-    by_hand: list[float] = []
-    least: list[float] = []
-    alone: list[float] = []
-
-    def ours() -> float:
-        began = time.perf_counter()
-        position = both.east.import_files(TABLE, current[0])
-        durable.append(time.perf_counter() - began)
-        both.east.wait(position, cluster="west", until="applied", timeout_s=WAIT_S)
-        times.append(time.perf_counter() - began)
-        return times[-1]
-
-    def theirs() -> float:
-        began = time.perf_counter()
-        subprocess.run(["rsync", "--fsync", str(current[0]), f"{url}/copy"], check=True)
-        seconds = time.perf_counter() - began
-        if append is not None:
-            append(folder / "rsync" / "copy")
-            by_hand.append(time.perf_counter() - began)
-        alone.append(seconds)
-        least.append(seconds + _copied_and_written_again(current[0], folder / "rsync" / "copy", folder, name))
-        (folder / "rsync" / "copy").unlink()
-        current[0] = next(at, files[-1])
-        return seconds
-
-    ours(), theirs()  # warm-up
-    against_rsync, spread = pairs(ours, theirs, COUNT)
+    measured = _Measured(folder, url, both, name, files, append)
+    measured.ours(), measured.theirs()  # warm-up
+    against_rsync, spread = pairs(measured.ours, measured.theirs, COUNT)
     for file in files:
         file.unlink()
+    durable, times, least = measured.durable, measured.times, measured.least
     rows, applied = f"{ROWS / 1e6:g} M rows in {name}", f"bulk: {name}, applied at the peer"
     against = []
     if append is not None:
-        of_hand, hand_spread = ratio(by_hand[1:], times[1:])
+        of_hand, hand_spread = ratio(measured.by_hand[1:], times[1:])
         what = f"bulk: {name}, applied, against rsync and Spark's append of it"
         against.append(at_least(what, of_hand, "×", 1, hand_spread))
-    of_rsync, rsync_spread = ratio(alone[1:], least[1:])
+    of_rsync, rsync_spread = ratio(measured.alone[1:], least[1:])
     of_least, least_spread = ratio(least[1:], times[1:])
     return [
         Figure(f"bulk: import, {rows}, durable at home", size / min(durable), "MB/s"),

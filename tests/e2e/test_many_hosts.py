@@ -29,6 +29,7 @@ from tests.e2e.commands import ROOT
 from tests.waiting import wait_until
 
 TABLE = "ops.rows"
+CLUSTERS = (("east", 2181), ("west", 2182))  # and the ports of their ZooKeepers
 START_S = 300.0
 MOMENT_S = 180.0
 pytestmark = [
@@ -102,9 +103,13 @@ class Host:
                 self.die()
         self._release()
 
-    def shell(self, *arguments: str) -> str:
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command on this host; its output and status."""
         command = [*self.inside, sys.executable, "-m", "shell.main", "--cluster", str(self.file), *arguments]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+    def shell(self, *arguments: str) -> str:
+        done = self.run(*arguments)
         assert done.returncode == 0, f"{self.slot}: {arguments}: {done.stdout}\n{done.stderr}\n{self.said()}"
         return done.stdout
 
@@ -113,19 +118,7 @@ class Host:
 
     def rows(self) -> int:
         """How many rows its cluster shows, read on this host; each key once. 0 before there is a table."""
-        query = f"select count(*) as n, count(distinct id) as keys from {TABLE}"
-        command = [
-            *self.inside,
-            sys.executable,
-            "-m",
-            "shell.main",
-            "--cluster",
-            str(self.file),
-            "sql",
-            query,
-            "--json",
-        ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        done = self.run("sql", f"select count(*) as n, count(distinct id) as keys from {TABLE}", "--json")
         if done.returncode:
             assert "no Iceberg table" in done.stderr or "does not exist" in done.stderr, done.stderr
             return 0
@@ -179,6 +172,47 @@ class Lab:
     w2: Host
 
 
+@dataclass(frozen=True)
+class Site:
+    """What the hosts have in common: a folder, an authority, a network, and the address of PostgreSQL and ZooKeeper."""
+
+    folder: Path
+    authority: Authority
+    switch: netns.Switch
+    services: str
+
+    def host(self, slot: str, cluster: str, port: int) -> Host:
+        """A host, configured; its cluster's ZooKeeper at ``port`` if the slot ends with zk."""
+        is_keeper = slot.endswith("zk")
+        address = self.services if is_keeper else self.switch.plug(slot)
+        issued = self.authority.tls(slot, address, cluster)
+        pem = {"ca": issued.ca, "cert": issued.certificate, "key": issued.key}
+        where = {"listen": address} if is_keeper else {"embedded": False, "servers": f"{self.services}:{port}"}
+        folder = self.folder / slot
+        folder.mkdir()
+        text = configuration.default_toml(
+            cluster,
+            ".",
+            cluster={"host": slot},
+            zookeeper={"port": port, "session_timeout_s": 6.0, **where, **pem},
+            ledger={"url": f"postgresql://walship@{self.services}/{cluster}?sslmode=verify-ca&sslrootcert={issued.ca}"},
+            receiver={"listen": f"{address}:7070"},
+            tls=pem,
+            catalog={"warehouse": f"file://{self.folder}/shared/{cluster}"},
+            replay={
+                "fold_interval_s": 10.0,
+                "driver_memory": "512m",
+                "spark_idle_s": 0.0,
+                "driver_bytes_max": 1,  # executors decode everything, and fetch what lies on the other host
+                "enabled": not is_keeper,
+            },
+            worker={"retry_max_s": 3.0},
+        )
+        (folder / "walship.toml").write_text(text)
+        inside = self.switch.inside("svc" if is_keeper else slot)
+        return Host(slot, folder / "walship.toml", inside, "zookeeper" if is_keeper else "")
+
+
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     if why := netns.why_not():
@@ -190,144 +224,133 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         switch = stack.enter_context(netns.Switch())
         services = switch.plug("svc")
         files = authority.tls("svc", services)
-        for folder in (*tmp_path.parents[:2], tmp_path):
-            assert folder.exists()
-        server = stack.enter_context(
-            pg.server(listen=services, inside=switch.inside("svc"), tls=(files.certificate, files.key))
-        )
+        inside = switch.inside("svc")
+        server = stack.enter_context(pg.server(listen=services, inside=inside, tls=(files.certificate, files.key)))
         with psycopg.connect(f"host={server.home} user=walship dbname=postgres", autocommit=True) as connection:
-            for name in ("east", "west"):
+            for name, _ in CLUSTERS:
                 connection.execute(f"CREATE DATABASE {name}")
-        made = {}
-        for number, cluster in enumerate(("east", "west")):
-            url = f"postgresql://walship@{services}/{cluster}?sslmode=verify-ca&sslrootcert={files.ca}"
-            port = 2181 + number
-            for slot in (f"{cluster}-zk", f"{cluster[0]}1", f"{cluster[0]}2"):
-                is_keeper = slot.endswith("zk")
-                address = services if is_keeper else switch.plug(slot)
-                issued = authority.tls(slot, address, cluster)
-                pem = {"ca": issued.ca, "cert": issued.certificate, "key": issued.key}
-                where = {"listen": address} if is_keeper else {"embedded": False, "servers": f"{services}:{port}"}
-                folder = tmp_path / slot
-                folder.mkdir()
-                text = configuration.default_toml(
-                    cluster,
-                    ".",
-                    cluster={"host": slot},
-                    zookeeper={"port": port, "session_timeout_s": 6.0, **where, **pem},
-                    ledger={"url": url},
-                    receiver={"listen": f"{address}:7070"},
-                    tls=pem,
-                    catalog={"warehouse": f"file://{tmp_path}/shared/{cluster}"},
-                    replay={
-                        "fold_interval_s": 10.0,
-                        "driver_memory": "512m",
-                        "spark_idle_s": 0.0,
-                        "driver_bytes_max": 1,  # executors decode everything, and fetch what lies on the other host
-                        "enabled": not is_keeper,
-                    },
-                    worker={"retry_max_s": 3.0},
-                )
-                (folder / "walship.toml").write_text(text)
-                inside = switch.inside("svc" if is_keeper else slot)
-                host = made[slot] = Host(slot, folder / "walship.toml", inside, "zookeeper" if is_keeper else "")
-                stack.callback(host.stop)
-                host.up()
-                if is_keeper:
-                    wait_until(lambda host=host: host.is_up("zookeeper"), timeout_s=START_S, what=f"{slot}'s ZooKeeper")
-        for slot in ("e1", "e2", "w1", "w2"):
-            wait_until(lambda host=made[slot]: host.is_up(*EVERY), timeout_s=START_S, what=f"{slot}'s roles")
-        yield Lab(switch, made["e1"], made["e2"], made["w1"], made["w2"])
+        site = Site(tmp_path, authority, switch, services)
+        for cluster, port in CLUSTERS:
+            keeper = site.host(f"{cluster}-zk", cluster, port)
+            stack.callback(keeper.stop)
+            keeper.up()
+            wait_until(
+                lambda host=keeper: host.is_up("zookeeper"), timeout_s=START_S, what=f"{keeper.slot}'s ZooKeeper"
+            )
+        made = [site.host(f"{cluster[0]}{n}", cluster, port) for cluster, port in CLUSTERS for n in (1, 2)]
+        for host in made:
+            stack.callback(host.stop)
+            host.up()
+        for host in made:
+            wait_until(lambda host=host: host.is_up(*EVERY), timeout_s=START_S, what=f"{host.slot}'s roles")
+        yield Lab(switch, *made)
 
 
 def test_two_hosts_a_side_through_crashes_and_partitions(lab: Lab) -> None:
-    switch, e1, e2, w1, w2 = lab.switch, lab.e1, lab.e2, lab.w1, lab.w2
-    west = configuration.load(w1.file, environ={})
-    invitation = w1.json("invite", "east")["invitation"]  # nobody here is one user on one machine
-    e1.shell("definecluster", "west", f"{west.zookeeper_servers}{west.zookeeper_root}", "--invitation", invitation)
-    e1.shell("createtable", TABLE, "id long, host string", "--key", "id")
-    e1.shell("enablereplication", "-t", TABLE, "west")
-    told = e2.hosts()
-    assert told.keys() == {"e1", "e2"}
-    for host in told.values():
-        assert {role.split()[0] for role in host["roles"]} == set(EVERY)
-    loads = [e1.load(0), e2.load(10_000_000)]
-
-    def written() -> int:
-        return sum(int((folder / "rows").read_text()) for folder in loads if (folder / "rows").exists())
-
-    def catches_up(host: Host, what: str) -> None:
-        """The cluster of ``host`` shows, on that host, all that was acked by now."""
-        wanted = written()
-        wait_until(lambda: host.rows() >= wanted, timeout_s=MOMENT_S, what=what)
-
-    wait_until(
-        lambda: all((folder / "rows").exists() for folder in loads), timeout_s=MOMENT_S, what="both writers to write"
-    )
-    catches_up(w2, "rows of both writers, read on w2")
+    e1, e2, w1, w2 = lab.e1, lab.e2, lab.w1, lab.w2
+    _route(lab)
+    load = Load([e1.load(0), e2.load(10_000_000)])
+    load.arrives(w2, "rows of both writers, read on w2")
     for one, other in ((e1, e2), (w1, w2)):
         leads = one if _first(one, "replay") == one.slot else other
         wait_until(
             lambda host=leads: host.runs("pyspark.worker"), timeout_s=MOMENT_S, what="executors to decode on both hosts"
         )
-
-    # the active master is killed; the other host's takes over
-    leader = _first(e1, "master")
-    (e1 if leader == "e1" else e2).kill("master")
-    wait_until(lambda: _first(e1, "master") != leader, timeout_s=MOMENT_S, what="another master")
-    catches_up(w1, "rows under the other master")
-
-    # w1 and w2 cannot reach each other, but all else: what lands where replay is not waits, and the rest goes on
-    replays = w1 if _first(w1, "replay") == "w1" else w2
-    other = w2 if replays is w1 else w1
-    switch.part("w1", "w2")
-    wait_until(
-        lambda: _held(replays.hosts()[other.slot]),
-        timeout_s=MOMENT_S,
-        what="status to say what waits on the other host",
-    )
-    assert (
-        f"of host {other.slot} and cannot read them"
-        in subprocess.run(
-            [*replays.inside, sys.executable, "-m", "shell.main", "--cluster", str(replays.file), "status"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        ).stderr
-    )
-    switch.join()
-    wait_until(
-        lambda: not _held(replays.hosts()[other.slot]), timeout_s=MOMENT_S, what="the other host to be had again"
-    )
-    catches_up(w1, "rows that had waited")
-
-    # the host that does not replay goes dark, with what it has landed; senders take the other one
-    switch.pull(other.slot)
-    wait_until(lambda: not replays.hosts()[other.slot]["roles"], timeout_s=MOMENT_S, what="its sessions to end")
-    before = replays.rows()
-    wait_until(lambda: replays.rows() > before, timeout_s=MOMENT_S, what="rows by the receiver that is left")
-    switch.plug_in(other.slot)
-    wait_until(lambda: len(replays.hosts()[other.slot]["roles"]) == 4, timeout_s=MOMENT_S, what="it to come back")
-    catches_up(replays, "rows after it came back")
-
+    _kill_the_active_master(lab)
+    load.arrives(w1, "rows under the other master")
+    replays, other = (w1, w2) if _first(w1, "replay") == "w1" else (w2, w1)
+    _cut_between(lab, replays, other)
+    load.arrives(w1, "rows that had waited")
+    _go_dark(lab, replays, other)
+    load.arrives(replays, "rows after it came back")
     # the replaying host loses its power: the other one replays, and has all of it once the first is back
     replays.die()
     wait_until(lambda: _first(other, "replay") == other.slot, timeout_s=MOMENT_S, what="the other host to replay")
     replays.up()
     wait_until(lambda: replays.is_up(*EVERY), timeout_s=START_S, what="the first host again")
-    catches_up(other, "rows, replayed on the other host")
+    load.arrives(other, "rows, replayed on the other host")
+    _ends_equal(lab, load)
 
-    for folder in loads:
+
+@dataclass(frozen=True)
+class Load:
+    """The writers that go on all the while."""
+
+    folders: list[Path]
+
+    def written(self) -> int:
+        """The rows that they have had acked by now."""
+        return sum(int((folder / "rows").read_text()) for folder in self.folders)
+
+    def arrives(self, host: Host, what: str) -> None:
+        """The cluster of ``host`` shows, on that host, all that was acked by now."""
+        wait_until(
+            lambda: all((folder / "rows").exists() for folder in self.folders),
+            timeout_s=MOMENT_S,
+            what="both writers to write",
+        )
+        wanted = self.written()
+        wait_until(lambda: host.rows() >= wanted, timeout_s=MOMENT_S, what=what)
+
+
+def _route(lab: Lab) -> None:
+    """From east to west, by an invitation, since nobody here is one user on one machine."""
+    west = configuration.load(lab.w1.file, environ={})
+    servers = f"{west.zookeeper_servers}{west.zookeeper_root}"
+    invitation = lab.w1.json("invite", "east")["invitation"]
+    lab.e1.shell("definecluster", "west", servers, "--invitation", invitation)
+    lab.e1.shell("createtable", TABLE, "id long, host string", "--key", "id")
+    lab.e1.shell("enablereplication", "-t", TABLE, "west")
+    told = lab.e2.hosts()
+    assert told.keys() == {"e1", "e2"}
+    for host in told.values():
+        assert {role.split()[0] for role in host["roles"]} == set(EVERY)
+
+
+def _kill_the_active_master(lab: Lab) -> None:
+    """The other host's takes over."""
+    leader = _first(lab.e1, "master")
+    (lab.e1 if leader == "e1" else lab.e2).kill("master")
+    wait_until(lambda: _first(lab.e1, "master") != leader, timeout_s=MOMENT_S, what="another master")
+
+
+def _cut_between(lab: Lab, replays: Host, other: Host) -> None:
+    """They cannot reach each other, but all else: what lands where replay is not waits, and the rest goes on."""
+    lab.switch.part("w1", "w2")
+    wait_until(
+        lambda: _held(replays.hosts()[other.slot]),
+        timeout_s=MOMENT_S,
+        what="status to say what waits on the other host",
+    )
+    assert f"of host {other.slot} and cannot read them" in replays.run("status").stderr
+    lab.switch.join()
+    wait_until(
+        lambda: not _held(replays.hosts()[other.slot]), timeout_s=MOMENT_S, what="the other host to be had again"
+    )
+
+
+def _go_dark(lab: Lab, replays: Host, other: Host) -> None:
+    """The host that does not replay, with what it has landed; senders take the other one until it is back."""
+    lab.switch.pull(other.slot)
+    wait_until(lambda: not replays.hosts()[other.slot]["roles"], timeout_s=MOMENT_S, what="its sessions to end")
+    before = replays.rows()
+    wait_until(lambda: replays.rows() > before, timeout_s=MOMENT_S, what="rows by the receiver that is left")
+    lab.switch.plug_in(other.slot)
+    wait_until(lambda: len(replays.hosts()[other.slot]["roles"]) == 4, timeout_s=MOMENT_S, what="it to come back")
+
+
+def _ends_equal(lab: Lab, load: Load) -> None:
+    """The writers stop; every host shows all rows, and ``verify`` finds no difference."""
+    for folder in load.folders:
         (folder / "stop").touch()
-    for host, folder in zip((e1, e2), loads, strict=True):
+    for host, folder in zip((lab.e1, lab.e2), load.folders, strict=True):
         assert host.loads[0].wait(300) == 0, (folder / "out").read_text()
-    total = written()
-    assert [host.rows() for host in (e1, e2, w1, w2)] == [total] * 4
-    (verdict,) = e1.json("verify", "west", TABLE)
+    total = load.written()
+    assert [host.rows() for host in (lab.e1, lab.e2, lab.w1, lab.w2)] == [total] * 4
+    (verdict,) = lab.e1.json("verify", "west", TABLE)
     assert verdict["differing"] == 0 and verdict["left"]["content"] == verdict["right"]["content"], verdict
     assert verdict["left"]["rows"] == verdict["right"]["rows"] == total
-    assert not any(host.json("status")["quarantined"] for host in (e1, w1))
+    assert not any(host.json("status")["quarantined"] for host in (lab.e1, lab.w1))
 
 
 def _first(host: Host, election: str) -> str:
