@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -75,10 +74,6 @@ class Server:
 
     def stop(self, mode: str = "immediate") -> None:
         self._run(BINARIES[-1], "-D", self.data, "-w", "-m", mode, "stop")
-
-    def kill_session(self, pid: int) -> None:
-        """SIGTERM one of its backends: its client's connection breaks."""
-        os.kill(pid, signal.SIGTERM)
 
     def _run(self, *command: str | Path) -> None:
         """With its output in a file: a server holds on to a pipe."""

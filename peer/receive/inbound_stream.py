@@ -18,7 +18,6 @@ from replication.errors import PeerRefusedError
 from replication.link.base import Data, Reason, Refusal, Reply
 
 _FAULTS_MAX = 16  # refused messages of a sender more than others, after which its streams are slowed down
-_FAULT_S = 0.5
 _FAULT_BYTES_PER_S = 8 << 20
 _USUAL = (Reason.HOLE, Reason.STALE_TERM)  # a sender that goes on elsewhere has many of these on their way
 _log = log.get(__name__)
@@ -102,7 +101,7 @@ class InboundStream:
         """Read on a little later when nothing but refused messages comes, so that checking them takes little time."""
         self._sender.faults += refusal.reason not in _USUAL
         if self._sender.faults > _FAULTS_MAX:
-            self._closed.wait(max(_FAULT_S, size / _FAULT_BYTES_PER_S))
+            self._closed.wait(max(self._sender.fault_s, size / _FAULT_BYTES_PER_S))
 
     def _check_order(self, data: Data) -> None:
         expected = self._expected(data, fresh=False)

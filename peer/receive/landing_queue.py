@@ -47,12 +47,14 @@ class Item:
 class SenderState:
     """What all streams of one sender share: ``checking`` is held while a message is checked.
 
-    ``faults`` counts its refused messages, less those that could land.
+    ``faults`` counts its refused messages, less those that could land. ``fault_s`` is how long a stream waits after
+    one, once there are many.
     """
 
-    def __init__(self, each: int) -> None:
+    def __init__(self, each: int, fault_s: float) -> None:
         self.checking = threading.BoundedSemaphore(each)
         self.faults = 0
+        self.fault_s = fault_s
 
 
 class SenderStates:
@@ -60,17 +62,19 @@ class SenderStates:
 
     Args:
         each: how many messages of one sender are checked at once.
+        fault_s: as in ``LandingLimits``.
     """
 
-    def __init__(self, each: int) -> None:
+    def __init__(self, each: int, fault_s: float) -> None:
         self._each = each
+        self._fault_s = fault_s
         self._lock = threading.Lock()
         self._by_name: OrderedDict[str, SenderState] = OrderedDict()
 
     def of(self, name: str) -> SenderState:
         """The state of that sender, which outlives its streams."""
         with self._lock:
-            found = self._by_name.setdefault(name, SenderState(self._each))
+            found = self._by_name.setdefault(name, SenderState(self._each, self._fault_s))
             self._by_name.move_to_end(name)
             if len(self._by_name) > _SENDERS_MAX:
                 self._by_name.popitem(last=False)

@@ -11,7 +11,8 @@ class LandingLimits:
 
     A landing file is closed at ``file_bytes_max``, or after ``idle_s`` without bytes. ``queue_bytes_max`` limits the
     bytes queued for the disk, ``waiting_bytes_max`` the landed bytes that wait for replay. ``group_delay_s`` is how
-    long a group waits for more messages.
+    long a group waits for more messages. ``fault_s`` is how long a sender's stream waits after a refused message,
+    once there were many.
     """
 
     directory: str
@@ -24,3 +25,4 @@ class LandingLimits:
     idle_s: float = 60.0
     queue_bytes_max: int = 32 << 20
     group_delay_s: float = 0.0
+    fault_s: float = 0.5

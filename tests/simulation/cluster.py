@@ -70,7 +70,7 @@ class SteppedLanding(Landing):
         """Land what has arrived."""
         self.run_once((self._queue.take() or []) if self._queue else [])
 
-    def settle(self, timeout_s: float) -> None:
+    def wait_until_empty(self, timeout_s: float) -> None:
         """What waits lands while somebody waits for that, or the disk is too slow: each every other time."""
         self._settled += 1
         if self._settled % 2:
@@ -192,7 +192,15 @@ class Cluster:
         if self.reception is None:
             self.receiver_files = FaultyFiles(self.chance, self.synced)
             limits = LandingLimits(
-                self.landing_dir, f"{self.landing_dir}/withheld", HOST, self.boot, 0, 1 << 60, LANDING_BYTES, 2.0
+                self.landing_dir,
+                f"{self.landing_dir}/withheld",
+                HOST,
+                self.boot,
+                0,
+                1 << 60,
+                LANDING_BYTES,
+                2.0,
+                fault_s=0.0,  # it would be a wait of the machine's clock
             )
             self.landing = SteppedLanding(self.ledger, self.receiver_files, limits)
             self.landing.recover()

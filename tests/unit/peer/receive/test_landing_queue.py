@@ -119,7 +119,7 @@ def test_what_is_queued_is_settled_once_its_group_has_landed() -> None:
 
 
 def test_few_messages_of_one_sender_are_checked_at_once_over_all_its_streams() -> None:
-    senders = SenderStates(2)
+    senders = SenderStates(2, fault_s=0.0)
     one = senders.of("hostile")
     assert senders.of("hostile") is one and senders.of("honest") is not one
     assert [one.checking.acquire(blocking=False) for _ in range(3)] == [True, True, False]

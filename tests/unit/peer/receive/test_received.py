@@ -79,7 +79,7 @@ class Disk:
         self.registered = Ranges()
         self.items: list[Item] = []
         self.is_quick = False
-        self.senders = SenderStates(1)
+        self.senders = SenderStates(1, fault_s=0.0)
 
     @property
     def received(self) -> Disk:
