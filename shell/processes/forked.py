@@ -175,6 +175,7 @@ def _run_child(
     try:
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)  # its number will be that of another descriptor
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         opened = [os.open(each, os.O_RDONLY) if isinstance(each, str) else each for each in standard]
         for number, descriptor in enumerate(opened):

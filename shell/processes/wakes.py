@@ -10,7 +10,6 @@ import os
 import select
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 
 from shell.processes.stopping import DETACH
 
@@ -39,6 +38,8 @@ class Wakes:
         self.call_when_readable(self._readable, self._signalled)
         if self._lifeline is not None:
             self.call_when_readable(self._lifeline, self._lifeline_spoke)
+        # Python calls a handler only after a poll that begins right after the signal; this descriptor ends that poll
+        self._woken_before = signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
         self._before = {number: signal.signal(number, self._handle) for number in (*_STOPPING, signal.SIGCHLD)}
         return self
 
@@ -46,6 +47,7 @@ class Wakes:
         """Handle them as before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._woken_before)
         os.close(self._readable)
         os.close(self._writable)
 
@@ -66,13 +68,12 @@ class Wakes:
         return self._stopping
 
     def _handle(self, number: int, _: object) -> None:
-        with suppress(BlockingIOError):  # the pipe is full of earlier signals
-            os.write(self._writable, b"s" if number in _STOPPING else b"c")
+        self._stopping |= number in _STOPPING  # also when the pipe is full of earlier signals
 
     def _signalled(self) -> None:
         signalled = os.read(self._readable, 4096)
-        self._stopping |= b"s" in signalled
-        if b"c" in signalled:
+        self._stopping |= any(number in _STOPPING for number in signalled)
+        if signal.SIGCHLD in signalled:
             self._child_ended()
 
     def _lifeline_spoke(self) -> None:

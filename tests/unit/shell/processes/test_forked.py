@@ -67,6 +67,18 @@ with Wakes(None) as wakes:
     assert run(script, tmp_path / "out") == f"-{int(signal.SIGTERM)} False"
 
 
+def test_a_signal_wakes_its_process_also_right_before_it_waits_and_a_child_is_woken_by_none(tmp_path: Path) -> None:
+    script = """
+def child():
+    return 10 + signal.set_wakeup_fd(-1)
+with Wakes(None):
+    status = fork(child, (os.devnull, out, out), ()).wait(30)
+    print(status, signal.set_wakeup_fd(-1) > 2)
+print(signal.set_wakeup_fd(-1))
+"""
+    assert run(script, tmp_path / "out").split() == ["9", "True", "-1"]
+
+
 def test_the_end_of_a_child_wakes_its_parent_and_a_signal_or_the_lifeline_stops_it(tmp_path: Path) -> None:
     script = """
 begin, end = os.pipe()
