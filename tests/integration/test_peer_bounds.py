@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from peer.receive import definitions, divergence, inbound_stream, open_files, space
+from peer.receive import receiver as receiver_process
 from peer.receive.receiver import Receiver
 from peer.repair.quarantine_actions import discard
 from replication.core.definition.schema import SchemaVersion
@@ -153,7 +154,8 @@ def test_a_stream_of_nothing_but_refused_messages_is_slowed_down_alone(
     both: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbound_stream, "_FAULTS_MAX", 2)
-    monkeypatch.setattr(inbound_stream, "_FAULT_S", 3600.0)
+    usual = receiver_process._limits
+    monkeypatch.setattr(receiver_process, "_limits", lambda config: replace(usual(config), fault_s=3600.0))
     east, north = both()
     with east.west.receiver() as receiver:
         session = east.ship(receiver)

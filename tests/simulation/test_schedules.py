@@ -40,7 +40,11 @@ SETTLE_ROUNDS = 400
 _LONGER = "WALSHIP_TEST_SIMULATION_S"
 _RUN_S = float(os.environ.get(_LONGER, "12"))
 SEED = "WALSHIP_TEST_SIMULATION_SEED"
-_MODULES = ("worker.ship.shipment", "worker.ship.routes", "worker.ship.throttle")
+_CLOCKS = (
+    *(f"replication.worker.ship.{name}" for name in ("shipment", "routes", "skipped_files", "write_order")),
+    *(f"replication.writer.wal.{name}" for name in ("ended", "wal_series")),
+    *(f"peer.receive.{name}" for name in ("clock_watch", "landing", "open_files", "refused_counts", "space")),
+)
 
 
 def seeds() -> Iterable[int]:
@@ -209,10 +213,8 @@ def simulate(graph: str, seed: int, folder: Path, monkeypatch: pytest.MonkeyPatc
     """One run; what happened in it."""
     world = World(graph, seed, folder)
     with monkeypatch.context() as patched:
-        for module in _MODULES:
-            patched.setattr(f"replication.{module}.time", world)
-        for module in ("landing", "open_files", "space"):
-            patched.setattr(f"peer.receive.{module}.time", world)
+        for module in _CLOCKS:
+            patched.setattr(f"{module}.time", world)
         world.run(steps)
         world.settle()
         world.check()
