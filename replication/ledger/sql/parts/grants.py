@@ -13,9 +13,11 @@ from replication.core.ids import ClusterId
 from replication.errors import RequestError
 from replication.ledger.grants import ASKED_MAX, INVITATIONS_MAX, GrantRow, Invitation
 from replication.ledger.sql.schema import grants as schema
+from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import SqlStore, insert_into
 
 _g, _i = schema.grants.c, schema.invitations.c
+_OF_NAME = Prepared(sa.select(schema.grants).where(_g.name == sa.bindparam("name")))
 
 
 class SqlGrants:
@@ -28,13 +30,12 @@ class SqlGrants:
     def all(self) -> list[GrantRow]:
         """See ``Grants``."""
         with self._store.read() as connection:
-            return [_row(row) for row in connection.execute(sa.select(schema.grants).order_by(_g.name))]
+            return [_row(*row) for row in connection.execute(sa.select(schema.grants).order_by(_g.name))]
 
     def of(self, name: str) -> GrantRow | None:
         """See ``Grants``."""
-        with self._store.read() as connection:
-            row = connection.execute(sa.select(schema.grants).where(_g.name == name)).one_or_none()
-        return None if row is None else _row(row)
+        rows = self._store.look_up(_OF_NAME, {"name": name})
+        return _row(*rows[0]) if rows else None
 
     def put(self, grant: Grant, at: int, *, asked: bool = False) -> None:
         """See ``Grants``."""
@@ -74,7 +75,7 @@ class SqlGrants:
                 return False
             connection.execute(schema.invitations.delete().where(shown))
             connection.execute(schema.grants.delete().where(_g.name == cluster.name))
-            values = {**_values(_grant(row)), "incarnation": str(cluster.incarnation), "at": now, "asked": False}
+            values = {**_values(_grant(*row[1:-1])), "incarnation": str(cluster.incarnation), "at": now, "asked": False}
             connection.execute(schema.grants.insert().values(name=cluster.name, **values))
             return True
 
@@ -89,10 +90,11 @@ def _values(grant: Grant) -> dict[str, Any]:
     }
 
 
-def _grant(row: Any) -> Grant:
-    cluster = ClusterId(row.name, UUID(row.incarnation))
-    return Grant(cluster, tuple(json.loads(row.patterns)), tuple(json.loads(row.origins)), row.defines, row.made_by)
+def _grant(name: str, incarnation: str, patterns: str, origins: str, defines: int, by: str) -> Grant:
+    cluster = ClusterId(name, UUID(incarnation))
+    return Grant(cluster, tuple(json.loads(patterns)), tuple(json.loads(origins)), bool(defines), by)
 
 
-def _row(row: Any) -> GrantRow:
-    return GrantRow(_grant(row), row.at, row.asked)
+def _row(*columns: Any) -> GrantRow:
+    *granted, at, asked = columns
+    return GrantRow(_grant(*granted), at, bool(asked))

@@ -162,8 +162,7 @@ class SqlLandingRecords:
 
     def declared(self) -> list[InboundRoute]:
         """See ``LandingRecords``."""
-        with self._store.read() as connection:
-            return [*self._routes.get(connection)]
+        return [*self._routes.known(self._store)]
 
     def last_seen(self) -> dict[ClusterId, int]:
         """See ``LandingRecords``."""

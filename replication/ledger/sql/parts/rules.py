@@ -23,12 +23,14 @@ from replication.ledger.base import FileKind, PatternRule, Peer, Phase, Rule
 from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.queries.new_rules import begin_live
 from replication.ledger.sql.queries.rules import (
+    PEERS,
     RuleCache,
     gaps_of_new,
     lacking,
     note_end,
     peers,
     read_pattern_rules,
+    read_peers,
     write_gaps,
 )
 from replication.ledger.sql.schema import sending
@@ -97,13 +99,11 @@ class SqlRules:
 
     def peers(self) -> list[Peer]:
         """See ``Rules``."""
-        with self._store.read() as connection:
-            return peers(connection)
+        return read_peers(self._store.look_up(PEERS, {}))
 
     def generation(self) -> int:
         """See ``Rules``."""
-        with self._store.read() as connection:
-            return counter(connection, "generation")
+        return self._store.counter("generation")
 
     def enable(
         self,
@@ -370,8 +370,7 @@ class SqlRules:
 
     def all(self) -> list[Rule]:
         """See ``Rules``."""
-        with self._store.read() as connection:
-            return [*self._rules_cache.known(connection)]
+        return [*self._rules_cache.counted.known(self._store)]
 
     def ended(self, cluster: ClusterId) -> list[tuple[UUID, str, int]]:
         """See ``Rules``."""

@@ -19,10 +19,12 @@ from replication.ledger.sql.schema.touched import TABLES
 from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.definition_files import DefinitionFiles
 from replication.ledger.sql.store.keys import table_spec
+from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import SqlStore, chunked, counter, insert_into, raise_counter
 
 _t, _v, _f = schema.tables.c, schema.schemas.c, schema.files.c
-_BY_NAME = sa.select(_t.spec).where(_t.name == sa.bindparam("name"), ~_t.dropped)
+_BY_NAME = Prepared(sa.select(_t.spec).where(_t.name == sa.bindparam("name"), ~_t.dropped))
+_BY_UUID = Prepared(sa.select(_t.spec).where(_t.uuid == sa.bindparam("uuid")))
 
 
 class SqlTableRecords:
@@ -79,8 +81,7 @@ class SqlTableRecords:
 
     def revision(self) -> int:
         """See ``TableRecords``."""
-        with self._store.read() as connection:
-            return counter(connection, "definitions")
+        return self._store.counter("definitions")
 
     def drop(self, table: UUID) -> None:
         """See ``TableRecords``."""
@@ -95,10 +96,9 @@ class SqlTableRecords:
 
     def get(self, name: str) -> TableSpec:
         """See ``TableRecords``."""
+        for (spec,) in self._store.look_up(_BY_NAME, {"name": name}):
+            return table_spec(spec)
         with self._store.read() as connection:
-            spec = connection.scalar(_BY_NAME, {"name": name})
-            if spec is not None:
-                return table_spec(spec)
             names = connection.scalars(sa.select(_t.name).where(~_t.dropped).order_by(_t.name)).all()
         near = difflib.get_close_matches(name, names, n=3) or names[:5]
         raise UnknownTableError(
@@ -108,9 +108,8 @@ class SqlTableRecords:
 
     def by_uuid(self, table: UUID) -> TableSpec | None:
         """See ``TableRecords``."""
-        with self._store.read() as connection:
-            spec = connection.scalar(sa.select(_t.spec).where(_t.uuid == str(table)))
-        return None if spec is None else table_spec(spec)
+        rows = self._store.look_up(_BY_UUID, {"uuid": str(table)})
+        return table_spec(rows[0][0]) if rows else None
 
     def definitions(self, tables: Collection[UUID]) -> dict[UUID, tuple[TableSpec, list[SchemaVersion]]]:
         """See ``TableRecords``."""
@@ -128,8 +127,7 @@ class SqlTableRecords:
 
     def all(self) -> list[TableSpec]:
         """See ``TableRecords``."""
-        with self._store.read() as connection:
-            return [*self._all.get(connection)]
+        return [*self._all.known(self._store)]
 
     def put_schema(self, version: SchemaVersion) -> None:
         """See ``TableRecords``."""

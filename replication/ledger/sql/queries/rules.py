@@ -7,7 +7,7 @@ for the same cluster again, the difference is a gap. It is shown while the rule 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -28,6 +28,7 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.touched import RULES
 from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.keys import file_id
+from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import chunked, insert_into
 
 _c, _f, _s, _p, _begins = (
@@ -36,15 +37,20 @@ _c, _f, _s, _p, _begins = (
 _e, _peer, _rule, _required_from = (
     t.c for t in (sending.ended_rules, sending.peers, sending.rules, sending.required_from)
 )
+PEERS = Prepared(sa.select(_peer.name, _peer.zookeepers, _peer.cluster, _peer.paused, _peer.rate).order_by(_peer.name))
 
 
 class RuleCache:
-    """Rules in force. A rule's ``required_from`` never changes and may be long, so it is read once per process."""
+    """Rules in force. A rule's ``required_from`` never changes and may be long, so it is read once per process.
+
+    Attributes:
+        counted: all of them, read again only when a rule or peer changed.
+    """
 
     def __init__(self) -> None:
         """Start with nothing read."""
         self._required_from: dict[int, dict[FileId, int]] = {}
-        self._kept = Counted(RULES, self.in_force)
+        self.counted = Counted(RULES, self.in_force)
 
     def in_force(self, connection: Connection, table: UUID | None = None) -> list[Rule]:
         """All rules, or those of a table, as the connection's transaction sees them."""
@@ -79,7 +85,7 @@ class RuleCache:
 
     def known(self, connection: Connection) -> list[Rule]:
         """All rules in force, read again only when a rule or peer changed. Only for read transactions."""
-        return self._kept.get(connection)
+        return self.counted.get(connection)
 
 
 def read_pattern_rules(connection: Connection) -> list[PatternRule]:
@@ -94,8 +100,12 @@ def read_pattern_rules(connection: Connection) -> list[PatternRule]:
 
 def peers(connection: Connection) -> list[Peer]:
     """All peers, by name."""
-    rows = connection.execute(sa.select(sending.peers).order_by(_peer.name))
-    return [Peer(row.name, row.zookeepers, ClusterId.parse(row.cluster), row.paused, row.rate) for row in rows]
+    return read_peers(PEERS.run(connection, {}))
+
+
+def read_peers(rows: Iterable[Sequence[Any]]) -> list[Peer]:
+    """The rows of ``PEERS`` as their values."""
+    return [Peer(name, at, ClusterId.parse(cluster), bool(paused), rate) for name, at, cluster, paused, rate in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from replication.ledger.sql.store.store import counter
+from replication.ledger.sql.store.store import SqlStore, counter
 
 Value = TypeVar("Value")
 
@@ -20,6 +20,14 @@ class Counted(Generic[Value]):
         self._name = name
         self._read = read
         self._kept: tuple[int, Value] | None = None
+
+    def known(self, store: SqlStore) -> Value:
+        """As ``get``, in a transaction of its own."""
+        kept = self._kept
+        if kept is not None and kept[0] >= store.counter(self._name):
+            return kept[1]
+        with store.read() as connection:
+            return self.get(connection)
 
     def get(self, connection: Connection) -> Value:
         """The value as it is now. Callers must not change it."""

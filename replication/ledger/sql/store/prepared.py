@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection
+
+_DIALECT = sqlite.dialect(paramstyle="qmark")
 
 
 class Prepared:
@@ -26,32 +29,32 @@ class Prepared:
 
     def run(self, connection: Connection, values: Mapping[str, Any]) -> Any:
         """Execute it. The result has ``rowcount`` and yields rows as sequences, where a flag may be 0 or 1."""
-        driver = self._driver(connection)
-        if driver is None:
-            return connection.execute(self._statement, values)
-        return driver.execute(self._text, self._ordered(values))
+        driver = connection.connection.driver_connection
+        if isinstance(driver, sqlite3.Connection):
+            return self.run_by(driver, values)
+        return connection.execute(self._statement, values)
+
+    def run_by(self, driver: sqlite3.Connection, values: Mapping[str, Any]) -> sqlite3.Cursor:
+        """As ``run``, by SQLite's own connection."""
+        return driver.execute(self._compiled(), self._ordered(values))
 
     def run_each(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute it once per row; not at all for none."""
         if not rows:
             return
-        driver = self._driver(connection)
-        if driver is None:
-            connection.execute(self._statement, list(rows))
+        driver = connection.connection.driver_connection
+        if isinstance(driver, sqlite3.Connection):
+            driver.executemany(self._compiled(), [self._ordered(values) for values in rows])
         else:
-            driver.executemany(self._text, [self._ordered(values) for values in rows])
+            connection.execute(self._statement, list(rows))
 
     def _ordered(self, values: Mapping[str, Any]) -> list[Any]:
         all_values = {**self._constants, **values}
         return [all_values[name] for name in self._names]
 
-    def _driver(self, connection: Connection) -> sqlite3.Connection | None:
-        """SQLite's own connection, with the statement compiled for it; None for another store."""
-        driver = connection.connection.driver_connection
-        if not isinstance(driver, sqlite3.Connection):
-            return None
+    def _compiled(self) -> str:
         if not self._text:
-            compiled: Any = self._statement.compile(dialect=connection.dialect)
+            compiled: Any = self._statement.compile(dialect=_DIALECT)
             self._names, self._constants = tuple(compiled.positiontup), dict(compiled.params)
             self._text = str(compiled)  # set last: other threads test it first
-        return driver
+        return self._text

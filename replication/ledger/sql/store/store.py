@@ -12,9 +12,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
@@ -25,6 +25,7 @@ from sqlalchemy.pool import StaticPool
 from replication.error_text import message_line
 from replication.errors import ConfigError, CoordinationError, LedgerBusyError
 from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.prepared import Prepared
 from replication.permissions import create_private, refuse_exposed
 
 BUSY_TIMEOUT_S = 10.0
@@ -36,6 +37,7 @@ _SILENT_S = 15  # both sides close a connection whose other end is silent for lo
 _READ_ONLY = "25006"  # PostgreSQL's read_only_sql_transaction
 _MEMORY = (":memory:", "", None)
 _CLOCK_TICK_NS = 100_000_000  # files that are written to twice within a kernel's tick tell of one time
+_COUNTER = Prepared(sa.select(schema.counters.c.value).where(schema.counters.c.name == sa.bindparam("name")))
 
 
 class SqlStore:
@@ -152,6 +154,19 @@ class SqlStore:
             return
         with self._translated(), self._reader.connect() as connection, connection.begin():
             yield connection
+
+    def look_up(self, statement: Prepared, values: Mapping[str, Any]) -> Sequence[Any]:
+        """The rows of one statement; on SQLite without SQLAlchemy's transaction, which takes longer than that."""
+        if self.path is None:
+            with self.read() as connection:
+                return list(statement.run(connection, values))
+        with self._translated(), closing(self._reader.raw_connection()) as pooled:
+            return statement.run_by(cast(sqlite3.Connection, pooled.driver_connection), values).fetchall()
+
+    def counter(self, name: str) -> int:
+        """A counter's value by now; 0 when never raised."""
+        rows = self.look_up(_COUNTER, {"name": name})
+        return int(rows[0][0]) if rows else 0
 
     def close(self) -> None:
         """Close every connection."""
@@ -298,7 +313,8 @@ def greatest(one: sa.ColumnElement[int], two: sa.ColumnElement[int]) -> sa.Colum
 
 def counter(connection: Connection, name: str) -> int:
     """A counter's value; 0 when never raised."""
-    return int(connection.scalar(sa.select(schema.counters.c.value).where(schema.counters.c.name == name)) or 0)
+    rows = list(_COUNTER.run(connection, {"name": name}))
+    return int(rows[0][0]) if rows else 0
 
 
 def raise_counter(connection: Connection, name: str, value: int) -> int:
