@@ -19,6 +19,7 @@ from replication.link import channel
 from replication.link.base import Reason
 from replication.link.local_user import is_own
 from replication.link.places import Places
+from replication.link.silent_calls import SilentCalls
 from replication.link.tls import caller_names
 from replication.link.tls_files import fingerprint
 
@@ -31,6 +32,7 @@ _SHAPES = {
 }
 _REFUSED_S = 0.2
 _WAITING_MAX, _NAME_WAITING_MAX = 32, 16  # refused calls that wait: of all callers, and of one
+_silent = SilentCalls()
 _log = log.get(__name__)
 
 
@@ -137,13 +139,8 @@ class _OneAtATime:
 
 def first_message(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes | None:
     """The first message. A call on which none comes in time is ended, so that silent ones hold no place."""
-    timer = threading.Timer(FIRST_S, context.cancel)
-    timer.daemon = True
-    timer.start()
-    try:
+    with _silent.ended_after(FIRST_S, context.cancel):
         return next(requests, None)
-    finally:
-        timer.cancel()
 
 
 def refuse(context: grpc.ServicerContext, error: PeerRefusedError) -> NoReturn:

@@ -87,6 +87,7 @@ class GrpcLink:
         self._address = address
         self._metadata = ((channel.CALLER_KEY, str(caller)),)
         self._timeout_s = timeout_s
+        self._calls: dict[str, Any] = {}  # by method
 
     def describe(self, invitation: str = "") -> Description:
         """Who is there."""
@@ -172,7 +173,9 @@ class GrpcLink:
 
     def _call(self, method: str, request: bytes, more: Metadata = ()) -> bytes:
         try:
-            call = self._channel.unary_unary(method)
+            call = self._calls.get(method)
+            if call is None:
+                call = self._calls[method] = self._channel.unary_unary(method)
             return cast(bytes, call(request, self._timeout_s, self._metadata + more))
         except grpc.RpcError as error:
             raise _unavailable(self._address, error) from None

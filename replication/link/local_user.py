@@ -54,6 +54,8 @@ def is_own(peer: str, port: int) -> bool:
 
 def _is_here(near: Address) -> bool:
     """Whether an address is one of this machine's."""
+    if near.is_loopback:  # no packet from there comes from another machine
+        return True
     family = socket.AF_INET if near.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
