@@ -43,7 +43,8 @@ class Landing:
     """The thread that writes this host's landing files.
 
     Args:
-        registered: called with the claims of frames that were registered.
+        registered: called with the claims of frames that were registered, before their senders hear of it.
+        acked: called after that, for whoever needs not know it at once.
 
     Attributes:
         host: this host's slot.
@@ -54,10 +55,15 @@ class Landing:
     """
 
     def __init__(
-        self, ledger: Ledger, files: Files, limits: LandingLimits, registered: Registered = lambda claims: None
+        self,
+        ledger: Ledger,
+        files: Files,
+        limits: LandingLimits,
+        registered: Registered = lambda claims: None,
+        acked: Callable[[], None] = lambda: None,
     ) -> None:
         self._ledger = ledger
-        self._registered = registered
+        self._registered, self._acked = registered, acked
         self._files = files
         self.host = limits.host
         self._quarantine_directory = limits.quarantine_directory
@@ -134,14 +140,16 @@ class Landing:
         fresh, repeated = self._split(group)
         durable = self._sync([item for item in fresh if self._write(item)])
         registered = self._register(durable)
+        if registered:
+            good = [item.landed for item, divergences in registered if item.landed is not None and not divergences]
+            self._registered([claim for each in good for claim in each.claims])
         for item, divergences in registered:
             try:
                 self._ack(item, divergences)
             except Exception as error:
                 self._fail(item, error)
         if registered:
-            landed = [item.landed for item, divergences in registered if item.landed is not None and not divergences]
-            self._registered([claim for each in landed for claim in each.claims])
+            self._acked()
         closed_lengths: dict[FileId, int] = {}
         for item, _ in registered:
             data = item.incoming.data

@@ -48,7 +48,7 @@ class Receiver:
         self._member: Membership | None = None
         self._lock = self._take_lock()
         self._notifiers = [Notifier(str(config.wal_dir), process) for process in Listening]
-        self._landing = Landing(ledger, self._files, _limits(config), self._notify)
+        self._landing = Landing(ledger, self._files, _limits(config), self._answer, self._notify)
         self._seen = SeenCluster()
         self._conversations = Conversations(config)
         self._reception = Reception(
@@ -143,9 +143,12 @@ class Receiver:
             with contextlib.suppress(CoordinationError):
                 self._member.leave()
 
-    def _notify(self, claims: Sequence[Claim]) -> None:
-        """Wake replay, the worker and who waits here, for what has landed."""
+    def _answer(self, claims: Sequence[Claim]) -> None:
+        """Wake who waits here for what has landed."""
         self._reception.answers.landed(claims)
+
+    def _notify(self) -> None:
+        """Wake replay and the worker."""
         for notifier in self._notifiers:
             notifier.notify()
 
