@@ -13,7 +13,7 @@ from uuid import UUID
 
 from peer.tables.establish import establish
 from peer.tables.fold import FullyFolded, fold
-from peer.tables.maintenance import Retention, drop_scratch, tidy, trim
+from peer.tables.maintenance import Retention, drop_scratch, remove_orphans, tidy, trim
 from replication import log
 from replication.core.definition.schema import TableSpec
 from replication.error_text import one_line
@@ -28,6 +28,7 @@ _log = log.get(__name__)
 _ALTER_RETRY_S = 10.0
 _MISSING_RETRY_S = 10.0  # tables that replay has not made yet ...
 _MISSING_RETRY_MAX_S = 300.0  # ... if replay commits nothing at all
+_ORPHANS = 12  # maintenance intervals: by default an hour
 _FAILED_RETRY_S = 30.0  # the longest wait after a failure, even if the interval is longer
 
 
@@ -96,6 +97,7 @@ class Housekeeping:
                 self._count(spec, self._when_due(spec, "fold", self.fold_interval_s, self._fold))
             self._when_due(spec, "tidy", min(10.0, self._settings.maintenance_interval_s), self._tidy)
             self._when_due(spec, "trim", self._settings.maintenance_interval_s, self._trim)
+            self._when_due(spec, "orphans", _ORPHANS * self._settings.maintenance_interval_s, self._orphans)
         if all(self._shaped.get(spec.uuid) == spec for spec in specs):
             self._next_s = min((due for (_, what), due in self._due.items() if what != "alter"), default=math.inf)
 
@@ -199,6 +201,9 @@ class Housekeeping:
 
     def _trim(self, spec: TableSpec) -> None:
         trim(self._tables, self._ledger, spec, _now(), Retention(self._settings.changes_retention_s))
+
+    def _orphans(self, spec: TableSpec) -> None:
+        remove_orphans(self._tables, spec, _now())
 
 
 def _now() -> int:

@@ -1,4 +1,4 @@
-"""Maintenance: expire old snapshots, merge small files, and delete unneeded changes and tombstones.
+"""Maintenance: expire old snapshots, merge small files, and delete unneeded changes, tombstones and files.
 
 Maintenance adds no rows, so replay's compare-and-swap ignores its commits. It keeps everything that a fold, a hold or a
 late version may still need.
@@ -25,6 +25,8 @@ from replication.tables.layout import CHANGES, TOMBSTONES, layouts
 SNAPSHOTS_MAX = 150
 SNAPSHOT_KEEP_US = 300_000_000
 SNAPSHOT_KEEP_BUSY_US = 10_000_000
+#: How long a data file that no commit names is kept.
+ORPHAN_AGE_US = 3_600_000_000
 #: Prefix of tags that keep removed data files for readers of earlier snapshots; the time of removal follows.
 SPARED_TAG = "walship_spared_"
 _WORTH_EXPIRING = 50
@@ -119,6 +121,13 @@ def _of_ended_drills(ledger: Ledger, history: History, now: int) -> list[str]:
     # read after the tags, since a drill is stored before its tags are
     held = {drill.tag for drill in ledger.drills.all() if drill.holds_tags(now, is_gone)}
     return [tag for tag in tags if tag not in held]
+
+
+def remove_orphans(tables: Tables, spec: TableSpec, now: int) -> None:
+    """Delete data files of replay and folds that were killed before they committed, ``ORPHAN_AGE_US`` later."""
+    for layout in layouts(spec):
+        if files := tables.remove_orphans(layout.name, now - ORPHAN_AGE_US):
+            _log.info("orphans_removed", table=layout.name, files=files)
 
 
 def drop_scratch(tables: Tables, ledger: Ledger, now: int) -> None:

@@ -308,5 +308,11 @@ class Tables(Catalog, Protocol):
     def compact(self, name: str, min_files: int) -> int:
         """Rewrite small data files and delete files; return how many files were replaced. Rows do not change."""
 
+    def remove_orphans(self, name: str, older_than: int) -> int:
+        """Delete data files of killed processes that no commit names or will name; return how many.
+
+        ``older_than`` is in microseconds since 1970.
+        """
+
     def close(self) -> None:
         """Release the engine."""

@@ -294,6 +294,10 @@ class MemoryTables:
             self._commit(table, table.rows[table.current], "replace", {})
             return min_files
 
+    def remove_orphans(self, name: str, older_than: int) -> int:
+        """See ``base.Tables``; there are none in memory."""
+        return 0
+
     def rollback(self, name: str, snapshot: int) -> None:
         """Make an earlier snapshot current, as an operator may."""
         table = self._get(name)

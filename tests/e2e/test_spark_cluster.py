@@ -8,14 +8,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,10 +23,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from peer.client.comparison import compare_clusters
+from peer.tables.maintenance import ORPHAN_AGE_US
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
+from replication.tables.layout import CHANGES
 from shell.processes.launched import await_ready
-from shell.processes.spark_cluster import Daemon, SparkCluster
-from tests.e2e.conftest import START_TIMEOUT_S, Site, await_fold, define, processes_below, second_host, start
+from shell.processes.spark_cluster import SparkCluster
+from tests.e2e.conftest import START_TIMEOUT_S, Site, await_fold, define, second_host, start
+from tests.e2e.spark_executors import (
+    await_application,
+    committed,
+    executors,
+    executors_of,
+    frozen,
+    killed_in_a_task,
+    tasks_of_all,
+    unnamed,
+)
 from tests.e2e.test_two_clusters import Load
 from tests.waiting import wait_until
 
@@ -39,70 +50,6 @@ SOON = {
     "spark.executor.heartbeatInterval": "2s",
 }
 ALONE = {"spark.cores.max": "2", "spark.executor.cores": "1"}
-
-
-@dataclass(frozen=True)
-class Executor:
-    """A running executor and its log."""
-
-    pid: int
-    log: Path
-
-    def started(self) -> set[str]:
-        """The tasks that it was given."""
-        return set(re.findall(r"Running task .*\(TID (\d+)\)", self._text()))
-
-    def in_progress(self) -> set[str]:
-        """Those of them that have not ended."""
-        return self.started() - set(re.findall(r"(?:Finished|Exception in) task .*\(TID (\d+)\)", self._text()))
-
-    def _text(self) -> str:
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
-
-
-def executors(spark: SparkCluster) -> list[Executor]:
-    """The executors that run now."""
-    return [each for worker in spark.worker for each in executors_of(spark, worker)]
-
-
-def executors_of(spark: SparkCluster, worker: Daemon) -> list[Executor]:
-    found = []
-    for pid, line in processes_below(worker.pid).items():
-        named = re.search(r"CoarseGrainedExecutorBackend.* --executor-id (\S+) .*--app-id (\S+)", line)
-        if named is not None:
-            found.append(Executor(pid, spark.folder / worker.name / named[2] / named[1] / "stderr"))
-    return found
-
-
-def await_application(spark: SparkCluster, other_than: str) -> str:
-    """Wait until another application has given both executors their first tasks; its id."""
-
-    def found() -> str:
-        names = [each.log.parent.parent.name for each in executors(spark) if each.started()]
-        return next((name for name in names if name != other_than and names.count(name) == 2), "")
-
-    return wait_until(found, timeout_s=180, what="the application's executors to have begun")
-
-
-def tasks_of_all(spark: SparkCluster) -> int:
-    """How many tasks executors were given, those that have ended included."""
-    logs = [log for worker in spark.worker for log in (spark.folder / worker.name).glob("*/*/stderr")]
-    return sum(len(Executor(0, log).started()) for log in logs)
-
-
-@contextmanager
-def frozen(worker: Daemon) -> Iterator[None]:
-    """A worker, its executors and their Python processes stand still, as on a host that hangs."""
-    pids = [worker.pid, *processes_below(worker.pid)]
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in reversed(pids):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
@@ -173,25 +120,6 @@ def arrives(load: Load) -> None:
     before = load.appended
     wait_until(lambda: load.appended > before or load.error, timeout_s=60, what="another batch")
     load.cluster.wait(load.position, cluster="west", until="visible", timeout_s=180)
-
-
-def killed_in_a_task(spark: SparkCluster) -> Executor:
-    """SIGKILL an executor in the middle of a task."""
-
-    def killed() -> Executor | None:
-        for each in executors(spark):
-            if each.in_progress():
-                os.kill(each.pid, signal.SIGKILL)
-                wait_until(lambda e=each: e not in executors(spark), timeout_s=60, what="the executor's end")
-                return each if each.in_progress() else None
-        return None
-
-    return wait_until(killed, timeout_s=120, what="an executor to be in the middle of a task")
-
-
-def committed(catalog: IcebergCatalog, name: str) -> set[str]:
-    """The names of the data files of a table's snapshot."""
-    return {Path(task.file.file_path).name for task in catalog.load(name).scan().plan_files()}
 
 
 def bare_python(folder: Path) -> Path:
@@ -291,12 +219,16 @@ def test_rows_old_and_new_imported_and_derived_arrive_by_executors_and_verify_sa
 
 
 def test_executors_killed_in_the_middle_of_a_task_lose_and_double_nothing(spark, pair):
-    with under_load(*pair) as load:
+    _, west = pair
+    with under_load(*pair) as load, closing(IcebergCatalog(configured_catalog(west.config))) as catalog:
         first = killed_in_a_task(spark)
         arrives(load)
         second = killed_in_a_task(spark)
         assert first.log != second.log
         arrives(load)
+        for name in (f"{load.table}{CHANGES}", load.log):
+            left = unnamed(catalog, name)
+            wait_until(lambda n=name, f=left: not f & unnamed(catalog, n), timeout_s=180, what="what they left to go")
 
 
 @pytest.mark.slow
@@ -355,6 +287,7 @@ def test_a_driver_killed_between_job_and_commit_goes_on_as_a_new_application_wit
     with under_load(*pair) as load:
         catalog = IcebergCatalog(configured_catalog(west.config))
         old, application = 0, ""
+        folder = west.config.warehouse_dir.joinpath(*load.log.split("."), "data")
 
         def killed() -> str | None:
             """Kill it as soon as an executor has written a file; its name, if no commit has it."""
@@ -362,7 +295,6 @@ def test_a_driver_killed_between_job_and_commit_goes_on_as_a_new_application_wit
             wait_until(lambda: west.ready("replay", other_than=old), timeout_s=180, what="west's replay")
             old = west.state("replay").pid
             application = await_application(spark, application)
-            folder = west.config.warehouse_dir.joinpath(*load.log.split("."), "data")
             before = {file.name for file in folder.iterdir()}
             (new, *_) = wait_until(
                 lambda: {file.name for file in folder.iterdir() if file.suffix == ".parquet"} - before,
@@ -370,13 +302,17 @@ def test_a_driver_killed_between_job_and_commit_goes_on_as_a_new_application_wit
                 what="a data file",
             )
             os.kill(old, signal.SIGKILL)
-            return None if new in committed(catalog, load.log) else new
+            if new in committed(catalog, load.log):
+                return None
+            os.utime(folder / new, (long_ago := time.time() - 2 * ORPHAN_AGE_US / 1e6, long_ago))
+            return new
 
         try:
             file = wait_until(killed, timeout_s=300, what="a kill between job and commit")
             wait_until(lambda: west.ready("replay", other_than=old), timeout_s=180, what="west's replay again")
             arrives(load)
             assert file not in committed(catalog, load.log)
+            wait_until(lambda: not (folder / file).exists(), timeout_s=180, what="the file to be removed")
         finally:
             catalog.close()
 

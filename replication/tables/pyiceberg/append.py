@@ -7,7 +7,6 @@ after other commits, are turned off.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from uuid import uuid4
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
@@ -20,10 +19,11 @@ from pyiceberg.table.update.snapshot import _MergeAppendFiles
 from replication.errors import CommitConflictError
 from replication.tables.base import Decode
 from replication.tables.pyiceberg.evolve import check_columns
-from replication.tables.pyiceberg.write import WriteFiles, remove_files
+from replication.tables.pyiceberg.write import WriteFiles, new_job, remove_files
 
 _COMMITS = 5
-_ADDS_NO_ROWS = ("replace", "delete")
+#: Operations of snapshots that add no rows.
+ADDS_NO_ROWS = ("replace", "delete")
 
 
 def plan_write(table: Table, name: str, rows: Decode) -> WriteFiles:
@@ -33,7 +33,9 @@ def plan_write(table: Table, name: str, rows: Decode) -> WriteFiles:
         CommitConflictError: the table's columns are not called as those of ``rows`` that carry a uuid.
     """
     check_columns(table.metadata, name, rows.schema)
-    return WriteFiles(_without_older_snapshots(table.metadata), _for_files(table.io.properties), rows, uuid4())
+    return WriteFiles(
+        _without_older_snapshots(table.metadata), _for_files(table.io.properties), rows, new_job(table.metadata)
+    )
 
 
 def _for_files(properties: Mapping[str, str]) -> dict[str, str]:
@@ -134,7 +136,7 @@ def _check_only_maintenance(table: Table, name: str, expect: int | None) -> None
         snapshot = table.metadata.snapshot_by_id(at)
         if snapshot is None:
             raise CommitConflictError(f"snapshot {expect} of {name} is not an ancestor of the current one")
-        if snapshot.summary is None or snapshot.summary.operation.value not in _ADDS_NO_ROWS:
+        if snapshot.summary is None or snapshot.summary.operation.value not in ADDS_NO_ROWS:
             raise CommitConflictError(f"rows were added to {name} since snapshot {expect}, by snapshot {at}")
         at = snapshot.parent_snapshot_id
     if expect is not None and at != expect:

@@ -7,7 +7,6 @@ specification.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +29,7 @@ from pyiceberg.typedef import EMPTY_DICT, Record
 
 from replication.errors import CommitConflictError
 from replication.tables.pyiceberg.append import Adding, forget_older_snapshots
-from replication.tables.pyiceberg.write import remove_files, write_data_files
+from replication.tables.pyiceberg.write import new_job, remove_files, write_data_files
 
 # Field ids that the specification reserves for the columns of position delete files.
 _FILE_PATH, _POS = 2147483546, 2147483545
@@ -119,7 +118,7 @@ def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
 def _write_deletes(table: Table, positions: pa.Table) -> list[DataFile]:
     if not positions.num_rows:
         return []
-    path = table.location_provider().new_data_location(f"00000-0-{uuid4()}-deletes.parquet")
+    path = table.location_provider().new_data_location(f"00000-0-{new_job(table.metadata)}-deletes.parquet")
     target = table.io.new_output(path)
     with target.create() as stream:
         pq.write_table(positions, stream, compression="zstd")

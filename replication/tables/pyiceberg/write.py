@@ -3,7 +3,8 @@
 Rows that passed through the engine would take several times as long. An executor runs ``WriteFiles`` and returns only
 the metadata of its files. Readers see them when a snapshot names them (``append.py``).
 
-The name of a file follows from its job, part and attempt. So the files of failed attempts can be found and deleted.
+The name of a file has its table, the process that wanted it, its job, part and attempt. So the files of failed
+attempts, and of killed processes (``orphans.py``), can be found and deleted.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import count
-from uuid import UUID, uuid4, uuid5
+from uuid import uuid4
 
 import pyarrow as pa
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import schema_to_pyarrow, write_file
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, WriteTask
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
@@ -40,6 +42,21 @@ def fits(table: Table) -> bool:
     return table.spec().is_unpartitioned() and table.sort_order().is_unsorted
 
 
+@cache
+def _process() -> str:
+    return uuid4().hex[:12]  # not at the import, since processes are forked
+
+
+def new_job(metadata: TableMetadata) -> str:
+    """Return the beginning of the names of files that this process writes to a table, or has written, by one job."""
+    return f"{metadata.table_uuid.hex}-{_process()}-{uuid4().hex[:16]}"
+
+
+def is_of_another_process(name: str, metadata: TableMetadata) -> bool:
+    """Return whether a file has a name of ``new_job`` of this table, made in another process."""
+    return f"-{metadata.table_uuid.hex}-" in name and f"-{_process()}-" not in name
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The files that one attempt wrote, and the error that stopped it, if any."""
@@ -57,14 +74,14 @@ class WriteFiles:
         metadata: the table's, without older snapshots.
         io_properties: how its files are reached.
         rows: the decoding job.
-        job: the same for all parts of one table.
+        job: of ``new_job``, the same for all parts of one table.
         part: the number of this part.
     """
 
     metadata: TableMetadata
     io_properties: Mapping[str, str]
     rows: Decode
-    job: UUID
+    job: str
     part: int = 0
 
     def of_tasks(self, tasks: pa.Table, part: int) -> WriteFiles:
@@ -76,7 +93,7 @@ class WriteFiles:
         files: list[DataFile] = []
         try:
             for number, rows in enumerate(self._pieces()):
-                named = partial(WriteTask, self._name(attempt), number)
+                named = partial(_task, self._name(attempt), number)
                 files += write_data_files(self.metadata, self.io_properties, rows, named)
         except (ReplicationError, OSError) as error:
             return Outcome(tuple(files), error, attempt)
@@ -87,15 +104,15 @@ class WriteFiles:
         io = load_file_io(dict(self.io_properties), self.metadata.location)
         places = load_location_provider(self.metadata.location, self.metadata.properties)
         for number in count():
-            task = WriteTask(self._name(attempt), number, self.metadata.schema(), [])
+            task = _task(self._name(attempt), number, record_batches=[], schema=self.metadata.schema())
             path = places.new_data_location(task.generate_data_file_filename("parquet"))
             if not io.new_input(path).exists():
                 return number
             remove_files(io, [path])
         raise AssertionError
 
-    def _name(self, attempt: int) -> UUID:
-        return uuid5(self.job, f"{self.part} {attempt}")
+    def _name(self, attempt: int) -> str:
+        return f"{self.job}-{self.part}-{attempt}"
 
     def _pieces(self) -> Iterator[list[pa.RecordBatch]]:
         schema = schema_to_pyarrow(self.metadata.schema(), include_field_ids=False)
@@ -159,6 +176,10 @@ def _attempted(part: WriteFiles) -> Outcome:
         return Outcome(error=error)
 
 
+def _task(name: str, number: int, *, record_batches: list[pa.RecordBatch], schema: Schema) -> WriteTask:
+    return WriteTask(name, number, schema, record_batches)  # type: ignore[arg-type]  # PyIceberg only prints the name
+
+
 def write_data_files(
     metadata: TableMetadata,
     io_properties: Mapping[str, str],
@@ -167,12 +188,12 @@ def write_data_files(
 ) -> list[DataFile]:
     """Write rows as one data file of an unpartitioned table; no rows write no file.
 
-    ``named`` makes PyIceberg's task, which names the file; without it the name is random.
+    ``named`` makes PyIceberg's task, which names the file; without it the file is a job of its own.
     """
     if not any(batch.num_rows for batch in rows):
         return []
     patch_pyiceberg()
-    task = (named or partial(WriteTask, uuid4(), 0))(record_batches=list(rows), schema=metadata.schema())
+    task = (named or partial(_task, new_job(metadata), 0))(record_batches=list(rows), schema=metadata.schema())
     return list(write_file(load_file_io(dict(io_properties), metadata.location), metadata, iter([task])))
 
 

@@ -29,6 +29,7 @@ from replication.tables.layout import UNSYNCED_TAG
 from replication.tables.pyiceberg.append import append_files, plan_write
 from replication.tables.pyiceberg.evolve import check_shape
 from replication.tables.pyiceberg.local_io import sync_commits
+from replication.tables.pyiceberg.orphans import remove_orphans
 from replication.tables.pyiceberg.row_delta import replace_rows
 from replication.tables.pyiceberg.write import Outcome, WriteFiles, fits, remove_files, write_here
 from replication.tables.spark.application import Application
@@ -304,6 +305,10 @@ class IcebergTables:
                 " 'remove-dangling-deletes', 'true'))"
             ).collect()
         return sum(row["rewritten_data_files_count"] for row in result)
+
+    def remove_orphans(self, name: str, older_than: int) -> int:
+        """See ``base.Tables``."""
+        return remove_orphans(lambda: self._catalog.load(name), older_than)
 
     def close(self) -> None:
         """End Spark's application and close the catalog."""

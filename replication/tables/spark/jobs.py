@@ -15,13 +15,12 @@ from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from replication import log
 from replication.error_text import one_line
 from replication.errors import EngineLostError
 from replication.tables.pyiceberg.local_io import sync_written
-from replication.tables.pyiceberg.write import THREADS, Outcome, WriteFiles
+from replication.tables.pyiceberg.write import THREADS, Outcome, WriteFiles, new_job
 from replication.tables.spark.application import Application
 from replication.tables.spark.refusals import refusals
 
@@ -91,7 +90,7 @@ class Jobs:
             if len(writes) == 1:
                 return [[Outcome(error=error)]], len(tasks)
             _log.warning("job_failed", tables=len(writes), error=str(error).strip().splitlines()[0])
-            alone = [self.run([replace(write, job=uuid4())], title) for write in writes]
+            alone = [self.run([replace(write, job=new_job(write.metadata))], title) for write in writes]
             return [found for (found,), _ in alone], sum(count for _, count in alone)
         if retried := sum(outcome.attempt > 0 for done in outcomes for outcome in done):
             _log.warning("tasks_retried", title=title, parts=retried)
