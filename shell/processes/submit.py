@@ -26,12 +26,18 @@ _DRIVER = ("walship", "psycopg", "psycopg-binary")
 #: Executors have Arrow, and Spark brings PySpark.
 _THERE = frozenset({"numpy", "pandas", "py4j", "pyarrow", "pyspark"})
 _MAIN = """\
+import os
 import sys
-
+{config}
 sys.path[:0] = sys.argv[2:]
 from shell.processes.role_process import leave, serve
 
 leave(serve("replay", sys.argv[1], 0))
+"""
+#: In cluster mode: Spark gives executors every other file of an application, and the ledger is none of their business.
+_CONFIG = """
+with open(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w", encoding="utf-8") as config:
+    config.write({text!r})
 """
 
 
@@ -70,8 +76,10 @@ def submission(config: Config, file: Path, deploy_mode: str) -> Submission:
         config.replay, configured_catalog(config), folder / "scratch", package, on_cluster=on_cluster
     )
     write_package(package, _DRIVER if on_cluster else _EXECUTORS)
-    program.write_text(_MAIN, encoding="utf-8")
-    create_private(properties)  # it has the catalog's password
+    config_text = _CONFIG.format(text=file.read_text(encoding="utf-8")) if on_cluster else ""
+    create_private(program)
+    program.write_text(_MAIN.format(config=config_text), encoding="utf-8")
+    create_private(properties)  # it may have passwords of stores
     properties.write_text("".join(f"{name} {_escaped(value)}\n" for name, value in settings.items()), encoding="utf-8")
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_SOURCE), os.environ.get("PYTHONPATH"))))
     command = (
@@ -79,7 +87,7 @@ def submission(config: Config, file: Path, deploy_mode: str) -> Submission:
         *("--load-spark-defaults", "--properties-file", str(properties)),
     )
     if on_cluster:
-        return Submission((*command, "--files", str(file), str(program), file.name, PACKAGE), environment)
+        return Submission((*command, str(program), file.name, PACKAGE), environment)
     return Submission((*command, str(program), str(file)), environment)
 
 

@@ -13,10 +13,11 @@ import tempfile
 import threading
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from replication.errors import ConfigError, SparkMissingError
+from replication.permissions import create_private
 from replication.settings import ReplaySection
 from replication.tables.catalog.catalog import CATALOG, CatalogProperties
 from replication.tables.spark.application import Application
@@ -104,12 +105,12 @@ def open_session(
         ConfigError: the jars cannot be found or fetched.
     """
     if is_submitted():  # with settings of its own, which ``submission`` made
-        return _started({})
+        return _knowing_password(_started({}), catalog, scratch)
     java_home = _java_home()
     _set_environment(os.environ, master, java_home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     made = _settings(catalog, scratch, master, driver_memory, jars, archive_to)
-    return _started({**made, **(properties or {})})
+    return _knowing_password(_started({**made, **(properties or {})}), catalog, scratch)
 
 
 def submission(
@@ -310,7 +311,28 @@ def settings_for_others(catalog: CatalogProperties) -> dict[str, str]:
 
 def _table_settings(catalog: CatalogProperties, jars: Sequence[Path]) -> dict[str, str]:
     found = ensure_jars(jars, _driver(catalog))
-    return {"spark.jars": ",".join(str(jar) for jar in found), **_catalog_settings(catalog)}
+    shown = CatalogProperties({k: v for k, v in catalog.spark.items() if k != _password_key(catalog)}, {})
+    return {"spark.jars": ",".join(str(jar) for jar in found), **_catalog_settings(shown)}
+
+
+def _password_key(catalog: CatalogProperties) -> str:
+    """Return the property with the password of a catalog on PostgreSQL, which executors must not get, else ""."""
+    return "jdbc.password" if _driver(catalog) and catalog.spark.get("jdbc.password") else ""
+
+
+def _knowing_password(spark: SparkSession, catalog: CatalogProperties | None, scratch: Path) -> SparkSession:
+    """Let PostgreSQL's driver find the catalog's password in a file of this driver's.
+
+    Among Spark's settings it would reach executors: with the settings, and with each table of a query.
+    """
+    if catalog is not None and (key := _password_key(catalog)):
+        file = (scratch / "pgpass").absolute()
+        create_private(file)
+        password = catalog.spark[key].replace("\\", "\\\\").replace(":", "\\:")
+        file.write_text(f"*:*:*:*:{password}\n", encoding="utf-8")
+        jvm: Any = spark._jvm
+        jvm.java.lang.System.setProperty("org.postgresql.pgpassfile", str(file))
+    return spark
 
 
 def _catalog_settings(catalog: CatalogProperties) -> dict[str, str]:

@@ -13,6 +13,8 @@ import pytest
 
 from replication import config
 from replication.errors import ConfigError
+from replication.tables.spark import session
+from shell.processes import submit
 from shell.processes.submit import submission, write_package
 
 
@@ -46,6 +48,38 @@ def test_a_driver_on_the_cluster_needs_a_ledger_that_it_reaches(tmp_path: Path) 
     file.write_text(config.default_toml("east", replay={"spark_master": "yarn"}))
     with pytest.raises(ConfigError, match="the ledger is a file of this one"):
         submission(config.load(file), file, "cluster")
+
+
+def test_executors_of_a_driver_on_the_cluster_get_nothing_of_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the command and the properties name goes to executors, too; the program only to the driver."""
+    monkeypatch.setattr(session, "ensure_jars", lambda given, also: [tmp_path / "postgresql.jar"])
+    monkeypatch.setattr(submit, "write_package", lambda file, required: file.touch())
+    file = tmp_path / "walship.toml"
+    ledger = {"url": "postgresql://walship:hu sh@db/west?sslmode=require"}
+    given = {"replay": {"spark_master": "yarn"}, "ledger": ledger, "catalog": {"warehouse": "s3://bucket/west"}}
+    file.write_text(config.default_toml("west", **given))
+    file.chmod(0o600)
+    made = submission(config.load(file), file, "cluster")
+    folder = config.load(file).run_dir / "submit"
+    program = folder / "replay.py"
+    assert str(file) not in made.command and made.command[-3:] == (str(program), file.name, "walship")
+    properties = (folder / "spark.conf").read_text()
+    assert "jdbc:postgresql://db:5432/west" in properties and "hu sh" not in properties
+    assert program.stat().st_mode & 0o077 == 0
+    there = tmp_path / "container" / "walship" / "shell" / "processes"
+    there.mkdir(parents=True)
+    for place in (there, there.parent):
+        place.joinpath("__init__.py").touch()
+    there.joinpath("role_process.py").write_text(
+        "def serve(role, file, fd):\n    return role, open(file).read()\n"
+        "def leave(served):\n    print(served[0], served[1], sep='\\n', end='')\n"
+    )
+    run = [sys.executable, str(program), *made.command[-2:]]
+    said = subprocess.run(run, cwd=tmp_path / "container", capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout == f"replay\n{file.read_text()}"
+    assert (tmp_path / "container" / file.name).stat().st_mode & 0o077 == 0
 
 
 def test_a_standalone_cluster_runs_no_driver_of_python(tmp_path: Path) -> None:
