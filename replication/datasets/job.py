@@ -30,16 +30,17 @@ from replication.datasets.copying.progress import CopyCounts, CopyProgress
 from replication.datasets.copying.stager import Stager
 from replication.datasets.copying.staging import Staging, job_id
 from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
+from replication.datasets.copying.uploading import give_up_all
 from replication.datasets.copying.window import CopyWindow
 from replication.datasets.finders.base import CopyableDataset, DatasetFinder, ListsIntoSink
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.publisher import PublishedJob, Publisher
 from replication.datasets.publication.recording import InstantRecorder, RecordedDataset
-from replication.datasets.publication.steps import CopySite, PublishFileSet, StartInstant
+from replication.datasets.publication.steps import CopySite, PublishFileSet, StartInstant, is_lost
 from replication.datasets.stores.base import EntryKind, Store
 from replication.datasets.stores.local import LocalStore
-from replication.errors import LockedFileError, RequestError
+from replication.errors import LockedFileError, RequestError, SequenceHeldError, StepFailedError, SuspendedSequenceError
 from replication.ledger.commit_steps import StoredSequence
 from replication.log import get
 
@@ -127,6 +128,9 @@ class CopyJob:
             counts = self.progress.counts
             is_left = bool(counts.failed) and not (journal.has_nothing() and not self._stored(steps))
             if not is_left and not self.stopped.is_set() and not blocked:
+                if self.target.uploads is not None:
+                    give_up_all(self.target.uploads, journal)
+                journal.clear()
                 journal.close()
                 self._clean(run.staging)
         _log.info("copy_ended", target=self.target.url, published=counts.files_published, failed=counts.failed)
@@ -161,7 +165,7 @@ class CopyJob:
             for sequence in stored:
                 if sequence.suspended and self.retry_suspended:
                     steps.retry(self.id, sequence.id.urn)
-                if redo.before_work(self.id, sequence.id.urn).allows_new_work:
+                if self._is_ended(steps, redo, sequence):
                     continue
                 for text in sequence.steps:
                     step = step_from_json(text)
@@ -171,6 +175,16 @@ class CopyJob:
                         hint = "; remove the cause, then say --retry-suspended" if sequence.suspended else ""
                         self.progress.failed(step.file_set or "/", f"{reason}{hint}")
         return frozenset(blocked)
+
+    def _is_ended(self, steps: FileCommitSteps, redo: Redo[CopySite], stored: StoredSequence) -> bool:
+        """Finish one publication; whether its file sets may be copied again. One whose files are lost is given up."""
+        try:
+            return redo.run(self.id, stored.id.urn).allows_new_work
+        except StepFailedError as error:
+            is_given_up = is_lost(error, [step_from_json(text) for text in stored.steps])
+            return is_given_up and steps.remove(self.id, stored.id.urn)
+        except (SequenceHeldError, SuspendedSequenceError):
+            return False
 
     def _stored(self, steps: FileCommitSteps) -> list[StoredSequence]:
         return steps.sequences(self.id) if (self.state_dir / "commits").exists() else []

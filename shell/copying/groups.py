@@ -59,7 +59,12 @@ class WriteOptions:
             "--preserve", metavar="LIST", help="times, permissions, owner, group; with commas. Or all, or none."
         ),
     ] = "times,permissions"
-    verify: Annotated[bool, typer.Option("--verify", help="Read every file back before it is published.")] = False
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Read every file back before it is published; S3 compares large ones with their MD5."
+        ),
+    ] = False
     file_set: Annotated[
         Literal["directory", "dataset", "file"], typer.Option("--file-set", help="Which files appear together.")
     ] = "directory"

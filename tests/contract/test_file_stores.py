@@ -15,13 +15,14 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, RelativePath
+from replication.core.copying.ranges import ranges_of
 from replication.datasets.finders.recursive import OneDataset, RecursiveDataset
 from replication.datasets.job import CopyJob
-from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.stores.base import EntryKind, SentUpload, Store
 from replication.datasets.stores.open import open_store
 from replication.datasets.stores.remote import FsspecStore
-from replication.datasets.stores.s3 import PartsUpload
-from replication.errors import ChangedFileError
+from replication.datasets.stores.s3 import PartsSender
+from replication.errors import ChangedFileError, MissingFileError
 from tests.file_servers import ftp_server, s3_server, sftp_server
 
 KINDS = ("local", "memory", "ftp", "sftp", "s3")
@@ -137,13 +138,13 @@ def test_an_s3_object_is_uploaded_by_several_threads_and_appears_when_it_is_fini
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, content = opener("s3"), bytes(range(256)) * 80_000  # 000-41
-    together, put = threading.Barrier(3), PartsUpload._put
+    together, put = threading.Barrier(3), PartsSender._put
 
-    def meeting(upload: PartsUpload, *given: Any) -> None:
+    def meeting(sender: PartsSender, *given: Any) -> None:
         together.wait(30)
-        put(upload, *given)
+        put(sender, *given)
 
-    monkeypatch.setattr(PartsUpload, "_put", meeting)
+    monkeypatch.setattr(PartsSender, "_put", meeting)
     writer = store.create(RelativePath("large"), copyable("large", len(content)), -1)
     writer.write(0, content)
     assert store.status(RelativePath("large")) is None
@@ -153,14 +154,14 @@ def test_an_s3_object_is_uploaded_by_several_threads_and_appears_when_it_is_fini
 
 
 def test_a_part_that_fails_leaves_neither_an_object_nor_parts(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, put = opener("s3"), PartsUpload._put
+    store, put = opener("s3"), PartsSender._put
 
-    def failing(upload: PartsUpload, at: dict[str, Any], number: int, part: bytes) -> None:
+    def failing(sender: PartsSender, number: int, part: bytes) -> None:
         if number == 2:
             raise OSError("the store fails")
-        put(upload, at, number, part)
+        put(sender, number, part)
 
-    monkeypatch.setattr(PartsUpload, "_put", failing)
+    monkeypatch.setattr(PartsSender, "_put", failing)
     write(store, "large", b"old")
     writer = store.create(RelativePath("large"), copyable("large"), -1)
     with pytest.raises(OSError, match="the store fails"):
@@ -171,6 +172,36 @@ def test_a_part_that_fails_leaves_neither_an_object_nor_parts(opener: Opener, mo
     assert read(store, "large") == b"old"
     assert isinstance(store, FsspecStore)
     assert not store._first.call_s3("list_multipart_uploads", Bucket="files").get("Uploads")
+
+
+def test_an_upload_is_seen_whole_when_it_is_completed_and_tells_what_became_of_it(store: Store) -> None:
+    if (uploads := store.uploads) is None:
+        assert not isinstance(store, FsspecStore) or not store.url.startswith("s3:")
+        return
+    size, range_bytes, path = (5 << 20) + 7, 5 << 20, RelativePath("a/large")  # 000-33, 000-38
+    content = bytes(range(256)) * (size // 256 + 1)
+    upload = uploads.begin(path)
+    sent: list[tuple[int, str]] = []
+    for part in reversed(ranges_of(size, range_bytes)):
+        sender = uploads.open(upload, part, size, range_bytes, checked=True)
+        sender.write(part.begin, memoryview(content)[part.begin : part.end])
+        sent += sender.flush()
+        sender.close()
+    whole = SentUpload(upload, tuple(sorted(sent)))
+    assert uploads.parts(upload) == whole.parts
+    assert store.status(path) is None and not uploads.is_completed(upload, size)
+    uploads.complete(whole)
+    uploads.complete(whole)
+    assert read(store, "a/large") == content[:size]
+    assert uploads.is_completed(upload, size) and not uploads.is_completed(upload, size + 1)
+    assert uploads.parts(upload) is None
+    uploads.abort(upload)
+    other = uploads.begin(path)
+    assert not uploads.is_completed(other, size)
+    uploads.abort(other)
+    with pytest.raises(MissingFileError):
+        uploads.complete(SentUpload(other, whole.parts))
+    assert not uploads.takes(1 << 30, 1 << 20), "S3 takes no smaller parts"
 
 
 def test_a_move_replaces_and_leaves_nothing_behind(store: Store) -> None:

@@ -48,7 +48,8 @@ class CopyConfiguration:
         delete: remove files of the target that the source does not have.
         delete_max: refuse to remove more than so many; None sets no limit.
         backup_dir: move replaced and removed files there, below the target's root, instead of removing them.
-        verify: read every file back from the target, past the page cache, before it is published.
+        verify: read every file back from the target, past the page cache, before it is published; of an upload, which
+            cannot be read yet, the store compares each part with its digest.
         replication: copies of each block in the target, where the store has that.
         block_size: in bytes, where the store has that.
         range_bytes: larger files are copied in ranges of that size, each with a digest of its own.

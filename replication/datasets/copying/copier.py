@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -26,7 +27,7 @@ from replication.datasets.copying.transfer import (
     copy_small,
     copy_stream,
 )
-from replication.datasets.stores.base import Store, is_temporary
+from replication.datasets.stores.base import Parts, Store, Upload, is_temporary
 from replication.error_text import one_line
 from replication.errors import ChangedFileError, CopyError
 from replication.retries import exponential
@@ -38,11 +39,15 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True)
 class CopyItem:
-    """A file, where it is staged, in an existing folder, and its range that is copied; None for the whole file."""
+    """A file, where it is staged, and its range that is copied; None for the whole file.
+
+    It is staged in an existing folder, or, with an ``upload``, as parts of that.
+    """
 
     file: CopyableFile
     staged: RelativePath
     part: Range | None = None
+    upload: Upload | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class CopiedItem:
         error: why it failed.
         attempts: that failed; 0 if it is copied.
         is_full: the target has no space left.
+        parts: of an upload, that the range was sent as.
     """
 
     digest: str = ""
@@ -62,6 +68,7 @@ class CopiedItem:
     error: str = ""
     attempts: int = 0
     is_full: bool = False
+    parts: Parts = ()
 
     @property
     def has_failed(self) -> bool:
@@ -140,7 +147,11 @@ class FileCopier:
 
     def _tried(self, item: CopyItem) -> CopiedItem:
         def attempt() -> CopiedItem:
-            return self._whole(item) if item.part is None else self._range(item, item.part)
+            if item.part is None:
+                return self._whole(item)
+            if item.upload is not None:
+                return self._sent(item, item.part, item.upload)
+            return self._range(item, item.part)
 
         return attempted(attempt, self._configuration.attempts, self._stopped)
 
@@ -200,6 +211,16 @@ class FileCopier:
             self._target.sync([item.staged])
             check_digest(self._target, item.staged, part, digest)
         return CopiedItem(digest.hex(), part.size)
+
+    def _sent(self, item: CopyItem, part: Range, upload: Upload) -> CopiedItem:
+        conf, size, uploads = self._configuration, item.file.origin.size, self._target.uploads
+        assert uploads is not None, "only a store that takes uploads is given one"
+        with closing(self._source.open(item.file.origin)) as reader:
+            with closing(uploads.open(upload, part, size, conf.range_bytes, checked=conf.verify)) as sender:
+                digest = copy_range(reader, sender, item.file, part, self._throttle, self._moved)
+                parts = sender.flush()
+            reader.check_unchanged()
+        return CopiedItem(digest.hex(), part.size, parts=parts)
 
 
 def attempted(attempt: Callable[[], _R], attempts: int, stopped: threading.Event) -> _R | CopiedItem:

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from replication.core.copying.copyable import CopyableFile
+from replication.datasets.stores.base import SentUpload
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file that waits to be published, its digest in hexadecimal, and its size there in bytes."""
+    """A file that waits to be published, its digest in hexadecimal, its size in bytes there, and its upload if any."""
 
     file: CopyableFile
     digest: str
     size: int
+    sent: SentUpload | None = None
 
 
 @dataclass(slots=True)

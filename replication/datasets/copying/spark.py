@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from replication.datasets.copying.copier import Carrier, CopiedItem, CopyItem, F
 from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.copying.throttle import CopyThrottle, minute_of_day
 from replication.datasets.copying.transfer import Moved
-from replication.datasets.stores.base import Store
+from replication.datasets.stores.base import Store, Upload
 from replication.error_text import one_line
 from replication.errors import EngineLostError, RequestError
 from replication.log import get, redact
@@ -39,6 +40,8 @@ LARGE_BYTES, LARGE_FILES = 1 << 30, 50_000
 _PARALLEL_MAX = 256
 _THREADS = 32  # that wait for tasks of an application whose cores are not known yet
 _log = get(__name__)
+
+PackedItem = tuple[dict[str, Any], str, tuple[int, int, int] | None, tuple[str, str, str] | None]
 
 
 @contextmanager
@@ -199,15 +202,15 @@ class SparkCopier:
         return found
 
 
-def packed(item: CopyItem) -> tuple[dict[str, Any], str, tuple[int, int, int] | None]:
-    """An item as a row: the copyable file, where it is staged, and a range's index, begin and end."""
+def packed(item: CopyItem) -> PackedItem:
+    """An item as a row: the copyable file, where it is staged, a range's index, begin and end, its upload."""
     part = item.part
-    return item.file.to_json(), str(item.staged), (part.index, part.begin, part.end) if part is not None else None
+    numbers = (part.index, part.begin, part.end) if part is not None else None
+    upload = astuple(item.upload) if item.upload is not None else None
+    return item.file.to_json(), str(item.staged), numbers, upload
 
 
-def copy_rows(
-    opened: bytes, rows: Iterable[tuple[dict[str, Any], str, tuple[int, int, int] | None]]
-) -> Iterator[CopiedItem]:
+def copy_rows(opened: bytes, rows: Iterable[PackedItem]) -> Iterator[CopiedItem]:
     """Copy the items of a task, in an executor."""
     from pyspark import TaskContext
 
@@ -221,8 +224,13 @@ def copy_rows(
         stopped,
     )
     items = [
-        CopyItem(CopyableFile.from_json(file), RelativePath(staged), None if part is None else Range(*part))
-        for file, staged, part in rows
+        CopyItem(
+            CopyableFile.from_json(file),
+            RelativePath(staged),
+            None if part is None else Range(*part),
+            None if upload is None else Upload(*upload),
+        )
+        for file, staged, part, upload in rows
     ]
     context = TaskContext.get()
     with source, target:

@@ -6,7 +6,7 @@ Bounds: as many threads as the carrier serves at once; each waits for one range,
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
@@ -23,12 +23,13 @@ from replication.datasets.copying.copier import (
 )
 from replication.datasets.copying.faults import no_space
 from replication.datasets.copying.file_sets import FileSets, StagedFile
-from replication.datasets.copying.journal import CopyJournal, JournalEntry
+from replication.datasets.copying.journal import CopyJournal, JournaledRange, JournalEntry
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
 from replication.datasets.copying.transfer import check_digest
+from replication.datasets.copying.uploading import begun
 from replication.datasets.copying.window import CopyWindow
-from replication.datasets.stores.base import Store
+from replication.datasets.stores.base import Parts, SentUpload, Store, Upload, Uploads
 from replication.errors import CopyError
 from replication.log import get
 
@@ -99,8 +100,8 @@ class Stager:
                 elif len(task) == 1 and self._is_ranged(task[0]):
                     if (found := self.reused(task[0])) is not None:
                         self.file_sets.staged([found])
-                    elif self.made_path(task[0]) is not None:
-                        self.window.share(_RangedCopy(self, task[0]))
+                    elif (copy := self._ranged(task[0])) is not None:
+                        self.window.share(copy)
                 else:
                     self._whole(task)
         except BaseException as error:
@@ -108,8 +109,28 @@ class Stager:
             self.window.stop()
 
     def _is_ranged(self, file: CopyableFile) -> bool:
-        is_large = file.origin.size > SMALL_BYTES_MAX
-        return is_large and self.target.traits.writes_ranges and not conversions_of(file, self.configuration)
+        if file.origin.size <= SMALL_BYTES_MAX or conversions_of(file, self.configuration):
+            return False
+        return self.target.traits.writes_ranges or self._uploads_of(file) is not None
+
+    def _uploads_of(self, file: CopyableFile) -> Uploads | None:
+        uploads = self.target.uploads
+        takes = uploads is not None and uploads.takes(file.origin.size, self.configuration.range_bytes)
+        return uploads if takes else None
+
+    def _ranged(self, file: CopyableFile) -> _RangedCopy | None:
+        """A file whose ranges can be copied; None if it could not be begun, which is told then."""
+        if (uploads := self._uploads_of(file)) is None:
+            if (path := self.made_path(file)) is None:
+                return None
+            known = self.journal.ranges(file.guid) if self.target.status(path) else {}
+            return _RangedCopy(self, file, path, known)
+        found = attempted(lambda: begun(uploads, self.journal, file), self.configuration.attempts, self._stopped)
+        if isinstance(found, CopiedItem):
+            self.failed(file, found)
+            return None
+        upload, known = found
+        return _RangedCopy(self, file, file.destination, known, upload)
 
     def _whole(self, files: Sequence[CopyableFile]) -> None:
         staged: list[StagedFile] = []
@@ -177,43 +198,52 @@ class Stager:
 class _RangedCopy:
     """A large file whose ranges several threads copy at once; the last one finishes it."""
 
-    def __init__(self, stager: Stager, file: CopyableFile) -> None:
-        self._stager, self._file = stager, file
+    def __init__(
+        self,
+        stager: Stager,
+        file: CopyableFile,
+        path: RelativePath,
+        known: Mapping[int, JournaledRange],
+        upload: Upload | None = None,
+    ) -> None:
+        self._stager, self._file, self._path = stager, file, path
+        self._known, self._upload = known, upload
         self._guid = file.guid
-        self._path = stager.staging.path_of(file)
         self._parts = ranges_of(file.origin.size, stager.configuration.range_bytes)
         self._digests: list[bytes] = [b""] * len(self._parts)
         self._lock = threading.Lock()
         self._failed = False
         self._left = len(self._parts)
+        self._sent: list[tuple[int, str]] = []
         self._waiting = iter(self._parts)
-        self._known = stager.journal.ranges(self._guid) if stager.target.status(self._path) else {}
 
     def next_range(self) -> Range | None:
         return None if self._failed else next(self._waiting, None)
 
     def copy(self, part: Range) -> None:
         """Copy one range; the last one that is done finishes the file, the first that fails gives it up."""
-        if (digest := self._reused(part)) is None and (digest := self._copied(part)) is None:
+        if (found := self._reused(part) or self._copied(part)) is None:
             return
+        digest, sent = found
         with self._lock:
             self._digests[part.index] = digest
+            self._sent += sent
             self._left -= 1
             is_last = self._left == 0
         if is_last:
             self._finish()
 
-    def _copied(self, part: Range) -> bytes | None:
+    def _copied(self, part: Range) -> tuple[bytes, Parts] | None:
         stager = self._stager
-        copied = stager.carried(CopyItem(self._file, self._path, part))
+        copied = stager.carried(CopyItem(self._file, self._path, part, self._upload))
         if copied is None:
             return None
         if copied.has_failed:
             self._give_up(copied)
             return None
         digest = bytes.fromhex(copied.digest)
-        stager.journal.add_range(self._guid, part.index, part.size, digest)
-        return digest
+        stager.journal.add_range(self._guid, part.index, part.size, digest, copied.parts)
+        return digest, copied.parts
 
     def _give_up(self, copied: CopiedItem) -> None:
         with self._lock:
@@ -221,20 +251,25 @@ class _RangedCopy:
         if not was:
             self._stager.failed(self._file, copied)
 
-    def _reused(self, part: Range) -> bytes | None:
-        size, digest, is_trusted = self._known.get(part.index, (-1, b"", False))
-        if size != part.size:
+    def _reused(self, part: Range) -> tuple[bytes, Parts] | None:
+        known = self._known.get(part.index)
+        if known is None or known.size != part.size:
             return None
-        if not is_trusted:
+        if not known.is_trusted:
             try:
-                check_digest(self._stager.target, self._path, part, digest)
+                check_digest(self._stager.target, self._path, part, known.digest)
             except (CopyError, OSError):
                 return None
         self._stager.progress.reused(part.size)
-        return digest
+        return known.digest, known.parts
 
     def _finish(self) -> None:
         stager = self._stager
+        if self._upload is not None:
+            sent = SentUpload(self._upload, tuple(sorted(self._sent)))
+            digest = file_digest(self._digests)
+            stager.file_sets.staged([StagedFile(self._file, digest, self._file.origin.size, sent)])
+            return
         if (failure := stager.tried(self._give_attributes)) is not None:
             self._give_up(failure)
             return

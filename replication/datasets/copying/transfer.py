@@ -17,7 +17,7 @@ from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range, file_digest
 from replication.datasets.converters.table import converter_of
 from replication.datasets.copying.throttle import CopyThrottle
-from replication.datasets.stores.base import FileReader, FileWriter, Store
+from replication.datasets.stores.base import FileReader, FileWriter, PartsWriter, Store
 from replication.errors import ChangedFileError, CopyError
 
 PIECE = 1 << 20
@@ -49,7 +49,12 @@ def copy_small(source: Store, target: Store, file: CopyableFile, staged: Relativ
 
 
 def copy_range(
-    reader: FileReader, writer: FileWriter, file: CopyableFile, part: Range, throttle: CopyThrottle, moved: Moved
+    reader: FileReader,
+    writer: FileWriter | PartsWriter,
+    file: CopyableFile,
+    part: Range,
+    throttle: CopyThrottle,
+    moved: Moved,
 ) -> bytes:
     """Copy one range of a file to the same place of a writer; its SHA-256. Not durable on return."""
     digest = hashlib.sha256()

@@ -14,8 +14,8 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range, file_digest, ranges_of
 from replication.datasets.copying.file_sets import StagedFile
-from replication.datasets.stores.base import EntryKind, Store
-from replication.errors import CopyError
+from replication.datasets.stores.base import Entry, EntryKind, SentUpload, Store, Uploads
+from replication.errors import CopyError, MissingFileError
 
 _PIECE = 1 << 20
 
@@ -41,13 +41,17 @@ class MovedFolder:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """From a staged path to its destination; a file, or a folder with these files and folders."""
+    """From a staged path to its destination; a file, or a folder with these files and folders.
+
+    A file that was uploaded is not moved: its upload, to the destination, is completed.
+    """
 
     origin: str
     destination: str
     is_folder: bool
     files: tuple[MovedFile, ...]
     folders: tuple[MovedFolder, ...] = ()
+    sent: SentUpload | None = None
 
 
 def plan_moves(
@@ -89,7 +93,8 @@ def _topmost_missing(folder: RelativePath, is_there: Callable[[RelativePath], bo
 
 def _move(destination: RelativePath, staged_root: RelativePath, files: list[StagedFile], *, is_folder: bool) -> Move:
     moved = tuple(MovedFile(each.file.destination.relative_to(destination), each.size, each.digest) for each in files)
-    return Move(destination.below(staged_root), destination, is_folder, moved)
+    sent = None if is_folder else files[0].sent
+    return Move("" if sent else destination.below(staged_root), destination, is_folder, moved, (), sent)
 
 
 def make(target: Store, move: Move, backup: RelativePath | None) -> None:
@@ -101,6 +106,9 @@ def make(target: Store, move: Move, backup: RelativePath | None) -> None:
         backup: where replaced files go; None replaces them.
     """
     origin, destination = RelativePath(move.origin), RelativePath(move.destination)
+    if move.sent is not None:
+        _complete(target, move, move.sent, backup)
+        return
     if not move.is_folder:
         _move_file(target, origin, destination, backup)
         return
@@ -131,18 +139,62 @@ def _move_folder(target: Store, move: Move, backup: RelativePath | None) -> None
         target.remove_folder(origin)
 
 
-def _move_file(target: Store, origin: RelativePath, destination: RelativePath, backup: RelativePath | None) -> None:
-    if target.status(origin) is None:
-        return  # moved by an earlier run; verify looks at what is there
+def check_sent(target: Store, moves: Sequence[Move]) -> None:
+    """Look, before the first move is made, whether the store has what was uploaded.
+
+    Raises:
+        MissingFileError: it has not, and the upload is not completed either.
+    """
+    for move in moves:
+        if move.sent is None or _uploads(target).parts(move.sent.upload) is not None or _is_completed(target, move):
+            continue
+        raise MissingFileError(
+            f"the store no longer has what was uploaded for {move.destination}", "The next run copies it anew"
+        )
+
+
+def _is_completed(target: Store, move: Move) -> bool:
+    return move.sent is not None and _uploads(target).is_completed(move.sent.upload, move.files[0].size)
+
+
+def _uploads(target: Store) -> Uploads:
+    if target.uploads is None:
+        raise CopyError(f"{target.url} takes no uploads", "Run the copy with the driver that it was begun with")
+    return target.uploads
+
+
+def _complete(target: Store, move: Move, sent: SentUpload, backup: RelativePath | None) -> None:
+    if _is_completed(target, move):
+        return  # by an earlier run; what is there must not be kept as what was replaced
+    destination = RelativePath(move.destination)
     if backup is not None and target.status(destination) is not None:
-        kept = destination.below(backup)
-        target.make_folder(kept.parent)
-        target.keep(destination, kept)
+        _keep(target, destination, backup)
+    _uploads(target).complete(sent)
+
+
+def _keep(target: Store, path: RelativePath, backup: RelativePath) -> None:
+    kept = path.below(backup)
+    target.make_folder(kept.parent)
+    target.keep(path, kept)
+
+
+def _move_file(target: Store, origin: RelativePath, destination: RelativePath, backup: RelativePath | None) -> None:
+    if (staged := target.status(origin)) is None:
+        return  # moved by an earlier run; verify looks at what is there
+    there = target.status(destination) if backup is not None else None
+    if backup is not None and there is not None and not _is_copied(staged, there):
+        _keep(target, destination, backup)
     try:
         target.move(origin, destination)
     except FileNotFoundError:
         target.make_folder(destination.parent)
         target.move(origin, destination)
+
+
+def _is_copied(staged: Entry, there: Entry) -> bool:
+    """Whether a store, whose moves are copies, has copied a file already, so that it is not what was replaced."""
+    one, other = staged.attributes, there.attributes
+    return one is not None and other is not None and bool(one.checksum) and one.checksum == other.checksum
 
 
 def is_made(target: Store, move: Move, *, read: bool, range_bytes: int) -> bool:
@@ -154,6 +206,8 @@ def is_made(target: Store, move: Move, *, read: bool, range_bytes: int) -> bool:
         read: compare digests, not only sizes.
         range_bytes: that the digests were made with.
     """
+    if move.sent is not None:
+        return _is_completed(target, move)
     if target.status(RelativePath(move.origin)) is not None:
         return False
     destination = RelativePath(move.destination)

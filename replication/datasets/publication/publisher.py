@@ -35,6 +35,7 @@ from replication.datasets.publication.steps import (
     RemoveExtras,
     StartInstant,
     SyncTarget,
+    is_lost,
     registered_files,
 )
 from replication.datasets.stores.base import Store
@@ -182,7 +183,7 @@ class Publisher:
             sequence.run(self._site, leases)
         except StepFailedError as error:
             if len(planned) == 1:
-                self._not_published(planned[0].file_set, error)
+                self._not_published(planned[0].file_set, error, sequence)
             else:
                 self._publish_each(planned, sequence, leases)
             return
@@ -203,13 +204,14 @@ class Publisher:
                 sequence.execute(self._site, leases)
                 leases.finish([sequence.id])
             except ReplicationError as error:
-                self._not_published(each.file_set, error)
+                self._not_published(each.file_set, error, sequence)
             else:
                 self._done([each.file_set])
 
     def _make_durable(self, batch: Sequence[FileSet]) -> None:
         """Make the staged files durable before the first step is stored."""
-        files = [self._staging.path_of(each.file) for file_set in batch for each in file_set.staged]
+        staged = (each for file_set in batch for each in file_set.staged if each.sent is None)
+        files = [self._staging.path_of(each.file) for each in staged]
         if len(files) > _SYNCED_ONE_BY_ONE:
             self._target.sync_all()
             return
@@ -295,7 +297,11 @@ class Publisher:
             self._published(file_set)
         self._journal.forget([each.file.guid for file_set in file_sets for each in file_set.staged])
 
-    def _not_published(self, file_set: FileSet, error: ReplicationError) -> None:
+    def _not_published(
+        self, file_set: FileSet, error: ReplicationError, sequence: CommitSequence[CopySite] | None = None
+    ) -> None:
+        if sequence is not None and is_lost(error, sequence.steps):
+            self._steps.remove(self._job, sequence.id.urn)
         reason = one_line(getattr(error, "cause", None) or error)  # the step's own error
         self._report_failed(file_set.name, {"": reason})
         for each in file_set.staged:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from replication.commit.step import CommitStep, step_type
 from replication.core.copying.names import RelativePath
 from replication.core.timeline.instants import Changes, FileKey, FileVersion, InstantState
 from replication.datasets.publication.events import EventSink
-from replication.datasets.publication.moves import Move, is_made, make
+from replication.datasets.publication.moves import Move, check_sent, is_made, make
 from replication.datasets.registration.base import FileRegistrar, RegisteredFile
 from replication.datasets.registration.plugins import registrar_of
 from replication.datasets.stores.base import Store
+from replication.errors import MissingFileError, ReplicationError, StepFailedError
 from replication.timeline.base import Timeline
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
@@ -74,6 +75,7 @@ class PublishFileSet(CommitStep[CopySite]):
     def execute(self, context: CopySite) -> None:
         """Make the moves; :class:`SyncTarget`, which follows, makes them durable."""
         backup = RelativePath(self.backup) if self.backup else None
+        check_sent(context.target, self.moves)
         for move in self.moves:
             make(context.target, move, backup)
 
@@ -241,6 +243,13 @@ class CompleteInstant(CommitStep[CopySite]):
     def describe(self) -> str:
         """What the step does."""
         return f"record that instant {self.time} is completed"
+
+
+def is_lost(error: ReplicationError, steps: Sequence[CommitStep[CopySite]]) -> bool:
+    """Whether a sequence failed since what it publishes is gone: redoing it never helps, copying anew does."""
+    if not isinstance(error, StepFailedError) or not isinstance(error.cause, MissingFileError):
+        return False
+    return isinstance(steps[error.number], PublishFileSet)
 
 
 def registered_files(steps: Iterable[PublishFileSet]) -> tuple[RegisteredFile, ...]:

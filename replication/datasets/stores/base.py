@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from types import TracebackType
 from typing import Protocol
@@ -15,6 +16,7 @@ from typing import Protocol
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, RelativePath
+from replication.core.copying.ranges import Range
 from replication.errors import CopyError
 
 
@@ -96,6 +98,86 @@ class FileWriter(Protocol):
         """Release it."""
 
 
+#: Parts of an upload: the number of each, from 1 on, and what the store calls its content.
+Parts = tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file on its way to ``path`` in parts, which nobody sees there before it is completed.
+
+    Attributes:
+        path: where it will be.
+        id: what the store calls it.
+        token: the completed file tells it, so that it is known to be of this upload.
+    """
+
+    path: str
+    id: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class SentUpload:
+    """An upload all of whose parts the store has."""
+
+    upload: Upload
+    parts: Parts
+
+
+class PartsWriter(Protocol):
+    """Takes the bytes of one range of an upload, front to back."""
+
+    def write(self, begin: int, data: bytes | memoryview) -> None:
+        """Add bytes."""
+
+    def flush(self) -> Parts:
+        """Send what is left; the parts of the range, which the store keeps."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+class Uploads(Protocol):
+    """What a store can do that keeps the parts of a file apart and makes it whole, where it goes, in one step."""
+
+    def takes(self, size: int, range_bytes: int) -> bool:
+        """Whether a file of ``size`` bytes can be uploaded in ranges of that size."""
+
+    def begin(self, path: RelativePath) -> Upload:
+        """Begin an upload."""
+
+    def open(self, upload: Upload, part: Range, size: int, range_bytes: int, *, checked: bool) -> PartsWriter:
+        """Send a range, in place of what was sent of it before.
+
+        Args:
+            upload: where it goes.
+            part: the range.
+            size: of the file.
+            range_bytes: of its ranges.
+            checked: the store compares what it has with a digest of what was sent.
+        """
+
+    def parts(self, upload: Upload) -> Parts | None:
+        """The parts that the store has; None if it does not know the upload, or has completed it."""
+
+    def complete(self, sent: SentUpload) -> None:
+        """Make the file whole, in place of one that may be there; it may be completed already.
+
+        Raises:
+            MissingFileError: the store has not, or no longer, what was sent.
+        """
+
+    def is_completed(self, upload: Upload, size: int) -> bool:
+        """Whether what is at its path is the file of this upload, with that size."""
+
+    def abort(self, upload: Upload) -> None:
+        """Give an upload up, so that the store keeps none of its parts; one that is over is left as it is."""
+
+    def found(self, path: RelativePath, since: datetime, until: datetime) -> list[Upload]:
+        """The uploads to a path that began between two times, by the store's clock; without their tokens."""
+
+
 class Store(Protocol):
     """Files below one root."""
 
@@ -106,6 +188,10 @@ class Store(Protocol):
     @property
     def traits(self) -> StoreTraits:
         """What it can do."""
+
+    @property
+    def uploads(self) -> Uploads | None:
+        """How it takes a file in parts that it makes whole in one step; None if it does not."""
 
     def scan(self, folder: RelativePath) -> Iterator[Entry]:
         """The entries of one folder, streamed. FileNotFoundError if it does not exist."""
@@ -135,7 +221,7 @@ class Store(Protocol):
         """Move a file, replacing one at ``destination``; or a folder, if nothing or an empty one is there."""
 
     def keep(self, path: RelativePath, kept: RelativePath) -> None:
-        """Give a file a second name, or, where the store has no links, move it there."""
+        """Give a file a second name, or copy it; where the store can do neither, move it there."""
 
     def give_folder(self, path: RelativePath, like: FileAttributes) -> None:
         """Give a new folder the mode bits, owner and group of another, as far as the store has them."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
-from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
+from replication.datasets.stores.base import Entry, EntryKind, StoreTraits, Uploads
 
 _SECOND = 1_000_000_000
 _FOLDERS = {"directory", "dir"}
@@ -104,6 +104,14 @@ class Driver:
         """Move a file, replacing another."""
         fs.mv(origin, destination)
 
+    def keep(self, fs: Any, path: str, kept: str) -> None:
+        """Have a file under another name before it is replaced."""
+        self.move(fs, path, kept)
+
+    def uploads(self, fs: Any, address: Callable[[RelativePath], str]) -> Uploads | None:
+        """How files are uploaded in parts; ``address`` is a path as the driver takes it."""
+        return None
+
     def give(self, fs: Any, path: str, file: CopyableFile) -> None:
         """Give a file its times, permissions and owners, as far as the store has them."""
 
@@ -165,6 +173,10 @@ class ObjectDriver(Driver):
         """Copy in the store, then remove; a repeated call finds the copy done."""
         fs.cp_file(origin, destination)
         fs.rm_file(origin)
+
+    def keep(self, fs: Any, path: str, kept: str) -> None:
+        """Copy it in the store, so that it stays in place until another takes it."""
+        fs.cp_file(path, kept)
 
 
 class SftpDriver(Driver):

@@ -55,6 +55,7 @@ class LocalStore:
     """
 
     traits = _TRAITS
+    uploads = None
 
     def __init__(self, root: str, *, follow_links: bool = False) -> None:
         self.root = os.path.abspath(root)

@@ -11,7 +11,7 @@ from typing import Any
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
-from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
+from replication.datasets.stores.base import Entry, EntryKind, StoreTraits, Uploads
 from replication.datasets.stores.drivers import (
     Driver,
     MemoryDriver,
@@ -67,6 +67,11 @@ class FsspecStore:
     def traits(self) -> StoreTraits:
         """What it can do."""
         return self._driver.traits
+
+    @property
+    def uploads(self) -> Uploads | None:
+        """How it takes a file in parts."""
+        return self._driver.uploads(self._fs, self.address)
 
     @property
     def _fs(self) -> Any:
@@ -129,8 +134,8 @@ class FsspecStore:
         self._driver.move(self._fs, self.address(origin), self.address(destination))
 
     def keep(self, path: RelativePath, kept: RelativePath) -> None:
-        """Move a file, since stores have no links."""
-        self.move(path, kept)
+        """Copy or move a file, since stores have no links."""
+        self._driver.keep(self._fs, self.address(path), self.address(kept))
 
     def give_folder(self, path: RelativePath, like: FileAttributes) -> None:
         """Folders of stores keep what the store gave them."""

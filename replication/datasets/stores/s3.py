@@ -5,47 +5,157 @@ Bounds: an open file has ``_PARALLEL`` parts in memory, and so many threads, whi
 
 from __future__ import annotations
 
+import hashlib
+from base64 import b64encode
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
+from uuid import uuid4
 
 from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.core.copying.ranges import Range
+from replication.datasets.stores.base import Parts, SentUpload, Upload, Uploads
 from replication.datasets.stores.drivers import ObjectDriver
+from replication.errors import MissingFileError
 
 PART_BYTES_MIN = 8 << 20
-_PARTS = 10_000 // 2  # of a file as long as its listing says; converted ones may be twice as long
+_STORE_BYTES_MIN = 5 << 20  # what S3 takes as a part that is not the last
+_PARTS_MAX = 10_000
+_PARTS = _PARTS_MAX // 2  # of a file as long as its listing says; converted ones may be twice as long
 _PARALLEL = 4
+_TOKEN = "walship-upload"  # in the metadata of an object
+_LOST = {"NoSuchUpload", "InvalidPart", "InvalidPartOrder"}
 
 
 class S3Driver(ObjectDriver):
     """S3 by s3fs."""
 
-    def open_writer(self, fs: Any, path: str, file: CopyableFile) -> PartsUpload:
+    def open_writer(self, fs: Any, path: str, file: CopyableFile) -> WholeUpload:
         """A new object, written front to back."""
-        return PartsUpload(fs, path, max(PART_BYTES_MIN, -(-file.origin.size // _PARTS)))
+        return WholeUpload(fs, path, max(PART_BYTES_MIN, -(-file.origin.size // _PARTS)))
+
+    def uploads(self, fs: Any, address: Callable[[RelativePath], str]) -> Uploads:
+        """Multipart uploads."""
+        return S3Uploads(fs, address)
 
 
-class PartsUpload:
-    """An object that is uploaded in parts at once; it exists from :meth:`finish` on, and not at all without.
+class S3Uploads:
+    """``Uploads`` of one root.
 
     Args:
         fs: of s3fs.
-        path: of the object.
-        part_bytes: size of each part but the last.
+        address: a path as it takes it.
     """
 
-    def __init__(self, fs: Any, path: str, part_bytes: int) -> None:
-        self._fs, self._path, self._part_bytes = fs, path, part_bytes
-        bucket, key, _ = fs.split_path(path)
-        self._at = {"Bucket": bucket, "Key": key}
-        self._upload: dict[str, Any] | None = None
+    def __init__(self, fs: Any, address: Callable[[RelativePath], str]) -> None:
+        self._fs, self._address = fs, address
+
+    def takes(self, size: int, range_bytes: int) -> bool:
+        """See ``Uploads``."""
+        return range_bytes >= _STORE_BYTES_MIN and -(-size // range_bytes) <= _PARTS_MAX
+
+    def begin(self, path: RelativePath) -> Upload:
+        """See ``Uploads``."""
+        token = uuid4().hex
+        made = self._fs.call_s3("create_multipart_upload", **self._at(path), Metadata={_TOKEN: token})
+        return Upload(path, made["UploadId"], token)
+
+    def open(self, upload: Upload, part: Range, size: int, range_bytes: int, *, checked: bool) -> PartsSender:
+        """See ``Uploads``. A range is several parts, if they are large enough then."""
+        ranges = -(-size // range_bytes)
+        pieces = max(1, min(range_bytes // PART_BYTES_MIN, _PARTS_MAX // ranges))
+        return PartsSender(
+            self._fs, self._named(upload), -(-range_bytes // pieces), part.index * pieces + 1, checked=checked
+        )
+
+    def parts(self, upload: Upload) -> Parts | None:
+        """See ``Uploads``."""
+        found: list[tuple[int, str]] = []
+        marker = 0
+        while True:
+            try:
+                answer = self._fs.call_s3("list_parts", **self._named(upload), PartNumberMarker=marker)
+            except FileNotFoundError:
+                return None
+            found += [(int(each["PartNumber"]), _bare(each["ETag"])) for each in answer.get("Parts", ())]
+            if not answer.get("IsTruncated"):
+                return tuple(found)
+            marker = int(answer["NextPartNumberMarker"])
+
+    def complete(self, sent: SentUpload) -> None:
+        """See ``Uploads``."""
+        upload = sent.upload
+        try:
+            _complete(self._fs, self._named(upload), sent.parts)
+        except OSError as error:
+            if not self._has_token(upload):  # the answer to an earlier call may have been lost
+                if _code(error) not in _LOST and self.parts(upload) is not None:
+                    raise
+                raise MissingFileError(
+                    f"the store no longer has what was uploaded for {upload.path}",
+                    "The next run copies it anew; see that nothing removes unfinished uploads meanwhile",
+                ) from error
+        self._fs.invalidate_cache(self._address(RelativePath(upload.path)))
+
+    def is_completed(self, upload: Upload, size: int) -> bool:
+        """See ``Uploads``. The metadata of the object tell."""
+        return self._has_token(upload, size)
+
+    def abort(self, upload: Upload) -> None:
+        """See ``Uploads``."""
+        with suppress(FileNotFoundError):
+            self._fs.call_s3("abort_multipart_upload", **self._named(upload))
+
+    def found(self, path: RelativePath, since: datetime, until: datetime) -> list[Upload]:
+        """See ``Uploads``."""
+        at = self._at(path)
+        answer = self._fs.call_s3("list_multipart_uploads", Bucket=at["Bucket"], Prefix=at["Key"])
+        return [
+            Upload(path, each["UploadId"], "")
+            for each in answer.get("Uploads", ())
+            if each["Key"] == at["Key"] and since <= each["Initiated"] <= until
+        ]
+
+    def _has_token(self, upload: Upload, size: int = -1) -> bool:
+        try:
+            found = self._fs.call_s3("head_object", **self._at(RelativePath(upload.path)))
+        except FileNotFoundError:
+            return False
+        return found["Metadata"].get(_TOKEN) == upload.token and size in (-1, found["ContentLength"])
+
+    def _at(self, path: RelativePath) -> dict[str, Any]:
+        bucket, key, _ = self._fs.split_path(self._address(path))
+        return {"Bucket": bucket, "Key": key}
+
+    def _named(self, upload: Upload) -> dict[str, Any]:
+        return {**self._at(RelativePath(upload.path)), "UploadId": upload.id}
+
+
+class PartsSender:
+    """Sends bytes as parts of an upload, several at once; see ``PartsWriter``.
+
+    Args:
+        fs: of s3fs.
+        upload: the bucket, the key and the upload's id.
+        part_bytes: size of each part but the last.
+        first: the number of the first part.
+        checked: the store compares each part with its MD5.
+    """
+
+    def __init__(
+        self, fs: Any, upload: dict[str, Any], part_bytes: int, first: int = 1, *, checked: bool = False
+    ) -> None:
+        self._fs, self._upload, self._part_bytes, self._checked = fs, upload, part_bytes, checked
         self._buffer = bytearray()
         self._etags: dict[int, str] = {}
         self._running: set[Future[None]] = set()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="copy-part")
-        self._number = 0
+        self._number = first
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, begin: int, data: bytes | memoryview) -> None:
         """Add bytes; waits while ``_PARALLEL`` parts are on their way. Raises what a part failed with."""
         rest = memoryview(data)
         while rest:
@@ -55,42 +165,93 @@ class PartsUpload:
             if len(self._buffer) == self._part_bytes:
                 self._send()
 
-    def finish(self) -> None:
-        """Make the object whole, in place of one that may be there."""
-        if self._upload is None:
-            self._fs.pipe_file(self._path, bytes(self._buffer))
-            return
+    def flush(self) -> Parts:
+        """Send what is left, and wait for all parts."""
         if self._buffer:
             self._send()
         self._take_results(wait(self._running).done)
-        parts = [{"PartNumber": number, "ETag": etag} for number, etag in sorted(self._etags.items())]
-        self._fs.call_s3("complete_multipart_upload", **self._upload, MultipartUpload={"Parts": parts})
-        self._upload = None
-        self._fs.invalidate_cache(self._path)
+        return tuple(sorted(self._etags.items()))
 
     def close(self) -> None:
-        """Give up what is not finished, so that the store keeps none of its parts."""
+        """End the threads; parts that are on their way arrive or fail first."""
         self._threads.shutdown(cancel_futures=True)
-        upload, self._upload = self._upload, None
-        if upload is not None:
-            with suppress(Exception):  # the store may be away; its rules remove old uploads
-                self._fs.call_s3("abort_multipart_upload", **upload)
 
     def _send(self) -> None:
-        if self._upload is None:
-            made = self._fs.call_s3("create_multipart_upload", **self._at)
-            self._upload = {**self._at, "UploadId": made["UploadId"]}
         while len(self._running) >= _PARALLEL:
             self._take_results(wait(self._running, return_when=FIRST_COMPLETED).done)
-        self._number += 1
         part, self._buffer = bytes(self._buffer), bytearray()
-        self._running.add(self._threads.submit(self._put, dict(self._upload), self._number, part))
+        self._running.add(self._threads.submit(self._put, self._number, part))
+        self._number += 1
 
     def _take_results(self, done: set[Future[None]]) -> None:
         self._running -= done
         for each in done:
             each.result()
 
-    def _put(self, upload: dict[str, Any], number: int, part: bytes) -> None:
-        answer = self._fs.call_s3("upload_part", **upload, PartNumber=number, Body=part)
-        self._etags[number] = answer["ETag"]
+    def _put(self, number: int, part: bytes) -> None:
+        given = {"ContentMD5": b64encode(hashlib.md5(part).digest()).decode()} if self._checked else {}
+        answer = self._fs.call_s3("upload_part", **self._upload, **given, PartNumber=number, Body=part)
+        self._etags[number] = _bare(answer["ETag"])
+
+
+class WholeUpload:
+    """An object of unknown size; it exists from :meth:`finish` on, and not at all without.
+
+    Args:
+        fs: of s3fs.
+        path: of the object.
+        part_bytes: size of each part but the last; a smaller object is one request.
+    """
+
+    def __init__(self, fs: Any, path: str, part_bytes: int) -> None:
+        self._fs, self._path, self._part_bytes = fs, path, part_bytes
+        bucket, key, _ = fs.split_path(path)
+        self._at = {"Bucket": bucket, "Key": key}
+        self._begin = bytearray()
+        self._upload: dict[str, Any] | None = None
+        self._sender: PartsSender | None = None
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Add bytes. Raises what a part failed with."""
+        if self._sender is None:
+            self._begin += data
+            if len(self._begin) < self._part_bytes:
+                return
+            made = self._fs.call_s3("create_multipart_upload", **self._at)
+            self._upload = {**self._at, "UploadId": made["UploadId"]}
+            self._sender = PartsSender(self._fs, self._upload, self._part_bytes)
+            data, self._begin = bytes(self._begin), bytearray()
+        self._sender.write(0, data)
+
+    def finish(self) -> None:
+        """Make the object whole, in place of one that may be there."""
+        if self._sender is None or self._upload is None:
+            self._fs.pipe_file(self._path, bytes(self._begin))
+            return
+        _complete(self._fs, self._upload, self._sender.flush())
+        self._upload = None
+        self._fs.invalidate_cache(self._path)
+
+    def close(self) -> None:
+        """Give up what is not finished, so that the store keeps none of its parts."""
+        if self._sender is not None:
+            self._sender.close()
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            with suppress(Exception):  # the store may be away; its rules remove old uploads
+                self._fs.call_s3("abort_multipart_upload", **upload)
+
+
+def _complete(fs: Any, upload: dict[str, Any], parts: Parts) -> None:
+    given = [{"PartNumber": number, "ETag": f'"{etag}"'} for number, etag in parts]
+    fs.call_s3("complete_multipart_upload", **upload, MultipartUpload={"Parts": given})
+
+
+def _bare(etag: str) -> str:
+    return etag.strip('"')
+
+
+def _code(error: OSError) -> str:
+    """What S3 calls an error."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return str(answer.get("Error", {}).get("Code", ""))
