@@ -84,6 +84,8 @@ class _KeptTable:
         self._views = {
             suffix: KeptView(f"{spec.uuid}{suffix}", columns[suffix]) for suffix in (columns if spec.key else [""])
         }
+        self._latest = DUCKDB.name(f"{spec.uuid} latest")
+        self._shown: object = None  # what the view ``latest`` shows
 
     def follow(self, connection: duckdb.DuckDBPyConnection, catalog: IcebergCatalog) -> str:
         """Bring the views up to date; return the query of the live rows."""
@@ -94,16 +96,30 @@ class _KeptTable:
             where = folded.unfolded if suffix == CHANGES else ""
             view.follow(connection, table if not suffix else catalog.load_for_reading(spec.name + suffix), where)
         named = {suffix: DUCKDB.name(view.name) for suffix, view in self._views.items()}
-        changes, tombstones = named.get(CHANGES, ""), named.get(TOMBSTONES, "")
-        return MergeQuery(spec, DUCKDB, changes, named[""], tombstones, folded, horizon(spec, now_us())).latest()
+        changes, tombstones, oldest = named.get(CHANGES, ""), named.get(TOMBSTONES, ""), horizon(spec, now_us())
+        merge = MergeQuery(spec, DUCKDB, changes, named[""], tombstones, folded, oldest)
+        query = merge.latest()
+        if spec.key and self._views[CHANGES].is_empty:  # nothing has come since the fold
+            query = f"select {', '.join(DUCKDB.name(c.name) for c in spec.columns)} from {merge.young()}"
+        return query if oldest is not None else self._view(connection, query)  # a horizon is another with each call
+
+    def _view(self, connection: duckdb.DuckDBPyConnection, query: str) -> str:
+        """Return a short query with the rows of a long one, which each read would have parsed three times."""
+        if self._shown != (shown := (query, [view.fields for view in self._views.values()])):
+            self._shown = None
+            connection.execute(f"create or replace view {self._latest} as {query}")
+            self._shown = shown
+        return f"from {self._latest}"
 
     def forget(self) -> None:
         """Start anew with the next ``follow``."""
+        self._shown = None
         for view in self._views.values():
             view.forget()
 
     def drop(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Remove the views from the database."""
+        connection.execute(f"drop view if exists {self._latest}")
         for view in self._views.values():
             view.drop(connection)
 

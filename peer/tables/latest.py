@@ -250,11 +250,11 @@ class MergeQuery:
         late = late or self._always_late
         where = self.changes_where(upto=upto, late=late)
         return (
-            f"select {columns} from {self._young()} s where not {self._changed_by(where)}"
+            f"select {columns} from {self.young()} s where not {self._changed_by(where)}"
             f" union all select {columns} from ({self.rows(f'({self.resolved(where, late=late, upto=upto)})')}) r"
         )
 
-    def _young(self) -> str:
+    def young(self) -> str:
         """``<table>`` without expired rows, and without expired groups' values in other rows."""
         if self.horizon is None:
             return self.table

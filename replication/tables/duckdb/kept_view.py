@@ -30,13 +30,18 @@ class KeptView:
     Args:
         name: of the view; others in the database do not begin with it.
         columns: in place of the table's user columns, as for ``shown``.
+
+    Attributes:
+        fields: its columns.
+        is_empty: whether the last ``follow`` found no files.
     """
 
     def __init__(self, name: str, columns: Sequence[Column]) -> None:
         self.name = name
         self._columns = columns
         self._state: tuple[str, str] | None = None
-        self._fields: list[Shown] = []
+        self.fields: list[Shown] = []
+        self.is_empty = True
         self._in_memory: set[str] = set()
         self._planned_for: tuple[int, str] | None = None
         self._tasks: dict[str, list[FileScanTask]] = {}
@@ -57,8 +62,8 @@ class KeptView:
             return
         self._state = None
         fields = shown(table, self._columns)
-        if fields != self._fields:
-            self._fields, self._in_memory = fields, set()
+        if fields != self.fields:
+            self.fields, self._in_memory = fields, set()
         tasks = self._plan(table, where)
         small = _small(tasks)
         self._read(connection, small)
@@ -68,7 +73,7 @@ class KeptView:
             parts.append("files")
         every = " union all ".join(f"select * from {DUCKDB.name(self._part(part))}" for part in parts)
         connection.execute(f"create or replace view {DUCKDB.name(self.name)} as {every}")
-        self._state = state
+        self._state, self.is_empty = state, not tasks
 
     def forget(self) -> None:
         """Start anew with the next ``follow``, after a failed one was rolled back."""
@@ -91,7 +96,7 @@ class KeptView:
         here = self._in_memory
         missing = [task for path, task in small.items() if path not in here]
         if missing or not here:
-            attach(connection, self._part("new"), self._fields, missing)
+            attach(connection, self._part("new"), self.fields, missing)
         if not here:
             connection.execute(f"create or replace table {rows} as from {new}")
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pytest
 
 import replication.tables.duckdb.kept_view as kept_view
 from peer.tables.commit_metadata import CommitMetadata
+from peer.tables.fold import merge_changes
 from peer.tables.kept_reads import KeptReads
 from peer.tables.read import Reader, read
 from replication.core.definition.alter import add_column, rename_column
@@ -20,6 +21,7 @@ from replication.core.definition.schema import TableSpec
 from replication.errors import MissingFileError, RequestError
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from replication.tables.layout import CHANGES
+from replication.tables.spark.iceberg import IcebergTables
 from tests.sites import Site
 from tests.tables_made import append_decoded, as_decode, keyed
 from tests.versions import Version, as_rows
@@ -81,6 +83,18 @@ def test_each_commit_is_seen_at_the_next_read(tables: Tables) -> None:
         assert tables.rows(spec, "k = 'a'") == [{"k": "a", "v": value}]
     tables.commit(spec, ("a", None))
     assert tables.rows(spec) == [{"k": f"k{value}", "v": value} for value in range(5)]
+
+
+def test_folds_and_what_comes_after_them_are_seen(tables: Tables) -> None:
+    spec, merged = tables.create("ops.t"), IcebergTables(tables.catalog, cast(Any, None))
+    tables.commit(spec, ("a", 1), ("b", 2))
+    for puts, shown in ((), {"a": 1, "b": 2}), ((("a", None), ("c", 3)), {"b": 2, "c": 3}), ((("b", None),), {"c": 3}):
+        if puts:
+            tables.commit(spec, *puts)
+        assert {row["k"]: row["v"] for row in tables.rows(spec)} == shown
+        merge_changes(merged, spec, None)
+        for _ in range(2):
+            assert {row["k"]: row["v"] for row in tables.rows(spec)} == shown
 
 
 def test_an_altered_table_is_read_with_its_columns_of_now(tables: Tables) -> None:
