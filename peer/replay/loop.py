@@ -6,7 +6,7 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,6 +56,7 @@ def run_replay(
     """
     from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
     from replication.tables.spark.iceberg import IcebergTables
+    from replication.tables.spark.queries import Queries
     from replication.tables.spark.scratch import own_scratch
     from replication.tables.spark.session import application
 
@@ -65,10 +66,12 @@ def run_replay(
         scratch = own_scratch(config.run_dir / "spark")
         spark = application(config.replay, properties, scratch)
         tables = IcebergTables(catalog, spark, scratch, config.replay.driver_bytes_max)
+        queries = Queries(spark, tables.work, tables.small_bytes, config.run_dir)
         watch = HostWatch(config, ledger.cluster, coordination).start() if coordination is not None else None
         try:
-            replay_until(stop, tables, ledger, config, ready, watch)
+            replay_until(stop, tables, ledger, config, ready, watch, [Repeated("queries", queries.run_once)])
         finally:
+            queries.close()
             if watch is not None:
                 watch.close()
             tables.close()
@@ -81,8 +84,12 @@ def replay_until(
     config: Config,
     ready: Callable[[], None],
     watch: HostWatch | None = None,
+    more: Sequence[Repeated] = (),
 ) -> None:
-    """Rounds here, housekeeping and bootstraps in threads of their own, until ``stop``; errors as ``run_replay``."""
+    """Rounds here, and housekeeping, bootstraps and ``more`` in threads of their own, until ``stop``.
+
+    Errors are as of ``run_replay``.
+    """
     quarantine = Quarantine(config.data_dir / "quarantine", ledger.replay)
     housekeeping = Housekeeping(tables, ledger, config.replay)
     host, directory = config.cluster.host, str(config.wal_dir)
@@ -94,8 +101,9 @@ def replay_until(
     replayer = Replayer(context, watch)
     idle_s = config.replay.interval_s if config.shares_ledger else _IDLE_S  # other hosts do not notify this one
     repeated = [
-        _Repeated("housekeeping", housekeeping.run_once, lambda: 1.0),
-        _Repeated("bootstraps", bootstraps.run_once, bootstraps.pause_s),
+        Repeated("housekeeping", housekeeping.run_once, lambda: 1.0),
+        Repeated("bootstraps", bootstraps.run_once, bootstraps.pause_s),
+        *more,
     ]
     with closing(replayer), _threads(repeated, lost):
         ready()
@@ -114,20 +122,20 @@ def _wake_to_stop(stop: threading.Event, directory: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Repeated:
+class Repeated:
     """Work that a thread repeats, each time after a pause. ``run_once`` ends early once its argument says so."""
 
     name: str
     run_once: Callable[[Callable[[], bool]], None]
-    pause_s: Callable[[], float]
+    pause_s: Callable[[], float] = lambda: 0.0
 
 
 @contextmanager
-def _threads(repeated: list[_Repeated], lost: list[EngineLostError]) -> Iterator[None]:
+def _threads(repeated: list[Repeated], lost: list[EngineLostError]) -> Iterator[None]:
     """Run each of ``repeated`` in a thread, joined at the end. One that loses the engine adds to ``lost`` and stops."""
     done = threading.Event()
 
-    def run(each: _Repeated) -> None:
+    def run(each: Repeated) -> None:
         while not done.wait(each.pause_s()):
             try:
                 each.run_once(done.is_set)

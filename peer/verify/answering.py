@@ -23,6 +23,7 @@ from uuid import UUID
 import duckdb
 
 from peer.tables.read import Reader, earliest
+from peer.verify.by_jobs import buckets_by_job
 from peer.verify.digest import Reading, encode_buckets, open_reading
 from peer.verify.messages import read, write
 from replication import log
@@ -53,6 +54,7 @@ class ComparisonServer:
     """
 
     def __init__(self, config: Config, ledger: Ledger, asker: str, spill: Path, tables: Sequence[str] = ("*",)) -> None:
+        self._config = config
         self._ledger = ledger
         self._asker = asker
         self._spill = spill
@@ -99,13 +101,15 @@ class ComparisonServer:
         found = next((spec for spec in self._tables() if spec.uuid == ask.spec.uuid), None)
         if found is None:
             raise UnknownTableError(f"there is no table {ask.spec.uuid}")
-        spec = replace(ask.spec, name=found.name)
-        return self._hashed(spec, ask.groups, None if ask.as_of == q.NOW else ask.as_of)
+        return self._hashed(found, replace(ask.spec, name=found.name), ask)
 
     @repeated_on(duckdb.IOException, times=_TRIES)  # maintenance may delete a file just then
-    def _hashed(self, spec: TableSpec, groups: tuple[str, ...], as_of: int | None) -> Reading:
+    def _hashed(self, found: TableSpec, spec: TableSpec, ask: q.AskRead) -> Reading:
         self.close()
-        self._reading = reading = open_reading(self._reader.catalog, spec, groups, as_of, self._spill)
+        catalog, as_of = self._reader.catalog, None if ask.as_of == q.NOW else ask.as_of
+        self._reading = reading = open_reading(catalog, spec, ask.groups, as_of, self._spill)
+        if as_of is not None:  # else it would be of another moment
+            reading.hashed = buckets_by_job(self._config, catalog, found, spec, ask.groups, as_of)
         reading.buckets()
         return reading
 

@@ -9,8 +9,9 @@ beyond. A reading keeps the files that it opened, so all its answers are of one 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 from peer.tables.read import attach_latest
 from replication.core.definition.schema import TableSpec
 from replication.errors import FormatError, SchemaError
-from replication.tables.base import DUCKDB, Catalog, open_duckdb
+from replication.tables.base import DUCKDB, Catalog, Dialect, open_duckdb
 from replication.tables.layout import version_column
 
 BUCKETS = 4096
@@ -61,6 +62,15 @@ def decode_buckets(raw: bytes) -> dict[int, tuple[int, int]]:
     return {bucket: (rows, high << 64 | low) for bucket, rows, high, low in _ENTRY.iter_unpack(raw)}
 
 
+def sum_of(every: Iterable[Buckets]) -> dict[int, tuple[int, int]]:
+    """The buckets of all rows, from those of their parts."""
+    total: dict[int, tuple[int, int]] = {}
+    for bucket, (rows, content) in chain.from_iterable(buckets.items() for buckets in every):
+        rows_before, before = total.get(bucket, (0, 0))
+        total[bucket] = rows_before + rows, (before + content) & _MASK
+    return total
+
+
 def digest_of(buckets: Buckets) -> Digest:
     """The digest of all rows, from those of the buckets."""
     content = sum(content for _, content in buckets.values()) & _MASK
@@ -80,6 +90,9 @@ class Reading:
         relation: a view or table that can be scanned more than once.
         columns: the columns to compare.
         key: which of them are the key; empty when rows are compared whole.
+
+    Attributes:
+        hashed: the buckets, once they are computed, here or elsewhere.
     """
 
     def __init__(
@@ -95,7 +108,7 @@ class Reading:
         self._relation = DUCKDB.name(relation)
         self._columns = list(columns)
         self._key = list(key)
-        self._buckets: dict[int, tuple[int, int]] | None = None
+        self.hashed: dict[int, tuple[int, int]] | None = None
         self._more_room = iter(_MORE_ROOM)
 
     @property
@@ -110,17 +123,17 @@ class Reading:
 
     def buckets(self) -> dict[int, tuple[int, int]]:
         """Rows and content hash of every bucket that holds rows; computed once."""
-        if self._buckets is None:
+        if self.hashed is None:
             bucket = "_h" if not self._key else row_hash(self._key)
             inner = f"select {row_hash(self._columns)} as _h, {bucket} as _kh from {self._relation}"
             query = (
                 f"select (_kh >> {_BUCKET_SHIFT})::integer as _b, count(*), {_LOW}, {_HIGH} from ({inner}) group by _b"
             )
-            self._buckets = {
+            self.hashed = {
                 int(found): (int(rows), (int(low) + (int(high) << 64)) & _MASK)
                 for found, rows, low, high in self._fetched(query)
             }
-        return self._buckets
+        return self.hashed
 
     def _fetched(self, query: str) -> list[tuple[Any, ...]]:
         while True:
@@ -180,7 +193,7 @@ def open_reading(
     try:
         bound(connection, spill, MEMORY_BYTES_MAX)
         attach_latest(connection, catalog, spec, "every row", as_of=as_of, versions=True)
-        where = _among(spec, groups) if catalog.has(spec) else ""
+        where = among(spec, groups, DUCKDB) if catalog.has(spec) else ""
         view = f"select * from {DUCKDB.name('every row')}" + (f" where {where}" if where else "")
         connection.execute(f"create view compared as {view}")
         return Reading(connection, "compared", tuple(spec.by_name), spec.key)
@@ -196,7 +209,7 @@ def bound(connection: duckdb.DuckDBPyConnection, spill: Path, memory_bytes_max: 
     connection.execute(f"set temp_directory = {literal(str(spill))}")
 
 
-def _among(spec: TableSpec, groups: Sequence[str]) -> str:
+def among(spec: TableSpec, groups: Sequence[str], dialect: Dialect) -> str:
     """The condition that a row belongs to one of ``groups``; empty when all rows do."""
     others = [group for group in spec.groups if group.name not in groups]
     if not others or not spec.key:
@@ -205,10 +218,10 @@ def _among(spec: TableSpec, groups: Sequence[str]) -> str:
         mine = [family for group in spec.groups if group.name in groups for family in group.members]
         rest = any(group.name in groups and not group.members for group in spec.groups)
         families = [family for group in others for family in group.members] if rest else mine
-        listed = ", ".join(map(literal, families)) or "null"
+        listed = ", ".join(map(dialect.text, families)) or "null"
         return f"family {'not ' if rest else ''}in ({listed})"
-    live = [f"{DUCKDB.name(version_column('_commit', group))} is not null" for group in groups]
-    dead = [f"{DUCKDB.name(version_column('_commit', group.name))} is null" for group in spec.groups]
+    live = [f"{dialect.name(version_column('_commit', group))} is not null" for group in groups]
+    dead = [f"{dialect.name(version_column('_commit', group.name))} is null" for group in spec.groups]
     return f"({' or '.join(live)} or ({' and '.join(dead)}))"  # rows that were not written through a WAL have none
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class WorkDone:
     """How much was decoded since the start: by Spark jobs, and by the driver itself. Sizes are of frames.
 
-    ``retries`` counts parts of jobs that succeeded only when their task was run again.
+    ``retries`` counts parts of jobs that succeeded only when their task was run again. ``queries`` are jobs for other
+    processes, such as those of ``verify``.
     """
 
     jobs: int = 0
@@ -20,6 +21,8 @@ class WorkDone:
     driver_batches: int = 0
     driver_rows: int = 0
     driver_bytes: int = 0
+    queries: int = 0
+    query_bytes: int = 0
 
     def add(self, tasks: int, retries: int, rows: int, size: int) -> None:
         """Count a job of so many tasks, or with 0 tasks a batch of the driver."""

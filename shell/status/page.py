@@ -151,8 +151,10 @@ def work_text(report: ReplayReport) -> str:
     work = WorkDone(**report.work)
     jobs = f"{work.jobs:,} Spark jobs ({work.tasks:,} tasks, {work.job_rows:,} rows, {bytes_text(work.job_bytes)})"
     here = f"{work.driver_batches:,} batches in the driver ({work.driver_rows:,} rows, {bytes_text(work.driver_bytes)})"
+    asked = f"; {work.queries:,} jobs of other processes ({bytes_text(work.query_bytes)})" if work.queries else ""
     retried = f"; {work.retries:,} parts of jobs were retried" if work.retries else ""
-    return f"replayed in {seconds_text(report.at - report.since)}: {report.rounds:,} rounds; {jobs}, {here}{retried}"
+    since = seconds_text(report.at - report.since)
+    return f"replayed in {since}: {report.rounds:,} rounds; {jobs}, {here}{asked}{retried}"
 
 
 def _show_tables(printer: Printer, found: ClusterStatus) -> None:

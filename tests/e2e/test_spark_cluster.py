@@ -216,6 +216,7 @@ def test_rows_old_and_new_imported_and_derived_arrive_by_executors_and_verify_sa
     )
     equal = east.shell("verify", "west", old, bulk, f"{people}_out")
     assert equal.count("the same") == 3, equal
+    wait_until(lambda: west.json("status")["replay"]["work"]["queries"] >= 3, what="the report of three jobs of verify")
 
 
 def test_executors_killed_in_the_middle_of_a_task_lose_and_double_nothing(spark, pair):

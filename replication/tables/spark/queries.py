@@ -1,0 +1,165 @@
+"""Queries of this host's other processes, as jobs of replay's application: it is the only one that they need.
+
+A query's rows pass through a function in executors, and what it makes comes back. Who asks can do without: no answer
+means that no application runs here, or that the rows are too few for a job.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from replication import log
+from replication.error_text import one_line
+from replication.errors import EngineLostError
+from replication.tables.spark.application import Application
+from replication.tables.spark.refusals import refusals
+from replication.tables.work import WorkDone
+
+_NAME = "queries"
+_BACKLOG = 16
+_ACCEPT_S, _ASK_S = 1.0, 5.0
+_ANSWER_S = 900.0  # then who asks does it without Spark
+_CREDENTIALS = struct.Struct("iii")
+_log = log.get(__name__)
+Run: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Rows of a query in Spark's SQL, and what is made of them.
+
+    Attributes:
+        sql: the query.
+        run: makes bytes of the batches of a task, in executors; importable there.
+        size: about how many bytes the query reads.
+        title: what Spark's pages show.
+    """
+
+    sql: str
+    run: Run
+    size: int
+    title: str
+
+
+class Queries:
+    """The end in replay's process. ``run_once`` is for one thread.
+
+    Args:
+        spark: the application.
+        work: counts its jobs.
+        small_bytes: a query that reads no more is not worth a job.
+        run_dir: where the socket is made.
+    """
+
+    def __init__(self, spark: Application, work: WorkDone, small_bytes: int, run_dir: Path) -> None:
+        self._spark = spark
+        self._work = work
+        self._small_bytes = small_bytes
+        self._path = run_dir / _NAME
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.settimeout(_ACCEPT_S)
+        with suppress(OSError), _address(run_dir) as name:  # where there can be none, nobody asks
+            self._path.unlink(missing_ok=True)
+            self._server.bind(name)
+            self._server.listen(_BACKLOG)
+
+    def run_once(self, stop: Callable[[], bool]) -> None:
+        """Answer the next query, or return after a second.
+
+        Raises:
+            EngineLostError: the Spark session is gone.
+        """
+        try:
+            client, _ = self._server.accept()
+        except TimeoutError:  # none came
+            return
+        except OSError:  # none can come, or too many files are open
+            time.sleep(_ACCEPT_S)
+            return
+        try:
+            with client:
+                if _is_same_user(client):
+                    client.settimeout(_ASK_S)
+                    with client.makefile("rwb") as stream:
+                        self._answer(pickle.load(stream), stream)
+        except EngineLostError:
+            raise
+        except Exception as error:  # who asked has gone, or has other code
+            _log.warning("query_not_answered", error=one_line(error))
+
+    def close(self) -> None:
+        """Answer no further ones."""
+        self._server.close()
+        self._path.unlink(missing_ok=True)
+
+    def _answer(self, query: Query, stream: object) -> None:
+        found: list[bytes] | None = None
+        if query.size > self._small_bytes and self._spark.want():
+            try:
+                found = self._made(query)
+            except EngineLostError:
+                raise
+            except Exception as error:  # who asked does it without Spark
+                _log.warning("query_failed", title=query.title, error=one_line(error))
+        pickle.dump(found, stream)  # type: ignore[arg-type]
+
+    def _made(self, query: Query) -> list[bytes]:
+        with self._spark.use() as spark, refusals("a table"):
+            spark.sparkContext.setLocalProperty("spark.job.description", query.title)
+            rows = spark.sql(query.sql).mapInArrow(partial(_run, query.run), "made binary").collect()
+        self._work.queries += 1
+        self._work.query_bytes += query.size
+        return [bytes(row.made) for row in rows]
+
+
+def ask(run_dir: Path, query: Query) -> list[bytes] | None:
+    """Return what ``run`` made in all tasks; None when it is to be done without Spark."""
+    try:
+        with socket.socket(socket.AF_UNIX) as client, _address(run_dir) as name:
+            client.settimeout(_ANSWER_S)
+            client.connect(name)
+            with client.makefile("rwb") as stream:
+                pickle.dump(query, stream)
+                stream.flush()
+                made: list[bytes] | None = pickle.load(stream)
+                return made
+    except (OSError, EOFError, pickle.UnpicklingError):  # replay does not run here, or has ended
+        return None
+
+
+def _run(run: Run, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for made in run(batches):
+        yield pa.record_batch([pa.array([made], pa.binary())], names=["made"])
+
+
+@contextmanager
+def _address(run_dir: Path) -> Iterator[str]:
+    """Give the socket's address: on Linux, a path may be longer than a socket's address can be."""
+    if not Path("/proc/self/fd").is_dir():
+        yield str(run_dir / _NAME)
+        return
+    folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{_NAME}"
+    finally:
+        os.close(folder)
+
+
+def _is_same_user(client: socket.socket) -> bool:
+    """Return whether the other end runs as this user; where the system does not say, the folder's mode counts."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    found = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(found)[1]) == os.geteuid()
