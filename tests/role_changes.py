@@ -27,6 +27,8 @@ from replication.core.ids import StreamId
 from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
 from replication.errors import CoordinationError, PeerUnavailableError, ReadOnlyClusterError
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.store import SqlStore
 from replication.roles.takeover import Takeover, change_role
 from tests.sites import SCHEMA, Site
 from tests.waiting import wait_until
@@ -259,9 +261,16 @@ def add_tables(pair: Pair, count: int) -> None:
     """More tables that go from east to west, with open routes, by the ledgers alone."""
     east, west = pair.east.site, pair.west.site
     specs = [typed_table(f"ops.t{number}", SCHEMA, ["id"], uuids=iter(uuid4, None)) for number in range(count)]
+    versions = [version for spec in specs for version in spec.versions.values()]
     for site in (east, west):
-        for spec in specs:
-            site.ledger.tables.create(spec)
+        with SqlStore(site.config.ledger_url).write() as connection:  # all at once, as no command does
+            rows = [{"uuid": str(spec.uuid), "name": spec.name, "spec": spec.to_json()} for spec in specs]
+            connection.execute(schema.tables.insert(), rows)
+            of_version = [
+                {"hash": each.hash, "table_uuid": str(each.table), "table_group": each.group, "body": each.body}
+                for each in versions
+            ]
+            connection.execute(schema.schemas.insert(), of_version)
     east.ledger.rules.enable_all("west", {spec.uuid: ["default"] for spec in specs}, east.term)
     generations = {(rule.table, rule.group): rule.generation for rule in east.ledger.rules.all()}
     west.ledger.landing.declare_routes(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from peer.bootstrap.space import BootstrapSpace
-from peer.client.contacts import known_peer, rules_to
+from peer.client.contacts import known_peer
 from peer.client.peering import Peering
 from replication.core.phase import Phase
 from replication.errors import RequestError, WaitTimeoutError
@@ -26,7 +26,7 @@ def begin_bootstrap(peering: Peering, table: str, peer_name: str, space: Bootstr
     """
     ledger = peering.ledger
     spec, peer = ledger.tables.get(table), known_peer(ledger, peer_name)
-    rules = [rule for rule in rules_to(ledger, peer_name) if rule.table == spec.uuid]
+    rules = [rule for rule in ledger.rules.to(peer_name) if rule.table == spec.uuid]
     if not rules:
         raise RequestError(
             f"{table} does not go to {peer_name}", f"walship enablereplication -t {table} --bootstrap {peer_name}"
@@ -51,7 +51,7 @@ def await_bootstrap(peering: Peering, tables: Sequence[str], peer_name: str, tim
     waiting = {name: ledger.tables.get(name).uuid for name in tables}
     deadline = time.monotonic() + timeout_s
     while True:
-        rules = rules_to(ledger, peer_name)
+        rules = ledger.rules.to(peer_name)
         for name, table in list(waiting.items()):
             phases = {rule.phase for rule in rules if rule.table == table}
             if phases == {Phase.LIVE}:

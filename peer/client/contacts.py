@@ -22,7 +22,7 @@ from replication.errors import (
     TransferError,
     UnknownPeerError,
 )
-from replication.ledger.base import Ledger, Peer, Rule
+from replication.ledger.base import Ledger, Peer
 from replication.link.base import PROTOCOL, Description, PeerLink
 from replication.settings import TlsSection
 
@@ -255,11 +255,6 @@ def known_peer(ledger: Ledger, name: str) -> Peer:
             return peer
     known = ", ".join(peer.name for peer in peers) or "none yet; see walship definecluster"
     raise UnknownPeerError(f"Cluster {ledger.cluster.name} has no peer {name!r}", f"Peers: {known}")
-
-
-def rules_to(ledger: Ledger, peer: str) -> list[Rule]:
-    """The rules of one peer."""
-    return [rule for rule in ledger.rules.all() if rule.peer == peer]
 
 
 def with_root(zookeepers: str, name: str) -> str:

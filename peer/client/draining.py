@@ -7,12 +7,12 @@ tables. Once a rule changed, or a table is withheld, each table is looked at.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from peer.client.contacts import known_peer, rules_to
+from peer.client.contacts import known_peer
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import NIL_UUID, FileId
@@ -103,12 +103,12 @@ class PendingFiles:
 
     peer: str
     missing: Mapping[FileId, Ranges]
-    rules: Sequence[Rule]
+    rules: tuple[Rule, ...]
 
     @staticmethod
     def at(ledger: Ledger, peer: str, durable: Mapping[FileId, int]) -> PendingFiles:
         """What is pending now; ``durable`` has the lengths of files that have a smaller length in the ledger."""
-        rules, missing = rules_to(ledger, peer), dict[FileId, Ranges]()
+        rules, missing = ledger.rules.to(peer), dict[FileId, Ranges]()
         for file, status in ledger.files.at_peer(peer).items():
             needed = max(status.needed, durable.get(file, 0))
             if absent := status.shipped.missing(max(status.begin, FILE_HEADER_BYTES), needed):
@@ -127,7 +127,7 @@ class PendingFiles:
 
     def is_same_for_tables(self, ledger: Ledger) -> bool:
         """Whether the same bytes are pending for all tables: none is withheld, and no rule changed since the call."""
-        if any(held.peer == self.peer for held in ledger.sending.held()) or rules_to(ledger, self.peer) != self.rules:
+        if any(held.peer == self.peer for held in ledger.sending.held()) or ledger.rules.to(self.peer) != self.rules:
             return False
         return ledger.files.withholding().isdisjoint(self.missing)
 
@@ -142,7 +142,7 @@ class PendingFiles:
                 if (part := self.missing[file].subtract(Ranges.of((0, status.begin))))
             }
         )
-        return found.left(statuses) if rules_to(ledger, self.peer) == self.rules else found
+        return found.left(statuses) if ledger.rules.to(self.peer) == self.rules else found
 
     @property
     def bytes(self) -> int:
@@ -275,7 +275,7 @@ def _tables(ledger: Ledger, peer_name: str, table_name: str) -> frozenset[UUID] 
 
 
 def _rules(ledger: Ledger, peer_name: str, tables: Collection[UUID] | None) -> list[Rule]:
-    return [rule for rule in rules_to(ledger, peer_name) if tables is None or rule.table in tables]
+    return [rule for rule in ledger.rules.to(peer_name) if tables is None or rule.table in tables]
 
 
 def _lost(ledger: Ledger, peer_name: str, gone: PendingAtPeer) -> PendingAtPeer:

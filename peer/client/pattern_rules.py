@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from peer.client.contacts import known_peer, rules_to
+from peer.client.contacts import known_peer
 from peer.client.peering import Peering
 from replication.core.definition.choice import chosen, is_chosen
 from replication.core.definition.define import SYSTEM_SUFFIXES
@@ -64,7 +64,7 @@ def to_enable(
         groups: the groups asked for; all when empty.
         with_properties: whether the peer follows properties; a table with another setting is enabled again.
     """
-    rules = rules_to(peering.ledger, peer)
+    rules = peering.ledger.rules.to(peer)
     other = {rule.table for rule in rules if with_properties not in (None, rule.with_properties)}
     specs = {spec.uuid: spec for spec in peering.ledger.tables.all()}
     changing = other | {table for table, spec in specs.items() if _asked(spec, groups) - _going(rules, table)}

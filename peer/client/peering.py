@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from peer.client.contacts import NO_PROOF, Contacts, Proof, known_peer, rules_to, with_root
+from peer.client.contacts import NO_PROOF, Contacts, Proof, known_peer, with_root
 from peer.client.definition import refuse_standby
 from replication.core.definition.choice import full_name
 from replication.core.definition.define import is_system_table, unusable_name
@@ -293,19 +293,19 @@ class Peering:
     def sent_to(self, peer_name: str) -> list[str]:
         """Names of the tables that go to a peer, with those that were dropped here."""
         known_peer(self.ledger, peer_name)
-        tables = {rule.table for rule in rules_to(self.ledger, peer_name)}
+        tables = {rule.table for rule in self.ledger.rules.to(peer_name)}
         specs = [self.ledger.tables.by_uuid(table) for table in tables]
         return sorted(spec.name for spec in specs if spec is not None)
 
     def _sent(self, table: str, peer: Peer) -> TableSpec | None:
         """The table of that name that goes to a peer. One that still exists comes before a dropped one."""
-        specs = [self.ledger.tables.by_uuid(rule.table) for rule in rules_to(self.ledger, peer.name)]
+        specs = [self.ledger.tables.by_uuid(rule.table) for rule in self.ledger.rules.to(peer.name)]
         here = {spec.uuid for spec in self.ledger.tables.all()}
         named = [spec for spec in specs if spec is not None and spec.name == table]
         return max(named, key=lambda spec: spec.uuid in here, default=None)
 
     def _rules(self, spec: TableSpec, peer: Peer) -> list[Rule]:
-        return [rule for rule in rules_to(self.ledger, peer.name) if rule.table == spec.uuid]
+        return [rule for rule in self.ledger.rules.to(peer.name) if rule.table == spec.uuid]
 
 
 def _refuse_system_table(table: str) -> None:

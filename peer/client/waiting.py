@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from peer.client.contacts import Contacts, rules_to
+from peer.client.contacts import Contacts
 from peer.status.replay_report import silence
 from replication.core.ids import StreamId
 from replication.core.phase import Phase
@@ -154,7 +154,7 @@ class Waiting:
         Raises:
             UnknownPeerError: a table goes to a peer neither directly nor through another cluster.
         """
-        sent = {(rule.table, rule.group) for rule in rules_to(self.ledger, peer.name)}
+        sent = {(rule.table, rule.group) for rule in self.ledger.rules.to(peer.name)}
         if is_direct and all((stream.table, stream.group) in sent for stream in position.sequences):
             return position.sequences
         reached = link.reached(position.sequences)

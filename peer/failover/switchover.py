@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass
 from uuid import UUID
 
-from peer.client.contacts import rules_to
 from peer.client.draining import PendingAtPeer, PendingFiles, await_registered
 from peer.failover.role_change import RoleChange, refuse
 from peer.status.collect import durable_lengths
@@ -355,7 +354,7 @@ def _take_writes(context: RoleChange, epoch: int) -> RoleState:
 def unready_tables(context: RoleChange, peer: str) -> list[tuple[UUID, str]]:
     """The tables that go to a peer and need a bootstrap there, or are being bootstrapped, with their names."""
     ledger = context.cluster.ledger
-    unready = {rule.table: rule.remote_table for rule in rules_to(ledger, peer) if rule.phase is not Phase.LIVE}
+    unready = {rule.table: rule.remote_table for rule in ledger.rules.to(peer) if rule.phase is not Phase.LIVE}
     specs = {table: ledger.tables.by_uuid(table) for table in unready}
     found = {table: spec.name if (spec := specs[table]) is not None else name for table, name in unready.items()}
     return sorted(found.items(), key=lambda each: each[1])

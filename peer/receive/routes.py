@@ -30,7 +30,8 @@ class Routes:
 
     def declared(self, source: ClusterId) -> dict[RouteKey, InboundRoute]:
         """Return the open routes of a source, by (table, group)."""
-        return {(route.table, route.group): route for route in self._ledger.landing.routes() if route.source == source}
+        routes = self._ledger.landing.declared()
+        return {(route.table, route.group): route for route in routes if route.source == source}
 
     def open(self, grant: Grant, routes: Sequence[Route]) -> dict[RouteKey, Refusal]:
         """Open routes, and close those that say so. On return they are stored; the result has those that are refused.
@@ -52,7 +53,7 @@ class Routes:
                 refused[key] = replace(Refusal.of(error), table=route.spec.uuid)
                 continue
             known = declared.get(key)
-            if known is None or wanted != replace(known, last_seen=0):
+            if known is None or wanted != known:
                 changed.append(wanted)
         self._ledger.landing.declare_routes(changed)
         return refused

@@ -127,6 +127,9 @@ class Rules(Protocol):
     def unsent(self, peer: str) -> list[TableSpec]:
         """Tables without a rule for a peer, by name."""
 
+    def not_returned(self, origin: ClusterId) -> dict[UUID, set[str]]:
+        """Groups of tables that come from a cluster by open routes, and have no rule for the peer of its name."""
+
     def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
         """Begin the rules of a table again, from now on, as BOOTSTRAPPING; rules in that phase stay as they are.
 
@@ -170,6 +173,9 @@ class Rules(Protocol):
 
     def all(self) -> list[Rule]:
         """Rules in force."""
+
+    def to(self, peer: str) -> tuple[Rule, ...]:
+        """Those for one peer. While none changes, it is the same object."""
 
     def ended(self, cluster: ClusterId) -> list[tuple[UUID, str, int]]:
         """Each (table, group) whose rule for a cluster has ended, with the generation of the last such rule."""

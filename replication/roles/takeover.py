@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from uuid import UUID
 
 from replication import log
 from replication.coordination.paths import Quorum
@@ -61,20 +60,14 @@ class Takeover:
             ConfigError: ``zookeepers`` is no address.
         """
         rules, term = self.ledger.rules, self.ledger.terms.current()
-        inbound = [route for route in self.ledger.landing.routes() if route.source == origin]
-        sent = {(rule.table, rule.group) for rule in rules.all() if rule.peer == origin.name}
-        if not inbound and not sent:
+        if not rules.to(origin.name) and all(route.source != origin for route in self.ledger.landing.declared()):
             raise SuccessionError(
                 f"no table comes from {origin.name} to {self.ledger.cluster.name}, which cannot take over from it",
                 f"On {origin.name}: walship enablereplication -t TABLE {self.ledger.cluster.name}",
             )
         self._define(origin, zookeepers)
-        groups: dict[UUID, set[str]] = {}
-        for route in inbound:
-            if (route.table, route.group) not in sent:
-                groups.setdefault(route.table, set()).add(route.group)
-        if groups:
-            rules.enable_all(origin.name, groups, term)
+        if missing := rules.not_returned(origin):
+            rules.enable_all(origin.name, missing, term)
         self.coordination.announce()
 
     def promote(self, succession: Succession) -> RoleState:
@@ -178,7 +171,7 @@ class Takeover:
             is_peer = any(peer.cluster == source for peer in self.ledger.rules.peers())
             believed = source == succession.successor and is_peer
         else:
-            routes = [route for route in self.ledger.landing.routes() if route.source == source]
+            routes = [route for route in self.ledger.landing.declared() if route.source == source]
             believed = source == succession.origin or any(route.brings(succession.origin) for route in routes)
         if not believed:
             raise SuccessionError(

@@ -32,7 +32,7 @@ from tests.bench.clusters import START_S, TABLE, Pair, Site, pair, until
 from tests.bench.measure import PAIRS, QUICK, Figure, at_most, percentile, ratio, seeded_rows
 from tests.bootstrap_pair import Pair as TablePair
 from tests.bootstrap_pair import bootstraps
-from tests.role_changes import add_tables, role_pair
+from tests.role_changes import Member, add_tables, role_pair
 from tests.sites import SCHEMA
 from walship import Cluster
 
@@ -133,7 +133,7 @@ def _kill(site: Site) -> None:
 
 
 def _switchover_s(tables: int) -> float:
-    """The median of switchovers there and back, once every route is open both ways."""
+    """The median of switchovers there and back, each once every route is open both ways again."""
     with tempfile.TemporaryDirectory(prefix="walship-switchover-") as folder, role_pair(Path(folder)) as made:
         add_tables(made, tables - 1)
         source, other, took = made.east, made.west, list[float]()
@@ -144,7 +144,15 @@ def _switchover_s(tables: int) -> float:
             switchover(source.command(), other.name)
             took.append(time.monotonic() - began)
             source, other = other, source
+            _await_streams(source, other)
         return percentile(took[1:], 0.5)
+
+
+def _await_streams(active: Member, standby: Member) -> None:
+    """Return once the STANDBY cluster sends under its new epoch: its stream of before is refused after some seconds."""
+    known, sender = active.site.ledger.landing.keep_epoch, standby.site.cluster
+    until(lambda: known(sender, 0) >= standby.role().epoch, f"a stream of {sender.name}", START_S)
+    standby.handle.drain(active.name)
 
 
 def _failback() -> tuple[float, float]:

@@ -14,8 +14,8 @@ from replication.ledger.sql.memory import MemoryLedger
 
 #: Calls that change nothing.
 _READS = {
-    "rules": {"all", "peers", "unsent"},
-    "landing": {"routes"},
+    "rules": {"all", "to", "peers", "unsent"},
+    "landing": {"routes", "declared"},
     "successions": {"known", "address", "lease", "contradictions", "highest_epoch"},
     "terms": {"role", "recognise", "current"},
     "tables": {"all"},
@@ -39,7 +39,15 @@ _WRITES = {
     "sending": (),
 }
 #: Calls that change nothing, and whose answers are not remembered.
-_ASKED = {"landing.coverage", "sending.held", "replay.pending", "time.announced", "files.at_peer", "files.progress"}
+_ASKED = {
+    "landing.coverage",
+    "rules.not_returned",
+    "sending.held",
+    "replay.pending",
+    "time.announced",
+    "files.at_peer",
+    "files.progress",
+}
 #: Calls that do nothing when they are repeated, and the only read that they change.
 _REPEATED = {"successions.keep_address": "address", "successions.keep_lease": "lease"}
 

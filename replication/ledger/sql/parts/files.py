@@ -206,7 +206,7 @@ class SqlFileRecords:
         """See ``FileRecords``."""
         with self._store.read() as connection:
             rows = [(row.id, file_row(row)) for row in connection.execute(sa.select(schema.files).order_by(_f.file))]
-            return at_peer(connection, rows, peer)
+            return at_peer(connection, self._rules_cache, rows, peer)
 
     def lacking(self) -> list[FileView]:
         """See ``FileRecords``."""

@@ -51,7 +51,7 @@ class SqlLandingRecords:
         self._store = store
         self._names = names
         self._last_seen = last_seen
-        self._routes = Counted(ROUTES, _declared)
+        self._routes = Counted(_declared, ROUTES)
         self._shown: tuple[tuple[dict[ClusterId, int], list[InboundRoute]], list[InboundRoute]] = ({}, []), []
 
     def received(self, source: FileId) -> Ranges:

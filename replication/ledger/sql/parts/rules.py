@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -39,7 +38,7 @@ from replication.ledger.sql.store.keys import check_term, table_spec
 from replication.ledger.sql.store.store import SqlStore, counter, execute_many, insert_into, raise_counter
 
 _t, _f, _s = schema.tables.c, schema.files.c, schema.streams.c
-_peer, _rule, _p = sending.peers.c, sending.rules.c, sending.progress.c
+_peer, _rule, _p, _e = (t.c for t in (sending.peers, sending.rules, sending.progress, sending.ended_rules))
 
 SETTLE_US = 10_000_000
 
@@ -76,7 +75,6 @@ class SqlRules:
             check_term(connection, term)
             self._known_peer(connection, name)
             self._end(connection, _rule.peer == name)
-            connection.execute(sending.pattern_rules.delete().where(sending.pattern_rules.c.peer == name))
             connection.execute(sending.peers.delete().where(_peer.name == name))
 
     def set_address(self, name: str, zookeepers: str, term: int) -> None:
@@ -180,10 +178,13 @@ class SqlRules:
 
     def unsent(self, peer: str) -> list[TableSpec]:
         """See ``Rules``."""
-        sent = sa.exists().where(_rule.table_uuid == _t.uuid, _rule.peer == peer)
         with self._store.read() as connection:
-            specs = connection.scalars(sa.select(_t.spec).where(~_t.dropped, ~sent).order_by(_t.name)).all()
-        return [table_spec(spec) for spec in specs]
+            return [*self._rules_cache.unsent(connection, peer)]
+
+    def not_returned(self, origin: ClusterId) -> dict[UUID, set[str]]:
+        """See ``Rules``."""
+        with self._store.read() as connection:
+            return {**self._rules_cache.not_returned(connection, origin)}
 
     def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
         """See ``Rules``."""
@@ -359,7 +360,9 @@ class SqlRules:
         with self._store.write() as connection:
             check_term(connection, term)
             rows = [row for row in connection.execute(wanted).all() if not lacking(connection, row).first]
-            ended = [r for r in self._rules_cache.in_force(connection) if any(_is_of(r, row) for row in rows)]
+            gone = {(row.peer, row.table_uuid, row.table_group) for row in rows}
+            in_force = self._rules_cache.in_force(connection)
+            ended = [rule for rule in in_force if (rule.peer, str(rule.table), rule.group) in gone]
             self._end(connection, _rule.id.in_([row.id for row in rows]))
         return ended
 
@@ -370,12 +373,15 @@ class SqlRules:
 
     def all(self) -> list[Rule]:
         """See ``Rules``."""
-        return [*self._rules_cache.counted.known(self._store)]
+        return [*self._rules_cache.counted.known(self._store)[0]]
+
+    def to(self, peer: str) -> tuple[Rule, ...]:
+        """See ``Rules``."""
+        return self._rules_cache.counted.known(self._store)[1].get(peer, ())
 
     def ended(self, cluster: ClusterId) -> list[tuple[UUID, str, int]]:
         """See ``Rules``."""
-        e = sending.ended_rules.c
-        wanted = sa.select(e.table_uuid, e.table_group, e.generation).where(e.cluster == str(cluster))
+        wanted = sa.select(_e.table_uuid, _e.table_group, _e.generation).where(_e.cluster == str(cluster))
         with self._store.read() as connection:
             return [(UUID(table), group, int(generation)) for table, group, generation in connection.execute(wanted)]
 
@@ -386,10 +392,6 @@ class SqlRules:
                 f"there is no peer {name}",
                 f"Defined peers: {names}" if names else "Define it with: walship definecluster",
             )
-
-
-def _is_of(rule: Rule, row: Any) -> bool:
-    return (rule.peer, str(rule.table), rule.group) == (row.peer, row.table_uuid, row.table_group)
 
 
 def _now() -> int:

@@ -35,7 +35,7 @@ class SqlTableRecords:
         self._store = store
         self._follow = follow
         self._kept = DefinitionFiles(store.path) if store.path is not None else None
-        self._all = Counted(TABLES, _read_all)
+        self._all = Counted(_read_all, TABLES)
 
     def create(self, spec: TableSpec) -> None:
         """See ``TableRecords``."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
 from replication.core.phase import Phase
@@ -25,15 +28,14 @@ from replication.ledger.rules import Gap
 from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.schema.touched import RULES
+from replication.ledger.sql.schema.touched import ROUTES, RULES, TABLES
 from replication.ledger.sql.store.counted import Counted
-from replication.ledger.sql.store.keys import file_id
+from replication.ledger.sql.store.keys import file_id, table_spec
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import chunked, insert_into
 
-_c, _f, _s, _p, _begins = (
-    t.c for t in (schema.claims, schema.files, schema.streams, sending.progress, sending.rule_begins)
-)
+_c, _f, _s, _t, _route = (t.c for t in (schema.claims, schema.files, schema.streams, schema.tables, schema.routes))
+_p, _begins = sending.progress.c, sending.rule_begins.c
 _e, _peer, _rule, _required_from = (
     t.c for t in (sending.ended_rules, sending.peers, sending.rules, sending.required_from)
 )
@@ -44,13 +46,16 @@ class RuleCache:
     """Rules in force. A rule's ``required_from`` never changes and may be long, so it is read once per process.
 
     Attributes:
-        counted: all of them, read again only when a rule or peer changed.
+        counted: all of them, and those for each peer; read again only when a rule or peer changed.
     """
 
     def __init__(self) -> None:
         """Start with nothing read."""
         self._required_from: dict[int, dict[FileId, int]] = {}
-        self.counted = Counted(RULES, self.in_force)
+        self.counted = Counted(self._read, RULES)
+        self._begins = Counted(_first_begins, RULES)
+        self._unsent: dict[str, Counted[list[TableSpec]]] = {}
+        self._not_returned: dict[ClusterId, Counted[dict[UUID, set[str]]]] = {}
 
     def in_force(self, connection: Connection, table: UUID | None = None) -> list[Rule]:
         """All rules, or those of a table, as the connection's transaction sees them."""
@@ -83,9 +88,65 @@ class RuleCache:
             for r in rows
         ]
 
+    def _read(self, connection: Connection) -> tuple[list[Rule], dict[str, tuple[Rule, ...]]]:
+        rules = self.in_force(connection)
+        return rules, {peer: tuple(of_peer) for peer, of_peer in groupby(rules, attrgetter("peer"))}
+
+    # Only for read transactions. What they return is read again only when it may have changed.
+
     def known(self, connection: Connection) -> list[Rule]:
-        """All rules in force, read again only when a rule or peer changed. Only for read transactions."""
-        return self.counted.get(connection)
+        """All rules in force."""
+        return self.counted.get(connection)[0]
+
+    def to(self, connection: Connection, peer: str) -> tuple[Rule, ...]:
+        """The rules for a peer."""
+        return self.counted.get(connection)[1].get(peer, ())
+
+    def begins(self, connection: Connection, peer: str) -> tuple[int, Mapping[int, int]]:
+        """How many rules for a peer retain files, and by key of a file that is older than they all the first begin."""
+        return self._begins.get(connection).get(peer, (0, {}))
+
+    def unsent(self, connection: Connection, peer: str) -> list[TableSpec]:
+        """Tables without a rule for a peer, by name."""
+        if peer not in self._unsent:
+            self._unsent[peer] = Counted(partial(_unsent, peer=peer), RULES, TABLES)
+        return self._unsent[peer].get(connection)
+
+    def not_returned(self, connection: Connection, origin: ClusterId) -> dict[UUID, set[str]]:
+        """Groups of tables that come from a cluster, and have no rule for the peer of its name."""
+        if origin not in self._not_returned:
+            self._not_returned[origin] = Counted(partial(_not_returned, origin=origin), RULES, ROUTES)
+        return self._not_returned[origin].get(connection)
+
+
+def _first_begins(connection: Connection) -> dict[str, tuple[int, dict[int, int]]]:
+    holding = _rule.phase != Phase.NEEDS_BOOTSTRAP.value
+    counted = sa.select(_rule.peer, sa.func.count().label("rules")).where(holding).group_by(_rule.peer)
+    found: dict[str, tuple[int, dict[int, int]]] = {row.peer: (row.rules, {}) for row in connection.execute(counted)}
+    counts = sa.func.count().label("rules"), sa.func.min(_begins.begin).label("low")
+    of_files = sa.select(_rule.peer, _begins.file_id, *counts).join_from(sending.rule_begins, sending.rules)
+    for row in connection.execute(of_files.where(holding).group_by(_rule.peer, _begins.file_id)):
+        rules, begins = found[row.peer]
+        if row.rules == rules:
+            begins[row.file_id] = row.low
+    return found
+
+
+def _unsent(connection: Connection, peer: str) -> list[TableSpec]:
+    sent = sa.exists().where(_rule.table_uuid == _t.uuid, _rule.peer == peer)
+    specs = connection.scalars(sa.select(_t.spec).where(~_t.dropped, ~sent).order_by(_t.name)).all()
+    return [table_spec(spec) for spec in specs]
+
+
+def _not_returned(connection: Connection, origin: ClusterId) -> dict[UUID, set[str]]:
+    sent = sa.exists().where(
+        _rule.peer == origin.name, _rule.table_uuid == _route.table_uuid, _rule.table_group == _route.table_group
+    )
+    found: dict[UUID, set[str]] = {}
+    wanted = sa.select(_route.table_uuid, _route.table_group)
+    for table, group in connection.execute(wanted.where(_route.source == str(origin), ~_route.closed, ~sent)):
+        found.setdefault(UUID(table), set()).add(group)
+    return found
 
 
 def read_pattern_rules(connection: Connection) -> list[PatternRule]:

@@ -23,8 +23,9 @@ from replication.ledger.sql.queries.moving import Piece, replace_claim
 from replication.ledger.sql.queries.salvage_facts import AppliedHere
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.schema.touched import RULES
 from replication.ledger.sql.store.keys import KeysInTransaction
-from replication.ledger.sql.store.store import execute_many
+from replication.ledger.sql.store.store import counter, execute_many, raise_counter
 
 _b, _f, _o, _q, _r = (t.c for t in (schema.batches, schema.files, schema.sources, schema.quarantined, schema.received))
 _rule, _begins, _w = sending.rules.c, sending.rule_begins.c, schema.writers.c
@@ -142,6 +143,8 @@ def carry_over(
         for rule, begin in connection.execute(sa.select(_begins.rule_id, _begins.begin).where(_begins.file_id == key))
     ]
     execute_many(connection, sending.rule_begins.insert(), begins)
+    if begins:
+        raise_counter(connection, RULES, counter(connection, RULES) + 1)
 
 
 def release_quarantined(connection: Connection, file: FileId, applied: AppliedHere, left: Mapping[int, Ranges]) -> None:

@@ -66,23 +66,19 @@ def statuses_under(
     return found
 
 
-def at_peer(connection: Connection, rows: Sequence[tuple[int, FileRow]], peer: str) -> dict[FileId, ReplicationStatus]:
-    """Status per file under the rule that begins first in it, from at most six statements."""
+def at_peer(
+    connection: Connection, rules_cache: RuleCache, rows: Sequence[tuple[int, FileRow]], peer: str
+) -> dict[FileId, ReplicationStatus]:
+    """Status per file under the rule that begins first in it, from as many statements whatever rules there are."""
     cluster = next((p.cluster for p in peers(connection) if p.name == peer), None)
     holding = (_rule.peer == peer) & (_rule.phase != Phase.NEEDS_BOOTSTRAP.value)
-    rules = connection.scalar(sa.select(sa.func.count()).select_from(sending.rules).where(_rule.peer == peer))
-    held = connection.scalar(sa.select(sa.func.count()).select_from(sending.rules).where(holding))
-    keys = [key for key, _ in rows]
-    shipped, begins = _by_file_and_peer(connection, keys, peer), dict[int, int]()
-    first = sa.select(_begins.file_id, sa.func.count().label("rules"), sa.func.min(_begins.begin).label("begin"))
+    rules, (held, begins) = rules_cache.to(connection, peer), rules_cache.begins(connection, peer)
+    shipped = _by_file_and_peer(connection, [key for key, _ in rows], peer)
     of_bootstrap = (_rule.table_uuid == sending.bootstraps.c.table_uuid) & (
         _rule.generation <= sending.bootstraps.c.generation
     )
     written = sa.select(sending.bootstraps.c.file_id).join(sending.rules, of_bootstrap).where(holding)
     own_bootstraps = set(connection.scalars(written))
-    for ids in chunked(keys):
-        of_files = first.join(sending.rules).where(holding, _begins.file_id.in_(ids)).group_by(_begins.file_id)
-        begins.update((row.file_id, row.begin) for row in connection.execute(of_files) if row.rules == held)
     found: dict[FileId, ReplicationStatus] = {}
     for key, row in rows:
         if not (rules if row.kind is FileKind.CONTROL else held):

@@ -13,7 +13,7 @@ from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.metadata import KEY, id_column, metadata
 
-# counters of changes, in ``counters``: to rules and peers' clusters, to tables, to inbound routes
+# counters of changes, in ``counters``: to rules, where they begin and peers' clusters, to tables, to inbound routes
 RULES, TABLES, ROUTES = "rules", "tables", "routes"
 
 touched = sa.Table(

@@ -144,7 +144,7 @@ def stream_id(wal: str, table: str, group: str) -> StreamId:
     return StreamId(file_id(wal), UUID(table), group)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=REMEMBERED)
 def table_spec(text: str) -> TableSpec:
     """A definition from its stored text, cached since the same few are read often; equal texts give one object."""
     return TableSpec.from_json(text, trusted=True)
