@@ -74,7 +74,7 @@ test-one: $(ARCHIVE) ## one file or test, whatever it needs: make test-one T=tes
 	$(BIN)/python -m pytest $(T)
 
 test-all: $(ARCHIVE) ## and what is slow and rare
-	WALSHIP_TEST_EXAMPLES=4 $(PYTEST) -n $(JOBS) $(TESTS)
+	WALSHIP_TEST_EXAMPLES=8 $(PYTEST) -n $(JOBS) $(TESTS)
 
 check: $(READY) ## style, types, import arrows, generated code, known weaknesses of dependencies
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""How many examples property tests try: ``make test-fast`` a tenth, ``make test-all`` four times as many."""
+"""How many examples property tests try: ``make test-fast`` a tenth, ``make test-all`` eight times as many."""
 
 from __future__ import annotations
 

@@ -100,6 +100,8 @@ _OWN_CLUSTERS = (
     "test_clocks.py",
     "test_demo.py",
     "test_documented_shell.py",
+    "test_failover.py",
+    "test_graphs.py",
     "test_many_hosts.py",
     "test_restored.py",
     "test_spark_cluster.py",
@@ -149,8 +151,7 @@ def _is_fast(item: pytest.Item) -> bool:
 
 def _rank(item: pytest.Item, beside_others: bool) -> int:
     if item.nodeid.startswith("tests/e2e/"):
-        is_shared = item.path.name not in _OWN_CLUSTERS
-        return (0 if is_shared else 2) if beside_others else 4
+        return 0 if beside_others else 4
     if item.nodeid.startswith("tests/simulation/"):  # at the end one of them would run alone for minutes
         return 2
     return 1 if item.get_closest_marker("fast") else 3

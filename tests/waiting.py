@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 _PAUSES_S = (0.002, 0.005, 0.01, 0.02)
+_LONGEST_PAUSE_S = 0.5
 
 
 def wait_until(
@@ -20,7 +21,8 @@ def wait_until(
     """Wait until ``condition`` returns something true, and return that.
 
     Args:
-        condition: asked at once, and then ever more rarely, up to 50 times a second.
+        condition: asked at once, and then ever more rarely: up to 50 times a second, and a third of the time at most,
+            so that a costly question does not slow down what it waits for.
         timeout_s: how long to wait at most. A test that passes never waits so long, so let it be generous.
         what: named in the error.
         despite: exceptions of ``condition`` that mean "not yet".
@@ -30,6 +32,7 @@ def wait_until(
     """
     deadline, pause, asked = time.monotonic() + timeout_s, threading.Event(), 0
     while True:
+        began = time.monotonic()
         try:
             if found := condition():
                 return found
@@ -38,5 +41,6 @@ def wait_until(
         else:
             last = ""
         assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s{last}"
-        pause.wait(_PAUSES_S[min(asked // 4, len(_PAUSES_S) - 1)])
+        took = time.monotonic() - began
+        pause.wait(max(_PAUSES_S[min(asked // 4, len(_PAUSES_S) - 1)], min(2 * took, _LONGEST_PAUSE_S)))
         asked += 1

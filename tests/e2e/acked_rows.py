@@ -47,18 +47,18 @@ def upsert(cluster: Cluster, first: int, count: int, text: str) -> None:
 
 
 class Load:
-    """A thread that writes rows one by one until the cluster takes none; ``acked`` are the ids that were acked."""
+    """A thread that writes a row every 10 ms until the cluster takes none; ``acked`` are the ids that were acked."""
 
     def __init__(self, cluster: Cluster, first: int) -> None:
         self.acked: list[int] = []
         self.refused = ""
-        self.is_enough = False
+        self._is_enough = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(cluster, first))
         self._thread.start()
 
     def _run(self, cluster: Cluster, first: int) -> None:
         number = first
-        while not self.is_enough:
+        while not self._is_enough.wait(0.01):
             try:
                 cluster.upsert("ops.t", [{"id": number, "text": "load"}])
             except ReplicationError as error:
@@ -66,6 +66,10 @@ class Load:
                 return
             self.acked.append(number)
             number += 1
+
+    def stop(self) -> None:
+        self._is_enough.set()
+        self.join()
 
     def join(self) -> None:
         self._thread.join(60)

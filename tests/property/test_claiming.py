@@ -71,7 +71,7 @@ def test_two_histories_never_mix_in_what_is_claimed(seen: list[tuple[int, int]],
             assert one.last == two.previous
 
 
-@examples(60)
+@examples(40)
 @given(
     st.lists(
         st.one_of(

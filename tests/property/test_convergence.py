@@ -44,7 +44,7 @@ def steps() -> st.SearchStrategy[list[tuple[str, int]]]:
 SPECS = [keyed("ops.t"), grouped("ops.g"), cell("ops.c")]
 
 
-@examples(25)
+@examples(12)
 @given(st.data(), st.sampled_from(SPECS), steps())
 def test_any_order_of_versions_and_folds_shows_the_newest(
     data: st.DataObject, spec: TableSpec, plan: list[tuple[str, int]]
@@ -70,7 +70,7 @@ def test_any_order_of_versions_and_folds_shows_the_newest(
         assert sorted(merged.to_pylist(), key=repr) == model(versions, spec)
 
 
-@examples(20)
+@examples(10)
 @given(st.data(), st.sampled_from(SPECS), st.integers(1, 15), st.integers(15, 30))
 def test_a_cut_after_the_last_consistent_fold_shows_what_was_committed_by_then(
     data: st.DataObject, spec: TableSpec, folded_at: int, cut: int

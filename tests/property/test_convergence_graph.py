@@ -66,7 +66,7 @@ def step(data: st.DataObject, world: World) -> None:
             world.check(at)
 
 
-@examples(10)
+@examples(5)
 @given(worlds(), st.integers(5, 40), st.data())
 def test_all_clusters_end_equal(world: World, steps: int, data: st.DataObject) -> None:
     for _ in range(steps):

@@ -31,7 +31,7 @@ steps = st.lists(
 )
 
 
-@examples(8)
+@examples(5)
 @given(steps)
 def test_a_derived_table_ends_as_its_hook_makes_it(schedule: list) -> None:
     with ExitStack() as stack:

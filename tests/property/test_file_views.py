@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.timeline.stores.memory import MemoryViews, SpillableViews
@@ -13,6 +13,7 @@ from peer.timeline.views import Views
 from replication.core.timeline.instants import Action, Event
 from replication.core.timeline.view import FileSlice
 from replication.errors import RequestError
+from tests.budget import examples
 from tests.datasets_made import OUT, Dataset
 
 PARTITIONS = ("", "p", "p/q")
@@ -136,7 +137,7 @@ def paths(found: list[FileSlice]) -> list[str]:
     return [each.whole.path for each in found if each.whole is not None]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(60)
 @given(st.data())
 def test_a_view_kept_by_instants_equals_one_made_from_listings(data: st.DataObject) -> None:  # 003-15
     with TemporaryDirectory() as folder:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.copying.names import ROOT, RelativePath
 from replication.core.copying.versions import version_path
 from replication.datasets.stores.local import LocalStore
 from replication.errors import UnsafeNameError
+from tests.budget import examples
 from tests.copying import copied, read_tree
 
 _PARTS = [
@@ -40,7 +41,7 @@ _PARTS = [
 _HOSTILE = st.sampled_from(_PARTS)
 
 
-@settings(max_examples=2000, deadline=None)
+@examples(500)
 @given(st.lists(_HOSTILE | st.text(max_size=4), max_size=8).map("".join))
 def test_no_name_that_is_taken_leads_out_of_its_root_or_has_a_control_character(text: str) -> None:
     try:
