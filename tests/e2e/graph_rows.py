@@ -90,7 +90,7 @@ class Load:
     def _run(self) -> None:
         number = self._first
         try:
-            while not self._stop.wait(0.05):
+            while not self._stop.wait(0.15):
                 name = self._names[number % len(self._names)]
                 text = f"{number} of {name}"
                 reached = self._handles[name].upsert(self._table, pa.table({"id": [number], "text": [text]}, SCHEMA))

@@ -61,6 +61,7 @@ def maintained(sites: tuple[Site, Site]) -> Iterator[tuple[Site, Site]]:
         yield sites
 
 
+@pytest.mark.slow
 def test_tombstones_stay_for_the_tables_history_and_then_go_and_nothing_comes_back(
     maintained: tuple[Site, Site],
 ) -> None:

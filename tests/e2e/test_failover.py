@@ -186,12 +186,12 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
     assert len(refusals) == 1 and "nobody has decided" in refusals[0]
     for site in keeping:
         site.shell("lostwrites", decision, *(["--yes"] if decision == "discard" else []))
-    await_same(east, west)
-    found = rows(west)
-    assert found[at + 7] == f"newer{at + 7}"
     expected = ["before", "before", None] if decision == "discard" else ["landed", "merge", "merge"]
     texts = [text and f"{text}{at + n}" for n, text in zip((3, 5, 14), expected, strict=True)]
-    assert [found.get(at + n) for n in (3, 5, 14)] == texts
+    decided = lambda: [rows(west).get(at + n) for n in (3, 5, 14)] == texts  # noqa: E731
+    wait_until(decided, timeout_s=90, what="the decision's rows")
+    await_same(east, west)
+    assert rows(west)[at + 7] == f"newer{at + 7}"
     assert kept(west) == kept(east) == 0
     fail_back(east, west, f"back {decision}")
 

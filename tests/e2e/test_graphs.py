@@ -43,13 +43,14 @@ ROUTES = {  # in the order they are opened: each table is made at its first clus
     "east>west again": ("diamond",),
 }
 WRITER = """
-import sys, walship
+import sys, time, walship
 with walship.connect(sys.argv[1]) as cluster:
     first = int(sys.argv[3])
     while True:
         cluster.upsert(sys.argv[2], [{"id": first + n, "text": "of the writer"} for n in range(50)])
         first += 50
         print(first, flush=True)
+        time.sleep(0.005)
 """
 
 

@@ -37,7 +37,7 @@ class Load:
     def run(self):
         try:
             number = 0
-            while not self.stop.wait(0.02):
+            while not self.stop.wait(0.1):
                 with contextlib.suppress(CoordinationError):  # ZooKeeper was away for long; the same again
                     self.step(number)
                     number += 1
