@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import STAGING
+from replication.datasets.converters.plugins import conversions_of
 from replication.datasets.finders.recursive import OneDataset, RecursiveDataset
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import Store
@@ -33,7 +34,8 @@ def read_tree(root: Path) -> dict[str, bytes]:
     }
 
 
-def job(source: Store, target: Store, **given: Any) -> CopyJob:
+def job(source: Store, target: Store, *, conversions: Sequence[str] = (), **given: Any) -> CopyJob:
+    given["conversions"] = conversions_of(conversions)
     return CopyJob(source, target, OneDataset(RecursiveDataset(source)), CopyConfiguration(**given))
 
 

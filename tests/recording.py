@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from peer.timeline.client import TimelineAddress
 from peer.timeline.reading.dataset import TimelineDataset
@@ -19,7 +20,7 @@ def timeline(at: Path) -> RecordedTimeline:
     return RecordedTimeline(open_records(str(at / "timeline")))
 
 
-def recorded(at: Path, target: LocalStore | None = None, **given: object) -> CopyJob:
+def recorded(at: Path, target: LocalStore | None = None, **given: Any) -> CopyJob:
     """A copy of ``src`` to ``dst`` that is recorded as the dataset "lake"; it has not run."""
     made = job(LocalStore(str(at / "src")), target or LocalStore(str(at / "dst")), **given)
     made.recorded = RecordedDataset(str(at / "timeline"), "lake")

@@ -75,7 +75,9 @@ class WriteOptions:
     convert: Annotated[
         list[str] | None,
         typer.Option(
-            "--convert", metavar="NAME", help="gunzip, gzip, unzstd, zstd, untar, unzip, decrypt, encrypt=KEY."
+            "--convert",
+            metavar="NAME",
+            help="gunzip, gzip, unzstd, zstd, untar, unzip, decrypt, encrypt=KEY, or a plugin's.",
         ),
     ] = None
 

@@ -9,9 +9,9 @@ from dataclasses import fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from replication.core.copying.configuration import CopyConfiguration, Existing, Grouping, parse_preserve
-from replication.core.copying.conversions import check_conversions
 from replication.core.copying.filters import FilterRule, Filters
 from replication.core.copying.names import RelativePath
+from replication.datasets.converters.plugins import conversions_of
 from replication.errors import RequestError
 from shell.copying.groups import FileOptions, ReplaceOptions, SpeedOptions, VersionOptions, WriteOptions
 
@@ -46,7 +46,7 @@ def configuration_of(
         files_per_split=speed.files_per_split,
         threads=speed.threads,
         limit=speed.limit,
-        conversions=check_conversions(writing.convert or []),
+        conversions=conversions_of(writing.convert or []),
         attempts=speed.attempts,
         register=writing.register,
         spark=speed.spark,

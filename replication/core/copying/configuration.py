@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from replication.core.copying.conversions import Conversion
 from replication.core.copying.filters import Filters
 from replication.core.copying.names import RelativePath
 from replication.core.copying.rates import parse_rates
@@ -56,7 +57,7 @@ class CopyConfiguration:
         files_per_split: so many small files at most are one task.
         threads: that copy; 0 chooses: as many as there are cores between local folders or in Spark, else 8.
         limit: of bytes per second over all threads, as :mod:`rates` has it; or ``@FILE``, a file that holds it.
-        conversions: names of :mod:`conversions`, in order; each applies to files with its extension.
+        conversions: in order; each applies to files with its extension.
         attempts: for each file, with growing waits between them.
         versions: write new versions of files beside the old ones; see :mod:`versions`.
         register: who is told of published files, as KIND:NAME; empty for nobody.
@@ -81,7 +82,7 @@ class CopyConfiguration:
     files_per_split: int = 128
     threads: int = 0
     limit: str = ""
-    conversions: tuple[str, ...] = ()
+    conversions: tuple[Conversion, ...] = ()
     attempts: int = 3
     versions: bool = False
     register: str = ""

@@ -1,54 +1,45 @@
-"""The names of conversions, and what each does to a file's name."""
+"""Conversions of files on their way, and what each does to a file's name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from replication.core.copying.names import RelativePath
-from replication.errors import RequestError
-
-#: Conversion → the extension that it takes off and the one that it puts on.
-EXTENSIONS = {
-    "gunzip": (".gz", ""),
-    "gzip": ("", ".gz"),
-    "unzstd": (".zst", ""),
-    "zstd": ("", ".zst"),
-    "decrypt": (".gpg", ""),
-    "encrypt": ("", ".gpg"),
-}
-
-#: Conversions that make a folder of an archive, before files are listed.
-UNPACKING = ("untar", "unzip")
 
 
-def check_conversions(names: Sequence[str]) -> tuple[str, ...]:
-    """The names; RequestError if one is unknown, or ``encrypt=KEY`` has no key."""
-    for name in names:
-        kind, equals, key = name.partition("=")
-        if kind not in (*EXTENSIONS, *UNPACKING) or (bool(equals) and kind != "encrypt"):
-            raise RequestError(f"there is no conversion {name!r}", f"Choose of {', '.join((*EXTENSIONS, *UNPACKING))}")
-        if kind == "encrypt" and (not key or key.startswith("-")):
-            raise RequestError("encrypt needs a key", "Write encrypt=FINGERPRINT, or an address of the key's owner")
-    return tuple(names)
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What the bytes of a file become on their way.
+
+    Attributes:
+        text: as the user gave it: the converter's name, or ``NAME=ARGUMENT``.
+        takes_off: the extension of the files that it is for; empty for all files.
+        puts_on: the extension that they get in its place.
+        unpacks: it makes a folder of an archive before files are listed, and no other of a file.
+    """
+
+    text: str
+    takes_off: str = ""
+    puts_on: str = ""
+    unpacks: bool = False
 
 
-def converted_path(path: RelativePath, names: Sequence[str]) -> RelativePath:
+def converted_path(path: RelativePath, conversions: Sequence[Conversion]) -> RelativePath:
     """The path of a file after its conversions; a file without the extension of one keeps its name and content."""
     text = str(path)
-    for name in applied(path, names):
-        off, on = EXTENSIONS[name.partition("=")[0]]
-        text = text.removesuffix(off) + on
+    for each in applied(path, conversions):
+        text = text.removesuffix(each.takes_off) + each.puts_on
     return RelativePath(text)
 
 
-def applied(path: RelativePath, names: Sequence[str]) -> tuple[str, ...]:
+def applied(path: RelativePath, conversions: Sequence[Conversion]) -> tuple[Conversion, ...]:
     """The conversions that a file goes through: those whose extension it has by then."""
     found, text = [], str(path)
-    for name in names:
-        if name in UNPACKING:
+    for each in conversions:
+        if each.unpacks:
             continue
-        off, on = EXTENSIONS[name.partition("=")[0]]
-        if text.endswith(off) and len(RelativePath(text).name) > len(off):
-            found.append(name)
-            text = text.removesuffix(off) + on
+        if text.endswith(each.takes_off) and len(RelativePath(text).name) > len(each.takes_off):
+            found.append(each)
+            text = text.removesuffix(each.takes_off) + each.puts_on
     return tuple(found)

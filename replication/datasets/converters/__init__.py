@@ -1,1 +1,1 @@
-"""Converters: change the bytes of a file on its way, front to back. A converted file is not split into ranges."""
+"""Converters: change the bytes of a file on its way, or make a folder of an archive. Begin at ``base.py``."""

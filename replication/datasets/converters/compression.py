@@ -56,17 +56,26 @@ def zstd(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
 
 
 def unzstd(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
-    """Decompress. Raises CopyError as :func:`gunzip`."""
+    """Decompress; several frames one after the other, too. Raises CopyError as :func:`gunzip`."""
     library, seen = _zstandard(), 0
-    unpacker = library.ZstdDecompressor(max_window_size=1 << 27).decompressobj(read_across_frames=True)
+    decompressor = library.ZstdDecompressor(max_window_size=1 << 27)
+    unpacker, is_open = decompressor.decompressobj(), False
     for piece in pieces:
         for begin in range(0, len(piece), _PIECE >> 4):
-            try:
-                made = unpacker.decompress(piece[begin : begin + (_PIECE >> 4)])
-            except library.ZstdError as error:
-                raise CopyError(f"a file is no zstd: {error}", "Exclude it, or copy it as it is") from None
-            seen = check_ratio(seen + len(made), size)
-            yield made
+            data = piece[begin : begin + (_PIECE >> 4)]
+            while data:
+                if unpacker.eof:
+                    unpacker = decompressor.decompressobj()
+                is_open = True
+                try:
+                    made = unpacker.decompress(data)
+                except library.ZstdError as error:
+                    raise CopyError(f"a file is no zstd: {error}", "Exclude it, or copy it as it is") from None
+                seen = check_ratio(seen + len(made), size)
+                yield made
+                data = unpacker.unused_data
+    if is_open and not unpacker.eof:
+        raise CopyError("a zstd file is cut short", "Look at the source")
 
 
 def check_ratio(unpacked: int, packed: int) -> int:

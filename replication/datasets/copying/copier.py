@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from replication.core.copying.configuration import CopyConfiguration
-from replication.core.copying.conversions import applied
+from replication.core.copying.conversions import Conversion, applied
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range, file_digest, ranges_of
@@ -170,10 +170,10 @@ class FileCopier:
         return CopiedItem(digest.hex(), size)
 
     def _converted(self, item: CopyItem) -> CopiedItem:
-        names, range_bytes = conversions_of(item.file, self._configuration), self._configuration.range_bytes
+        conversions, range_bytes = conversions_of(item.file, self._configuration), self._configuration.range_bytes
         writer = self._target.create(item.staged, item.file, -1)
         try:
-            size, digest = copy_converted(self._source, writer, item.file, names, range_bytes, self._throttle)
+            size, digest = copy_converted(self._source, writer, item.file, conversions, range_bytes, self._throttle)
             writer.finish()
         finally:
             writer.close()
@@ -244,7 +244,7 @@ def attempted(attempt: Callable[[], _R], attempts: int, stopped: threading.Event
             stopped.wait(wait(failures))
 
 
-def conversions_of(file: CopyableFile, configuration: CopyConfiguration) -> tuple[str, ...]:
+def conversions_of(file: CopyableFile, configuration: CopyConfiguration) -> tuple[Conversion, ...]:
     """The conversions that a file goes through."""
     return applied(file.origin.path, configuration.conversions) if configuration.conversions else ()
 

@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 
+from replication.core.copying.conversions import Conversion
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range, file_digest
-from replication.datasets.converters.table import converter_of
+from replication.datasets.converters.plugins import converter_of
 from replication.datasets.copying.throttle import CopyThrottle
 from replication.datasets.stores.base import FileReader, FileWriter, PartsWriter, Store
 from replication.errors import ChangedFileError, CopyError
@@ -105,7 +106,7 @@ def copy_converted(
     source: Store,
     writer: FileWriter,
     file: CopyableFile,
-    names: Sequence[str],
+    conversions: Sequence[Conversion],
     range_bytes: int,
     throttle: CopyThrottle,
 ) -> tuple[int, str]:
@@ -117,8 +118,8 @@ def copy_converted(
     digests, digest, at = [], hashlib.sha256(), 0
     with _ReadAhead(source, file, throttle) as read, ExitStack() as stack:
         pieces: Iterator[bytes] = read
-        for name in names:
-            pieces = stack.enter_context(closing(converter_of(name)(pieces, file.origin.size)))
+        for each in conversions:
+            pieces = stack.enter_context(closing(converter_of(each.text)(pieces, file.origin.size)))
         for whole in pieces:
             rest = memoryview(whole)
             while rest:

@@ -8,29 +8,25 @@ name.
 
 from __future__ import annotations
 
-import tarfile
 import tempfile
 import threading
-import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import IO, Any
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import ROOT, RelativePath
-from replication.datasets.converters.compression import check_ratio
-from replication.datasets.converters.table import CONVERTERS
+from replication.datasets.converters.base import UNREADABLE, ArchiveMember
+from replication.datasets.converters.compression import check_ratio, gunzip, unzstd
+from replication.datasets.converters.plugins import unpacker_of
 from replication.datasets.stores.base import Entry, EntryKind, FileReader, Store
 from replication.errors import CopyError, UnsafeNameError
 
-_EXTENSIONS = {"untar": (".tar", ".tar.gz", ".tgz", ".tar.zst"), "unzip": (".zip",)}
-_PACKED = {".gz": "gunzip", ".tgz": "gunzip", ".zst": "unzstd"}
+_PACKED = {".gz": gunzip, ".tgz": gunzip, ".zst": unzstd}
 MEMBERS_MAX = 1_000_000
 _OPEN_MAX = 8
 _PIECE = 1 << 20
-_SECOND = 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -54,12 +50,13 @@ class ArchivesStore:
 
     Args:
         inner: the store with the archives.
-        names: of :data:`replication.core.copying.conversions.UNPACKING`.
+        names: of converters that are unpackers.
     """
 
     def __init__(self, inner: Store, names: Sequence[str]) -> None:
         self._inner, self._names = inner, tuple(names)
-        self._extensions = tuple(each for name in names for each in _EXTENSIONS[name])
+        found = [(each, unpacker) for unpacker in map(unpacker_of, names) for each in unpacker.extensions]
+        self._unpackers = dict(sorted(found, key=lambda each: len(each[0]), reverse=True))
         self._lock = threading.Lock()
         self._archives: OrderedDict[RelativePath, _Archive] = OrderedDict()
         self._origins: dict[RelativePath, FileAttributes] = {}
@@ -132,11 +129,14 @@ class ArchivesStore:
             return Entry(EntryKind.OTHER, None, f"{file.path} is not unpacked: there is another {stem}")
         return Entry(EntryKind.FOLDER, replace(file, path=stem, size=0))
 
+    def _extension(self, path: RelativePath) -> str:
+        """The longest one that makes it an archive; empty if none does."""
+        fits = (each for each in self._unpackers if path.name.endswith(each) and len(path.name) > len(each))
+        return next(fits, "")
+
     def _stem(self, path: RelativePath) -> RelativePath | None:
-        for extension in sorted(self._extensions, key=len, reverse=True):
-            if path.name.endswith(extension) and len(path.name) > len(extension):
-                return RelativePath(path.removesuffix(extension))
-        return None
+        extension = self._extension(path)
+        return RelativePath(path.removesuffix(extension)) if extension else None
 
     def _archive_of(self, folder: RelativePath) -> tuple[_Archive, str] | None:
         """The archive that a folder lies in, and its path there; None if it is in none that a scan has shown."""
@@ -166,9 +166,9 @@ class ArchivesStore:
                 seen = check_ratio(seen + len(piece), max(origin.size, 1))
                 spooled.write(piece)
             spooled.seek(0)
-            members = _zip_members(spooled) if origin.path.endswith(".zip") else _tar_members(spooled)
-            return _tree(spooled, folder, origin, members)
-        except (tarfile.TarError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+            extension = self._extension(origin.path)
+            return _tree(spooled, folder, origin, self._unpackers[extension].members(spooled))
+        except UNREADABLE as error:
             spooled.close()
             raise CopyError(f"{origin.path} is no archive that can be read: {error}", "Look at the source") from None
         except BaseException:
@@ -179,66 +179,18 @@ class ArchivesStore:
         reader = self._inner.open(origin)
         try:
             pieces: Iterator[bytes] = _whole(reader)
-            for extension, name in _PACKED.items():
+            for extension, unpack in _PACKED.items():
                 if origin.path.endswith(extension):
-                    pieces = CONVERTERS[name](pieces, origin.size)
+                    pieces = unpack(pieces, origin.size)
             yield from pieces
             reader.check_unchanged()
         finally:
             reader.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A member as the archive tells of it, not checked yet; ``open`` is None for what is no file."""
-
-    name: str
-    size: int
-    time_ns: int
-    mode: int | None
-    kind: EntryKind
-    open: Callable[[], IO[bytes]] | None
-
-
-def _tar_members(file: IO[bytes]) -> Iterator[_Found]:
-    archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115 - lives as long as the file
-    for info in archive:
-        kind = EntryKind.LINK if info.issym() or info.islnk() else EntryKind.OTHER
-        kind = EntryKind.FILE if info.isreg() else EntryKind.FOLDER if info.isdir() else kind
-
-        def opened(info: tarfile.TarInfo = info) -> IO[bytes]:
-            found = archive.extractfile(info)
-            assert found is not None
-            return found
-
-        is_file = kind is EntryKind.FILE
-        yield _Found(
-            info.name, info.size, int(info.mtime * _SECOND), info.mode & 0o777, kind, opened if is_file else None
-        )
-
-
-def _zip_members(file: IO[bytes]) -> Iterator[_Found]:
-    archive = zipfile.ZipFile(file)
-    for info in archive.infolist():
-        mode = info.external_attr >> 16
-        kind = EntryKind.FOLDER if info.is_dir() else EntryKind.FILE
-        if (mode & 0o170000) not in (0, 0o100000, 0o040000):
-            kind = EntryKind.LINK
-        try:
-            time_ns = int(datetime(*info.date_time, tzinfo=UTC).timestamp()) * _SECOND
-        except ValueError:
-            time_ns = 0
-
-        def opened(info: zipfile.ZipInfo = info) -> IO[bytes]:
-            return archive.open(info)
-
-        is_file = kind is EntryKind.FILE
-        yield _Found(info.filename, info.file_size, time_ns, mode & 0o777 or None, kind, opened if is_file else None)
-
-
-def _tree(file: IO[bytes], folder: RelativePath, origin: FileAttributes, members: Iterator[_Found]) -> _Archive:
+def _tree(file: IO[bytes], folder: RelativePath, origin: FileAttributes, members: Iterator[ArchiveMember]) -> _Archive:
     """The members as folders, their names checked. CopyError if they are too many, too large, or hide each other."""
-    checked: list[tuple[RelativePath, _Found]] = []
+    checked: list[tuple[RelativePath, ArchiveMember]] = []
     refused: list[Entry] = []
     total = 0
     for count, found in enumerate(members):
@@ -250,7 +202,7 @@ def _tree(file: IO[bytes], folder: RelativePath, origin: FileAttributes, members
         except UnsafeNameError as error:
             refused.append(Entry(EntryKind.OTHER, None, f"{origin.path}: {error.what}"))
             continue
-        if name and found.kind is not EntryKind.FOLDER:
+        if name and not found.is_folder:
             checked.append((name, found))
     archive = _Archive(file, refused=refused)
     top = _common_top([name for name, _ in checked])
@@ -261,10 +213,11 @@ def _tree(file: IO[bytes], folder: RelativePath, origin: FileAttributes, members
     return archive
 
 
-def _add(archive: _Archive, folder: RelativePath, name: RelativePath, found: _Found) -> None:
+def _add(archive: _Archive, folder: RelativePath, name: RelativePath, found: ArchiveMember) -> None:
     path = name.below(folder)
     attributes = FileAttributes(path, found.size, found.time_ns, permission=found.mode)
-    entry = Entry(found.kind, attributes if found.kind is EntryKind.FILE else None)
+    kind = EntryKind.FILE if found.open is not None else EntryKind.LINK if found.is_link else EntryKind.OTHER
+    entry = Entry(kind, attributes if found.open is not None else None)
     at = name.parent
     archive.folders.setdefault(str(at), {})[name.name] = _Member(entry, found.open)  # the last of one name counts
     while at:
@@ -308,7 +261,7 @@ class _MemberReader:
                 while self._at < begin and (skipped := len(self._file.read(min(_PIECE, begin - self._at)))):
                     self._at += skipped
                 data = self._file.read(size)
-            except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError) as error:
+            except UNREADABLE as error:
                 raise CopyError(f"a member of an archive cannot be read: {error}", "Look at the source") from None
             self._at += len(data)
             return data

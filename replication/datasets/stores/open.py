@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 from replication.core.copying.configuration import CopyConfiguration
-from replication.core.copying.conversions import UNPACKING
 from replication.datasets.stores.archives import ArchivesStore
 from replication.datasets.stores.base import Store
 from replication.datasets.stores.local import LocalStore
@@ -36,7 +35,7 @@ def absolute(url: str) -> str:
 def open_source(url: str, options: dict[str, Any], configuration: CopyConfiguration) -> Store:
     """The store that a copy reads: its archives are folders if they are to be unpacked. Raises as ``open_store``."""
     store = open_store(url, options, follow_links=configuration.follow_links)
-    unpacking = [name for name in configuration.conversions if name in UNPACKING]
+    unpacking = [each.text for each in configuration.conversions if each.unpacks]
     return ArchivesStore(store, unpacking) if unpacking else store
 
 

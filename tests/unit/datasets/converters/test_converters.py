@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from replication.core.copying.conversions import converted_path
 from replication.core.copying.names import RelativePath
 from replication.datasets.converters import compression
-from replication.datasets.converters.table import CONVERTERS
+from replication.datasets.converters.plugins import conversions_of, converter_of
 from replication.errors import CopyError
 from tests.copying import copied, read_tree, write_tree
 
@@ -24,22 +24,24 @@ CONTENT = os.urandom(3 << 20) + bytes(3 << 20)
 @pytest.mark.parametrize(("name", "back"), [("gzip", "gunzip"), ("zstd", "unzstd")])
 @given(pieces=st.lists(st.binary(max_size=50), max_size=6))
 def test_what_is_packed_is_unpacked_at_any_split(name: str, back: str, pieces: list[bytes]) -> None:
-    packed = b"".join(CONVERTERS[name](pieces, 0))
+    packed = b"".join(converter_of(name)(pieces, 0))
     parts = [packed[at : at + 7] for at in range(0, len(packed), 7)]
-    assert b"".join(CONVERTERS[back](parts, len(packed))) == b"".join(pieces)
+    assert b"".join(converter_of(back)(parts, len(packed))) == b"".join(pieces)
 
 
-def test_members_of_a_gzip_file_are_unpacked_one_after_the_other() -> None:
+def test_members_of_a_gzip_file_and_frames_of_zstd_are_unpacked_one_after_the_other() -> None:
     packed = gzip.compress(b"one") + gzip.compress(b"two")
-    assert b"".join(CONVERTERS["gunzip"]([packed], len(packed))) == b"onetwo"
+    assert b"".join(converter_of("gunzip")([packed], len(packed))) == b"onetwo"
+    frames = zstandard.compress(b"one") + zstandard.compress(b"") + zstandard.compress(b"two")
+    assert b"".join(converter_of("unzstd")([frames], len(frames))) == b"onetwo"
 
 
 def test_extensions_follow() -> None:
     path = RelativePath("a/b.csv.gz")  # 000-30
-    assert converted_path(path, ["gunzip"]) == "a/b.csv"
-    assert converted_path(path, ["gunzip", "zstd"]) == "a/b.csv.zst"
-    assert converted_path(RelativePath("a/b.csv"), ["gunzip"]) == "a/b.csv"
-    assert converted_path(RelativePath("a/.gz"), ["gunzip"]) == "a/.gz"
+    assert converted_path(path, conversions_of(["gunzip"])) == "a/b.csv"
+    assert converted_path(path, conversions_of(["gunzip", "zstd"])) == "a/b.csv.zst"
+    assert converted_path(RelativePath("a/b.csv"), conversions_of(["gunzip"])) == "a/b.csv"
+    assert converted_path(RelativePath("a/.gz"), conversions_of(["gunzip"])) == "a/.gz"
 
 
 def test_files_are_unpacked_while_they_are_copied_and_not_copied_again(tmp_path: Path) -> None:
@@ -66,10 +68,10 @@ def test_a_bomb_and_what_is_no_such_file_are_refused(
     monkeypatch.setattr(compression, "UNPACKED_BYTES_MAX", 1 << 20)  # 000-10
     bomb = {"gunzip": gzip.compress, "unzstd": zstandard.compress}[name](bytes(64 << 20))
     with pytest.raises(CopyError, match="times as much"):
-        for _ in CONVERTERS[name]([bomb], len(bomb)):
+        for _ in converter_of(name)([bomb], len(bomb)):
             pass
     with pytest.raises(CopyError, match="is no"):
-        list(CONVERTERS[name]([b"something else"], 14))
+        list(converter_of(name)([b"something else"], 14))
 
 
 def test_a_gzip_file_that_is_cut_short_is_not_published(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from replication.core.copying.conversions import check_conversions
-from replication.datasets.converters.table import converter_of
+from replication.datasets.converters.plugins import conversions_of, converter_of
 from replication.errors import CopyError, RequestError
 from tests.copying import copied, read_tree, write_tree
 
@@ -72,4 +71,4 @@ def test_a_stream_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["encrypt", "encrypt=", "encrypt=--output=/etc/x", "decrypt=x", "rot13"])
 def test_a_conversion_that_makes_no_sense_is_refused(name: str) -> None:
     with pytest.raises(RequestError):
-        check_conversions([name])
+        conversions_of([name])

@@ -13,6 +13,7 @@ import pytest
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.datasets.converters import compression
+from replication.datasets.converters.plugins import conversions_of
 from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.request import copy_job
 from tests.copying import read_tree, write_tree
@@ -40,7 +41,7 @@ def pack(path: Path, files: dict[str, bytes]) -> None:
 
 
 def unpacked(at: Path, source: str = "src", **given: object) -> CopyCounts:
-    configuration = CopyConfiguration(conversions=("untar", "unzip"), **given)  # type: ignore[arg-type]
+    configuration = CopyConfiguration(conversions=conversions_of(["untar", "unzip"]), **given)  # type: ignore[arg-type]
     with copy_job(str(at / source), str(at / "dst"), configuration) as job:
         return job.run()
 
