@@ -30,7 +30,7 @@ from replication.tables.work import WorkDone
 _NAME = "queries"
 _BACKLOG = 16
 _ACCEPT_S, _ASK_S = 1.0, 5.0
-_ANSWER_S = 900.0  # then who asks does it without Spark
+_ANSWER_S, _BYTES_PER_S = 30.0, 10 << 20  # a job that is slower has no free cores: who asks does it without Spark
 _CREDENTIALS = struct.Struct("iii")
 _log = log.get(__name__)
 Run: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterable[bytes]]
@@ -70,7 +70,7 @@ class Queries:
         self._path = run_dir / _NAME
         self._server = socket.socket(socket.AF_UNIX)
         self._server.settimeout(_ACCEPT_S)
-        with suppress(OSError), _address(run_dir) as name:  # where there can be none, nobody asks
+        with suppress(OSError), address(run_dir) as name:  # where there can be none, nobody asks
             self._path.unlink(missing_ok=True)
             self._server.bind(name)
             self._server.listen(_BACKLOG)
@@ -125,10 +125,10 @@ class Queries:
 
 
 def ask(run_dir: Path, query: Query) -> list[bytes] | None:
-    """Return what ``run`` made in all tasks; None when it is to be done without Spark."""
+    """Return what ``run`` made in all tasks; None when it is to be done without Spark, or the job takes too long."""
     try:
-        with socket.socket(socket.AF_UNIX) as client, _address(run_dir) as name:
-            client.settimeout(_ANSWER_S)
+        with socket.socket(socket.AF_UNIX) as client, address(run_dir) as name:
+            client.settimeout(_ANSWER_S + query.size / _BYTES_PER_S)
             client.connect(name)
             with client.makefile("rwb") as stream:
                 pickle.dump(query, stream)
@@ -145,7 +145,7 @@ def _run(run: Run, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 @contextmanager
-def _address(run_dir: Path) -> Iterator[str]:
+def address(run_dir: Path) -> Iterator[str]:
     """Give the socket's address: on Linux, a path may be longer than a socket's address can be."""
     if not Path("/proc/self/fd").is_dir():
         yield str(run_dir / _NAME)
