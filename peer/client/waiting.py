@@ -20,7 +20,7 @@ from replication.errors import (
     UnknownTableError,
     WaitTimeoutError,
 )
-from replication.files.notifier import Listening, Subscriber
+from replication.files.notifier import OF_ROWS, Subscriber
 from replication.ledger.base import Ledger, Peer
 from replication.link.base import PeerLink
 
@@ -87,7 +87,7 @@ class Waiting:
 
     def _wait_here(self, missing: Callable[[], str], goal: Until, deadline: _Deadline) -> None:
         try:
-            with Subscriber(self.wal_directory, *Listening) as changes:
+            with Subscriber(self.wal_directory, *OF_ROWS) as changes:
                 _poll(missing, f"{goal} here", deadline, changes)
         except WaitTimeoutError as error:
             silent = silence(self.ledger.replay) if goal is not Until.DURABLE else ""

@@ -17,11 +17,12 @@ from replication.coordination.base import Public, RoleRead, keeps_tables
 from replication.coordination.membership import Membership
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
+from replication.core.ids import NIL_UUID
 from replication.errors import CoordinationError, StorageError
 from replication.files.base import AppendFile
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
-from replication.files.notifier import Listening, Notifier
+from replication.files.notifier import OF_ROWS, Listening, Notifier
 from replication.ledger.base import Claim, Ledger
 from replication.link.grpc_server import LinkServer
 from replication.link.tls_files import DeniedCertificates, TlsFiles
@@ -47,7 +48,9 @@ class Receiver:
         self._files = LocalFiles()
         self._member: Membership | None = None
         self._lock = self._take_lock()
-        self._notifiers = [Notifier(str(config.wal_dir), process) for process in Listening]
+        self._notifiers = [Notifier(str(config.wal_dir), process) for process in OF_ROWS]
+        self._master = Notifier(str(config.wal_dir), Listening.MASTER)
+        self._has_rows = False
         self._landing = Landing(ledger, self._files, _limits(config), self._answer, self._notify)
         self._seen = SeenCluster()
         self._conversations = Conversations(config)
@@ -113,7 +116,7 @@ class Receiver:
             self._conversations.close()
             self._server.stop()
             self._landing.stop()
-            for notifier in self._notifiers:
+            for notifier in (*self._notifiers, self._master):
                 notifier.close()
             self._lock.close()
             _log.info("receiver_stopped", address=self.address)
@@ -146,11 +149,15 @@ class Receiver:
     def _answer(self, claims: Sequence[Claim]) -> None:
         """Wake who waits here for what has landed."""
         self._reception.answers.landed(claims)
+        self._has_rows |= any(claim.stream.table != NIL_UUID for claim in claims)
 
     def _notify(self) -> None:
-        """Wake replay and the worker."""
+        """Wake replay and the worker, and now and then the master, for what has landed."""
         for notifier in self._notifiers:
             notifier.notify()
+        if self._has_rows:
+            self._has_rows = False
+            self._master.notify_seldom()
 
     def _on_role(self, read: RoleRead) -> None:
         self._seen.role = read.state

@@ -31,8 +31,9 @@ class Node:
 class Tree(Protocol):
     """A tree of nodes. Every call may raise CoordinationError; the outcome of a write is then unknown.
 
-    A watch is called at most once, from any thread, when the node may have changed or the connection is lost. It must
-    not block, and the caller must read again. ``start``'s ``woken`` is called at every change of the session's state.
+    A watch is called at most once, from any thread, when the node, or which children it has, may have changed or the
+    connection is lost. It must not block, and the caller must read again. Equal watches of a node may count as one.
+    ``start``'s ``woken`` is called at every change of the session's state.
     """
 
     def start(self, woken: Woken, timeout_s: float) -> None:
@@ -50,8 +51,8 @@ class Tree(Protocol):
     def get(self, path: str, watch: Woken | None = None) -> Node | None:
         """Return the node, or None when it does not exist; sets ``watch`` in both cases."""
 
-    def children(self, path: str) -> tuple[str, ...]:
-        """Names of the children, sorted; empty when the node does not exist."""
+    def children(self, path: str, watch: Woken | None = None) -> tuple[str, ...]:
+        """Names of the children, sorted. Empty when the node does not exist, and then ``watch`` is not set."""
 
     def create(self, path: str, content: bytes, *, ephemeral: bool = False, sequential: bool = False) -> str | None:
         """Create a node and return its path; None when the node exists or its parent does not."""

@@ -15,8 +15,11 @@ from replication import log
 from replication.coordination.base import Tree, Woken
 from replication.errors import CoordinationError, ReplicationError
 
+#: Every node that matters is watched: this only bounds how long a lost watch goes unnoticed.
+REREAD_S = 30.0
 #: Servers that refuse a client for so long, because it has seen newer state, have lost data.
 LOST_DATA_S = 60.0
+_RETRY_S = 5.0  # while the store cannot be reached
 _T = TypeVar("_T")
 _log = log.get(__name__)
 
@@ -82,7 +85,7 @@ class Keeper:
     def _run(self) -> None:
         lost_s: float | None = None
         while not self._closing:
-            self._woken.wait(self._reread_s)
+            self._woken.wait(self._reread_s if lost_s is None else min(self._reread_s, _RETRY_S))
             self._woken.clear()
             try:
                 self._refresh_all()

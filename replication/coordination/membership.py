@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from replication.coordination.base import encode_fields
 from replication.coordination.keeper import Keeper
+from replication.coordination.known_nodes import KnownNodes
 from replication.errors import CoordinationError, NotLeaderError
 
 
@@ -51,7 +52,7 @@ class Membership:
             session = self._keeper.session()
             if self._left or self.superseded or not session:
                 return
-            node = self._keeper.tree.get(self._path)
+            node = self._keeper.tree.get(self._path, self._keeper.wake)
             if node is None:
                 self._keeper.tree.create(self._path, self._content, ephemeral=True)
             elif node.owner == session:
@@ -73,25 +74,28 @@ class Membership:
 class Candidacy:
     """A candidate of an election. Read ``leads`` before every round of work; it is no proof (rule 6)."""
 
-    def __init__(self, keeper: Keeper, parent: str, name: str) -> None:
+    def __init__(self, keeper: Keeper, known: KnownNodes, parent: str, name: str) -> None:
         self._keeper = keeper
+        self._known = known
         self._parent = parent
         self._name = name
         self._id = uuid4().hex
 
     def leads(self) -> bool:
         """Whether this candidate is the oldest, in a live session. Creates its node when it has none."""
-        tree, session = self._keeper.tree, self._keeper.session()
+        known, session = self._known, self._keeper.session()
         if not session:
             return False
-        candidates = in_order(tree.children(self._parent))
+        candidates = in_order(known.children(self._parent))
         if not any(node.startswith(self._id) for node in candidates):
+            tree = self._keeper.tree
             if tree.create(f"{self._parent}/{self._id}-", self._name.encode(), ephemeral=True, sequential=True) is None:
                 raise CoordinationError(f"there is no cluster at {self._parent}", "Start it: walship up --config FILE")
             candidates = in_order(tree.children(self._parent))
+            known.forget(self._parent)
         if not candidates or not candidates[0].startswith(self._id):
             return False
-        node = tree.get(f"{self._parent}/{candidates[0]}")
+        node = known.get(f"{self._parent}/{candidates[0]}")
         return node is not None and node.owner == session
 
     def check(self) -> None:
@@ -104,6 +108,7 @@ class Candidacy:
         for node in self._keeper.tree.children(self._parent):
             if node.startswith(self._id):
                 self._keeper.tree.delete(f"{self._parent}/{node}")
+                self._known.forget(f"{self._parent}/{node}")
 
 
 def in_order(nodes: tuple[str, ...]) -> list[str]:

@@ -25,6 +25,7 @@ class _Entry:
     owner: int = 0
     made: int = 0
     watches: list[Woken] = field(default_factory=list)
+    child_watches: list[Woken] = field(default_factory=list)
 
 
 class MemoryEnsemble:
@@ -102,7 +103,16 @@ class MemoryEnsemble:
             self._remove(path)
 
     def _remove(self, path: str) -> None:
-        self._fire(self._nodes.pop(path).watches)
+        removed = self._nodes.pop(path)
+        self._fire([*removed.watches, *removed.child_watches])
+        self._fire_parent(path)
+
+    def _fire_parent(self, path: str) -> None:
+        """Call the watches of which children the parent has."""
+        parent = self._nodes.get(path.rpartition("/")[0])
+        if parent is not None:
+            watches, parent.child_watches = parent.child_watches, []
+            self._fire(watches)
 
     def _fire(self, watches: list[Woken]) -> None:
         with self._lock:
@@ -156,10 +166,12 @@ class MemoryTree:
 
         return self._call("get", path, act)
 
-    def children(self, path: str) -> tuple[str, ...]:
+    def children(self, path: str, watch: Woken | None = None) -> tuple[str, ...]:
         """Names of the children."""
 
         def act() -> tuple[str, ...]:
+            if watch is not None and path in self._ensemble._nodes:
+                self._ensemble._nodes[path].child_watches.append(watch)
             heads = (other.rpartition("/") for other in self._ensemble._nodes if other)
             return tuple(sorted(name for parent, _, name in heads if parent == path))
 
@@ -179,6 +191,7 @@ class MemoryTree:
             parent.made += 1
             nodes[new] = _Entry(content, owner=self.number if ephemeral else 0)
             self._ensemble._fire(self._ensemble._absent.pop(new, []))
+            self._ensemble._fire_parent(new)
             return new
 
         return self._call("create", path, act)

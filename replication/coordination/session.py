@@ -1,8 +1,9 @@
 """A cluster's coordination as one process sees it: ``Coordination`` over any ``Tree``.
 
 Every value read may be stale at once, and a session may end at any time without notice. So nothing here is proof.
-Leadership and membership are read again, never cached. Decisions are fenced by the ledger's term. Assignments and roles
-change conditionally on a version. A role that a lease depends on is confirmed by the quorum.
+Leadership and membership are read again once a watch says that they may have changed, or in a new session. Decisions
+are fenced by the ledger's term. Assignments and roles change conditionally on a version. A role that a lease depends on
+is confirmed by the quorum.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from replication.coordination.base import (
     Woken,
     decode_fields,
 )
-from replication.coordination.keeper import LOST_DATA_S, Keeper, Subscription
+from replication.coordination.keeper import LOST_DATA_S, REREAD_S, Keeper, Subscription
 from replication.coordination.known_nodes import KnownNodes
 from replication.coordination.membership import Candidacy, Membership, in_order
 from replication.coordination.paths import NODE_BYTES_MAX, Election, MemberKind, Paths
@@ -50,7 +51,7 @@ class Coordination:
         root: str,
         *,
         connect_timeout_s: float = 15.0,
-        reread_s: float = 5.0,
+        reread_s: float = REREAD_S,
         lost_data_s: float = LOST_DATA_S,
     ) -> None:
         self.paths = Paths(root)
@@ -89,7 +90,7 @@ class Coordination:
         """
         if self._root is None:
             establish = partial(self.establish, cluster, version, former)
-            self._root = _Root(establish, self.put_host, self._tree, self.paths, role)
+            self._root = _Root(establish, self.put_host, self._keeper, self.paths, role)
             self._keeper.keep(self._root)
         for path in self.paths.parents:
             self._tree.create(path, b"")
@@ -182,15 +183,16 @@ class Coordination:
 
     def hosts(self) -> tuple[HostRecord, ...]:
         """Every host registered and not removed, by slot."""
-        nodes = [self._known.get(self.paths.host(slot)) for slot in self._tree.children(self.paths.hosts)]
+        nodes = [self._known.get(self.paths.host(slot)) for slot in self._known.children(self.paths.hosts)]
         return tuple(HostRecord.decode(node.content) for node in nodes if node is not None)
 
     def remove_host(self, slot: str) -> None:
         """Delete a host's record and its assignment."""
         if self._root is not None and self._root.host is not None and self._root.host.slot == slot:
             self._root.host = None
-        self._tree.delete(self.paths.assignment(slot))
-        self._tree.delete(self.paths.host(slot))
+        for path in (self.paths.assignment(slot), self.paths.host(slot)):
+            self._tree.delete(path)
+            self._known.forget(path)
 
     def enrol(self, kind: MemberKind, name: str, fields: dict[str, Any]) -> Membership:
         """Create an ephemeral member node ``name``, recreated in each later session; ``members`` returns its fields.
@@ -202,10 +204,10 @@ class Coordination:
 
     def members(self, kind: MemberKind) -> tuple[Member, ...]:
         """The live members of a kind, by name."""
-        get = self._tree.get if kind is MemberKind.WRITERS else self._known.get  # role changes wait for writers
+        nodes = self._tree if kind is MemberKind.WRITERS else self._known  # role changes wait for writers
         found = []
-        for name in self._tree.children(self.paths.members(kind)):
-            node = get(self.paths.member(kind, name))
+        for name in nodes.children(self.paths.members(kind)):
+            node = nodes.get(self.paths.member(kind, name))
             if node is not None:
                 found.append(Member(name, decode_fields(node.content), node.owner))
         return tuple(found)
@@ -217,7 +219,7 @@ class Coordination:
 
     def campaign(self, name: str, election: Election = Election.MASTERS) -> Candidacy:
         """Become a candidate of an election; ``Candidacy.leads()`` says whether it leads."""
-        return Candidacy(self._keeper, self.paths.candidates(election), name)
+        return Candidacy(self._keeper, self._known, self.paths.candidates(election), name)
 
     def candidates(self, election: Election = Election.MASTERS) -> tuple[str, ...]:
         """The names of an election's candidates, the leader first; for display."""
@@ -237,7 +239,7 @@ class Coordination:
     def assignments(self) -> dict[str, AssignmentRead]:
         """Every assignment, by slot."""
         nodes = {
-            slot: self._known.get(self.paths.assignment(slot)) for slot in self._tree.children(self.paths.assignments)
+            slot: self._known.get(self.paths.assignment(slot)) for slot in self._known.children(self.paths.assignments)
         }
         return {slot: AssignmentRead(node.content, node.version) for slot, node in nodes.items() if node is not None}
 
@@ -273,6 +275,13 @@ class Coordination:
         if count is None:
             raise self._no_cluster()
         return count
+
+    def call_when_changed(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called, from any thread, when hosts, members, candidates or assignments may have changed.
+
+        It must not block. Only what was read in this session is noticed.
+        """
+        self._known.call_when_changed(call)
 
     def watch_announcements(self, deliver: Callable[[int], None]) -> Subscription[int]:
         """Deliver the count now and after changes; quick successive changes may be delivered as one."""
@@ -314,25 +323,26 @@ class _Root:
         self,
         establish: Callable[..., None],
         put_host: Callable[[HostRecord], None],
-        tree: Tree,
+        keeper: Keeper,
         paths: Paths,
         role: RoleState | None,
     ) -> None:
         self._establish = establish
         self._put_host = put_host
-        self._tree = tree
+        self._keeper = keeper
         self._paths = paths
         self._role = role
         self.host: HostRecord | None = None
 
     def refresh(self) -> None:
         """Recreate missing nodes, and replace a role of a lower epoch that another process has restored."""
-        node = self._tree.get(self._paths.role)
+        tree, wake = self._keeper.tree, self._keeper.wake
+        node = tree.get(self._paths.role, wake)
         stored = None if node is None else RoleState.decode(node.content)
         if stored is not None and (self._role is None or stored.epoch >= self._role.epoch):
             self._role = stored
         else:
             self._establish(role=self._role)
         host = self.host  # each process recreates its own host's record
-        if host is not None and self._tree.get(self._paths.host(host.slot)) is None:
+        if host is not None and tree.get(self._paths.host(host.slot), wake) is None:
             self._put_host(host)

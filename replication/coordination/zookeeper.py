@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -29,7 +30,7 @@ from kazoo.security import Permissions
 
 from replication.coordination.access import FILE_NAME, ZookeeperAccess
 from replication.coordination.base import Node, Public, Woken
-from replication.coordination.keeper import LOST_DATA_S
+from replication.coordination.keeper import LOST_DATA_S, REREAD_S
 from replication.coordination.paths import Paths, Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
@@ -100,7 +101,7 @@ class ZookeeperTree:
 
     def get(self, path: str, watch: Woken | None = None) -> Node | None:
         """Read a node and watch it, or its creation."""
-        notice = None if watch is None else (lambda _event: watch())
+        notice = None if watch is None else _Notice(watch)
         while True:
             with self._named(f"reading {path}"):
                 try:
@@ -110,11 +111,12 @@ class ZookeeperTree:
                     if notice is None or self._wait(self._client.exists_async(path, watch=notice)) is None:
                         return None
 
-    def children(self, path: str) -> tuple[str, ...]:
+    def children(self, path: str, watch: Woken | None = None) -> tuple[str, ...]:
         """Names of the children."""
+        notice = None if watch is None else _Notice(watch)
         with self._named(f"listing {path}"):
             try:
-                return tuple(sorted(self._wait(self._client.get_children_async(path))))
+                return tuple(sorted(self._wait(self._client.get_children_async(path, watch=notice))))
             except NoNodeError:
                 return ()
 
@@ -204,6 +206,16 @@ class ZookeeperTree:
             raise CoordinationError(what, _LOST) from None
 
 
+@dataclass(frozen=True, slots=True)
+class _Notice:
+    """A watch as kazoo calls it. kazoo keeps a set of them for each node: equal ones are called once, and kept once."""
+
+    watch: Woken
+
+    def __call__(self, _event: object) -> None:
+        self.watch()
+
+
 class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's handler with this TLS context; kazoo's own context also trusts every system root."""
 
@@ -229,7 +241,7 @@ def connect(
     session_timeout_s: float = 10.0,
     call_timeout_s: float = 5.0,
     connect_timeout_s: float = 15.0,
-    reread_s: float = 5.0,
+    reread_s: float = REREAD_S,
     lost_data_s: float = LOST_DATA_S,
     access: ZookeeperAccess | None = None,
 ) -> Coordination:

@@ -1,8 +1,9 @@
 """Notifications between the processes of a host, so that they can poll less often.
 
-The worker is notified of bytes that were written or landed, and replay of frames that were registered. Who waits for
-what they do next subscribes, and they notify it in turn. Each notification is a datagram on a socket in Linux's
-abstract namespace, which needs no file and no set-up. One may get lost: then the receiver notices at its next poll.
+The worker is notified of bytes that were written or landed, and replay of frames that were registered. The master is
+notified when rows come, or a peer fails. Who waits for what worker and replay do next subscribes, and they notify it in
+turn. Each notification is a datagram on a socket in Linux's abstract namespace, which needs no file and no set-up. One
+may get lost: then the receiver notices at its next poll.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _READ_MAX = 64
 _CLOSED_TIME = b"c"
 _SUBSCRIBED_S = 0.25
 _SUBSCRIBERS_MAX = 256
+_SELDOM_S = 5.0
 _POLL_FIRST_S, _POLL_MAX_S = 0.005, 0.1
 
 
@@ -29,6 +31,11 @@ class Listening(StrEnum):
 
     WORKER = "worker"
     REPLAY = "replay"
+    MASTER = "master"
+
+
+#: Those that are told of rows, and that tell subscribers of what they did.
+OF_ROWS = (Listening.WORKER, Listening.REPLAY)
 
 
 def _address(directory: str, process: Listening) -> bytes:
@@ -50,10 +57,18 @@ class Notifier:
     def __init__(self, directory: str, process: Listening = Listening.WORKER) -> None:
         self._address = _address(directory, process)
         self._socket = _open()
+        self._seldom_s = 0.0
 
     def notify(self) -> None:
         """Wake the listener. No effect when there is none, or when its queue is full."""
         self._send(b"")
+
+    def notify_seldom(self) -> None:
+        """As ``notify``, but every five seconds at most."""
+        now_s = time.monotonic()
+        if now_s >= self._seldom_s:
+            self._seldom_s = now_s + _SELDOM_S
+            self.notify()
 
     def ask_closed_time(self) -> None:
         """Have the worker raise closed time within a second, also while nobody writes. No effect as ``notify``."""

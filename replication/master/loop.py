@@ -1,6 +1,8 @@
 """The master of a cluster: a candidate that, while elected, observes, plans and acts about once a second.
 
-Once there is nothing to decide it looks every few seconds, or when a change of rules or peers is announced.
+Once there is nothing to decide it looks every few seconds, and seldom while nothing happens at all. It is woken when a
+change of rules or peers is announced, when hosts or members come or go, when a peer's receivers have moved, and by the
+worker: of rows, and of peers that it cannot ship to.
 
 Election proves nothing (rule 6). A new master first raises the term in the ledger, and decides only while the ledger's
 term is its own. Assignments are written only over the version they were planned from. The ledger refuses decisions of
@@ -11,7 +13,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -27,6 +30,7 @@ from replication.core.shipping.planner import Assign, Limits, Plan, Retire, Retr
 from replication.errors import CoordinationError, ReplicationError, StaleTermError
 from replication.files.base import Files
 from replication.files.local import LocalFiles
+from replication.files.notifier import Listening, NotificationListener, Notifier
 from replication.ledger.base import Ledger
 from replication.master.budget import Budgets
 from replication.master.observe import Observed, Observer
@@ -37,14 +41,17 @@ from replication.master.retire import retire
 from replication.retries import exponential
 
 _QUIET_INTERVALS = 3
+_BUSY_S = 30.0  # so long after rows came or a peer failed it looks every few seconds
+_LISTEN_S = 60.0  # whoever ends this notifies, too
 _log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class MasterTimes:
-    """Intervals and ages, in seconds."""
+    """Intervals and ages, in seconds. ``idle_s`` is the pause while nothing happens, if a worker wakes this master."""
 
     interval_s: float = 1.0
+    idle_s: float = 15.0
     retire_interval_s: float = 5.0
     orphan_interval_s: float = 30.0
     orphan_age_s: float = 60.0
@@ -74,6 +81,9 @@ class Master:
         times: intervals and ages.
         peer_bytes_max: the disk budget per peer; past it files are kept until finished at the peer, not applied.
         budgets: enforces the disk budgets; None to skip that.
+
+    Attributes:
+        is_told: whether ``notice`` is called when rows come or a peer fails, so that it may look seldom.
     """
 
     def __init__(
@@ -97,6 +107,7 @@ class Master:
             read_public,
             exponential(times.retry_min_s, times.retry_max_s),
             poll_s=times.poll_s,
+            changed=self.wake,
         )
         self._observer = Observer(ledger, coordination, self._reader, peer_bytes_max, limits)
         self._orphans = OrphanRemover(ledger, disk.files, disk.host, disk.directories, age_s=times.orphan_age_s)
@@ -106,19 +117,36 @@ class Master:
         self._report = RoundReport(ledger, disk.host)
         self._is_quiet = False
         self._woken = threading.Event()
+        self.is_told = False
+        self._may_idle = self._is_idling = False
+        self._busy_until_s = 0.0
+        coordination.call_when_changed(self.wake)
 
     @property
     def term(self) -> int:
         """The term under which this master leads; 0 while it does not."""
         return self._term
 
+    def wake(self) -> None:
+        """Begin the next round an interval after the last one, also when there was nothing to decide."""
+        self._woken.set()
+
+    def notice(self) -> None:
+        """Look every few seconds for a while: rows came, or a peer failed. Wakes it only if it looks seldom."""
+        self._busy_until_s = time.monotonic() + _BUSY_S
+        if self._is_idling:
+            self.wake()
+
     def run(self, stop: threading.Event) -> None:
-        """Do rounds until ``stop`` is set. A failed round is logged, and the next one reads the state again."""
-        announcements = self._coordination.watch_announcements(lambda count: self._woken.set())
+        """Do rounds until ``stop`` is set. A failed round is logged, and the next one reads the state again.
+
+        Who sets ``stop`` also calls ``wake``.
+        """
+        announcements = self._coordination.watch_announcements(lambda count: self.wake())
         try:
             while not stop.is_set():
                 self._woken.clear()
-                self._is_quiet = False
+                self._is_quiet = self._may_idle = False
                 try:
                     self.round()
                     self._report.succeeded()
@@ -129,9 +157,12 @@ class Master:
             announcements.close()
 
     def _pause(self, stop: threading.Event) -> None:
-        for _ in range(_QUIET_INTERVALS):
-            if stop.wait(self._times.interval_s) or not self._is_quiet or self._woken.is_set():
-                return
+        if stop.wait(self._times.interval_s) or not self._is_quiet:
+            return
+        self._is_idling = self._may_idle  # before the look at the time: ``notice`` does both the other way round
+        self._is_idling = is_idle = self._may_idle and time.monotonic() >= self._busy_until_s
+        self._woken.wait(self._times.idle_s if is_idle else (_QUIET_INTERVALS - 1) * self._times.interval_s)
+        self._is_idling = False
 
     def close(self) -> None:
         """Withdraw from the election and join the threads that read from peers. Idempotent."""
@@ -163,6 +194,7 @@ class Master:
             planned = plan(observed.snapshot, self._limits)
             self._act(planned, observed)
             self._is_quiet = not (planned.fence or planned.assignments or planned.decisions) and observed.is_complete
+            self._may_idle = self._is_quiet and self.is_told and not self._ledger.files.failing()
         elif self._term:
             _log.warning("master_stepped_down", host=self._disk.host, term=self._term)
             self._term = 0
@@ -232,9 +264,40 @@ def run_master(config: Config, ledger: Ledger, coordination: Coordination, stop:
         ),
     )
     try:
-        master.run(stop)
+        with woken(master, stop, str(config.wal_dir), is_alone=not config.shares_ledger):
+            master.run(stop)
     finally:
         master.close()
+
+
+@contextmanager
+def woken(master: Master, stop: threading.Event, wal_dir: str, *, is_alone: bool) -> Iterator[None]:
+    """Wake a master to stop, and when this host's worker notifies it. Workers of other hosts cannot."""
+
+    def to_stop() -> None:
+        stop.wait()
+        master.wake()
+        with closing(Notifier(wal_dir, Listening.MASTER)) as notifier:
+            notifier.notify()
+
+    def when_notified() -> None:
+        while not stop.is_set():
+            if listener.wait(_LISTEN_S):
+                master.notice()
+
+    with closing(NotificationListener(wal_dir, Listening.MASTER)) as listener:
+        threads = [threading.Thread(target=to_stop, name="stop", daemon=True)]
+        if listener.is_listening:
+            master.is_told = is_alone
+            threads.append(threading.Thread(target=when_notified, name="notifier", daemon=True))
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
 
 
 def read_public(zookeepers: str, tls: ZookeeperTls | None = None) -> Public:

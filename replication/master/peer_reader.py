@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from replication import log
 from replication.coordination.base import Public
@@ -38,12 +39,16 @@ class PeerReader:
         read_public: reads a public part from ``host:port[,…]/root`` with a short timeout; raises ReplicationError.
         wait: seconds to wait after the n-th failure in a row.
         poll_s: the age at which a public part is read again.
+        changed: called from any thread when a reading tells something new, or failed.
     """
 
-    def __init__(self, read_public: ReadPublic, wait: Wait, *, poll_s: float = 5.0) -> None:
+    def __init__(
+        self, read_public: ReadPublic, wait: Wait, *, poll_s: float = 5.0, changed: Callable[[], None] = lambda: None
+    ) -> None:
         self._read_public = read_public
         self._wait = wait
         self._poll_s = poll_s
+        self._changed = changed
         self._known: dict[str, PeerReading] = {}
         self._under_way: dict[tuple[str, str], Future[Public]] = {}  # by name and address
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="peer-reader")
@@ -72,6 +77,7 @@ class PeerReader:
             if (peer.name, peer.zookeepers) not in self._under_way and now_s >= due_s:
                 reading = self._threads.submit(self._read_public, peer.zookeepers)
                 self._under_way[peer.name, peer.zookeepers] = reading
+                reading.add_done_callback(partial(self._tell, known.public))
         wanted = {(peer.name, peer.zookeepers) for peer in peers}
         self._under_way = {key: each for key, each in self._under_way.items() if key in wanted or not each.done()}
         return dict(self._known)
@@ -91,6 +97,10 @@ class PeerReader:
             if known.backoff.failures == 0:
                 _log.warning("peer_unreadable", peer=peer.name, error=str(error))
             return replace(known, public=None, read_s=now_s, backoff=known.backoff.failed(now_s, self._wait))
+
+    def _tell(self, before: Public | None, reading: Future[Public]) -> None:
+        if not reading.cancelled() and (reading.exception() is not None or reading.result() != before):
+            self._changed()
 
     def _due(self, known: PeerReading, now_s: float) -> PeerReading:
         """Let the peer be tried during one ``poll``; on the next one count a failure and wait longer."""

@@ -35,6 +35,9 @@ class HostWork:
     Args:
         attempts: records failures of the store.
         role_epoch: returns this cluster's current role epoch.
+
+    Attributes:
+        has_new_rows: whether the last ``register`` found rows.
     """
 
     def __init__(self, config: Config, ledger: Ledger, attempts: AttemptLog, role_epoch: Callable[[], int]) -> None:
@@ -56,6 +59,7 @@ class HostWork:
         # Writers of other hosts wait for this host's part of closed time, so it is raised as often as theirs.
         self._closing = PeriodicTimer(closed_s, closed_s if config.shares_ledger else max(closed_s, _QUIET_S))
         self._registered = self._registered_rows = 0
+        self.has_new_rows = False
         self._spill_failures = 0
 
     def recover(self) -> None:
@@ -83,7 +87,8 @@ class HostWork:
         self.registrar.run_once()
         before = self._registered, self._registered_rows
         self._registered, self._registered_rows = self.registrar.registered, self.registrar.registered_rows
-        if self._registered_rows != before[1]:
+        self.has_new_rows = self._registered_rows != before[1]
+        if self.has_new_rows:
             self.ask_closed_time()
         return self._registered != before[0]
 

@@ -68,6 +68,7 @@ class Worker:
         self._listener = NotificationListener(str(config.wal_dir))
         self._notified = threading.Event()
         self._replay = Notifier(str(config.wal_dir), Listening.REPLAY)
+        self._master = Notifier(str(config.wal_dir), Listening.MASTER)
         idle_s = _IDLE_S if self._listener.is_listening else section.register_interval_s
         self._registering = PeriodicTimer(section.register_interval_s, idle_s)
         self.peers = Peers(self._shared(ledger))
@@ -178,11 +179,14 @@ class Worker:
             self._replay.notify()
             self._listener.publish()
             self.peers.wake()  # tails see what landed since the last pass
+        if self._host.has_new_rows:
+            self._master.notify_seldom()
 
     def _report(self) -> None:
         has_reports = self._progress.has_reports
         self._progress.flush()
-        self._attempts.flush()
+        if self._attempts.flush():
+            self._master.notify()
         if has_reports:
             self.peers.progressed()
 
@@ -197,6 +201,7 @@ class Worker:
         self._host.files.close()
         self._listener.close()
         self._replay.close()
+        self._master.close()
 
     def _connect(self, address: str, peer: str) -> PeerLink:
         return connect(

@@ -22,7 +22,7 @@ from replication.coordination.base import HostRecord, Public
 from replication.coordination.embedded import EmbeddedZookeeper, four_letter_word
 from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.tls import ZookeeperTls
-from replication.coordination.zookeeper import connect, connect_public
+from replication.coordination.zookeeper import ZookeeperTree, connect, connect_public
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.errors import ConfigError, CoordinationError
@@ -278,3 +278,20 @@ def test_the_credential_is_drawn_once_and_is_its_owners_alone(tmp_path: Path) ->
     file.chmod(0o644)
     with pytest.raises(ConfigError, match="can be read"):
         read_access(tmp_path, "/e")
+
+
+def test_a_watch_that_is_set_again_and_again_is_kept_and_called_once(server: EmbeddedZookeeper) -> None:
+    with connect(Quorum(server.servers, "/walship/east")) as here:
+        here.establish(EAST, "0.1.0")
+        tree, called = here._tree, list[None]()
+        assert isinstance(tree, ZookeeperTree)
+
+        def watch() -> None:
+            called.append(None)
+
+        for _ in range(10):
+            tree.get(here.paths.assignment("h0"), watch)
+            tree.children(here.paths.assignments, watch)
+        assert sum(map(len, (*tree._client._data_watchers.values(), *tree._client._child_watchers.values()))) < 10
+        here.set_assignment("h0", b"one", -1)
+        wait_until(lambda: len(called) == 2)

@@ -82,12 +82,13 @@ class AttemptLog:
                 self._held_changed.add(peer)
         self._ask()
 
-    def flush(self) -> None:
-        """Write the changes to the ledger. When that fails, a warning is logged and the next call retries."""
+    def flush(self) -> bool:
+        """Write the changes to the ledger; return whether there were any. Those that cannot be written are kept."""
         with self._lock:
             batch, self._waiting = self._waiting, {}
             changed, self._held_changed = self._held_changed, set()
             held = {peer: self._held[peer] for peer in changed}
+            has_changes = bool(batch or held)
         try:
             for (peer, work), attempt in list(batch.items()):
                 self._ledger.sending.attempted(
@@ -102,3 +103,5 @@ class AttemptLog:
             with self._lock:
                 self._waiting = {**batch, **self._waiting}
                 self._held_changed |= changed
+            return False
+        return has_changes

@@ -1,4 +1,4 @@
-"""Nodes that rarely change are read again when a watch fires, and not before."""
+"""Nodes that rarely change, and which there are, are read again when a watch fires, and not before."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from replication.coordination.base import Public
+from replication.coordination.known_nodes import KnownNodes
 from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
@@ -24,12 +25,14 @@ def ensemble() -> MemoryEnsemble:
 
 @pytest.fixture
 def reads(ensemble: MemoryEnsemble) -> list[str]:
-    """The nodes of workers, receivers and writers that were read."""
+    """The members that were read, and the kinds that were listed."""
     found: list[str] = []
 
     def fault(call: str, path: str) -> None:
         if call == "get" and "/h0" in path:
             found.append(path.rsplit("/", 2)[1])
+        if call == "children":
+            found.append(path.rsplit("/", 1)[1])
 
     ensemble.fault = fault
     return found
@@ -51,7 +54,7 @@ def test_a_member_is_read_again_only_after_it_changed_or_came_back(ensemble: Mem
         member.update({"announcement": 2})
         assert here.members(MemberKind.WORKERS)[0].fields["announcement"] == 2
         member.leave()
-        assert not here.members(MemberKind.WORKERS), "which members there are is always read"
+        assert not here.members(MemberKind.WORKERS)
         other.enrol(MemberKind.WORKERS, "h0", {"announcement": 3})
         wait_until(lambda: [each.fields["announcement"] for each in here.members(MemberKind.WORKERS)] == [3])
 
@@ -63,7 +66,7 @@ def test_writers_are_always_read_since_role_changes_wait_for_them(ensemble: Memo
         reads.clear()
         for _ in range(3):
             here.members(MemberKind.WRITERS)
-        assert len(reads) == 3
+        assert len(reads) == 6
 
 
 def test_what_is_known_does_not_outlive_the_connection_or_the_session(ensemble: MemoryEnsemble) -> None:
@@ -93,3 +96,34 @@ def test_what_this_process_wrote_is_read_at_once_however_late_the_watch(
             assert here.public().receivers == (address,)
             version = here.set_assignment("h0", address.encode(), version)
             assert here.assignments()["h0"].content == address.encode()
+
+
+def test_who_leads_is_read_again_once_the_leader_is_gone(ensemble: MemoryEnsemble, reads: list[str]) -> None:
+    with connected(ensemble) as here, connected(ensemble) as other:
+        changes: list[None] = []
+        here.call_when_changed(lambda: changes.append(None))
+        first, second = other.campaign("h1"), here.campaign("h0")
+        assert first.leads() and not second.leads()
+        second.leads()
+        reads.clear()
+        changes.clear()
+        assert [second.leads() for _ in range(3)] == [False] * 3
+        assert not reads and not changes
+        ensemble.expire(other._keeper.session())
+        assert changes
+        assert second.leads()
+
+
+def test_a_lost_watch_delays_what_it_tells_of_for_half_a_minute_at_most(ensemble: MemoryEnsemble) -> None:
+    now = [0.0]
+    with connected(ensemble) as here, connected(ensemble) as other:
+        known = KnownNodes(here._tree, lambda: now[0])
+        workers = here.paths.members(MemberKind.WORKERS)
+        other.enrol(MemberKind.WORKERS, "h0", {})
+        assert known.children(workers) == ("h0",)
+        ensemble.delay_watches()
+        other.enrol(MemberKind.WORKERS, "h1", {})
+        assert known.children(workers) == ("h0",)
+        now[0] = 30.0
+        assert known.children(workers) == ("h0", "h1")
+        ensemble.release_watches()

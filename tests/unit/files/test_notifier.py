@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from replication.files import notifier as notifications
-from replication.files.notifier import Listening, NotificationListener, Notifier, Subscriber
+from replication.files.notifier import OF_ROWS, Listening, NotificationListener, Notifier, Subscriber
 from replication.writer.wal.durable_length import DurableLength
 
 pytestmark = [
@@ -106,7 +106,7 @@ def test_a_subscriber_looks_again_when_something_is_published(tmp_path: Path, mo
 def test_a_subscriber_polls_where_nobody_publishes(tmp_path: Path) -> None:
     for directory in (str(tmp_path), ""):
         looks: list[int] = []
-        with Subscriber(directory, *Listening) as subscriber:
+        with Subscriber(directory, *OF_ROWS) as subscriber:
             assert subscriber.wait_for(lambda: looks.append(1) or len(looks) == 3, time.monotonic() + 50)  # noqa: B023
             assert not subscriber.wait_for(lambda: False, 0.0), "looked once"
 

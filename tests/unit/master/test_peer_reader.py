@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import cast
 from uuid import uuid4
 
@@ -148,3 +149,15 @@ def test_what_a_peers_old_address_answers_late_is_not_what_the_new_one_says(
     known = poll_until(lambda: reader.poll([moved], NOBODY, 0.3), lambda known: known["west"].public is not None)
     assert known["west"].public == elsewhere.answers[moved.zookeepers]
     assert list(reader._under_way) == []
+
+
+def test_a_reading_that_tells_something_new_is_told_of_and_one_that_does_not_is_not(elsewhere: Elsewhere) -> None:
+    west, told = peer(WEST), list[None]()
+    with closing(PeerReader(elsewhere.read, lambda failures: 1.0, changed=lambda: told.append(None))) as reader:
+        now_s = 0.0
+        for public, count in ((Public(WEST, "1"), 1), (Public(WEST, "1"), 1), (Public(WEST, "1", ("w:2",)), 2)):
+            elsewhere.answers[west.zookeepers] = public
+            now_s += 10.0
+            reader.poll([west], NOBODY, now_s)
+            wait_until(lambda now_s=now_s: reader.poll([west], NOBODY, now_s)["west"].read_s == now_s)
+            assert len(told) == count
