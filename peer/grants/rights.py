@@ -57,6 +57,11 @@ class CallerRights:
         self._denied = denied
         self._administrators = administrators
 
+    @property
+    def may_revoke(self) -> bool:
+        """Whether rights may also end without a decision in the ledger: certificates can be revoked."""
+        return bool(self._denied)
+
     def admit(self, call: str, caller: Caller) -> None:
         """Raise PeerRefusedError unless ``caller`` may make a call of that name at all."""
         if (revoked := self._revoked(caller)) is not None:

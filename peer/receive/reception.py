@@ -30,8 +30,9 @@ from replication.core.roles import RoleState
 from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
 from replication.core.succession import Succession, check_epoch
-from replication.errors import PeerRefusedError, UnknownTableError
+from replication.errors import CoordinationError, PeerRefusedError, UnknownTableError
 from replication.ledger.base import Ledger
+from replication.ledger.changes import LedgerChanges
 from replication.link.base import (
     PROTOCOL,
     AskedLease,
@@ -96,6 +97,7 @@ class Reception:
         self._rights = rights or CallerRights(ledger)
         self._successions = SuccessionRequests(ledger, self._rights, takeover)
         self.answers = ReachedAnswers(ledger, wal_directory)
+        self._changes = LedgerChanges(ledger)
         self._lock = threading.Lock()
         self._streams: WeakSet[InboundStream] = WeakSet()
         self._definitions = Definitions(ledger)
@@ -104,13 +106,29 @@ class Reception:
         self._scopes: WeakSet[StreamScope] = WeakSet()
 
     def refresh(self) -> None:
-        """Read the live tables, the grants of open streams and ended epochs again; called every few seconds."""
-        self._definitions.refresh()
-        self.answers.refresh()
+        """Read the live tables, the grants of open streams and ended epochs again, if any may have changed.
+
+        Called every few seconds.
+        """
+        has_changed = self._changes.any()
+        try:
+            if has_changed:
+                self._definitions.refresh()
+                self.answers.refresh()
+                self._end_older_streams()
+            if has_changed or self._rights.may_revoke:
+                self._refresh_scopes()
+        except CoordinationError:
+            self._changes.forget()
+            raise
+
+    def _refresh_scopes(self) -> None:
         with self._lock:
             scopes = list(self._scopes)
         for scope in scopes:
             scope.refresh(self._rights.find(scope.caller))
+
+    def _end_older_streams(self) -> None:
         if self._streams and (ended := self._ledger.successions.known()).all:
             for stream in list(self._streams):
                 stream.end_if_older(ended)
@@ -223,6 +241,7 @@ class Reception:
             self._scopes.add(scope)
         inbound = InboundStream(self._admission, self._landing, reply, scope, hello.role_epoch, generation)
         self._streams.add(inbound)
+        self._changes.forget()  # what was checked above may have changed since
         term_history, newest = self._ledger.terms.term_history(), self._ledger.landing.newest(hello.source)
         return OpenReply(self._ledger.cluster, __version__, files, refused, lost, term_history, newest), inbound
 

@@ -164,8 +164,12 @@ class Ledger(Protocol):
     def sending(self) -> Sending:
         """Reports of send attempts, held tables, and samples."""
 
-    def written(self) -> object | None:
-        """Equal to what an earlier call returned only if nothing was committed in between; None where none can tell."""
+    def decided(self) -> object | None:
+        """Equal to what an earlier call returned unless something was decided in between; None where none can tell.
+
+        Facts (bytes, progress, claims, times, reports) are no decisions. A process that is killed right after a commit
+        may leave a decision untold.
+        """
 
     def close(self) -> None:
         """Close its connections."""

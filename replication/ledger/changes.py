@@ -1,4 +1,4 @@
-"""Whether a ledger has to be read again: loops that poll every second read nothing while nobody commits."""
+"""Whether a ledger has to be read again: loops that poll every second read nothing while nobody decides anything."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from replication.ledger.base import Ledger
 
-_LONGEST_S = 10.0
+_LONGEST_S = 30.0  # a decision may be untold
 
 
 class LedgerChanges:
-    """Whether anything may have been committed since the last call. For one thread.
+    """Whether anything may have been decided since the last call. For one thread.
 
     Args:
         ledger: the cluster's.
@@ -25,8 +25,8 @@ class LedgerChanges:
         self._until_s = 0.0
 
     def any(self) -> bool:
-        """Call it before reading. True also when nobody can tell, and every 10 s, whatever a file system tells."""
-        found, now_s = self._ledger.written(), self._monotonic()
+        """Call it before reading. True also when nobody can tell, and every 30 s in any case."""
+        found, now_s = self._ledger.decided(), self._monotonic()
         if found is not None and found == self._seen and now_s < self._until_s:
             return False
         self._seen, self._until_s = found, now_s + _LONGEST_S

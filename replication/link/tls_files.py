@@ -38,6 +38,11 @@ class _Reread(Generic[_Value]):
         self._polled_s = time.monotonic()
         self._value = read()
 
+    @property
+    def has_files(self) -> bool:
+        """Whether there are files to look at."""
+        return bool(self._files)
+
     def get(self) -> _Value:
         """The value; the files are looked at once a second at most."""
         with self._lock:
@@ -88,6 +93,10 @@ class DeniedCertificates:
 
     def __init__(self, file: Path | None) -> None:
         self._files = _Reread([] if file is None else [file], lambda: _fingerprints(file))
+
+    def __bool__(self) -> bool:
+        """Whether there is a file that may revoke any."""
+        return self._files.has_files
 
     def __contains__(self, fingerprint: object) -> bool:
         """Whether the certificate of that fingerprint is revoked."""

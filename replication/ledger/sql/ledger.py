@@ -198,9 +198,9 @@ class SqlLedger:
 
         return SqlSending(self._store)
 
-    def written(self) -> object | None:
+    def decided(self) -> object | None:
         """See ``Ledger``."""
-        return self._store.written()
+        return self._store.decided()
 
     def close(self) -> None:
         """Close the connections."""

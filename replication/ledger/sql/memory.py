@@ -143,9 +143,9 @@ class MemoryLedger:
         """See ``Ledger``."""
         return cast(Sending, _Part(self, "sending", self._real.sending))
 
-    def written(self) -> object | None:
+    def decided(self) -> object | None:
         """See ``Ledger``."""
-        return self._real.written()
+        return self._real.decided()
 
     def close(self) -> None:
         """Close the store and lose everything."""

@@ -20,6 +20,7 @@ from replication.errors import CorruptFrameError, LockedFileError, MissingFileEr
 from replication.files.base import AppendFile, Files, append
 from replication.files.frames import frames
 from replication.ledger.base import FileRow, Ledger, WriterRow
+from replication.ledger.changes import LedgerChanges
 from replication.retries import next_ask_s
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.registration import lock_path
@@ -61,14 +62,26 @@ class Recovery:
         self._host = host
         self._boot = boot
         self._again_s: dict[str, float] = {}
+        self._changes = LedgerChanges(ledger, monotonic)
+        self._writers: list[WriterRow] = []
 
     def run_once(self) -> list[Recovered]:
         """As ``recover_writers``, but skip writers whose retry is not due."""
         recovered: list[Recovered] = []
-        for writer in self._ledger.time.writers():
+        for writer in self._registered():
             if writer.host == self._host and self._monotonic() >= self._again_s.get(writer.writer, 0.0):
                 recovered += self._recover(writer)
         return recovered
+
+    def _registered(self) -> list[WriterRow]:
+        """The writers, read again when one has come."""
+        if self._changes.any():
+            try:
+                self._writers = self._ledger.time.writers()
+            except ReplicationError:
+                self._changes.forget()
+                raise
+        return self._writers
 
     def _recover(self, writer: WriterRow) -> list[Recovered]:
         begun_s = self._monotonic()
@@ -87,6 +100,7 @@ class Recovery:
                 if row.writer == writer.writer:
                     recovered.append(recover_file(self._ledger, self._files, row, self._boot))
             self._ledger.time.remove_writer(writer.writer)
+            self._changes.forget()
             self._files.remove(path)
             self._again_s.pop(writer.writer, None)
             _log.info("writer_recovered", writer=writer.writer, files=len(recovered))

@@ -13,7 +13,6 @@ from replication.errors import CoordinationError
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.worker.rules import RulesCache
 from tests.contract.ledger_stores import WEST, peer, table
-from tests.unit.ledger.test_changes import aged
 
 
 def test_rules_are_read_once_until_the_ledger_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,21 +28,18 @@ def test_rules_are_read_once_until_the_ledger_changes(tmp_path: Path, monkeypatc
     try:
         other.tables.create(table("ops.one", 1))
         rules = RulesCache(ledger, coordination, lambda: clock[0])
-        aged(tmp_path)
         assert [rules.refresh() for _ in range(4)] == [False] * 4 and len(reads) == 1
         other.rules.define(peer(), 0)
         other.rules.enable(peer().name, table("ops.one", 1).uuid, ["default"], "ops.one", 0)
-        aged(tmp_path)
         assert rules.refresh() and rules.refresh() is False and len(reads) == 2
 
-        monkeypatch.setattr(ledger, "written", lambda: None)
+        monkeypatch.setattr(ledger, "decided", lambda: None)
         monkeypatch.setattr(type(ledger.tables), "revision", _fails)
         assert rules.refresh() is None
         monkeypatch.undo()
         assert rules.refresh() is False and rules.rate(peer().name) == 0.0
 
         other.rules.set_rate(peer().name, 1000, 0)
-        aged(tmp_path)
         rules.refresh()
         workers.append(SimpleNamespace())
         rules.refresh()

@@ -22,6 +22,12 @@ from sqlalchemy import (
 
 from replication.ledger.sql.schema.metadata import KEY, id_column, metadata, partial_index
 
+#: Tables of facts: what was written, sent, landed and applied. Every other write is a decision (``Ledger.decided``).
+FACTS = frozenset(
+    ("batches", "checkpoints", "claims", "clocks", "counters", "duplicates", "files", "folds", "last_seen", "meta")
+    + ("notices", "positions", "progress", "received", "samples", "slots", "sources", "streams", "touched", "writers")
+)
+
 meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
 
 # Values that only grow. Global: term, closed, generation, replay_epoch, seen, retired_bytes, definitions, rules.

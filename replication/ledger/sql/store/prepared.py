@@ -1,7 +1,8 @@
 """Statements of the latency path: compiled once and, on SQLite, executed by its driver directly.
 
 Registrations run with pauses in between, so CPU caches are cold. SQLAlchemy's overhead for the four statements of a
-registration then takes as long as the statements and their fsync.
+registration then takes as long as the statements and their fsync. They decide nothing: ``Ledger.decided`` does not see
+them.
 """
 
 from __future__ import annotations

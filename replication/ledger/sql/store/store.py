@@ -8,11 +8,12 @@ then the server ends its session and the transaction.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,8 +37,8 @@ _CONNECT_S = 10
 _SILENT_S = 15  # both sides close a connection whose other end is silent for longer
 _READ_ONLY = "25006"  # PostgreSQL's read_only_sql_transaction
 _MEMORY = (":memory:", "", None)
-_CLOCK_TICK_NS = 100_000_000  # files that are written to twice within a kernel's tick tell of one time
 _COUNTER = Prepared(sa.select(schema.counters.c.value).where(schema.counters.c.name == sa.bindparam("name")))
+_DECIDED = "decided"
 
 
 class SqlStore:
@@ -65,6 +66,7 @@ class SqlStore:
         self.path = Path(self.url.database or "") if self.is_sqlite and not self._in_memory else None
         if self.path is not None:
             refuse_exposed(self.path)
+        self._decided = None if self.path is None else self.path.with_name(f"{self.path.name}-decided")
         if self.is_sqlite:
             self._writer, self._reader = self._sqlite_engines()
         else:
@@ -84,6 +86,7 @@ class SqlStore:
         sa.event.listen(writer, "connect", _durable)
         sa.event.listen(writer, "connect", _foreign_keys)
         sa.event.listen(writer, "begin", self._begin_immediate)
+        sa.event.listen(writer, "after_execute", _note_decision)
         sa.event.listen(reader, "connect", _query_only)
         sa.event.listen(reader, "begin", _begin)
         return writer, reader
@@ -140,8 +143,11 @@ class SqlStore:
             with self._translated():
                 if self._writing is None:
                     self._writing = self._writer.connect()
+                self._writing.info.pop(_DECIDED, None)
                 with self._writing.begin():
                     yield self._writing
+                if self._writing.info.pop(_DECIDED, False):
+                    self._tell_decided()
         finally:
             self._lock.release()
 
@@ -177,17 +183,23 @@ class SqlStore:
             self._writer.dispose()
             self._reader.dispose()
 
-    def written(self) -> object | None:
-        """When SQLite's files were last written to; None for another store, or while the clock may not tell it yet."""
-        if self.path is None:
+    def decided(self) -> object | None:
+        """When a process last committed more than facts; None for another store than SQLite's files."""
+        if self._decided is None:
             return None
         try:
-            found = [file.stat() for file in (self.path, self.path.with_name(f"{self.path.name}-wal"))]
-        except OSError:  # no other process has it open
+            return self._decided.stat().st_mtime_ns
+        except FileNotFoundError:  # nothing was ever decided
+            return 0
+        except OSError:
             return None
-        if abs(time.time_ns() - max(file.st_mtime_ns for file in found)) < _CLOCK_TICK_NS:
-            return None
-        return tuple((file.st_mtime_ns, file.st_size) for file in found)
+
+    def _tell_decided(self) -> None:
+        """Give the file that tells of decisions a time of its own: kernels round the time of a write."""
+        if self._decided is not None:
+            with suppress(OSError):
+                create_private(self._decided)
+                os.utime(self._decided, ns=(time.time_ns(),) * 2)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -300,6 +312,12 @@ def _durable(connection: Any, _: object) -> None:
 
 def _foreign_keys(connection: Any, _: object) -> None:
     connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _note_decision(connection: Connection, statement: Any, *_: object) -> None:
+    is_new_writer = statement.is_insert and statement.table is schema.writers  # how far it has come is a fact
+    if is_new_writer or statement.is_dml and statement.table.name not in schema.FACTS:
+        connection.info[_DECIDED] = True
 
 
 def _query_only(connection: Any, _: object) -> None:

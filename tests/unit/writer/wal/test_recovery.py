@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import random
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from replication.core.frame import read_end_record
-from replication.core.ids import FileId
+from replication.core.ids import ClusterId, FileId
 from replication.errors import CoordinationError, CorruptFrameError, LeaseLostError, PoisonedFileError, StorageError
 from replication.files.base import append
+from replication.files.local import LocalFiles
 from replication.files.memory import MemoryFile
+from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.writer.wal import recovery
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.recovery import Recovered, Recovery, recover_file
@@ -284,3 +288,19 @@ def test_recovery_may_be_repeated_after_dying_anywhere(site: Site) -> None:
     site.recover()
     assert site.logged_keys() == list(range(200))
     assert site.ledger.time.writers() == []
+
+
+def test_who_writes_is_read_again_only_when_somebody_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    initialise(url, ClusterId("east", UUID(int=1)))
+    ledger, files, reads = open_ledger(url), LocalFiles(), list[None]()
+    try:
+        real = ledger.time.writers
+        monkeypatch.setattr(ledger.time, "writers", lambda: (reads.append(None), real())[1])
+        recovery_of = Recovery(ledger, files, str(tmp_path), "h0", "boot")
+        assert [recovery_of.run_once() for _ in range(5)] == [[]] * 5 and len(reads) == 1
+        ledger.time.register_writer("w1", "h0", 1, "boot", 1)
+        recovery_of.run_once()
+        assert real() == [], "it holds no lock, so it is dead"
+    finally:
+        ledger.close()
