@@ -14,6 +14,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import grpc
+from grpc import _common
 
 from replication import __version__
 from replication.core.coverage import Span
@@ -51,6 +52,7 @@ _REPLY_BYTES_MAX = 64 << 10  # after the first
 _SEND_QUEUE = 64  # messages; the sender's window bounds their bytes
 
 Metadata = tuple[tuple[str, str], ...]
+_common.MAXIMUM_WAIT_TIMEOUT = 60.0  # else each thread that waits for a reply looks around ten times a second
 
 
 def connect(
