@@ -33,6 +33,11 @@ class DivergedFrames:
         count = self._counts[sender]
         return f"{count} frames of second histories that {sender} sent are quarantined" if count >= _KEPT_MAX else ""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody is refused."""
+        return all(count < _KEPT_MAX for count in self._counts.values())
+
     def recount(self) -> None:
         """Read from the ledger what is still quarantined of those who are refused."""
         full = {name for name, count in self._counts.items() if count >= _KEPT_MAX}

@@ -35,7 +35,7 @@ from replication.ledger.base import Claim, Divergence, Ledger
 from replication.link.base import Reason
 
 Registered = Callable[[Sequence[Claim]], None]
-_SWEEP_S = 1.0
+_SWEEP_S, _SWEEP_IDLE_S = 1.0, 10.0
 _log = log.get(__name__)
 
 
@@ -69,13 +69,14 @@ class Landing:
         self._quarantine_directory = limits.quarantine_directory
         self.received = Received(ledger)
         self.space = LandingSpace(ledger, limits)
-        self.refused = RefusedCounts(ledger, limits.host)
         self.senders = SenderStates(max(2, (os.cpu_count() or 1) // 2), limits.fault_s)
         self._queue = LandingQueue(limits.queue_bytes_max, limits.group_delay_s)
+        self.refused = RefusedCounts(ledger, limits.host, self._queue.wake)
         self._open = OpenFiles(ledger, files, limits, self.received)
         self._diverged = DivergedFrames(ledger)
         self._failure: BaseException | None = None
         self._swept_s = 0.0
+        self._is_sweeping = False  # or the last sweep failed
         self._thread = threading.Thread(target=self._run, name="landing", daemon=True)
 
     def start(self) -> None:
@@ -109,13 +110,20 @@ class Landing:
 
     def _run(self) -> None:
         try:
-            while (group := self._queue.take()) is not None:
+            while (group := self._queue.take(self._idle_s())) is not None:
                 self.run_once(group)
             self._open.close_all()
         except BaseException as error:
             _log.error("landing_broken", error=repr(error), exc_info=True)
             self._failure = error
             self._queue.stop()
+
+    def _idle_s(self) -> float:
+        """How long to wait for messages: not long while the next sweep has something to do."""
+        is_settled = self.refused.is_saved and self.space.is_free and self._diverged.is_open
+        if not is_settled or self._is_sweeping:
+            return _SWEEP_S
+        return max(_SWEEP_S, min(_SWEEP_IDLE_S, self._open.due_s() - time.monotonic()))
 
     def run_once(self, group: Sequence[Item]) -> None:
         """Land one group, which may be empty, and close files that are due. No error of a group ends the thread."""
@@ -317,9 +325,10 @@ class Landing:
         now = time.monotonic()
         if now < self._swept_s + _SWEEP_S:
             return
-        self._swept_s = now
+        self._swept_s, self._is_sweeping = now, True
         self.refused.save()
         self._diverged.recount()
         self.space.shortage(between_groups=True)
         self._open.close_idle()
         self._open.close_abandoned()
+        self._is_sweeping = False

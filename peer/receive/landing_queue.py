@@ -100,7 +100,7 @@ class LandingQueue:
         self._bytes = 0
         self._put = 0  # items since the start
         self._changed = threading.Condition()
-        self._stopping = False
+        self._stopping = self._is_woken = False
         self._under_way: set[int] = set()  # numbers of items that are queued, or in the group that was taken last
         self._group: list[int] = []
 
@@ -126,8 +126,14 @@ class LandingQueue:
             self._bytes += size
             self._changed.notify_all()
 
-    def take(self) -> list[Item] | None:
-        """Return the next group; empty after an idle second, None once stopped and empty.
+    def wake(self) -> None:
+        """Make a waiting ``take`` return an empty group."""
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
+
+    def take(self, idle_s: float = 1.0) -> list[Item] | None:
+        """Return the next group; empty after ``idle_s`` without one or by ``wake``, None once stopped and empty.
 
         A call tells the queue that the group of the call before has landed.
         """
@@ -135,8 +141,9 @@ class LandingQueue:
             self._under_way.difference_update(self._group)
             self._group.clear()
             self._changed.notify_all()
-            if not self._queues and not self._stopping:
-                self._changed.wait(1.0)
+            if not self._queues and not self._stopping and not self._is_woken:
+                self._changed.wait(idle_s)
+            self._is_woken = False
             if self._queues and self._delay_s and not self._stopping:
                 self._changed.wait_for(lambda: self._stopping, self._delay_s)
             group: list[Item] = []

@@ -6,6 +6,7 @@ reached. Not safe for threads; the landing thread owns it.
 
 from __future__ import annotations
 
+import math
 import time
 
 from peer.receive.admission import IncomingFrames
@@ -104,6 +105,12 @@ class OpenFiles:
             self._ends[source] = end
         if whole or landing.registered >= self._limits.file_bytes_max:
             self._close(landing)
+
+    def due_s(self) -> float:
+        """When ``close_idle`` or ``close_abandoned`` next has something to do (monotonic); inf for never."""
+        if self._abandoned:
+            return 0.0
+        return min((landing.used_s for landing in self._open.values()), default=math.inf) + self._limits.idle_s
 
     def close_idle(self) -> None:
         """Close files that were not written for ``idle_s``."""

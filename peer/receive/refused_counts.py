@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from peer.status.refused import REFUSED_MAX, RefusedMessages, load_refused, save_refused
 from replication import log
@@ -25,13 +26,20 @@ _log = log.get(__name__)
 
 
 class RefusedCounts:
-    """Refused messages by sender and reason. Safe for threads."""
+    """Refused messages by sender and reason. Safe for threads.
 
-    def __init__(self, ledger: Ledger, host: str) -> None:
+    Args:
+        ledger: the cluster's.
+        host: this host's slot.
+        changed: called when there is something to ``save``.
+    """
+
+    def __init__(self, ledger: Ledger, host: str, changed: Callable[[], None] = lambda: None) -> None:
         self._ledger = ledger
         self._host = host
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str], RefusedMessages] = {}
+        self._tell = changed
         self._changed = False
         self._loaded = False
 
@@ -43,6 +51,11 @@ class RefusedCounts:
     def note(self, source: str, reason: Reason, what: str) -> None:
         """Count a message of the cluster ``source`` that was refused, whatever the reason."""
         self._add(RefusedMessages(source, reason.value, 1, what[:300], time.time_ns() // 1000))
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether ``save`` has nothing to do."""
+        return not self._changed
 
     def save(self) -> None:
         """Replace this host's counts in the ledger, if they changed."""
@@ -68,4 +81,6 @@ class RefusedCounts:
             self._counts[key] = more if known is None else known.plus(more)
             if len(self._counts) > REFUSED_MAX:
                 del self._counts[min(self._counts, key=lambda each: self._counts[each].at)]
-            self._changed = True
+            was_saved, self._changed = not self._changed, True
+        if was_saved:
+            self._tell()

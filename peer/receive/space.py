@@ -35,6 +35,11 @@ class LandingSpace:
         self._shortage = ""
         self._checked_s = 0.0
 
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody was refused anything for want of space at the last check."""
+        return not (self._shortage or self.held or self.over_quota)
+
     def shortage_for(self, size: int) -> str:
         """Return why ``size`` more bytes do not fit here, landed and in tables; "" when they do."""
         free = shutil.disk_usage(self._limits.directory).free if size else 0

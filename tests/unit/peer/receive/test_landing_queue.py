@@ -129,3 +129,14 @@ def test_few_messages_of_one_sender_are_checked_at_once_over_all_its_streams() -
         senders.of(f"n{number}")
         senders.of("hostile")
     assert len(senders._by_name) <= 256 and senders.of("hostile").faults == 7
+
+
+def test_who_waits_for_messages_is_woken_without_one() -> None:
+    queue = LandingQueue(64 * MIB, 0)
+    queue.wake()
+    assert queue.take(3600.0) == [], "it was woken before"
+    taken: list[list[Item] | None] = []
+    waiting = threading.Thread(target=lambda: taken.append(queue.take(3600.0)))
+    waiting.start()
+    wait_until(lambda: (queue.wake(), not waiting.is_alive())[1])
+    assert taken == [[]]

@@ -12,12 +12,13 @@ from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
 from peer.receive.open_files import OpenFiles
 from peer.receive.received import Received
+from peer.status.refused import load_refused
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError
 from replication.files.local import LocalFiles
 from replication.files.memory import MemoryFiles
 from replication.ledger.sql.memory import MemoryLedger
-from replication.link.base import Data
+from replication.link.base import Data, Reason
 from tests.contract.ledger_stores import wal
 from tests.waiting import wait_until
 
@@ -63,3 +64,24 @@ def test_no_row_stays_open_of_a_file_that_could_not_be_made() -> None:
     opened.close_abandoned()
     assert [row.file for row in ledger.files.all("w1", open_only=True)] == [landing.row.file]
     ledger.close()
+
+
+def test_an_idle_landing_looks_seldom_and_at_once_when_something_was_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peer.receive.landing._SWEEP_IDLE_S", 3600.0)
+    ledger = MemoryLedger(WEST)
+    limits = LandingLimits(str(tmp_path / "landing"), str(tmp_path / "quarantine"), "w1", "boot", 1, 1 << 30)
+    landing = Landing(ledger, LocalFiles(), limits)
+    landing.recover()
+    landing.run_once([])
+    assert landing._idle_s() == 3600.0
+    landing.start()
+    try:
+        landing.refused.note("east", Reason.CORRUPT, "damaged")
+        wait_until(lambda: [each.source for each in load_refused(ledger.landing, "w1")] == ["east"])
+        landing.space.held = {UUID(int=1): "it is held"}
+        assert landing._idle_s() < 3600.0, "it may be refused no more"
+    finally:
+        landing.stop()
+        ledger.close()
