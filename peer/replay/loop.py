@@ -35,7 +35,7 @@ from replication.tables.base import Tables
 
 _log = log.get(__name__)
 _REPORT_S = 5.0
-_IDLE_S = 3.0  # a notification may be lost
+_IDLE_S = 7.0  # a notification may be lost, and the report is due
 
 
 def run_replay(

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 from replication.ledger.base import Replay
 
-SILENT_S = 15.0  # it reports every five seconds, between rounds
+SILENT_S = 15.0  # it reports every five to seven seconds, between rounds
 
 
 @dataclass(slots=True)

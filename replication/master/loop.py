@@ -51,7 +51,7 @@ class MasterTimes:
     """Intervals and ages, in seconds. ``idle_s`` is the pause while nothing happens, if a worker wakes this master."""
 
     interval_s: float = 1.0
-    idle_s: float = 15.0
+    idle_s: float = 30.0
     retire_interval_s: float = 5.0
     orphan_interval_s: float = 30.0
     orphan_age_s: float = 60.0

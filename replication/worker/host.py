@@ -25,7 +25,7 @@ from replication.writer.wal.recovery import Recovery, recover_file
 
 _RECOVER_S = 2.0
 SPILL_S = 2.0
-_QUIET_S = 5.0  # a third of what makes an open route count as silent
+_QUIET_S = 7.0  # two of them are less than what makes an open route count as silent
 _log = log.get(__name__)
 
 

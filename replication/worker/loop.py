@@ -39,8 +39,8 @@ from replication.worker.rules import RulesCache
 from replication.worker.ship.limits import ShippingLimits
 
 _CALL_TIMEOUT_S = 5.0
-_LISTEN_S = 1.0
-_IDLE_S = 2.0  # a notification may be lost
+_LISTEN_S = 60.0  # whoever stops it notifies, too
+_IDLE_S = 10.0  # a notification may be lost
 _log = log.get(__name__)
 
 
@@ -183,11 +183,11 @@ class Worker:
             self._master.notify_seldom()
 
     def _report(self) -> None:
-        has_reports = self._progress.has_reports
+        has_rows = not self._host.files.are_control(self._progress.waiting())
         self._progress.flush()
         if self._attempts.flush():
             self._master.notify()
-        if has_reports:
+        if has_rows:
             self.peers.progressed()
 
     def _finish(self) -> None:

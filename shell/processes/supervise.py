@@ -24,7 +24,7 @@ from shell.processes.role_process import STOP_GRACE_S, ProcessState
 
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S, _STEADY_S = 0.5, 30.0, 60.0
 _LOG_BYTES_MAX = 32 << 20
-_STEADY_POLL_S = 1.0  # the end of a process wakes the supervisor before
+_STEADY_POLL_S = 3.0  # the end of a process wakes the supervisor before
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.core.phase import Phase
 
-SILENT_US = 15_000_000  # every open route brings a closed frame once a second, or every five while nobody writes
+SILENT_US = 15_000_000  # every open route brings a closed frame once a second, or every seven while nobody writes
 
 
 @dataclass(frozen=True, slots=True)

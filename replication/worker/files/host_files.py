@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from replication.core.frame import FILE_HEADER_BYTES
@@ -66,6 +67,12 @@ class HostFiles:
             self.refresh()
         with self._lock:
             return [Source(row, self._length(row), row.closed) for row in self._rows.values()]
+
+    def are_control(self, files: Collection[FileId]) -> bool:
+        """Whether all of these are open control logs."""
+        with self._lock:
+            rows = [self._rows.get(file) for file in files]
+        return all(row is not None and row.kind is FileKind.CONTROL and not row.closed for row in rows)
 
     def watermark(self, row: FileRow) -> int | None:
         """The watermark of an open WAL's writer; read it before the length. None when the file has no counters."""

@@ -1,7 +1,7 @@
 """Polls one peer for how far this host's files are applied there, and for losses. Retiring depends on the answers.
 
-The interval is one second, or less while a bootstrap is being sent, because a user waits for its end. It is longer
-while all that was sent is applied.
+The interval is one second, or less while a bootstrap is being sent, because a user waits for its end. While all that
+was sent is applied, but for the end of the control log, it waits until the peer gets rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INTERVAL_S = 1.0
 RETRY_MAX_S = 60.0
 _SOON_S = 0.05
 _ASK_MAX = 1000
-_LEVEL_S, _ALL_S = 5.0, 30.0
+_LEVEL_S, _ALL_S = 15.0, 30.0
 _log = log.get(__name__)
 
 
@@ -56,7 +56,7 @@ class AppliedPoll:
         self._applied_changed = threading.Event()
         self._has_loss = False  # a loss that the ledger may not have recorded yet
         slow = replace(connector, retry_min_s=INTERVAL_S, retry_max_s=RETRY_MAX_S)
-        self.loop = PeerLoop(self, tail.peer, slow, shows_failures=False)
+        self.loop = PeerLoop(self, tail.peer, slow, shows_failures=False, interrupt=self._applied_changed.set)
         self.loop.start()
 
     def update(self, tail: Tail) -> None:
@@ -66,7 +66,7 @@ class AppliedPoll:
             self.loop.wake()
 
     def wake(self) -> None:
-        """Poll within a second, because the peer got something."""
+        """Poll within a second, because the peer got rows."""
         self._applied_changed.set()
 
     def ready(self) -> Tail:
@@ -81,10 +81,8 @@ class AppliedPoll:
             self.loop.progressed()
             soon_s = max(_SOON_S, 10 * (time.monotonic() - begun_s))
             self.loop.wait(min(soon_s, INTERVAL_S) if bootstrapping else INTERVAL_S)
-            while self._is_level and time.monotonic() < begun_s + _LEVEL_S:
-                if self.loop.is_woken or self._applied_changed.is_set():
-                    break
-                self.loop.wait(INTERVAL_S)
+            if self._is_level:
+                self._applied_changed.wait(max(0.0, begun_s + _LEVEL_S - time.monotonic()))
             self._applied_changed.clear()
 
     def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
@@ -96,7 +94,9 @@ class AppliedPoll:
         rows = {row.file: row for row in self._ledger.files.all(self._host)}
         known = {progress.file: progress for progress in self._ledger.files.progress(peer)}
         behind = [f for f, row in rows.items() if f in known and known[f].applied < row.needed]
-        self._is_level, asked = not behind, behind
+        # nobody waits to hear that the end of an open control log is applied
+        self._is_level = all(rows[f].kind is FileKind.CONTROL and not rows[f].closed for f in behind)
+        asked = behind
         if time.monotonic() >= self._all_due_s:  # applied files too: the peer may lose bytes that it has yet to pass on
             self._all_due_s = time.monotonic() + _ALL_S
             asked = [f for f in rows if f in known]

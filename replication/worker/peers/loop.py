@@ -18,7 +18,7 @@ from replication.link.base import PeerLink
 from replication.retries import Retries
 from replication.worker.report.attempts import AttemptLog
 
-_IDLE_S = 1.0
+_IDLE_S = 10.0  # work that comes wakes the loop
 Connect = Callable[[str, str], PeerLink]
 
 

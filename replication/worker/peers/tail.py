@@ -29,6 +29,7 @@ from replication.worker.ship.skipped_files import SkippedFiles
 from replication.worker.ship.write_order import Shipped, WriteOrder
 
 _BUSY_S = 0.25
+_LOOK_S = 1.0  # for an answer that is late, or tables that are refused
 _RULES_S = 2.0
 _ERRORS_MAX = 100
 _Begin = tuple[int, Ranges]  # where a file starts for the peer, and what is durable there
@@ -177,9 +178,12 @@ class _TailPass:
             now_s = time.monotonic()
             if moved:
                 busy_until_s = now_s + _BUSY_S
+            is_awaiting = bool(shipment.window.in_flight_bytes or shipment.selection.withheld)
             is_busy = now_s < busy_until_s or shipment.window.in_flight_bytes
             idle_s = limits.poll_level_s if is_level else limits.poll_idle_s
             waiting_s = limits.poll_busy_s if is_busy else idle_s
+            if is_level and limits.poll_level_s > limits.poll_idle_s:  # replies and notifications end the wait
+                waiting_s = min(limits.poll_level_s, _LOOK_S) if is_awaiting else limits.poll_level_s
             if shipment.drain(0.0 if moved and shipment.window.free_bytes else waiting_s) and shipment.acked_bytes:
                 step.loop.progressed()
             if shipment.selection is not reported:

@@ -30,10 +30,10 @@ class ProgressLog:
         self._flushing = threading.Lock()
         self._waiting: dict[tuple[FileId, str], PeerProgress] = {}
 
-    @property
-    def has_reports(self) -> bool:
-        """Whether reports wait."""
-        return bool(self._waiting)
+    def waiting(self) -> set[FileId]:
+        """The files of which reports wait."""
+        with self._lock:
+            return {file for file, _ in self._waiting}
 
     def report(self, progress: PeerProgress) -> None:
         """Add to the next batch."""
