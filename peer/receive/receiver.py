@@ -22,7 +22,7 @@ from replication.errors import CoordinationError, StorageError
 from replication.files.base import AppendFile
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
-from replication.files.notifier import OF_ROWS, Listening, Notifier
+from replication.files.notifier import Listening, Notifier
 from replication.ledger.base import Claim, Ledger
 from replication.link.grpc_server import LinkServer
 from replication.link.tls_files import DeniedCertificates, TlsFiles
@@ -48,8 +48,7 @@ class Receiver:
         self._files = LocalFiles()
         self._member: Membership | None = None
         self._lock = self._take_lock()
-        self._notifiers = [Notifier(str(config.wal_dir), process) for process in OF_ROWS]
-        self._master = Notifier(str(config.wal_dir), Listening.MASTER)
+        self._worker, self._replay, self._master = (Notifier(str(config.wal_dir), process) for process in Listening)
         self._has_rows = False
         self._landing = Landing(ledger, self._files, _limits(config), self._answer, self._notify)
         self._seen = SeenCluster()
@@ -116,7 +115,7 @@ class Receiver:
             self._conversations.close()
             self._server.stop()
             self._landing.stop()
-            for notifier in (*self._notifiers, self._master):
+            for notifier in (self._worker, self._replay, self._master):
                 notifier.close()
             self._lock.close()
             _log.info("receiver_stopped", address=self.address)
@@ -153,8 +152,8 @@ class Receiver:
 
     def _notify(self) -> None:
         """Wake replay and the worker, and now and then the master, for what has landed."""
-        for notifier in self._notifiers:
-            notifier.notify()
+        self._worker.tell_landed()
+        self._replay.notify()
         if self._has_rows:
             self._has_rows = False
             self._master.notify_seldom()

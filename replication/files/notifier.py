@@ -19,7 +19,7 @@ from hashlib import sha256
 
 _SUPPORTED = sys.platform == "linux"
 _READ_MAX = 64
-_CLOSED_TIME = b"c"
+_CLOSED_TIME, _LANDED = b"c", b"l"
 _SUBSCRIBED_S = 0.25
 _SUBSCRIBERS_MAX = 256
 _SELDOM_S = 5.0
@@ -70,6 +70,10 @@ class Notifier:
             self._seldom_s = now_s + _SELDOM_S
             self.notify()
 
+    def tell_landed(self) -> None:
+        """As ``notify``, of bytes that landed and nothing else."""
+        self._send(_LANDED)
+
     def ask_closed_time(self) -> None:
         """Have the worker raise closed time within a second, also while nobody writes. No effect as ``notify``."""
         self._send(_CLOSED_TIME)
@@ -94,7 +98,7 @@ class NotificationListener:
         self._socket: socket.socket | None = None
         self._sending: socket.socket | None = None  # another one, since ``wait`` lets the first one block
         self._subscribers: dict[bytes, float] = {}  # until when, by address
-        self._wants_closed_time = self._has_news = False
+        self._wants_closed_time = self._has_news = self._wants_more = False
         listening = _open()
         if listening is None:
             return
@@ -136,6 +140,11 @@ class NotificationListener:
         """Learn who has subscribed by now, so that ``publish`` notifies them. For the thread of ``wait``."""
         self._has_news = self.wait(0.0)
 
+    def has_only_landed(self) -> bool:
+        """Return whether all news since the last call of this was ``tell_landed``. For the thread of ``wait``."""
+        more, self._wants_more = self._wants_more, False
+        return not more
+
     def closed_time_wanted(self) -> bool:
         """Return whether ``ask_closed_time`` was called since the last call of this. For the thread of ``wait``."""
         wanted, self._wants_closed_time = self._wants_closed_time, False
@@ -162,7 +171,9 @@ class NotificationListener:
         what, address = listening.recvfrom(1)
         self._wants_closed_time |= what == _CLOSED_TIME
         now_s = time.monotonic()
-        self._has_news |= not address or self._subscribers.get(address, 0.0) < now_s
+        is_news = not address or self._subscribers.get(address, 0.0) < now_s
+        self._has_news |= is_news
+        self._wants_more |= is_news and what != _LANDED
         if address and (address in self._subscribers or len(self._subscribers) < _SUBSCRIBERS_MAX):
             self._subscribers[address] = now_s + _SUBSCRIBED_S
 

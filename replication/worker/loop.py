@@ -107,8 +107,10 @@ class Worker:
         """Apply the current assignment and rules, and write the applied announcement to ZooKeeper."""
         announced = self._announced
         self._enrolment.announce()
-        changed = self._rules.refresh()
+        changed, had_peers = self._rules.refresh(), self.peers.has_any
         self.peers.apply(self._assigned, self._rules.paused(), self._rules.rate, rules_changed=bool(changed))
+        if self.peers.has_any and not had_peers:
+            self._registering.ask()  # tails see what landed before
         if changed:
             self._host.ask_closed_time()  # a new route's replicated time begins with a closed frame
         if changed is not None:
@@ -168,8 +170,9 @@ class Worker:
                 if self._listener.closed_time_wanted():
                     self._host.ask_closed_time()
                 self.peers.wake()
-                self._notified.set()
-                self._registering.ask(urgent=self._listener.has_subscribers)
+                if not self._listener.has_only_landed() or self.peers.has_any:  # else nobody here waits for it
+                    self._notified.set()
+                    self._registering.ask(urgent=self._listener.has_subscribers)
                 self._listener.publish()  # a receiver has registered what landed
 
     def _register(self) -> None:

@@ -99,6 +99,11 @@ class Peers:
             self._host.connector.attempts.succeeded(gone, "tail")
             self._host.connector.attempts.succeeded(gone, "chunks")
 
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a peer to ship to."""
+        return bool(self._threads)
+
     def wake(self) -> None:
         """Wake the tails, because there may be something new to ship."""
         for threads in tuple(self._threads.values()):

@@ -84,6 +84,22 @@ def test_it_rings_when_more_is_durable(tmp_path: Path) -> None:
     listener.close()
 
 
+def test_what_landed_is_told_apart_from_everything_else(tmp_path: Path) -> None:
+    notifier, listener = Notifier(str(tmp_path)), NotificationListener(str(tmp_path))
+    notifier.tell_landed()
+    notifier.tell_landed()
+    assert listener.wait(1) and listener.has_only_landed()
+    for other in (notifier.notify, notifier.ask_closed_time):
+        notifier.tell_landed()
+        other()
+        assert listener.wait(1) and not listener.has_only_landed()
+    with Subscriber(str(tmp_path), Listening.WORKER) as subscriber:
+        subscriber.wait_for(lambda: True, 0.0)
+        assert listener.wait(1) and not listener.has_only_landed(), "who subscribes waits for what comes"
+    listener.close()
+    notifier.close()
+
+
 def test_a_subscriber_looks_again_when_something_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifications, "_POLL_MAX_S", 60.0)
     listener, happened = NotificationListener(str(tmp_path), Listening.REPLAY), threading.Event()
