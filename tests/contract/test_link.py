@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -380,22 +378,3 @@ def test_a_receiver_whose_ledger_fails_answers_with_its_error_whatever_is_asked(
     finally:
         link.close()
         server.stop()
-
-
-@pytest.mark.linux
-@pytest.mark.skipif(sys.platform != "linux", reason="threads of this process are counted in /proc")
-@pytest.mark.parametrize("link", ["grpc"], indirect=True)
-def test_an_open_stream_that_is_silent_wakes_no_thread_of_its_reader(session: ShipSession) -> None:
-    (reader,) = [thread for thread in threading.enumerate() if thread.name.startswith("replies")]
-    status = Path(f"/proc/self/task/{reader.native_id}/status")
-
-    def wakes() -> int:
-        (line,) = [line for line in status.read_text().splitlines() if line.startswith("voluntary")]
-        return int(line.split()[1])
-
-    def is_asleep() -> bool:
-        before = wakes()
-        time.sleep(0.5)
-        return wakes() == before
-
-    wait_until(is_asleep)

@@ -338,3 +338,24 @@ def test_a_revoked_administrator_grants_nothing(
     with pytest.raises(PeerRefusedError, match="it is revoked"):
         peering.define("west", "zk:2181/walship/west", Proof(administrator=admin))
     assert not pair.west.ledger.grants.all()
+
+
+def test_tables_and_grants_are_read_again_only_when_something_was_decided(
+    pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, ledger, reads = pair.ship(receiver), pair.west.ledger, list[str]()
+    monkeypatch.setattr(receiver, "_refresh", lambda: None)  # so that only this test does it
+    tables, grants = ledger.tables.all, ledger.grants.of
+    monkeypatch.setattr(ledger.tables, "all", lambda: (reads.append("tables"), tables())[1])
+    monkeypatch.setattr(ledger.grants, "of", lambda name: (reads.append("grants"), grants(name))[1])
+    receiver._reception.refresh()
+    reads.clear()
+    assert isinstance(answer(session, pair.data(256, pair.ends[0])), Ack)
+    reads.clear()
+    for _ in range(5):
+        receiver._reception.refresh()
+    assert reads == []
+    ledger.tables.create(table("ops.new"))
+    receiver._reception.refresh()
+    receiver._reception.refresh()
+    assert reads == ["tables", "grants"]

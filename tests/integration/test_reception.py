@@ -392,24 +392,3 @@ def test_an_answer_waits_until_what_is_asked_for_has_landed(pair: Pair, receiver
     receiver._reception.answers._waits = threading.BoundedSemaphore(1)
     with receiver._reception.answers._waits:
         assert not link.reached({stream: 9}, Until.DURABLE, 1.0)[stream].durable, "too many wait already"
-
-
-def test_tables_and_grants_are_read_again_only_when_something_was_decided(
-    pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session, ledger, reads = pair.ship(receiver), pair.west.ledger, list[str]()
-    monkeypatch.setattr(receiver, "_refresh", lambda: None)  # so that only this test does it
-    tables, grants = ledger.tables.all, ledger.grants.of
-    monkeypatch.setattr(ledger.tables, "all", lambda: (reads.append("tables"), tables())[1])
-    monkeypatch.setattr(ledger.grants, "of", lambda name: (reads.append("grants"), grants(name))[1])
-    receiver._reception.refresh()
-    reads.clear()
-    assert isinstance(answer(session, pair.data(256, pair.ends[0])), Ack)
-    reads.clear()
-    for _ in range(5):
-        receiver._reception.refresh()
-    assert reads == []
-    ledger.tables.create(table("ops.new"))
-    receiver._reception.refresh()
-    receiver._reception.refresh()
-    assert reads == ["tables", "grants"]
