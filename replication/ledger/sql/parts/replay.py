@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -13,11 +14,12 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.ledger.base import Claim, Pending, Quarantined, ReplayCheckpoint
-from replication.ledger.sql.queries.claims import join_claims
+from replication.ledger.sql.queries.claims import claim_rows, join_claim_rows
 from replication.ledger.sql.queries.moving import quarantined_row, release, requeue
 from replication.ledger.sql.queries.replay import AWAITING_TABLE, WAITING, advance, note_replayer, replayers
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, file_id, file_row
+from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import (
     SqlStore,
     chunked,
@@ -32,7 +34,27 @@ _f, _c, _s, _t, _p = (t.c for t in (schema.files, schema.claims, schema.streams,
 _m, _q, _r, _d = schema.checkpoints.c, schema.quarantined.c, schema.received.c, schema.duplicates.c
 
 _REPORT = "replay_report"
-_KEY = sa.select(_f.id, _f.length, _f.applied).where(_f.file == sa.bindparam("file"))
+_KEY = Prepared(sa.select(_f.id, _f.length, _f.applied).where(_f.file == sa.bindparam("in_file")))
+_POSITION: dict[str, Any] = {
+    "file_id": sa.bindparam("key"),
+    "table_uuid": sa.bindparam("table"),
+    "applied": sa.bindparam("to"),
+}
+_ADD_POSITION = Prepared(schema.positions.insert().values(_POSITION))
+_RAISE_POSITION = Prepared(
+    schema.positions.update()
+    .where(_p.file_id == sa.bindparam("key"), _p.table_uuid == sa.bindparam("table"))
+    .values(applied=greatest(_p.applied, sa.bindparam("to", type_=sa.BigInteger)))
+)
+_OF_TABLE = sa.select(_s.id).where(_s.table_uuid == sa.bindparam("table"))
+_CLAIMS = Prepared(
+    claim_rows((_c.file_id == sa.bindparam("key")) & (_c.end <= sa.bindparam("upto")) & _c.stream_id.in_(_OF_TABLE))
+)
+_CHECKPOINT = Prepared(
+    sa.select(_m.epoch, _m.commit, _m.snapshot, _m.positions).where(_m.table_uuid == sa.bindparam("table"))
+)
+_DROP_CHECKPOINT = Prepared(schema.checkpoints.delete().where(_m.table_uuid == sa.bindparam("table")))
+_ADD_CHECKPOINT = Prepared(schema.checkpoints.insert())
 
 
 class SqlReplay:
@@ -79,55 +101,46 @@ class SqlReplay:
         return sum(Ranges.union_of(each).total for each in spans.values())
 
     def checkpoint_applied(self, checkpoint: ReplayCheckpoint) -> None:
-        """See ``Replay``."""
+        """See ``Replay``. Landings wait for this transaction, so its statements are prepared."""
         table = str(checkpoint.table)
-        of_table = sa.select(_s.id).where(_s.table_uuid == table)
         with self._store.write() as connection:
             kept: dict[FileId, int] = {}
             for file, offset in checkpoint.positions.items():
-                row = connection.execute(_KEY, {"file": str(file)}).one_or_none()
+                row = _KEY.run(connection, {"in_file": str(file)}).fetchone()
                 if row is None:  # retired since, so applied
                     continue
                 kept[file] = offset
-                if offset > row.applied:
-                    self._put_position(connection, row.id, table, min(offset, row.length))
-                join_claims(connection, (_c.file_id == row.id) & (_c.end <= offset) & _c.stream_id.in_(of_table))
-                advance(connection, row.id)
-            for key in connection.scalars(AWAITING_TABLE, {"table": table}).all():
+                key, length, applied = row
+                if offset > applied:
+                    self._put_position(connection, key, table, min(offset, length))
+                joined = _CLAIMS.run(connection, {"key": key, "upto": offset, "table": table}).fetchall()
+                join_claim_rows(connection, joined)
+                advance(connection, key)
+            for (key,) in AWAITING_TABLE.run(connection, {"table": table}).fetchall():
                 advance(connection, key)
             self._put_checkpoint(connection, checkpoint, kept)
 
     def _put_position(self, connection: Connection, key: int, table: str, offset: int) -> None:
-        insert = insert_into(connection, schema.positions).values(file_id=key, table_uuid=table, applied=offset)
-        connection.execute(
-            insert.on_conflict_do_update(
-                index_elements=["file_id", "table_uuid"],
-                set_={"applied": greatest(_p.applied, insert.excluded.applied)},
-            )
-        )
+        values = {"key": key, "table": table, "to": offset}
+        if not _RAISE_POSITION.run(connection, values).rowcount:  # writes are serialised: nobody adds it meanwhile
+            _ADD_POSITION.run(connection, values)
 
     def _put_checkpoint(self, connection: Connection, new: ReplayCheckpoint, positions: Mapping[FileId, int]) -> None:
         """Store the newest commit's positions. A round without rows adds them to the previous snapshot's positions."""
-        here = _m.table_uuid == str(new.table)
-        old = connection.execute(sa.select(schema.checkpoints).where(here)).one_or_none()
+        here = {"table": str(new.table)}
+        old = _CHECKPOINT.run(connection, here).fetchone()
         snapshot = new.snapshot
         merged = {str(file): offset for file, offset in positions.items()}
         if old is not None:
-            if (new.epoch, new.commit) < (old.epoch, old.commit):
+            epoch, commit, kept, before = old
+            if (new.epoch, new.commit) < (epoch, commit):
                 return
             if not snapshot:
-                snapshot = old.snapshot
-                merged = _furthest(self._present(connection, json.loads(old.positions)), merged)
-            connection.execute(schema.checkpoints.delete().where(here))
-        connection.execute(
-            schema.checkpoints.insert().values(
-                table_uuid=str(new.table),
-                epoch=new.epoch,
-                commit=new.commit,
-                snapshot=snapshot,
-                positions=json.dumps(merged),
-            )
-        )
+                snapshot = kept
+                merged = _furthest(self._present(connection, json.loads(before)), merged)
+            _DROP_CHECKPOINT.run(connection, here)
+        values = {"epoch": new.epoch, "commit": new.commit, "snapshot": snapshot, "positions": json.dumps(merged)}
+        _ADD_CHECKPOINT.run(connection, {"table_uuid": str(new.table), **values})
 
     def _present(self, connection: Connection, positions: Mapping[str, int]) -> dict[str, int]:
         """The positions without files that are retired, or CLOSED and wholly applied."""
@@ -141,14 +154,15 @@ class SqlReplay:
         """See ``Replay``."""
         with self._store.write() as connection:
             for file, offset in positions.items():
-                row = connection.execute(_KEY, {"file": str(file)}).one_or_none()
+                row = _KEY.run(connection, {"in_file": str(file)}).fetchone()
                 if row is None:
                     continue
+                key, _, applied = row
                 offset = max(offset, FILE_HEADER_BYTES)
-                if offset < row.applied:
-                    self._lower(connection, row.id, str(table), offset, row.applied)
+                if offset < applied:
+                    self._lower(connection, key, str(table), offset, applied)
                 else:
-                    here = (_p.file_id == row.id) & (_p.table_uuid == str(table))
+                    here = (_p.file_id == key) & (_p.table_uuid == str(table))
                     connection.execute(
                         schema.positions.update().where(here, _p.applied > offset).values(applied=offset)
                     )

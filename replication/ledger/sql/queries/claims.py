@@ -7,8 +7,8 @@ joined in blocks; applied positions are then exact to within a block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -20,7 +20,6 @@ from replication.ledger.decisions.claiming import Held
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import REMEMBERED, stream_id
 from replication.ledger.sql.store.prepared import Prepared
-from replication.ledger.sql.store.store import chunked, execute_many
 
 _c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
 _r, _s = schema.received.c, schema.streams.c
@@ -99,16 +98,52 @@ UNAPPLIED_ROWS = 4096
 FRESH_ROWS = 1024
 BLOCK_ROWS = 64
 
-_JOIN_CLAIM = (
+_JOIN_CLAIM = Prepared(
     schema.claims.update()
     .where(_c.id == sa.bindparam("key"))
     .values(seq_end=sa.bindparam("to_sequence"), end=sa.bindparam("to"), last=sa.bindparam("to_hash"))
 )
-_JOIN_RECEIVED = (
+_JOIN_RECEIVED = Prepared(
     schema.received.update()
     .where(_r.id == sa.bindparam("key"))
     .values(end=sa.bindparam("to"), source_end=sa.bindparam("to_source"))
 )
+_DROP_CLAIM = Prepared(schema.claims.delete().where(_c.id == sa.bindparam("key")))
+_DROP_RECEIVED = Prepared(schema.received.delete().where(_r.id == sa.bindparam("key")))
+
+
+class _ClaimRow(NamedTuple):
+    id: int
+    stream_id: int
+    file_id: int | None
+    seq_begin: int
+    seq_end: int
+    begin: int
+    end: int
+    previous: bytes
+    last: bytes
+
+
+class _ReceivedRow(NamedTuple):
+    id: int
+    source_id: int
+    file_id: int | None
+    begin: int
+    end: int
+    source_begin: int
+    source_end: int
+
+
+def claim_rows(which: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Rows for ``join_claim_rows``."""
+    wanted = sa.select(*(_c[name] for name in _ClaimRow._fields)).where(which, ~_c.divergent)
+    return wanted.order_by(_c.stream_id, _c.seq_begin)
+
+
+def received_rows(which: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Rows for ``join_received_rows``."""
+    wanted = sa.select(*(_r[name] for name in _ReceivedRow._fields)).where(which)
+    return wanted.order_by(_r.source_id, _r.source_begin, _r.source_end)
 
 
 class Coalescer:
@@ -136,12 +171,16 @@ def join_claims(
     connection: Connection, which: sa.ColumnElement[bool], *, block: int | None = None, keep_newest: int = 0
 ) -> None:
     """Join adjacent rows of ``claims`` of one stream and file. Retired files count as one file."""
-    wanted = sa.select(
-        _c.id, _c.stream_id, _c.file_id, _c.seq_begin, _c.seq_end, _c.begin, _c.end, _c.previous, _c.last
-    ).where(which, ~_c.divergent)
-    rows = connection.execute(wanted.order_by(_c.stream_id, _c.seq_begin)).all()
+    rows = connection.execute(claim_rows(which)).all()
+    join_claim_rows(connection, rows, block=block, keep_newest=keep_newest)
 
-    def follows(one: Any, two: Any) -> bool:
+
+def join_claim_rows(
+    connection: Connection, rows: Iterable[Sequence[Any]], *, block: int | None = None, keep_newest: int = 0
+) -> None:
+    """As ``join_claims``, for rows of ``claim_rows``."""
+
+    def follows(one: _ClaimRow, two: _ClaimRow) -> bool:
         return (
             one.stream_id == two.stream_id
             and one.file_id == two.file_id
@@ -150,24 +189,26 @@ def join_claims(
             and (one.file_id is None or one.end <= two.begin)
         )
 
-    joined, gone = _blocks(rows, follows, block, keep_newest)
-    execute_many(
-        connection,
-        _JOIN_CLAIM,
-        [{"key": a.id, "to_sequence": z.seq_end, "to": z.end, "to_hash": z.last} for a, z in joined],
-    )
-    for ids in chunked(gone):
-        connection.execute(schema.claims.delete().where(_c.id.in_(ids)))
+    joined, gone = _blocks([_ClaimRow(*row) for row in rows], follows, block, keep_newest)
+    changes = [{"key": a.id, "to_sequence": z.seq_end, "to": z.end, "to_hash": z.last} for a, z in joined]
+    _JOIN_CLAIM.run_each(connection, changes)
+    _DROP_CLAIM.run_each(connection, [{"key": key} for key in gone])
 
 
 def join_received(
     connection: Connection, which: sa.ColumnElement[bool], *, block: int | None = None, keep_newest: int = 0
 ) -> None:
     """Join adjacent rows of ``received`` of one source and landing file."""
-    wanted = sa.select(_r.id, _r.source_id, _r.file_id, _r.begin, _r.end, _r.source_begin, _r.source_end).where(which)
-    rows = connection.execute(wanted.order_by(_r.source_id, _r.source_begin, _r.source_end)).all()
+    rows = connection.execute(received_rows(which)).all()
+    join_received_rows(connection, rows, block=block, keep_newest=keep_newest)
 
-    def follows(one: Any, two: Any) -> bool:
+
+def join_received_rows(
+    connection: Connection, rows: Iterable[Sequence[Any]], *, block: int | None = None, keep_newest: int = 0
+) -> None:
+    """As ``join_received``, for rows of ``received_rows``."""
+
+    def follows(one: _ReceivedRow, two: _ReceivedRow) -> bool:
         return (
             one.source_id == two.source_id
             and one.file_id == two.file_id
@@ -175,10 +216,9 @@ def join_received(
             and (one.file_id is None or one.end == two.begin)
         )
 
-    joined, gone = _blocks(rows, follows, block, keep_newest)
-    execute_many(connection, _JOIN_RECEIVED, [{"key": a.id, "to": z.end, "to_source": z.source_end} for a, z in joined])
-    for ids in chunked(gone):
-        connection.execute(schema.received.delete().where(_r.id.in_(ids)))
+    joined, gone = _blocks([_ReceivedRow(*row) for row in rows], follows, block, keep_newest)
+    _JOIN_RECEIVED.run_each(connection, [{"key": a.id, "to": z.end, "to_source": z.source_end} for a, z in joined])
+    _DROP_RECEIVED.run_each(connection, [{"key": key} for key in gone])
 
 
 def _blocks(

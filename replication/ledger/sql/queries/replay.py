@@ -6,9 +6,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.ledger.base import FileKind
-from replication.ledger.sql.queries.claims import join_received
+from replication.ledger.sql.queries.claims import join_received_rows, received_rows
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import greatest, put_meta
+from replication.ledger.sql.store.prepared import Prepared
+from replication.ledger.sql.store.store import put_meta
 
 _f, _c, _s, _t, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.tables, schema.positions))
 _r, _d, _meta = schema.received.c, schema.duplicates.c, schema.meta.c
@@ -56,9 +57,18 @@ _IS_AWAITING = (
 
 _FIRST_CLAIMED = sa.select(sa.func.min(_c.begin)).select_from(_UNAPPLIED).where(_IS_UNAPPLIED)
 _FIRST_AWAITING = sa.select(_d.begin).select_from(_AWAITING).where(_IS_AWAITING).order_by(_d.end).limit(1)
-_FIRST_UNAPPLIED = sa.select(
-    *(first.correlate(schema.files).scalar_subquery() for first in (_FIRST_CLAIMED, _FIRST_AWAITING))
-).where(_f.id == sa.bindparam("key"))
+_FIRST_UNAPPLIED = Prepared(
+    sa.select(
+        _f.applied,
+        _f.length,
+        *(first.correlate(schema.files).scalar_subquery() for first in (_FIRST_CLAIMED, _FIRST_AWAITING)),
+    ).where(_f.id == sa.bindparam("key"))
+)
+_ADVANCE = Prepared(schema.files.update().where(_f.id == sa.bindparam("key")).values(applied=sa.bindparam("to")))
+_DROP_POSITIONS = Prepared(
+    schema.positions.delete().where(_p.file_id == sa.bindparam("key"), _p.applied <= sa.bindparam("to"))
+)
+_RECEIVED = Prepared(received_rows((_r.file_id == sa.bindparam("key")) & (_r.end <= sa.bindparam("to"))))
 _HAS_DUPLICATES = (
     sa.select(_d.id)
     .join(schema.streams)
@@ -70,7 +80,7 @@ WAITING = (
     .select_from(_UNAPPLIED.join(schema.files, _f.id == _c.file_id))
     .where(_f.host == sa.bindparam("host"), _f.kind == FileKind.LANDING, _f.applied < _f.length, _IS_UNAPPLIED)
 )
-AWAITING_TABLE = sa.select(_f.id).where(_f.applied < _f.length, _HAS_DUPLICATES.exists())
+AWAITING_TABLE = Prepared(sa.select(_f.id).where(_f.applied < _f.length, _HAS_DUPLICATES.exists()))
 
 
 def is_held() -> sa.ColumnElement[bool]:
@@ -85,12 +95,13 @@ def advance(connection: Connection, key: int) -> int:
 
     A duplicate counts as applied once the claimed frame is: until then salvage may need the duplicate.
     """
-    waiting = [begin for begin in connection.execute(_FIRST_UNAPPLIED, {"key": key}).one() if begin is not None]
-    target: sa.ColumnElement[int] = sa.literal(min(waiting), sa.BigInteger) if waiting else _f.length
-    connection.execute(schema.files.update().where(_f.id == key).values(applied=greatest(_f.applied, target)))
-    applied = int(connection.scalar(sa.select(_f.applied).where(_f.id == key)) or 0)
-    connection.execute(schema.positions.delete().where(_p.file_id == key, _p.applied <= applied))
-    join_received(connection, (_r.file_id == key) & (_r.end <= applied))
+    ((before, length, *first),) = _FIRST_UNAPPLIED.run(connection, {"key": key})
+    applied = max(int(before), min((begin for begin in first if begin is not None), default=int(length)))
+    at = {"key": key, "to": applied}
+    if applied > before:
+        _ADVANCE.run(connection, at)
+    _DROP_POSITIONS.run(connection, at)
+    join_received_rows(connection, _RECEIVED.run(connection, at))
     return applied
 
 
