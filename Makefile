@@ -15,7 +15,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 JOBS ?= 4
 TESTS := tests/e2e tests/unit tests/property tests/contract tests/integration tests/simulation
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations=10
-EXTRAS := spark postgres demo s3 sftp timeline test dev
+EXTRAS := spark postgres demo s3 sftp kafka timeline test dev
 PEERS ?=
 MINUTES ?= 1
 

@@ -131,7 +131,12 @@ class RunOptions:
         bool, typer.Option("--check", help="Compare the contents and copy nothing. Exits with 13 if they differ.")
     ] = False
     events: Annotated[
-        str, typer.Option("--events", metavar="URL|FILE", help="Send an event for each file and file set.")
+        str,
+        typer.Option(
+            "--events",
+            metavar="URL|FILE",
+            help="Send an event for each file and file set: to a webhook, kafka://HOST:PORT/TOPIC, or a file.",
+        ),
     ] = ""
     retry_suspended: Annotated[bool, typer.Option("--retry-suspended", help="Publish again what failed too often.")] = (
         False

@@ -68,8 +68,14 @@ def open_events(address: str) -> EventSink:
     """The sink of an address: a URL or a path; ConfigError for a scheme that is not known."""
     if address.startswith(("http://", "https://")):
         return WebhookEvents(address)
+    if address.startswith("kafka://"):
+        from replication.datasets.publication.kafka import KafkaEvents  # deferred: few copies tell Kafka
+
+        return KafkaEvents(address)
     if "://" in address:
-        raise ConfigError(f"events cannot be sent to {address}", "Give a path, or a URL that begins with http or https")
+        raise ConfigError(
+            f"events cannot be sent to {address}", "Give a path, or a URL that begins with http, https or kafka"
+        )
     return FileEvents(address)
 
 

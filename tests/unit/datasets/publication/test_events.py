@@ -97,5 +97,6 @@ def test_events_are_appended_to_a_file_or_posted(tmp_path: Path) -> None:
         server.shutdown()
         thread.join()
     assert posted == [[{"a": 1}, {"b": 2}]]
-    with pytest.raises(ConfigError):
-        open_events("kafka://host")
+    for address in ("kafka://host", "kafka:///topic", "nats://host/topic"):
+        with pytest.raises(ConfigError):
+            open_events(address)
