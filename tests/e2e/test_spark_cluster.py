@@ -219,6 +219,7 @@ def test_rows_old_and_new_imported_and_derived_arrive_by_executors_and_verify_sa
     wait_until(lambda: west.json("status")["replay"]["work"]["queries"] >= 3, what="the report of three jobs of verify")
 
 
+@pytest.mark.slow  # as test_two_clusters kills those of a local master
 def test_executors_killed_in_the_middle_of_a_task_lose_and_double_nothing(spark, pair):
     _, west = pair
     with under_load(*pair) as load, closing(IcebergCatalog(configured_catalog(west.config))) as catalog:
