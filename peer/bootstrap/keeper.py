@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from replication import log
 from replication.error_text import one_line
 from replication.errors import EngineLostError, ReplicationError, RequestError
 from replication.files.base import Files
+from replication.files.notifier import Notifier
 from replication.ledger.base import Bootstrap, Ledger
 from replication.ledger.changes import LedgerChanges
 from replication.retries import Backoff, exponential
@@ -134,6 +136,8 @@ class BootstrapKeeper:
         length = export(self.tables, self.ledger, self.files, spec, wanted, row, space)
         del self._spaces[_key(wanted)]
         self.ledger.bootstraps.finish_file(row.file, length)
+        with closing(Notifier(self.directory)) as worker:  # it ships the file
+            worker.notify()
         _log.info("bootstrap_written", peer=wanted.peer, table=spec.name, file=str(row.file), end=length)
         return "it is on its way"
 
