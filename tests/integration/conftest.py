@@ -36,14 +36,17 @@ def spark_warehouse(tables: IcebergTables) -> Warehouse:
 
 
 #: Files about the rows of frames and who commits them; to others it is all the same which process decodes.
-_DECODING = ("test_replay.py", "test_altered_tables.py", "test_convergence_iceberg.py", "test_taking_over.py")
+_DECODING = ("test_replay.py", "test_convergence_iceberg.py", "test_taking_over.py")
+#: Files of tests that Spark decodes in ``make test``, too; for the others small rounds do.
+_BY_SPARK = ("test_altered_tables.py",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a real session's tables have small rounds decoded here; ``make test-all`` has Spark do it, too."""
+    """Tests of a real session's tables have frames decoded in one way; ``make test-all`` has the other, too."""
     for item in items:
         given = getattr(getattr(item, "callspec", None), "params", {})
-        if given.get("warehouse") == "spark" and item.path.name not in _DECODING:
+        other = "small" if item.path.name in _BY_SPARK else "spark"
+        if given.get("warehouse") == other and item.path.name not in _DECODING:
             item.add_marker("slow")
 
 

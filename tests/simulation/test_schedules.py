@@ -2,7 +2,7 @@
 
 Messages are lost, repeated, late and damaged, ledgers busy or silent, disks fail to sync, processes and machines die.
 Then the trouble ends, and everything that was acknowledged must be claimed at every cluster, once, with the frames to
-show for it. ``WALSHIP_TEST_SIMULATION_S`` gives it more time than the 12 seconds of a usual run;
+show for it. ``WALSHIP_TEST_SIMULATION_S`` gives it more time than the 12 seconds of a usual run, and longer schedules;
 ``WALSHIP_TEST_SIMULATION_SEED`` repeats a run.
 """
 
@@ -35,10 +35,10 @@ GRAPHS = {
     "ring": (("east", "west"), ("west", "north"), ("north", "east")),
     "diamond": (("east", "west"), ("east", "north"), ("west", "north")),
 }
-STEPS = 1000
 SETTLE_ROUNDS = 400
 _LONGER = "WALSHIP_TEST_SIMULATION_S"
 _RUN_S = float(os.environ.get(_LONGER, "12"))
+STEPS = 1000 if _LONGER in os.environ else 600
 SEED = "WALSHIP_TEST_SIMULATION_SEED"
 _CLOCKS = (
     *(f"replication.worker.ship.{name}" for name in ("shipment", "routes", "skipped_files", "write_order")),
@@ -237,7 +237,8 @@ def test_what_was_acknowledged_is_everywhere_once_whatever_went_wrong(
         try:
             happened += simulate(graph, seed, tmp_path / str(run), monkeypatch)
         except BaseException:
-            print(f"\nrepeat it: {SEED}={seed} .venv/bin/pytest tests/simulation -k 'everywhere and {graph}'")
+            longer = f"{_LONGER}=1 " if _LONGER in os.environ else ""  # it has more steps
+            print(f"\nrepeat it: {longer}{SEED}={seed} .venv/bin/pytest tests/simulation -k 'everywhere and {graph}'")
             raise
         gc.collect()
         if time.monotonic() > until_s:

@@ -23,7 +23,14 @@ from replication.ledger.registration import Claim
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache
-from replication.ledger.sql.store.store import SqlStore, execute_many, insert_into, put_meta, raise_counter
+from replication.ledger.sql.store.store import (
+    SqlStore,
+    decisions_file,
+    execute_many,
+    insert_into,
+    put_meta,
+    raise_counter,
+)
 
 _slot = schema.slots.c
 
@@ -118,6 +125,7 @@ def move_database(old: Path, new: Path) -> None:
     with closing(sqlite3.connect(old)) as connection:
         connection.execute("pragma journal_mode=delete")
     os.replace(old, new)
+    decisions_file(old).unlink(missing_ok=True)
 
 
 def adopt(url: str, host: str, files: Sequence[RebuildInput], upcoming: int) -> None:

@@ -66,7 +66,7 @@ class SqlStore:
         self.path = Path(self.url.database or "") if self.is_sqlite and not self._in_memory else None
         if self.path is not None:
             refuse_exposed(self.path)
-        self._decided = None if self.path is None else self.path.with_name(f"{self.path.name}-decided")
+        self._decided = None if self.path is None else decisions_file(self.path)
         if self.is_sqlite:
             self._writer, self._reader = self._sqlite_engines()
         else:
@@ -322,6 +322,11 @@ def _note_decision(connection: Connection, statement: Any, *_: object) -> None:
 
 def _query_only(connection: Any, _: object) -> None:
     connection.execute("PRAGMA query_only=ON")
+
+
+def decisions_file(path: Path) -> Path:
+    """The empty file beside a SQLite ledger whose time tells of decisions."""
+    return path.with_name(f"{path.name}-decided")
 
 
 def greatest(one: sa.ColumnElement[int], two: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
