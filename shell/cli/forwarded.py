@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from replication import __version__
+from replication.local_socket import address, is_same_user
 
 VERBS = frozenset({"describetable", "listclusters", "listtables", "status"})
 NAME = "commands"
@@ -29,7 +30,6 @@ READY, GO, INTERRUPT = b"r", b"g", b"i"
 CAN_ASK = sys.platform == "linux"
 _ANSWER_S = 1.0
 _LENGTH = struct.Struct("<I")
-_CREDENTIALS = struct.Struct("3i")
 _TAKE_VALUES = ("-c", "--cluster")
 _OWN = ("-h", "--help", "--debug")  # of those that this process does itself
 
@@ -87,22 +87,6 @@ def receive_streams(client: socket.socket) -> list[int]:
     return streams if told == GO and len(streams) == 3 else []
 
 
-def is_same_user(connection: socket.socket) -> bool:
-    """Whether the other end runs as this user."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(found)[1]) == os.geteuid()
-
-
-@contextmanager
-def address(run_dir: Path) -> Iterator[str]:
-    """The socket's address: a path may be longer than a socket's address can be."""
-    folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{NAME}"
-    finally:
-        os.close(folder)
-
-
 def _may_be_asked(words: Sequence[str]) -> bool:
     """Whether the verb is one of ``VERBS``, and nothing asks for this process itself."""
     pairs = zip(["", *words], words, strict=False)
@@ -132,7 +116,7 @@ def _run_dir(file: Path) -> Path:
 
 @contextmanager
 def _connected(run_dir: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX) as server, address(run_dir) as name:
+    with socket.socket(socket.AF_UNIX) as server, address(run_dir, NAME) as name:
         server.settimeout(_ANSWER_S)
         server.connect(name)
         if not is_same_user(server):

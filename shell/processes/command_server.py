@@ -13,13 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from replication.local_socket import address, is_same_user
 from shell.cli.forwarded import (
     CAN_ASK,
     NAME,
     READY,
     ForwardedCommand,
-    address,
-    is_same_user,
     program,
     receive,
     receive_streams,
@@ -56,7 +55,7 @@ class CommandServer:
     def __enter__(self) -> CommandServer:
         """Make the socket. Where there can be none, commands load what they use."""
         if CAN_ASK:
-            with suppress(OSError), address(self._run_dir) as name:
+            with suppress(OSError), address(self._run_dir, NAME) as name:
                 (self._run_dir / NAME).unlink(missing_ok=True)
                 self._server.bind(name)
                 self._server.listen(_BACKLOG)

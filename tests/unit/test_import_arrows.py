@@ -20,6 +20,7 @@ FLOORS = {
     "replication.settings": 2,
     "replication.config": 2,
     "replication.log": 2,
+    "replication.local_socket": 2,
     "replication.permissions": 2,
     "replication.tls_checks": 2,
     "replication.files": 3,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -12,6 +13,8 @@ from replication.errors import ConfigError
 
 _TIMEOUT_MS = 30_000
 _POLL_S = 0.1
+_HINT = "Put it into a variable of the environment, and write ?sasl.username=NAME&sasl.password=$VARIABLE"
+_SECRET = re.compile(r"password|secret|\.pem$|oauthbearer\.config")
 
 
 class KafkaEvents:
@@ -19,15 +22,17 @@ class KafkaEvents:
 
     Args:
         url: ``kafka://HOST:PORT,HOST:PORT/TOPIC``. Behind ``?`` may be settings of librdkafka; a value ``$NAME`` stands
-            for a variable of the environment, so that a password is written nowhere.
+            for a variable of the environment, as a secret has to, so that it is written nowhere.
 
     Raises:
-        ConfigError: there is no topic in it, a setting is wrong, or confluent-kafka is not installed.
+        ConfigError: there is no topic or a secret in it, a setting is wrong, or confluent-kafka is not installed.
     """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._topic = parts.path.strip("/")
+        if "@" in parts.netloc:
+            raise ConfigError("a URL of Kafka holds no user or password", _HINT)
         self._shown = f"kafka://{parts.netloc}/{self._topic}"
         if not parts.netloc or not self._topic or "/" in self._topic:
             raise ConfigError(f"{self._shown} names no topic of a broker", "Write kafka://HOST:PORT/TOPIC")
@@ -72,6 +77,8 @@ class KafkaEvents:
 
 def _value(name: str, text: str) -> str:
     if not text.startswith("$"):
+        if _SECRET.search(name):
+            raise ConfigError(f"{name} would be written down with the URL", _HINT)
         return text
     if text[1:] not in os.environ:
         raise ConfigError(f"{name} is to be {text}, which is not set in the environment", f"Set {text[1:]}")

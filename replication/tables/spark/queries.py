@@ -6,13 +6,11 @@ means that no application runs here, or that the rows are too few for a job.
 
 from __future__ import annotations
 
-import os
 import pickle
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +21,7 @@ import pyarrow as pa
 from replication import log
 from replication.error_text import one_line
 from replication.errors import EngineLostError
+from replication.local_socket import address, is_same_user
 from replication.tables.spark.application import Application
 from replication.tables.spark.refusals import refusals
 from replication.tables.work import WorkDone
@@ -31,7 +30,6 @@ _NAME = "queries"
 _BACKLOG = 16
 _ACCEPT_S, _ASK_S = 1.0, 5.0
 _ANSWER_S, _BYTES_PER_S = 30.0, 10 << 20  # a job that is slower has no free cores: who asks does it without Spark
-_CREDENTIALS = struct.Struct("iii")
 _log = log.get(__name__)
 Run: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterable[bytes]]
 
@@ -70,7 +68,7 @@ class Queries:
         self._path = run_dir / _NAME
         self._server = socket.socket(socket.AF_UNIX)
         self._server.settimeout(_ACCEPT_S)
-        with suppress(OSError), address(run_dir) as name:  # where there can be none, nobody asks
+        with suppress(OSError), address(run_dir, _NAME) as name:  # where there can be none, nobody asks
             self._path.unlink(missing_ok=True)
             self._server.bind(name)
             self._server.listen(_BACKLOG)
@@ -90,7 +88,7 @@ class Queries:
             return
         try:
             with client:
-                if _is_same_user(client):
+                if is_same_user(client):
                     client.settimeout(_ASK_S)
                     with client.makefile("rwb") as stream:
                         self._answer(pickle.load(stream), stream)
@@ -127,7 +125,7 @@ class Queries:
 def ask(run_dir: Path, query: Query) -> list[bytes] | None:
     """Return what ``run`` made in all tasks; None when it is to be done without Spark, or the job takes too long."""
     try:
-        with socket.socket(socket.AF_UNIX) as client, address(run_dir) as name:
+        with socket.socket(socket.AF_UNIX) as client, address(run_dir, _NAME) as name:
             client.settimeout(_ANSWER_S + query.size / _BYTES_PER_S)
             client.connect(name)
             with client.makefile("rwb") as stream:
@@ -142,24 +140,3 @@ def ask(run_dir: Path, query: Query) -> list[bytes] | None:
 def _run(run: Run, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for made in run(batches):
         yield pa.record_batch([pa.array([made], pa.binary())], names=["made"])
-
-
-@contextmanager
-def address(run_dir: Path) -> Iterator[str]:
-    """Give the socket's address: on Linux, a path may be longer than a socket's address can be."""
-    if not Path("/proc/self/fd").is_dir():
-        yield str(run_dir / _NAME)
-        return
-    folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{_NAME}"
-    finally:
-        os.close(folder)
-
-
-def _is_same_user(client: socket.socket) -> bool:
-    """Return whether the other end runs as this user; where the system does not say, the folder's mode counts."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return True
-    found = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(found)[1]) == os.geteuid()

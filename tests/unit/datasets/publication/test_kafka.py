@@ -84,3 +84,7 @@ def test_settings_come_from_the_address_and_secrets_from_the_environment(monkeyp
         with pytest.raises(ConfigError) as refused:
             open_events(f"kafka://127.0.0.1:1/{TOPIC}?{wrong}")
         assert "secret" not in str(refused.value)
+    for written_down in (f"127.0.0.1:1/{TOPIC}?sasl.password=hush", f"ann:hush@127.0.0.1:1/{TOPIC}"):
+        with pytest.raises(ConfigError) as refused:
+            open_events(f"kafka://{written_down}")
+        assert "hush" not in str(refused.value) and "$VARIABLE" in refused.value.hint

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from replication.local_socket import address
 from replication.tables.spark import queries
 from replication.tables.spark.application import Application
-from replication.tables.spark.queries import Queries, Query, address, ask
+from replication.tables.spark.queries import Queries, Query, ask
 from replication.tables.work import WorkDone
 
 QUERY = Query("select 1", list, 100, "a query")
@@ -35,7 +36,7 @@ def ask_once(folder: Path, served: Queries) -> object:
 
 def test_where_replay_does_not_run_or_was_killed_nobody_waits(tmp_path: Path) -> None:
     assert ask(tmp_path / "nowhere", QUERY) is None and ask(tmp_path, QUERY) is None
-    with socket.socket(socket.AF_UNIX) as left, address(tmp_path) as name:
+    with socket.socket(socket.AF_UNIX) as left, address(tmp_path, "queries") as name:
         left.bind(name)
     assert ask(tmp_path, QUERY) is None
 
@@ -53,7 +54,7 @@ def test_while_spark_is_off_the_answer_is_that_there_is_none(tmp_path: Path, ser
 
 
 def test_a_question_of_other_code_ends_nothing(tmp_path: Path, served: Queries) -> None:
-    with socket.socket(socket.AF_UNIX) as other, address(tmp_path) as name:
+    with socket.socket(socket.AF_UNIX) as other, address(tmp_path, "queries") as name:
         other.connect(name)
         other.sendall(pickle.dumps(QUERY).replace(b"Query", b"Quest"))
         served.run_once(lambda: False)
