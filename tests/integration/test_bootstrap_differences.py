@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +12,11 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
+from replication.files.notifier import NotificationListener
 from replication.ledger.base import Phase
 from tests.bootstrap_pair import Pair, bootstraps, ids
 from tests.sites import SCHEMA
+from tests.waiting import wait_until
 
 ROWS = 20_000
 
@@ -97,3 +99,13 @@ def test_what_is_known_for_an_earlier_bootstrap_does_not_count_for_the_next(pair
     assert not ledger.bootstraps.known(wanted)
     ledger.bootstraps.keep_known("west", table, begun[0].generation, known)
     assert ledger.bootstraps.known(wanted) == known
+
+
+def test_a_bootstrap_that_is_written_wakes_the_worker(pair: Pair) -> None:
+    write(pair, list(range(10)))
+    with closing(NotificationListener(str(pair.east.config.wal_dir))) as worker:
+        while worker.wait(0):
+            pass  # of what was written before
+        pair.begin()
+        wait_until(lambda: (pair.east.keeper.run_once(), bootstraps(pair.east))[1], what="the bootstrap's file")
+        assert bootstraps(pair.east)[0].closed and worker.wait(0)
