@@ -19,6 +19,8 @@ from replication.tables.catalog.catalog import CATALOG
 from replication.tables.layout import CHANGES, TOMBSTONES
 from replication.tables.spark.queries import Query, ask
 
+# By jobs the demo compared 7 MiB in 50 s on two cores, and without them in 12.
+_TIMES_A_ROUND = 256
 _CHUNK_ROWS, _CHUNK_BYTES = 262_144, 64 << 20
 
 
@@ -81,7 +83,7 @@ def buckets_by_job(
     table = catalog.history(found.name)
     changes = catalog.history(found.name + CHANGES) if found.key else table
     size = _bytes(table) + (_bytes(changes) if found.key else 0)
-    if size <= config.replay.driver_bytes_max:
+    if size <= _TIMES_A_ROUND * config.replay.driver_bytes_max:
         return None
     sql = _query(catalog, found, table, changes, as_of)
     if where := among(compared, groups, SPARK):
