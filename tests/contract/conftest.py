@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,9 +11,11 @@ import pytest
 
 from replication.commit.file_store import FileCommitSteps
 from replication.core.ids import FileId
+from replication.errors import ConfigError, SparkMissingError
 from replication.ledger.base import Ledger
 from replication.ledger.commit_steps import CommitStepStore
 from tests.contract.ledger_stores import FLIGHTS, WEATHER, Stores, at, memory, peer, postgresql_database
+from tests.hdfs import hdfs_server
 
 
 @pytest.fixture(params=["sqlite", "memory", pytest.param("postgresql", marks=pytest.mark.slow)])
@@ -64,3 +67,14 @@ def steps(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CommitStep
         yield FileCommitSteps(f"file://{tmp_path}/commits")
     else:
         yield FileCommitSteps(f"memory://commits{uuid4().hex}")
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real HDFS, with its superuser."""
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(hdfs_server(tmp_path_factory.mktemp("hdfs")))
+        except (ConfigError, SparkMissingError) as error:
+            pytest.skip(f"no HDFS: {error}")
+        yield url

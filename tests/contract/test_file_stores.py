@@ -1,4 +1,4 @@
-"""What a copy expects of any store of files, against real servers: local, memory, FTP, SFTP and S3."""
+"""What a copy expects of any store of files, against real servers: local, memory, FTP, SFTP, S3 and HDFS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from replication.datasets.stores.s3 import PartsSender
 from replication.errors import ChangedFileError, MissingFileError
 from tests.file_servers import ftp_server, s3_server, sftp_server
 
-KINDS = ("local", "memory", "ftp", "sftp", "s3")
+KINDS = ("local", "memory", "ftp", "sftp", "s3", pytest.param("hdfs", marks=pytest.mark.slow))
 pytestmark = [
     pytest.mark.heavy,
     pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning"),
@@ -37,7 +37,7 @@ Opener = Callable[[str], Store]
 
 
 @pytest.fixture(scope="module")
-def opener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
+def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
     with ExitStack() as stack:
         addresses: dict[str, tuple[str, dict[str, Any]]] = {}
 
@@ -46,6 +46,8 @@ def opener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
                 root = tmp_path_factory.mktemp(kind)
                 if kind == "s3":
                     addresses[kind] = stack.enter_context(s3_server())
+                elif kind == "hdfs":
+                    addresses[kind] = (request.getfixturevalue("hdfs"), {})
                 else:
                     server = {"ftp": ftp_server, "sftp": sftp_server}.get(kind)
                     url = stack.enter_context(server(root)) if server else {"memory": "memory://"}.get(kind, str(root))
@@ -107,6 +109,15 @@ def test_times_and_permissions_are_kept_where_the_store_says_so(store: Store) ->
         assert entry.attributes.timestamp_ns == 1_700_000_000_000_000_000
     if store.traits.keeps_permissions and entry.attributes.permission is not None:
         assert entry.attributes.permission == 0o640
+
+
+def test_a_new_folder_gets_mode_bits_where_the_store_keeps_them(store: Store) -> None:
+    write(store, "folder/file", b"x")  # 000-7
+    store.give_folder(RelativePath("folder"), FileAttributes(RelativePath("folder"), 0, None, permission=0o750))
+    entry = store.status(RelativePath("folder"))
+    if store.traits.keeps_permissions:
+        assert entry is not None and entry.attributes is not None
+        assert entry.attributes.permission == 0o750
 
 
 def test_a_range_is_read_and_read_back(store: Store) -> None:
@@ -239,7 +250,7 @@ def test_the_address_shows_no_password(store: Store) -> None:
 
 
 @pytest.mark.parametrize("target_kind", KINDS)
-@pytest.mark.parametrize("source_kind", ["local", "ftp", "s3"])
+@pytest.mark.parametrize("source_kind", ["local", "ftp", "s3", pytest.param("hdfs", marks=pytest.mark.slow)])
 def test_a_tree_is_copied_between_any_two_stores(
     opener: Opener, source_kind: str, target_kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ class NewFolders:
         folder_like: Callable[[RelativePath], FileAttributes | None],
     ) -> None:
         self._target, self._folder_like = target, folder_like
-        keeps = target.traits.keeps_permissions and target.traits.is_local
+        keeps = target.traits.keeps_permissions
         self._preserve = configuration.preserve - {"times"} if keeps else frozenset()
 
     def given(self, name: RelativePath, path: RelativePath) -> MovedFolder | None:
@@ -40,7 +40,7 @@ class NewFolders:
         if not self._preserve or (like := self._folder_like(path)) is None:
             return None
         # its owner, who is this process, must be able to put more into it
-        mode = None if like.permission is None else like.permission | stat.S_IRWXU
+        mode = None if like.permission is None else (like.permission | stat.S_IRWXU) & self._target.traits.mode_bits
         return MovedFolder(
             name,
             mode if "permissions" in self._preserve else None,

@@ -51,6 +51,7 @@ class StoreTraits:
         writes_ranges: ranges of a file may be written in any order and by several threads.
         keeps_times: a file can be given a modification time.
         keeps_permissions: likewise for mode bits, owner and group.
+        mode_bits: those that it keeps.
         has_cheap_status: one file's attributes cost no more than its share of a listing.
         moves_folders: a folder is moved in one step that others see whole.
         is_secure: what goes there is encrypted on its way, or stays on this host.
@@ -62,6 +63,7 @@ class StoreTraits:
     writes_ranges: bool = False
     keeps_times: bool = False
     keeps_permissions: bool = False
+    mode_bits: int = 0o7777
     has_cheap_status: bool = False
     moves_folders: bool = False
     is_secure: bool = True

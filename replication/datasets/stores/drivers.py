@@ -47,7 +47,7 @@ class Driver:
     def entry(self, path: RelativePath, info: dict[str, Any]) -> Entry:
         """The entry in walship's words."""
         kind = str(info.get("type", "file"))
-        if kind == "link" or info.get("islink"):
+        if kind in ("link", "symlink") or info.get("islink"):
             return Entry(EntryKind.LINK, None, path=path)
         if kind not in _FOLDERS | {"file"}:
             return Entry(EntryKind.OTHER, None, path=path)
@@ -92,7 +92,7 @@ class Driver:
         """A file object to write to, front to back."""
         return fs.open(path, "wb", block_size=_BLOCK)
 
-    def write(self, fs: Any, path: str, data: bytes) -> None:
+    def write(self, fs: Any, path: str, file: CopyableFile, data: bytes) -> None:
         """A whole small file."""
         fs.pipe_file(path, data)
 
@@ -114,6 +114,18 @@ class Driver:
 
     def give(self, fs: Any, path: str, file: CopyableFile) -> None:
         """Give a file its times, permissions and owners, as far as the store has them."""
+
+    def give_folder(self, fs: Any, path: str, like: FileAttributes) -> None:
+        """Give a folder permissions and owners, likewise."""
+
+    def remove(self, fs: Any, path: str) -> None:
+        """Remove a file."""
+        fs.rm_file(path)
+
+    def remove_folder(self, fs: Any, path: str) -> None:
+        """Remove an empty folder."""
+        with suppress(NotImplementedError):
+            fs.rmdir(path)
 
     def close(self, fs: Any) -> None:
         """Close the connection."""
@@ -178,16 +190,27 @@ class ObjectDriver(Driver):
         """Copy it in the store, so that it stays in place until another takes it."""
         fs.cp_file(path, kept)
 
+    def remove_folder(self, fs: Any, path: str) -> None:
+        """Nothing to remove."""
+
 
 class SftpDriver(Driver):
     """SFTP by paramiko; a connection serves one thread."""
 
-    traits = StoreTraits(keeps_times=True, keeps_permissions=True, has_cheap_status=True, moves_folders=True, threads=4)
+    traits = StoreTraits(
+        keeps_times=True,
+        keeps_permissions=True,
+        mode_bits=0o1777,
+        has_cheap_status=True,
+        moves_folders=True,
+        threads=4,
+    )
     is_shared = False
 
     def info(self, fs: Any, path: str) -> dict[str, Any]:
         """What the server tells of a path, not following a link."""
-        return dict(fs._decode_stat(fs.ftp.lstat(path)))
+        found = fs.ftp.lstat(path)
+        return {**fs._decode_stat(found), "mode": found.st_mode}
 
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
         """Names of a folder with modes, which fsspec leaves out; streamed."""
@@ -210,7 +233,7 @@ class SftpDriver(Driver):
         opened.set_pipelined(True)
         return opened
 
-    def write(self, fs: Any, path: str, data: bytes) -> None:
+    def write(self, fs: Any, path: str, file: CopyableFile, data: bytes) -> None:
         """A whole small file."""
         with fs.ftp.open(path, "wb") as opened:
             opened.write(data)
@@ -227,59 +250,24 @@ class SftpDriver(Driver):
 
     def give(self, fs: Any, path: str, file: CopyableFile) -> None:
         """Times, permissions, and numeric owners."""
-        if file.permission is not None:
-            fs.ftp.chmod(path, file.permission)
-        if file.owner.isdigit() and file.group.isdigit():
-            fs.ftp.chown(path, int(file.owner), int(file.group))
+        self._give(fs, path, file.permission, file.owner, file.group)
         if (time_ns := file.timestamp_ns) is not None:
             fs.ftp.utime(path, (time_ns / _SECOND, time_ns // _SECOND))
+
+    def give_folder(self, fs: Any, path: str, like: FileAttributes) -> None:
+        """Permissions, and numeric owners."""
+        self._give(fs, path, like.permission, like.user, like.group)
+
+    def _give(self, fs: Any, path: str, permission: int | None, owner: str, group: str) -> None:
+        if permission is not None:
+            fs.ftp.chmod(path, permission)
+        if owner.isdigit() and group.isdigit():
+            fs.ftp.chown(path, int(owner), int(group))
 
     def close(self, fs: Any) -> None:
         """Close the session."""
         fs.ftp.close()
         fs.client.close()
-
-
-class WebHdfsDriver(Driver):
-    """HDFS by WebHDFS."""
-
-    traits = StoreTraits(keeps_times=True, keeps_permissions=True, moves_folders=True, precision_ns=1_000_000)
-
-    def timestamp_ns(self, info: dict[str, Any]) -> int | None:
-        """Milliseconds."""
-        found = info.get("modificationTime")
-        return int(found) * 1_000_000 if found is not None else None
-
-    def permission(self, info: dict[str, Any]) -> int | None:
-        """As octal text."""
-        return int(str(info["permission"]), 8) if info.get("permission") else None
-
-    def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
-        """A file with the replication that was asked for."""
-        return fs.open(path, "wb", block_size=_BLOCK, replication=file.replication)
-
-    def write(self, fs: Any, path: str, data: bytes) -> None:
-        """A whole small file."""
-        with fs.open(path, "wb") as opened:
-            opened.write(data)
-
-    def move(self, fs: Any, origin: str, destination: str) -> None:
-        """A rename does not replace, so the name is freed first; the step is redone until it is done."""
-        with suppress(FileNotFoundError):
-            if fs.info(destination)["type"] == "file":
-                fs.rm(destination)
-        answer = fs._call("RENAME", method="put", path=origin, destination=destination)
-        if not answer.json().get("boolean"):
-            raise OSError(f"HDFS did not rename {origin} to {destination}")
-
-    def give(self, fs: Any, path: str, file: CopyableFile) -> None:
-        """Times, permissions and owners."""
-        if file.permission is not None:
-            fs.chmod(path, format(file.permission, "o"))
-        if file.owner or file.group:
-            fs.chown(path, file.owner or None, file.group or None)
-        if (time_ns := file.timestamp_ns) is not None:
-            fs._call("SETTIMES", method="put", path=path, modificationtime=time_ns // 1_000_000)
 
 
 def _renamed(ways: list[Callable[[], None]], free: Callable[[], None]) -> None:

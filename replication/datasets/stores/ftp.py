@@ -72,7 +72,7 @@ class FtpDriver(Driver):
         """One stream for the whole file."""
         return _Upload(fs.ftp, path)
 
-    def write(self, fs: Any, path: str, data: bytes) -> None:
+    def write(self, fs: Any, path: str, file: CopyableFile, data: bytes) -> None:
         """A whole small file."""
         upload = _Upload(fs.ftp, path)
         upload.write(data)

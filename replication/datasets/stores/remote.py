@@ -18,7 +18,6 @@ from replication.datasets.stores.drivers import (
     ObjectDriver,
     SftpDriver,
     UnfinishedFile,
-    WebHdfsDriver,
     WholeObject,
 )
 from replication.errors import ChangedFileError, StorageError, UnsafeNameError
@@ -122,7 +121,7 @@ class FsspecStore:
 
     def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
         """A whole new file."""
-        self._driver.write(self._fs, self.address(path), data)
+        self._driver.write(self._fs, self.address(path), file, data)
         self._driver.give(self._fs, self.address(path), file)
 
     def make_folder(self, path: RelativePath) -> None:
@@ -138,12 +137,13 @@ class FsspecStore:
         self._driver.keep(self._fs, self.address(path), self.address(kept))
 
     def give_folder(self, path: RelativePath, like: FileAttributes) -> None:
-        """Folders of stores keep what the store gave them."""
+        """Give a new folder what the driver can of another's mode bits, owner and group."""
+        self._driver.give_folder(self._fs, self.address(path), like)
 
     def remove(self, path: RelativePath) -> None:
         """Remove a file, if it exists."""
         if self.status(path) is not None:
-            self._fs.rm_file(self.address(path))
+            self._driver.remove(self._fs, self.address(path))
 
     def remove_folder(self, path: RelativePath) -> None:
         """Remove a folder and all in it, if it exists."""
@@ -153,16 +153,14 @@ class FsspecStore:
                 if entry.kind is EntryKind.FOLDER and entry.attributes is not None:
                     self.remove_folder(entry.attributes.path)
                 elif entry.attributes is not None:
-                    self._fs.rm_file(self.address(entry.attributes.path))
-            with suppress(FileNotFoundError, NotImplementedError):
-                if not isinstance(self._driver, ObjectDriver):
-                    self._fs.rmdir(self.address(path))
+                    self._driver.remove(self._fs, self.address(entry.attributes.path))
+            self._driver.remove_folder(self._fs, self.address(path))
 
     def remove_folder_if_empty(self, path: RelativePath) -> None:
         """Remove a folder that has nothing in it."""
         with suppress(Exception):  # each driver has its own error for a folder that is not empty
             if next(self.scan(path), None) is None:
-                self._fs.rmdir(self.address(path))
+                self._driver.remove_folder(self._fs, self.address(path))
 
     def sync(self, paths: Iterable[RelativePath]) -> None:
         """The store decides when what it has taken is durable."""
@@ -265,12 +263,15 @@ def _driver(protocol: str) -> Driver:
         from replication.datasets.stores.s3 import S3Driver  # likewise
 
         return S3Driver()
+    if protocol == "webhdfs":
+        from replication.datasets.stores.hdfs import WebHdfsDriver  # likewise
+
+        return WebHdfsDriver()
     if protocol in _OBJECTS:
         return ObjectDriver()
     known: dict[str, type[Driver]] = {
         "memory": MemoryDriver,
         "sftp": SftpDriver,
         "ssh": SftpDriver,
-        "webhdfs": WebHdfsDriver,
     }
     return known.get(protocol, Driver)()

@@ -26,6 +26,7 @@ JAVA_VERSIONS = (17, 21)
 FETCH_TIMEOUT_S = 900
 POSTGRESQL = "postgresql"
 _SUMS = Path(__file__).with_name("jars.sha256")
+_OF_PYSPARK = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime"  # it has them already
 _WITH_SPARK = "Install walship[spark], or list existing jars under [replay] jars"
 
 
@@ -90,9 +91,12 @@ def ensure_jars(given: Sequence[Path] = (), also: str = "") -> list[Path]:
         ConfigError: a given jar does not exist, or the jars cannot be fetched, or a sum is wrong.
         SparkMissingError: jars must be fetched, and PySpark is not installed.
     """
-    if given:
-        return list(given)
-    folder, jars = cache_dir(), pinned_jars(also)
+    return list(given) or fetched(pinned_jars(also))
+
+
+def fetched(jars: Sequence[Jar]) -> list[Path]:
+    """Return the paths of jars; those that are not in the cache are fetched and checked. Raises as ``ensure_jars``."""
+    folder = cache_dir()
     missing = [jar for jar in jars if not _is_sound(folder / jar.file_name, jar)]
     if missing:
         _fetch(folder, missing)
@@ -229,6 +233,7 @@ def _resolve(scratch: Path, jars: list[Jar], java_home: str) -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.jars.ivy": str(scratch),
         "spark.jars.packages": ",".join(jar.coordinates for jar in jars),
+        "spark.jars.excludes": _OF_PYSPARK,
     }
     properties = scratch / "fetch.conf"
     properties.write_text("".join(f"{key} {value}\n" for key, value in conf.items()), encoding="utf-8")

@@ -1,0 +1,188 @@
+"""Copies to and from a real HDFS: attributes, block size and replication, proxy users, renames, killed runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from replication.core.copying.names import ROOT, RelativePath
+from replication.datasets.stores.base import Entry
+from replication.datasets.stores.hdfs import _called
+from replication.datasets.stores.local import LocalStore
+from replication.datasets.stores.remote import FsspecStore
+from tests.contract.test_file_stores import copyable, read, write
+from tests.copying import job, write_tree
+from tests.hdfs import BLOCK_BYTES
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
+ALL = frozenset({"times", "permissions", "owner", "group"})
+
+
+@pytest.fixture
+def source(hdfs: str) -> FsspecStore:
+    return FsspecStore(f"{hdfs}/{uuid4().hex}")
+
+
+@pytest.fixture
+def target(hdfs: str) -> FsspecStore:
+    return FsspecStore(f"{hdfs}/{uuid4().hex}")
+
+
+def entry(store: FsspecStore, path: str) -> Entry:
+    found = store.status(RelativePath(path))
+    assert found is not None
+    return found
+
+
+def told(store: FsspecStore, path: str) -> dict[str, Any]:
+    """What HDFS itself tells of a file."""
+    return dict(store._driver.info(store._fs, store.address(RelativePath(path))))
+
+
+def give(store: FsspecStore, path: str, owner: str, mode: str) -> None:
+    _called(store._fs, "SETOWNER", store.address(RelativePath(path)), "PUT", owner=owner, group="analysts")
+    _called(store._fs, "SETPERMISSION", store.address(RelativePath(path)), "PUT", permission=mode)
+
+
+def test_owners_permissions_and_times_are_kept_on_files_and_new_folders(
+    source: FsspecStore, target: FsspecStore
+) -> None:
+    write(source, "a/b/1", b"one")  # 000-7, 000-20, 001-8, 001-10, 001-18
+    for path, mode in (("a", "1750"), ("a/b", "711"), ("a/b/1", "604")):
+        give(source, path, "ann", mode)
+    assert job(source, target, preserve=ALL).run().failures == {}
+    for path in ("a", "a/b", "a/b/1"):
+        there, here = entry(target, path).attributes, entry(source, path).attributes
+        assert there is not None and here is not None
+        assert (there.user, there.group, there.permission) == ("ann", "analysts", here.permission), path
+    assert told(target, "a/b/1")["modificationTime"] == told(source, "a/b/1")["modificationTime"]
+
+
+def test_block_size_and_replication_are_those_of_the_target_or_as_asked_for(
+    source: FsspecStore, target: FsspecStore
+) -> None:
+    content = os.urandom(9 << 20)  # 000-8
+    write(source, "small", b"x")
+    write(source, "large", content)
+    assert job(source, target).run().failures == {}
+    assert job(source, FsspecStore(f"{target.url}/other"), block_size=4096, replication=3).run().failures == {}
+    for name in ("small", "large"):
+        plain, other = told(target, name), told(target, f"other/{name}")
+        assert (plain["blockSize"], plain["replication"]) == (BLOCK_BYTES, 1)
+        assert (other["blockSize"], other["replication"]) == (4096, 3)
+    assert read(target, "large") == read(target, "other/large") == content
+
+
+def test_a_proxy_user_copies_with_its_own_rights(hdfs: str, source: FsspecStore, target: FsspecStore) -> None:
+    write(source, "1", b"one")  # 000-17
+    target.make_folder(RelativePath("of bob"))
+    give(target, "of bob", "bob", "700")
+    mine, others = (FsspecStore(f"{target.url}/{name}", {"proxy_to": "bob"}) for name in ("of bob/new", "other"))
+    assert job(source, mine).run().failures == {}
+    made = entry(target, "of bob/new/1").attributes
+    assert made is not None and made.user == "bob"
+    with pytest.raises(Exception, match="Permission denied: user=bob"):
+        job(source, others).run()
+
+
+def test_a_published_file_replaces_the_old_one_in_one_step(
+    target: FsspecStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(target, "old", b"old")  # 000-33, 002-3
+    write(target, "new", b"new")
+    before, asked = told(target, "new")["fileId"], []
+    request = target._fs.session.request
+
+    def noted(method: str, address: str, **given: Any) -> Any:
+        asked.append(given.get("params", {}).get("op"))
+        return request(method, address, **given)
+
+    monkeypatch.setattr(target._fs.session, "request", noted)
+    target.move(RelativePath("new"), RelativePath("old"))
+    assert asked == ["RENAME"], "between two steps nobody would see the old file nor the new one"
+    assert told(target, "old")["fileId"] == before
+    monkeypatch.undo()
+    with pytest.raises(FileNotFoundError):
+        target.move(RelativePath("new"), RelativePath("old"))
+    write(target, "folder/1", b"1")
+    with pytest.raises(OSError, match="HDFS says"):
+        target.move(RelativePath("old"), RelativePath("folder"))
+
+
+def test_odd_names_keep_their_bytes_and_large_folders_come_in_batches(source: FsspecStore, target: FsspecStore) -> None:
+    names = ["a b+c", "%41%2F", "semi;colon", "q?x=1&y#z", "é ü 🚢", "back\\slash", "[x]{y}*", "'\"", "~=", "@,!$()"]
+    for name in names:
+        write(source, f"odd/{name}", name.encode())
+    assert job(source, target).run().failures == {}
+    found = [each.attributes.name for each in target.scan(RelativePath("odd")) if each.attributes]
+    assert sorted(found) == sorted(names)
+    assert {name: read(target, f"odd/{name}") for name in names} == {name: name.encode() for name in names}
+
+
+def test_a_name_that_hdfs_refuses_fails_alone(tmp_path: Path, target: FsspecStore) -> None:
+    write_tree(tmp_path, {"good": b"1", "folder/a:b": b"2"})
+    counts = job(LocalStore(str(tmp_path)), target, attempts=1).run()
+    assert list(counts.failures) == ["folder/a:b"] and read(target, "good") == b"1"
+
+
+def test_a_stream_that_is_given_up_ends_and_one_that_fails_says_so(target: FsspecStore) -> None:
+    writer = target.create(RelativePath("a"), copyable("a"), -1)
+    for _ in range(20):
+        writer.write(0, bytes(1 << 20))
+    writer.close()
+    target.make_folder(RelativePath("a folder"))
+    writer = target.create(RelativePath("a folder"), copyable("x"), -1)
+    with pytest.raises(OSError):
+        for _ in range(50):
+            writer.write(0, bytes(1 << 20))
+        writer.finish()
+    writer.close()
+
+
+def test_folders_are_removed_with_all_in_them_and_only_empty_ones_by_the_other_call(target: FsspecStore) -> None:
+    write(target, "a/b/c", b"1")
+    target.remove_folder_if_empty(RelativePath("a"))
+    assert read(target, "a/b/c") == b"1"
+    target.remove_folder(RelativePath("a"))
+    assert target.status(RelativePath("a")) is None
+    target.make_folder(RelativePath("d"))
+    target.remove_folder_if_empty(RelativePath("d"))
+    assert [each for each in target.scan(ROOT)] == []
+
+
+def test_a_killed_copy_is_gone_on_with(hdfs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # 001-4, 000-16, 000-36
+    files = {f"{n // 8}/{n}": os.urandom(1 << 20) for n in range(24)}
+    write_tree(tmp_path / "src", files)
+    url = f"{hdfs}/{uuid4().hex}"
+    target = FsspecStore(url)
+    line = [sys.executable, "-c", "from shell.main import main; main()", "copy", str(tmp_path / "src"), url]
+    line += ["--file-set", "dataset"]
+
+    def staged() -> int:
+        """Files that are whole in the staging folder, as the journal has them."""
+        (journal,) = (tmp_path / "state").glob("walship/copies/*/journal.db")
+        with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
+            return int(db.execute("SELECT count(*) FROM staged").fetchone()[0])
+
+    with subprocess.Popen([*line, "--limit", "6MiB", "--threads", "1", "--files-per-split", "2"]) as process:
+        wait_until(lambda: staged() >= 1, what="staged files", despite=(ValueError, sqlite3.Error))
+        process.send_signal(signal.SIGKILL)
+    assert target.status(RelativePath("0")) is None, "nothing of a file set is seen before all of it is there"
+    kept = staged() << 20
+    run = subprocess.run([*line, "--json"], capture_output=True, text=True, check=True)
+    shown = json.loads(run.stdout)
+    assert (shown["bytes_reused"], shown["bytes_copied"]) == (kept, (24 << 20) - kept)
+    assert {name: read(target, name) for name in files} == files
+    assert target.status(RelativePath(".walship")) is None

@@ -1,0 +1,117 @@
+"""HDFS by WebHDFS where the servers answer as a test says: who gets the password, and what an error is."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.datasets.copying.faults import is_full
+from replication.datasets.stores.remote import FsspecStore
+
+FILE = FileAttributes(RelativePath("file"), 4, 1_700_000_000_000_000_000)
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Notes what it is asked, and answers with the next of its answers."""
+
+    server: http.server.ThreadingHTTPServer
+    asked: list[tuple[str, str | None]]
+    answers: list[tuple[int, str, bytes]]
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.asked.append((self.path, self.headers["Authorization"]))
+        status, location, content = self.answers.pop(0)
+        self.send_response(status)
+        if location:
+            self.send_header("Location", location)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_PUT = do_DELETE = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving() -> Iterator[tuple[type[Server], str]]:
+    handler = type("Handler", (Server,), {"asked": [], "answers": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield handler, f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[type[Server], type[Server], FsspecStore, str]]:
+    """A namenode, a datanode, a store that asks them, and the datanode's address."""
+    with ExitStack() as stack:
+        (name, at), (data, other) = stack.enter_context(serving()), stack.enter_context(serving())
+        options = {"user": "ann", "password": "secret", "skip_instance_cache": True}
+        yield name, data, stack.enter_context(FsspecStore(f"webhdfs://{at}/root", options)), f"http://{other}/data"
+
+
+def test_the_password_goes_to_the_namenode_and_to_no_address_that_it_names(
+    servers: tuple[type[Server], type[Server], FsspecStore, str],
+) -> None:
+    name, data, store, address = servers  # 001-28
+    name.answers += [(307, address, b""), (307, address, b"")]
+    data.answers += [(201, "", b""), (200, "", b"four")]
+    file = CopyableFile.build("src", FILE, CopyConfiguration(preserve=frozenset()))
+    store.write_small(FILE.path, file, b"four")
+    assert store.open(FILE).read(0, 100) == b"four"
+    assert [path for path, _ in data.asked] == ["/data", "/data"]
+    assert all(given is None for _, given in data.asked)
+    assert all(given is not None and "secret" not in path for path, given in name.asked)
+
+
+def test_an_error_of_a_datanode_is_an_error_and_no_content(
+    servers: tuple[type[Server], type[Server], FsspecStore, str],
+) -> None:
+    name, data, store, address = servers
+    told = {"RemoteException": {"exception": "FileNotFoundException", "message": "gone\nat x"}}
+    for status, content, error, said in (
+        (404, json.dumps(told).encode(), FileNotFoundError, "HDFS says: gone$"),
+        (500, b"<html>", OSError, "HTTP 500"),
+    ):
+        name.answers.append((307, address, b""))
+        data.answers.append((status, "", content))
+        with pytest.raises(error, match=said):
+            store.open(FILE)
+
+
+def test_a_quota_that_is_used_up_is_no_space(servers: tuple[type[Server], type[Server], FsspecStore, str]) -> None:
+    name, _, store, _ = servers
+    told = {"RemoteException": {"exception": "NSQuotaExceededException", "message": "The quota is exceeded"}}
+    name.answers.append((403, "", json.dumps(told).encode()))
+    with pytest.raises(OSError, match="quota is exceeded") as caught:
+        store.make_folder(RelativePath("a"))
+    assert is_full(caught.value)
+
+
+def test_a_rename_of_httpfs_which_does_not_replace_frees_the_name_first(
+    servers: tuple[type[Server], type[Server], FsspecStore, str],
+) -> None:
+    name, _, store, _ = servers
+    status = json.dumps({"FileStatus": {"type": "FILE", "length": 1}}).encode()
+    for content in (b'{"boolean": false}', status, status, b'{"boolean": true}', b'{"boolean": true}'):
+        name.answers.append((200, "", content))
+    store.move(RelativePath("new"), RelativePath("old"))
+    asked = [path.partition("op=")[2].partition("&")[0] for path, _ in name.asked]
+    assert asked == ["RENAME", "GETFILESTATUS", "GETFILESTATUS", "DELETE", "RENAME"]
