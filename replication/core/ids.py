@@ -46,6 +46,7 @@ class ClusterId:
         return f"{self.name}:{self.incarnation}"
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def parse(text: str) -> ClusterId:
         """Parse the text form. Raises FormatError."""
         name, colon, incarnation = text.partition(":")

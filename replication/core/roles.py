@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from replication.errors import FormatError, ReadOnlyClusterError
 
@@ -47,6 +48,7 @@ class RoleState:
         return json.dumps({"role": self.role.value, "epoch": self.epoch}).encode()
 
     @staticmethod
+    @lru_cache(maxsize=256)
     def decode(content: bytes) -> RoleState:
         """Read the JSON form. Raises FormatError."""
         try:

@@ -13,7 +13,8 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import NoReturn
@@ -196,13 +197,19 @@ def _stream(row) -> StreamId:
     return stream_id(row.wal, row.table_uuid, row.table_group)
 
 
-@pytest.fixture
-def quiet():
+@contextmanager
+def unlogged() -> Iterator[None]:
     structlog.configure(
         processors=[_drop], wrapper_class=structlog.BoundLogger, logger_factory=structlog.ReturnLoggerFactory()
     )
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    with unlogged():
+        yield
 
 
 def _drop(*_: object) -> NoReturn:

@@ -89,9 +89,15 @@ class Answers:
 _answers: WeakKeyDictionary[MemoryLedger, Answers] = WeakKeyDictionary()
 
 
+def _known(ledger: MemoryLedger) -> Answers:
+    if ledger not in _answers:
+        _answers[ledger] = Answers()
+    return _answers[ledger]
+
+
 def forget(ledger: MemoryLedger) -> None:
     """The ledger's content is as it was at first."""
-    _answers.setdefault(ledger, Answers()).begin()
+    _known(ledger).begin()
 
 
 def patch(patched: pytest.MonkeyPatch) -> None:
@@ -101,7 +107,7 @@ def patch(patched: pytest.MonkeyPatch) -> None:
 
 def _remembering(part: Any, method: str) -> Callable[..., Any]:
     ledger, call = part._ledger, f"{part._name}.{method}"
-    answer = partial(_answer, _answers.setdefault(ledger, Answers()), part._name, method, getattr(part._real, method))
+    answer = partial(_answer, _known(ledger), part._name, method, getattr(part._real, method))
 
     def answering(*args: Any, **named: Any) -> Any:
         if ledger.fault is not None:

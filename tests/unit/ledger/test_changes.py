@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from replication.core.ids import ClusterId
+from replication.core.routes.carried import InboundRoute
+from replication.core.succession import Succession
 from replication.errors import TableExistsError
 from replication.ledger.base import FileKind
 from replication.ledger.changes import LedgerChanges
@@ -45,6 +49,30 @@ def test_a_ledger_has_changed_once_after_each_decision_of_any_process_and_not_by
     finally:
         ledger.close()
         other.close()
+
+
+def test_prepared_statements_tell_of_decisions_and_not_of_facts(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    east, west = (ClusterId(name, UUID(int=number)) for number, name in enumerate(("east", "west")))
+    initialise(url, east)
+    with closing(open_ledger(url)) as ledger:
+        changes = LedgerChanges(ledger)
+        changes.any()
+        decisions: list[Callable[[], object]] = [
+            lambda: ledger.landing.keep_epoch(west, 2),
+            lambda: ledger.terms.recognise(west, ((1, "nonce"),)),
+            lambda: ledger.landing.declare_routes([InboundRoute(west, UUID(int=7), "default", 1)]),
+            lambda: ledger.successions.accept(Succession(west, east, 3, 1, is_planned=True)),
+            lambda: ledger.time.register_writer("w", "h0", 1, "boot", 1),
+            lambda: ledger.steps.create("steps"),
+        ]
+        for decide in decisions:
+            decide()
+            assert changes.any() and not changes.any()
+        file = ledger.files.allocate("h0", FileKind.WAL, str(tmp_path), "boot").file
+        ledger.files.close(file, 100)
+        ledger.successions.keep_address(west, "localhost:2181")
+        assert not changes.any()
 
 
 def test_where_none_can_tell_a_ledger_counts_as_changed() -> None:

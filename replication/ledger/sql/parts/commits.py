@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import compress, groupby, product
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,8 +19,15 @@ from replication.ledger.sql.store.store import SqlStore, chunked
 
 _c = commit_sequences.c
 _of_one: dict[Any, Any] = {_c.store: sa.bindparam("of_store"), _c.urn: sa.bindparam("of_urn")}
-_HERE = sa.and_(*(column == value for column, value in _of_one.items()))
+_EQUAL = tuple(column == value for column, value in _of_one.items())
+_HERE = sa.and_(*_EQUAL)
 _MINE = sa.and_(_HERE, _c.owner == sa.bindparam("of_owner"))
+_ALL = {  # by what is given
+    given: Prepared(sa.select(commit_sequences).where(sa.true(), *compress(_EQUAL, given)).order_by(_c.store, _c.urn))
+    for given in product((False, True), repeat=2)
+}
+_STORE = Prepared(sa.select(commit_stores.c.name).where(commit_stores.c.name == sa.bindparam("of_store")))
+_ADD_STORE = Prepared(commit_stores.insert())
 _ADD = Prepared(
     commit_sequences.insert().values(
         {
@@ -70,14 +77,13 @@ class SqlCommitSteps:
 
     def exists(self, store: str, urn: str = "") -> bool:
         """See ``CommitStepStore``."""
-        wanted = sa.select(_c.urn).where(_c.store == store, _c.urn == urn) if urn else _of_store(store)
         with self._store.read() as connection:
-            return connection.execute(wanted).first() is not None
+            return bool(_found(connection, [SequenceId(store, urn)])) if urn else _has_store(connection, store)
 
     def remove(self, store: str, urn: str = "") -> bool:
         """See ``CommitStepStore``."""
         with self._store.write() as connection:
-            there = connection.execute(_of_store(store)).first() is not None
+            there = _has_store(connection, store)
             here = (_c.store == store) & (_c.urn == urn) if urn else _c.store == store
             removed = connection.execute(commit_sequences.delete().where(here)).rowcount
             if urn:
@@ -108,11 +114,9 @@ class SqlCommitSteps:
 
     def sequences(self, store: str = "", urn: str = "") -> list[StoredSequence]:
         """See ``CommitStepStore``."""
-        wanted = sa.select(commit_sequences).order_by(_c.store, _c.urn)
-        wanted = wanted.where(_c.store == store) if store else wanted
-        wanted = wanted.where(_c.urn == urn) if urn else wanted
         with self._store.read() as connection:
-            return [_stored(row) for row in connection.execute(wanted)]
+            found = _ALL[bool(store), bool(urn)].rows(connection, {"of_store": store, "of_urn": urn})
+        return [_stored(row) for row in found]
 
     def lease(self, ids: Iterable[SequenceId], owner: str, lease_s: float) -> list[StoredSequence]:
         """See ``CommitStepStore``."""
@@ -165,14 +169,14 @@ def _key(id: SequenceId) -> dict[str, Any]:
     return {"of_store": id.store, "of_urn": id.urn}
 
 
-def _of_store(store: str) -> sa.Select[Any]:
-    return sa.select(commit_stores.c.name).where(commit_stores.c.name == store)
+def _has_store(connection: Connection, name: str) -> bool:
+    return _STORE.scalar(connection, {"of_store": name}) is not None
 
 
 def _add_store(connection: Connection, name: str) -> bool:
-    if connection.execute(_of_store(name)).first() is not None:
+    if _has_store(connection, name):
         return False
-    connection.execute(commit_stores.insert().values(name=name))
+    _ADD_STORE.run(connection, {"name": name})
     return True
 
 
@@ -181,8 +185,12 @@ def _found(connection: Connection, ids: Iterable[SequenceId]) -> list[StoredSequ
     found: list[StoredSequence] = []
     for store, group in groupby(sorted(set(ids)), lambda id: id.store):
         for urns in chunked([id.urn for id in group]):
-            wanted = sa.select(commit_sequences).where(_c.store == store, _c.urn.in_(urns)).order_by(_c.urn)
-            found += [_stored(row) for row in connection.execute(wanted)]
+            if len(urns) == 1:
+                rows = _ALL[True, True].rows(connection, _key(SequenceId(store, *urns)))
+            else:
+                wanted = sa.select(commit_sequences).where(_c.store == store, _c.urn.in_(urns)).order_by(_c.urn)
+                rows = list(connection.execute(wanted))
+            found += map(_stored, rows)
     return found
 
 

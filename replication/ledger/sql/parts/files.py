@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress, product
 from typing import Any
 from uuid import UUID
 
@@ -28,12 +29,21 @@ from replication.ledger.sql.queries.statuses import at_peer, keep_withheld, stat
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term, file_id, file_row, missing
+from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import SqlStore, counter, put_meta, raise_counter
 
 _f, _p = schema.files.c, sending.progress.c
 _rule, _begins, _slot, _h = sending.rules.c, sending.rule_begins.c, schema.slots.c, sending.held_tables.c
 
-_BY_NAME = sa.select(schema.files).where(_f.file == sa.bindparam("file"))
+_BY_NAME = Prepared(sa.select(schema.files).where(_f.file == sa.bindparam("of_file")))
+_CLOSE = Prepared(
+    schema.files.update().where(_f.id == sa.bindparam("key")).values(closed_length=sa.bindparam("to_length"))
+)
+_OF_HOST, _IS_OPEN = _f.host == sa.bindparam("of_host"), _f.closed_length < 0
+_ALL = {  # by whether only those of a host, and those that are open
+    given: Prepared(sa.select(schema.files).where(sa.true(), *compress((_OF_HOST, _IS_OPEN), given)).order_by(_f.file))
+    for given in product((False, True), repeat=2)
+}
 
 
 class SqlFileRecords:
@@ -88,23 +98,19 @@ class SqlFileRecords:
     def get(self, file: FileId) -> FileRow | None:
         """See ``FileRecords``."""
         with self._store.read() as connection:
-            row = connection.execute(_BY_NAME, {"file": str(file)}).one_or_none()
+            row = _BY_NAME.row(connection, {"of_file": str(file)})
         return None if row is None else file_row(row)
 
     def all(self, host: str | None = None, *, open_only: bool = False) -> list[FileRow]:
         """See ``FileRecords``."""
-        wanted = sa.select(schema.files).order_by(_f.file)
-        if host is not None:
-            wanted = wanted.where(_f.host == host)
-        if open_only:
-            wanted = wanted.where(_f.closed_length < 0)
+        wanted, values = _ALL[host is not None, open_only], {} if host is None else {"of_host": host}
         with self._store.read() as connection:
-            return [file_row(row) for row in connection.execute(wanted)]
+            return [file_row(row) for row in wanted.rows(connection, values)]
 
     def close(self, file: FileId, length: int) -> None:
         """See ``FileRecords``."""
         with self._store.write() as connection:
-            row = connection.execute(_BY_NAME, {"file": str(file)}).one_or_none()
+            row = _BY_NAME.row(connection, {"of_file": str(file)})
             if row is None:
                 raise missing(file)
             length = max(length, FILE_HEADER_BYTES)
@@ -116,7 +122,7 @@ class SqlFileRecords:
                     f"{file} cannot be CLOSED at {length} bytes: it is {before}",
                     "Keep the file and find out which process wrote it",
                 )
-            connection.execute(schema.files.update().where(_f.id == row.id).values(closed_length=length))
+            _CLOSE.run(connection, {"key": row.id, "to_length": length})
 
     def record(self, reports: Sequence[PeerProgress]) -> None:
         """See ``FileRecords``."""
@@ -205,7 +211,7 @@ class SqlFileRecords:
     def at_peer(self, peer: str) -> dict[FileId, ReplicationStatus]:
         """See ``FileRecords``."""
         with self._store.read() as connection:
-            rows = [(row.id, file_row(row)) for row in connection.execute(sa.select(schema.files).order_by(_f.file))]
+            rows = [(row.id, file_row(row)) for row in _ALL[False, False].rows(connection)]
             return at_peer(connection, self._rules_cache, rows, peer)
 
     def lacking(self) -> list[FileView]:
@@ -251,7 +257,7 @@ class SqlFileRecords:
         """See ``FileRecords``."""
         with self._store.write() as connection:
             check_term(connection, term)
-            found = connection.execute(_BY_NAME, {"file": str(file)}).one_or_none()
+            found = _BY_NAME.row(connection, {"of_file": str(file)})
             if found is None:
                 return
             row = file_row(found)

@@ -16,6 +16,7 @@ from replication.core.phase import Phase
 from replication.core.routes.carried import InboundRoute
 from replication.ledger.base import FileRow
 from replication.ledger.sql.queries.claims import coverage
+from replication.ledger.sql.queries.epochs import epoch_of, raise_epoch
 from replication.ledger.sql.queries.freshness import open_routes, route_columns
 from replication.ledger.sql.queries.replay import awaits_replay
 from replication.ledger.sql.schema import tables as schema
@@ -23,14 +24,35 @@ from replication.ledger.sql.schema.touched import ROUTES
 from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.keys import KeyCache, file_row
 from replication.ledger.sql.store.last_seen import LastSeen
-from replication.ledger.sql.store.store import SqlStore, chunked, greatest, insert_into, put_meta
+from replication.ledger.sql.store.prepared import Prepared, insert_for, upsert
+from replication.ledger.sql.store.store import SqlStore, chunked, put_meta
 
 _c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
-_r, _s, _route, _e = schema.received.c, schema.streams.c, schema.routes.c, schema.epochs.c
+_r, _s, _route = schema.received.c, schema.streams.c, schema.routes.c
 _REFUSED = "refused "  # and the host, in meta
 _PHASES = (Phase.BOOTSTRAPPING, Phase.LIVE, Phase.NEEDS_BOOTSTRAP)  # in order, within one generation
 
 
+_PHASES_OF = Prepared(
+    sa.select(_route.table_uuid, _route.table_group, _route.generation, _route.phase).where(
+        _route.source == sa.bindparam("of_source")
+    )
+)
+_CARRY = upsert(schema.carriers, keep=True)
+_LAST_SEEN = Prepared(sa.select(schema.last_seen))
+
+
+def _declaring(dialect: str) -> sa.Insert:
+    insert = insert_for(dialect, schema.routes)
+    new = insert.excluded
+    newer = (_route.generation < new.generation) | ((_route.generation == new.generation) & ~_route.closed)
+    keys = ["source", "table_uuid", "table_group"]
+    columns = {column.name: new[column.name] for column in _route if column.name not in keys}
+    made: sa.Insert = insert.on_conflict_do_update(index_elements=keys, set_=columns, where=newer)
+    return made
+
+
+_DECLARE = Prepared(_declaring)
 _DUPLICATE = (
     sa.select(_d.begin, _d.end)
     .select_from(schema.duplicates.join(schema.files).outerjoin(schema.sources, _o.file == _f.source))
@@ -76,16 +98,13 @@ class SqlLandingRecords:
 
     def keep_epoch(self, source: ClusterId, epoch: int) -> int:
         """See ``LandingRecords``."""
-        kept = sa.select(_e.epoch).where(_e.source == str(source))
         with self._store.read() as connection:
-            found = connection.scalar(kept)
+            found = epoch_of(connection, source)
         if found is not None and found >= epoch:  # usually nothing to write
-            return int(found)
+            return found
         with self._store.write() as connection:
-            insert = insert_into(connection, schema.epochs).values(source=str(source), epoch=epoch)
-            raised = {"epoch": greatest(_e.epoch, insert.excluded.epoch)}
-            connection.execute(insert.on_conflict_do_update(index_elements=["source"], set_=raised))
-            return int(connection.execute(kept).scalar_one())
+            raise_epoch(connection, source, epoch)
+            return epoch_of(connection, source) or 0
 
     def applied_prefix(self, sources: Sequence[FileId], *, keeps_tables: bool = True) -> dict[FileId, int]:
         """See ``LandingRecords``."""
@@ -134,19 +153,10 @@ class SqlLandingRecords:
             return
         source = routes[0].source
         with self._store.write() as connection:
-            kept = sa.select(_route.table_uuid, _route.table_group, _route.generation, _route.phase)
-            known = {tuple(row[:3]): row.phase for row in connection.execute(kept.where(_route.source == str(source)))}
-            insert = insert_into(connection, schema.routes)
-            new = insert.excluded
-            newer = (_route.generation < new.generation) | ((_route.generation == new.generation) & ~_route.closed)
-            names = ("generation", "closed", "phase", "required_from", "acknowledged", "carried")
-            columns = {name: new[name] for name in names}
-            keys = ["source", "table_uuid", "table_group"]
-            upsert = insert.on_conflict_do_update(index_elements=keys, set_=columns, where=newer)
-            connection.execute(upsert, [_row_of(route, known) for route in routes])
-            for origin in {each.origin for route in routes for each in route.carried}:
-                of_origin = insert_into(connection, schema.carriers).values(source=str(source), origin=str(origin))
-                connection.execute(of_origin.on_conflict_do_nothing())
+            known = {tuple(row[:3]): row.phase for row in _PHASES_OF.rows(connection, {"of_source": str(source)})}
+            _DECLARE.run_each(connection, [_row_of(route, known) for route in routes])
+            origins = {each.origin for route in routes for each in route.carried}
+            _CARRY.run_each(connection, [{"source": str(source), "origin": str(origin)} for origin in origins])
             self._last_seen.note(connection, source)
 
     def routes(self) -> list[InboundRoute]:
@@ -229,7 +239,7 @@ def _declared(connection: Connection) -> list[InboundRoute]:
 
 
 def _last_seen(connection: Connection) -> dict[ClusterId, int]:
-    return {ClusterId.parse(row.source): row.at for row in connection.execute(sa.select(schema.last_seen))}
+    return {ClusterId.parse(row.source): row.at for row in _LAST_SEEN.rows(connection)}
 
 
 def _row_of(route: InboundRoute, known: Mapping[tuple[object, ...], str]) -> dict[str, object]:

@@ -34,6 +34,7 @@ _f, _c, _s, _t, _p = (t.c for t in (schema.files, schema.claims, schema.streams,
 _m, _q, _r, _d = schema.checkpoints.c, schema.quarantined.c, schema.received.c, schema.duplicates.c
 
 _REPORT = "replay_report"
+_BEHIND = Prepared(sa.select(schema.files).where(_f.applied < _f.length).order_by(_f.id))
 _KEY = Prepared(sa.select(_f.id, _f.length, _f.applied).where(_f.file == sa.bindparam("in_file")))
 _POSITION: dict[str, Any] = {
     "file_id": sa.bindparam("key"),
@@ -68,7 +69,7 @@ class SqlReplay:
     def pending(self) -> list[Pending]:
         """See ``Replay``."""
         with self._store.read() as connection:
-            rows = connection.execute(sa.select(schema.files).where(_f.applied < _f.length).order_by(_f.id)).all()
+            rows = _BEHIND.rows(connection)
             keys = [row.id for row in rows]
             skipped: dict[int, list[tuple[int, int]]] = {}
             behind: dict[int, dict[UUID, int]] = {}

@@ -11,9 +11,11 @@ from sqlalchemy.engine import Connection
 from replication.ledger.sending import Attempt, HeldTable
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import SqlStore, insert_into
 
 _a, _h, _s, _peer = sending.attempts.c, sending.held_tables.c, schema.samples.c, sending.peers.c
+_HELD = Prepared(sa.select(sending.held_tables).order_by(_h.peer, _h.table_uuid, _h.host))
 
 
 class SqlSending:
@@ -67,9 +69,8 @@ class SqlSending:
 
     def held(self) -> list[HeldTable]:
         """See ``Sending``."""
-        wanted = sa.select(sending.held_tables).order_by(_h.peer, _h.table_uuid, _h.host)
         with self._store.read() as connection:
-            rows = connection.execute(wanted).all()
+            rows = _HELD.rows(connection)
         return [HeldTable(r.peer, UUID(r.table_uuid), r.host, r.reason, r.since) for r in rows]
 
     def sample(self, gauge: str, at: int, value: int, keep_since: int = 0) -> None:

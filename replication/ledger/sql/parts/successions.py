@@ -13,11 +13,18 @@ from replication.core.succession import Cut, Succession, Successions, beyond, co
 from replication.errors import SuccessionError
 from replication.ledger.sql.queries.batches import forget_beyond
 from replication.ledger.sql.queries.claims import coverage
+from replication.ledger.sql.queries.epochs import epoch_of, highest_epoch, raise_epoch
 from replication.ledger.sql.queries.files import newest_commit
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import SqlStore, greatest, insert_into, put_meta, raise_counter
+from replication.ledger.sql.store.prepared import Prepared, upsert
+from replication.ledger.sql.store.store import SqlStore, meta, put_meta, raise_counter
 
-_e, _s, _stream = schema.epochs.c, schema.successions.c, schema.streams.c
+_s, _stream = schema.successions.c, schema.streams.c
+_KNOWN = Prepared(sa.select(_s.content).order_by(_s.epoch, _s.origin))
+_STORED = Prepared(
+    sa.select(_s.content).where(_s.origin == sa.bindparam("of_origin"), _s.epoch == sa.bindparam("of_epoch"))
+)
+_PUT = upsert(schema.successions, "origin", "epoch")
 _ADDRESS = "address of "  # and the cluster, in meta
 _LEASE = "lease of "  # and the cluster
 _CONTRADICTION = "contradiction "  # and the succession
@@ -33,9 +40,8 @@ class SqlSuccessions:
 
     def known(self) -> Successions:
         """See ``SuccessionRecords``."""
-        wanted = sa.select(_s.content).order_by(_s.epoch, _s.origin)
         with self._store.read() as connection:
-            contents = tuple(connection.scalars(wanted))
+            contents = tuple(row.content for row in _KNOWN.rows(connection))
         kept, known = self._known
         if contents != kept:
             known = Successions(tuple(map(Succession.decode, contents)))
@@ -49,10 +55,9 @@ class SqlSuccessions:
 
     def accept(self, succession: Succession) -> Succession:
         """See ``SuccessionRecords``."""
-        newest = sa.select(_e.epoch).where(_e.source == str(succession.origin))
         with self._store.write() as connection:
             is_new = _stored(connection, succession.origin, succession.epoch) is None
-            if is_new and (connection.scalar(newest) or 0) > succession.epoch:
+            if is_new and (epoch_of(connection, succession.origin) or 0) > succession.epoch:
                 raise SuccessionError(
                     f"{succession.origin.name} has a newer role epoch than {succession.epoch}: it cancelled this",
                     "Begin again, which takes a newer epoch",
@@ -64,7 +69,7 @@ class SqlSuccessions:
         with self._store.write() as connection:
             if _stored(connection, origin, epoch) is not None:
                 return False
-            _raise_epoch(connection, origin, epoch + 1)
+            raise_epoch(connection, origin, epoch + 1)
             return True
 
     def take_over(
@@ -95,9 +100,8 @@ class SqlSuccessions:
 
     def landed_beyond(self, succession: Succession) -> int:
         """See ``SuccessionRecords``."""
-        wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == _beyond_name(succession))
         with self._store.read() as connection:
-            content = connection.scalar(wanted)
+            content = meta(connection, _beyond_name(succession))
         if content is None:
             return 0
         then = Succession.decode(bytes.fromhex(content)).cut
@@ -106,7 +110,7 @@ class SqlSuccessions:
     def highest_epoch(self) -> int:
         """See ``SuccessionRecords``."""
         with self._store.read() as connection:
-            return connection.scalar(sa.select(sa.func.max(_e.epoch))) or 0
+            return highest_epoch(connection)
 
     def keep_lease(self, cluster: ClusterId, epoch: int, lease_s: float) -> None:
         """See ``SuccessionRecords``."""
@@ -131,9 +135,8 @@ class SqlSuccessions:
 
     def has_answered(self, succession: Succession) -> bool:
         """See ``SuccessionRecords``."""
-        wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == _answer_name(succession))
         with self._store.read() as connection:
-            return connection.scalar(wanted) is not None
+            return meta(connection, _answer_name(succession)) is not None
 
     def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:
         """See ``SuccessionRecords``."""
@@ -143,9 +146,8 @@ class SqlSuccessions:
 
     def address(self, cluster: ClusterId) -> str:
         """See ``SuccessionRecords``."""
-        wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == f"{_ADDRESS}{cluster}")
         with self._store.read() as connection:
-            return str(connection.scalar(wanted) or "")
+            return meta(connection, f"{_ADDRESS}{cluster}") or ""
 
 
 def _record(connection: Connection, succession: Succession) -> Succession:
@@ -157,11 +159,9 @@ def _record(connection: Connection, succession: Succession) -> Succession:
             text = replace(joined, cut=left).encode().hex()
             put_meta(connection, {_beyond_name(joined): text})
     if joined != known:
-        content = joined.encode()
         clusters = {"origin": str(joined.origin), "successor": str(joined.successor)}
-        insert = insert_into(connection, schema.successions).values(epoch=joined.epoch, content=content, **clusters)
-        connection.execute(insert.on_conflict_do_update(index_elements=["origin", "epoch"], set_={"content": content}))
-    _raise_epoch(connection, joined.origin, joined.epoch)
+        _PUT.run(connection, {**clusters, "epoch": joined.epoch, "content": joined.encode()})
+    raise_epoch(connection, joined.origin, joined.epoch)
     return joined
 
 
@@ -171,8 +171,7 @@ def _covered(connection: Connection, origin: ClusterId) -> dict[StreamId, Ranges
 
 
 def _lease(connection: Connection, cluster: ClusterId) -> tuple[int, float]:
-    wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == f"{_LEASE}{cluster}")
-    epoch, _, lease_s = str(connection.scalar(wanted) or "0 0").partition(" ")
+    epoch, _, lease_s = (meta(connection, f"{_LEASE}{cluster}") or "0 0").partition(" ")
     return int(epoch), float(lease_s)
 
 
@@ -184,13 +183,6 @@ def _beyond_name(succession: Succession) -> str:
     return f"landed beyond {succession.origin} {succession.epoch}"  # in meta
 
 
-def _raise_epoch(connection: Connection, origin: ClusterId, epoch: int) -> None:
-    insert = insert_into(connection, schema.epochs).values(source=str(origin), epoch=epoch)
-    raised = {"epoch": greatest(_e.epoch, insert.excluded.epoch)}
-    connection.execute(insert.on_conflict_do_update(index_elements=["source"], set_=raised))
-
-
 def _stored(connection: Connection, origin: ClusterId, epoch: int) -> Succession | None:
-    wanted = sa.select(_s.content).where(_s.origin == str(origin), _s.epoch == epoch)
-    content = connection.scalar(wanted)
+    content = _STORED.scalar(connection, {"of_origin": str(origin), "of_epoch": epoch})
     return None if content is None else Succession.decode(content)

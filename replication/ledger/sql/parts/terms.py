@@ -13,9 +13,13 @@ from replication.core.roles import RoleState
 from replication.core.routes.forks import TERM_HISTORY_MAX, TermHistory, contradiction
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term
-from replication.ledger.sql.store.store import SqlStore, counter, put_meta, raise_counter
+from replication.ledger.sql.store.prepared import Prepared, upsert
+from replication.ledger.sql.store.store import SqlStore, counter, meta, put_meta, raise_counter
 
 _ASSIGNED = "assigned "
+_h = schema.term_histories.c
+_NEWEST = Prepared(sa.select(_h.term, _h.nonce).where(_h.cluster == sa.bindparam("of_cluster")))
+_KEEP = upsert(schema.term_histories, "cluster")
 
 
 class SqlTerms:
@@ -53,15 +57,14 @@ class SqlTerms:
 
     def keep_credential(self, drawn: str) -> str:
         """See ``Terms``."""
-        wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == "zookeeper_auth")
         with self._store.read() as connection:
-            kept = connection.scalar(wanted)
+            kept = meta(connection, "zookeeper_auth")
         if kept is None:
             with self._store.write() as connection:
-                kept = connection.scalar(wanted)
+                kept = meta(connection, "zookeeper_auth")
                 if kept is None:
                     put_meta(connection, {"zookeeper_auth": (kept := drawn)})
-        return str(kept)
+        return kept
 
     def term_history(self) -> TermHistory:
         """See ``Terms``."""
@@ -70,27 +73,23 @@ class SqlTerms:
 
     def recognise(self, other: ClusterId, term_history: TermHistory) -> str:
         """See ``Terms``."""
-        here = schema.term_histories.c.cluster == str(other)
-        wanted = sa.select(schema.term_histories.c.term, schema.term_histories.c.nonce).where(here)
+        of_other = {"of_cluster": str(other)}
         with self._store.read() as connection:
-            kept = connection.execute(wanted).one_or_none()
+            kept = _NEWEST.row(connection, of_other)
         if not term_history or kept is not None and (kept.term, kept.nonce) == term_history[-1]:
             return ""
         with self._store.write() as connection:
-            kept = connection.execute(wanted).one_or_none()
+            kept = _NEWEST.row(connection, of_other)
             why = contradiction(None if kept is None else (kept.term, kept.nonce), term_history)
             if not why:
-                connection.execute(schema.term_histories.delete().where(here))
-                newest = {"term": term_history[-1][0], "nonce": term_history[-1][1]}
-                connection.execute(schema.term_histories.insert().values(cluster=str(other), **newest))
+                term, nonce = term_history[-1]
+                _KEEP.run(connection, {"cluster": str(other), "term": term, "nonce": nonce})
             return why
 
     def knows(self, other: ClusterId, term_history: TermHistory) -> bool:
         """See ``Terms``."""
-        here = schema.term_histories.c.cluster == str(other)
-        wanted = sa.select(schema.term_histories.c.term, schema.term_histories.c.nonce).where(here)
         with self._store.read() as connection:
-            kept = connection.execute(wanted).one_or_none()
+            kept = _NEWEST.row(connection, {"of_cluster": str(other)})
         return kept is not None and (kept.term, kept.nonce) in term_history
 
     def role(self) -> RoleState:
@@ -108,10 +107,10 @@ class SqlTerms:
 
 
 def _role(connection: Connection) -> RoleState:
-    text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "role"))
+    text = meta(connection, "role")
     return RoleState() if text is None else RoleState.decode(text.encode())
 
 
 def _term_history(connection: Connection) -> TermHistory:
-    text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "term_history"))
+    text = meta(connection, "term_history")
     return tuple((int(term), str(nonce)) for term, nonce in json.loads(text or "[]"))

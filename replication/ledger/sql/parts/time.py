@@ -23,6 +23,7 @@ from replication.ledger.sql.queries.freshness import (
 from replication.ledger.sql.queries.notices import keep_notice
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
+from replication.ledger.sql.store.prepared import Prepared, insert_for
 from replication.ledger.sql.store.store import SqlStore, counter, greatest, insert_into, raise_counter
 
 _w, _f, _c, _s, _k = (t.c for t in (schema.writers, schema.files, schema.claims, schema.streams, schema.clocks))
@@ -43,6 +44,23 @@ _PAST = (
     )
     .group_by(_s.wal, _s.table_uuid, _s.table_group)
 )
+_REMOVE = Prepared(schema.writers.delete().where(_w.writer == sa.bindparam("of_writer")))
+_WRITERS = Prepared(sa.select(schema.writers).order_by(_w.writer))
+_ANNOUNCED = Prepared(
+    sa.select(schema.notices.c.payload)
+    .where(schema.notices.c.origin == sa.bindparam("of_origin"))
+    .order_by(schema.notices.c.closed)
+)
+
+
+def _registering(dialect: str) -> sa.Insert:
+    insert = insert_for(dialect, schema.writers)
+    others = {name: insert.excluded[name] for name in ("host", "pid", "boot", "role_epoch")}
+    made: sa.Insert = insert.on_conflict_do_update(index_elements=["writer"], set_=others)
+    return made
+
+
+_REGISTER = Prepared(_registering)  # a writer that is known keeps its floor
 # files with this cluster's own frames: its WALs, and files of copies from salvaged WALs
 _OWN = (_f.kind == FileKind.WAL) | ((_f.kind == FileKind.LANDING) & _f.source.is_(None))
 
@@ -57,26 +75,21 @@ class SqlTime:
 
     def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> WriterEntry:
         """See ``Time``."""
-        values = {"host": host, "pid": pid, "boot": boot, "role_epoch": role_epoch}
+        values = {"writer": writer, "host": host, "pid": pid, "boot": boot, "role_epoch": role_epoch}
         with self._store.write() as connection:
-            insert = insert_into(connection, schema.writers)
             closed = max(counter(connection, "closed"), newest_commit(connection))
-            connection.execute(
-                insert.values(writer=writer, floor=closed, **values).on_conflict_do_update(
-                    index_elements=["writer"], set_=values
-                )
-            )
+            _REGISTER.run(connection, {**values, "floor": closed})
         return WriterEntry(writer, closed, role_epoch)
 
     def remove_writer(self, writer: str) -> None:
         """See ``Time``."""
         with self._store.write() as connection:
-            connection.execute(schema.writers.delete().where(_w.writer == writer))
+            _REMOVE.run(connection, {"of_writer": writer})
 
     def writers(self) -> list[WriterRow]:
         """See ``Time``."""
         with self._store.read() as connection:
-            rows = connection.execute(sa.select(schema.writers).order_by(_w.writer)).all()
+            rows = _WRITERS.rows(connection)
         return [WriterRow(r.writer, r.host, r.pid, r.boot, r.floor) for r in rows]
 
     def raise_closed(self, host: str, floors: Mapping[str, int], now: int) -> int:
@@ -148,10 +161,8 @@ class SqlTime:
 
     def announced(self, origin: ClusterId) -> ClosedNotice:
         """See ``Time``."""
-        notices = schema.notices.c
-        wanted = sa.select(notices.payload).where(notices.origin == str(origin)).order_by(notices.closed)
         with self._store.read() as connection:
-            payloads = connection.scalars(wanted).all()
+            payloads = [row.payload for row in _ANNOUNCED.rows(connection, {"of_origin": str(origin)})]
         return reduce(accumulate, map(decode_notice, payloads), ClosedNotice(0, ()))
 
     def forget(self, origin: ClusterId) -> None:

@@ -14,18 +14,29 @@ from replication.ledger.base import FileKind, FileRow
 from replication.ledger.sql.queries.claims import join_claims, join_received
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id
-from replication.ledger.sql.store.store import chunked, insert_into, raise_counter
+from replication.ledger.sql.store.prepared import Prepared, upsert
+from replication.ledger.sql.store.store import chunked, raise_counter
 
 _c, _f, _r, _slot = schema.claims.c, schema.files.c, schema.received.c, schema.slots.c
-_SEEN = sa.union_all(
-    sa.select(sa.func.max(_f.commit_hi)),
-    sa.select(schema.counters.c.value).where(schema.counters.c.name == "seen"),
+_SEEN = Prepared(
+    sa.union_all(
+        sa.select(sa.func.max(_f.commit_hi)),
+        sa.select(schema.counters.c.value).where(schema.counters.c.name == "seen"),
+    )
+)
+_NUMBER = Prepared(sa.select(_slot.next).where(_slot.slot == sa.bindparam("of_slot")))
+_NUMBERED = upsert(schema.slots, "slot")
+_SAME_NAME = ("host", "path", "length", "applied", "boot", "writer", "peer", "created")
+_ADD = Prepared(
+    schema.files.insert()
+    .values({name: sa.bindparam(f"new_{name}") for name in ("file", "kind", "source", *_SAME_NAME)})
+    .returning(_f.id)
 )
 
 
 def next_number(connection: Connection, host: str) -> int:
     """The number that the next file of a host's slot gets."""
-    return int(connection.scalar(sa.select(_slot.next).where(_slot.slot == host)) or 0)
+    return int(_NUMBER.scalar(connection, {"of_slot": host}) or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +55,7 @@ class NewFile:
 def add_file(connection: Connection, cluster: ClusterId, new: NewFile) -> tuple[int, FileRow]:
     """Add the next file of a host's slot, OPEN and empty; return its key and row."""
     number = next_number(connection, new.host)
-    insert = insert_into(connection, schema.slots).values(slot=new.host, next=number + 1)
-    connection.execute(insert.on_conflict_do_update(index_elements=["slot"], set_={"next": insert.excluded.next}))
+    _NUMBERED.run(connection, {"slot": new.host, "next": number + 1})
     row = FileRow(
         file=FileId(cluster, new.host, number),
         kind=new.kind,
@@ -61,29 +71,18 @@ def add_file(connection: Connection, cluster: ClusterId, new: NewFile) -> tuple[
         source=new.source,
         peer=new.peer,
     )
-    added = connection.execute(schema.files.insert().values(_columns(row)).returning(_f.id))
-    return added.scalar_one(), row
+    return int(_ADD.scalar(connection, _columns(row))), row
 
 
 def _columns(row: FileRow) -> dict[str, object]:
-    return {
-        "file": str(row.file),
-        "kind": row.kind.value,
-        "host": row.host,
-        "path": row.path,
-        "length": row.length,
-        "applied": row.applied,
-        "boot": row.boot,
-        "writer": row.writer,
-        "source": None if row.source is None else str(row.source),
-        "peer": row.peer,
-        "created": row.created,
-    }
+    values = {f"new_{name}": getattr(row, name) for name in _SAME_NAME}
+    source = None if row.source is None else str(row.source)
+    return values | {"new_file": str(row.file), "new_kind": row.kind.value, "new_source": source}
 
 
 def newest_commit(connection: Connection) -> int:
     """See ``Time.seen``."""
-    return max((int(value) for value in connection.scalars(_SEEN) if value is not None), default=0)
+    return max((int(value) for (value,) in _SEEN.rows(connection) if value is not None), default=0)
 
 
 def retired_counter(source: ClusterId) -> str:

@@ -26,6 +26,7 @@ from replication.core.routes.freshness import (
 )
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
+from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import chunked
 
 NOTICES_MAX = 256  # of an origin
@@ -240,16 +241,19 @@ def _waiting(routes: Iterable[Sequence[InboundRoute]], tables: Container[UUID]) 
     return next(filter(None, awaited), "")
 
 
+_OPEN = (
+    sa.select(schema.routes, sa.func.coalesce(_h.at, 0).label("last_seen"))
+    .outerjoin(schema.last_seen, _h.source == _r.source)
+    .where(~_r.closed)
+    .order_by(_r.source, _r.table_uuid, _r.table_group)
+)
+_ALL_OPEN = Prepared(_OPEN)
+
+
 def open_routes(connection: Connection, *tables: UUID) -> list[InboundRoute]:
     """Open routes into this cluster, of some tables; of all when none is named."""
-    wanted = (
-        sa.select(schema.routes, sa.func.coalesce(_h.at, 0).label("last_seen"))
-        .outerjoin(schema.last_seen, _h.source == _r.source)
-        .where(~_r.closed)
-        .order_by(_r.source, _r.table_uuid, _r.table_group)
-    )
-    if tables:
-        wanted = wanted.where(_r.table_uuid.in_(map(str, tables)))
+    here = _r.table_uuid.in_(map(str, tables))
+    rows = connection.execute(_OPEN.where(here)) if tables else _ALL_OPEN.rows(connection)
     return [
         InboundRoute(
             ClusterId.parse(row.source),
@@ -261,7 +265,7 @@ def open_routes(connection: Connection, *tables: UUID) -> list[InboundRoute]:
             row.last_seen,
             Phase(row.phase),
         )
-        for row in connection.execute(wanted)
+        for row in rows
     ]
 
 

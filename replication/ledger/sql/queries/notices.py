@@ -9,24 +9,24 @@ from replication.core.ids import ClusterId
 from replication.core.routes.freshness import ClosedNotice, accumulate
 from replication.ledger.sql.queries.freshness import NOTICES_MAX, RouteSnapshot, decode_notice
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import insert_into
+from replication.ledger.sql.store.prepared import Prepared, upsert
 
 _FRESH = 128
 _LARGE_BYTES = 1 << 18
 _n = schema.notices.c
+_OF = _n.origin == sa.bindparam("of_origin")
+_SAME = Prepared(sa.select(_n.payload).where(_OF, _n.closed == sa.bindparam("of_closed")))
+_KEEP = upsert(schema.notices, "origin", "closed")
+_KEPT = Prepared(sa.select(sa.func.count(), sa.func.max(sa.func.length(_n.payload))).where(_OF))
 
 
 def keep_notice(connection: Connection, origin: str, notice: ClosedNotice) -> None:
     """Store a notice of ``origin``; join it with one of the same time, and thin the notices when there are many."""
-    same = connection.scalar(sa.select(_n.payload).where(_n.origin == origin, _n.closed == notice.t))
+    same = _SAME.scalar(connection, {"of_origin": origin, "of_closed": notice.t})
     if same is not None:
         notice = accumulate(decode_notice(same), notice)
-    insert = insert_into(connection, schema.notices).values(origin=origin, closed=notice.t, payload=notice.encode())
-    connection.execute(
-        insert.on_conflict_do_update(index_elements=["origin", "closed"], set_={"payload": insert.excluded.payload})
-    )
-    kept = sa.select(sa.func.count(), sa.func.max(sa.func.length(_n.payload))).where(_n.origin == origin)
-    count, largest = connection.execute(kept).one()
+    _KEEP.run(connection, {"origin": origin, "closed": notice.t, "payload": notice.encode()})
+    count, largest = _KEPT.row(connection, {"of_origin": origin})
     # A worker's first notice lists every stream its cluster ever wrote, and every read of replicated time decodes it.
     is_turn = count >= 4 and count & (count - 1) == 0
     if count > NOTICES_MAX or is_turn and largest > _LARGE_BYTES:

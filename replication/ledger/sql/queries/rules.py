@@ -42,6 +42,29 @@ _e, _peer, _rule, _required_from = (
 PEERS = Prepared(sa.select(_peer.name, _peer.zookeepers, _peer.cluster, _peer.paused, _peer.rate).order_by(_peer.name))
 
 
+_ORDERED = sa.select(sending.rules).order_by(_rule.peer, _rule.table_uuid, _rule.table_group)
+_ALL, _OF_TABLE = Prepared(_ORDERED), Prepared(_ORDERED.where(_rule.table_uuid == sa.bindparam("of_table")))
+_OF_PEER = _rule.peer == sa.bindparam("of_peer")
+_IS_HOLDING = _rule.phase != Phase.NEEDS_BOOTSTRAP.value
+_COUNT = sa.func.count().label("rules")
+_HOLDING = Prepared(sa.select(_rule.peer, _COUNT).where(_IS_HOLDING).group_by(_rule.peer))
+_FIRST = Prepared(
+    sa.select(_rule.peer, _begins.file_id, _COUNT, sa.func.min(_begins.begin).label("low"))
+    .join_from(sending.rule_begins, sending.rules)
+    .where(_IS_HOLDING)
+    .group_by(_rule.peer, _begins.file_id)
+)
+_UNSENT = Prepared(
+    sa.select(_t.spec).where(~_t.dropped, ~sa.exists().where(_rule.table_uuid == _t.uuid, _OF_PEER)).order_by(_t.name)
+)
+_RETURNED = sa.exists().where(_OF_PEER, _rule.table_uuid == _route.table_uuid, _rule.table_group == _route.table_group)
+_NOT_RETURNED = Prepared(
+    sa.select(_route.table_uuid, _route.table_group).where(
+        _route.source == sa.bindparam("of_source"), ~_route.closed, ~_RETURNED
+    )
+)
+
+
 class RuleCache:
     """Rules in force. A rule's ``required_from`` never changes and may be long, so it is read once per process.
 
@@ -59,10 +82,7 @@ class RuleCache:
 
     def in_force(self, connection: Connection, table: UUID | None = None) -> list[Rule]:
         """All rules, or those of a table, as the connection's transaction sees them."""
-        wanted = sa.select(sending.rules).order_by(_rule.peer, _rule.table_uuid, _rule.table_group)
-        if table is not None:
-            wanted = wanted.where(_rule.table_uuid == str(table))
-        rows = connection.execute(wanted).all()
+        rows = _ALL.rows(connection) if table is None else _OF_TABLE.rows(connection, {"of_table": str(table)})
         known = self._required_from
         unread = [row.id for row in rows if row.id not in known]
         read: dict[int, dict[FileId, int]] = {key: {} for key in unread}
@@ -120,12 +140,8 @@ class RuleCache:
 
 
 def _first_begins(connection: Connection) -> dict[str, tuple[int, dict[int, int]]]:
-    holding = _rule.phase != Phase.NEEDS_BOOTSTRAP.value
-    counted = sa.select(_rule.peer, sa.func.count().label("rules")).where(holding).group_by(_rule.peer)
-    found: dict[str, tuple[int, dict[int, int]]] = {row.peer: (row.rules, {}) for row in connection.execute(counted)}
-    counts = sa.func.count().label("rules"), sa.func.min(_begins.begin).label("low")
-    of_files = sa.select(_rule.peer, _begins.file_id, *counts).join_from(sending.rule_begins, sending.rules)
-    for row in connection.execute(of_files.where(holding).group_by(_rule.peer, _begins.file_id)):
+    found: dict[str, tuple[int, dict[int, int]]] = {row.peer: (row.rules, {}) for row in _HOLDING.rows(connection)}
+    for row in _FIRST.rows(connection):
         rules, begins = found[row.peer]
         if row.rules == rules:
             begins[row.file_id] = row.low
@@ -133,18 +149,12 @@ def _first_begins(connection: Connection) -> dict[str, tuple[int, dict[int, int]
 
 
 def _unsent(connection: Connection, peer: str) -> list[TableSpec]:
-    sent = sa.exists().where(_rule.table_uuid == _t.uuid, _rule.peer == peer)
-    specs = connection.scalars(sa.select(_t.spec).where(~_t.dropped, ~sent).order_by(_t.name)).all()
-    return [table_spec(spec) for spec in specs]
+    return [table_spec(row.spec) for row in _UNSENT.rows(connection, {"of_peer": peer})]
 
 
 def _not_returned(connection: Connection, origin: ClusterId) -> dict[UUID, set[str]]:
-    sent = sa.exists().where(
-        _rule.peer == origin.name, _rule.table_uuid == _route.table_uuid, _rule.table_group == _route.table_group
-    )
     found: dict[UUID, set[str]] = {}
-    wanted = sa.select(_route.table_uuid, _route.table_group)
-    for table, group in connection.execute(wanted.where(_route.source == str(origin), ~_route.closed, ~sent)):
+    for table, group in _NOT_RETURNED.rows(connection, {"of_peer": origin.name, "of_source": str(origin)}):
         found.setdefault(UUID(table), set()).add(group)
     return found
 

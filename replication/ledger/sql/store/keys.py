@@ -35,8 +35,8 @@ _STREAM = Prepared(sa.select(_s.id).where(*(column == value for column, value in
 _ADD_STREAM = Prepared(schema.streams.insert().values(_of_stream))
 _SOURCE = Prepared(sa.select(_o.id).where(*(column == value for column, value in _of_source.items())))
 _ADD_SOURCE = Prepared(schema.sources.insert().values(_of_source))
-_FILE = sa.select(schema.files.c.id).where(schema.files.c.file == sa.bindparam("file"))
-_TABLE = sa.select(schema.tables.c.uuid).where(schema.tables.c.uuid == sa.bindparam("uuid"))
+_FILE = Prepared(sa.select(schema.files.c.id).where(schema.files.c.file == sa.bindparam("of_file")))
+_TABLE = Prepared(sa.select(schema.tables.c.uuid).where(schema.tables.c.uuid == sa.bindparam("of_uuid")))
 
 
 class KeyCache:
@@ -70,7 +70,7 @@ class KeysInTransaction:
         """The key of a file; MissingFileError when the ledger does not have it."""
         key = self._known.get(file) or self._fresh.get(file)
         if key is None:
-            key = self._connection.scalar(_FILE, {"file": str(file)})
+            key = _FILE.scalar(self._connection, {"of_file": str(file)})
             if key is None:
                 raise missing(file)
             self._fresh[file] = key
@@ -88,7 +88,7 @@ class KeysInTransaction:
     def has_table(self, table: UUID) -> bool:
         """Whether this cluster has or had the table, so that its replay handles the frames."""
         if table not in self._known and table not in self._fresh:
-            if self._connection.scalar(_TABLE, {"uuid": str(table)}) is None:
+            if _TABLE.scalar(self._connection, {"of_uuid": str(table)}) is None:
                 return False
             self._fresh[table] = 1
         return True

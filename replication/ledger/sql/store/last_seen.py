@@ -8,9 +8,10 @@ from sqlalchemy.engine import Connection
 
 from replication.core.ids import ClusterId
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import insert_into
+from replication.ledger.sql.store.prepared import upsert
 
 _EVERY_US = 1_000_000
+_NOTE = upsert(schema.last_seen, "source")
 
 
 class LastSeen:
@@ -24,5 +25,4 @@ class LastSeen:
         now = time.time_ns() // 1000
         if abs(now - self._noted.get(source, 0)) >= _EVERY_US:
             self._noted[source] = now
-            insert = insert_into(connection, schema.last_seen).values(source=str(source), at=now)
-            connection.execute(insert.on_conflict_do_update(index_elements=["source"], set_={"at": now}))
+            _NOTE.run(connection, {"source": str(source), "at": now})

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
@@ -26,7 +25,7 @@ from sqlalchemy.pool import StaticPool
 from replication.error_text import message_line
 from replication.errors import ConfigError, CoordinationError, LedgerBusyError
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.prepared import Prepared
+from replication.ledger.sql.store.prepared import DECIDED, Prepared, insert_for, note_decision, upsert
 from replication.permissions import create_private, refuse_exposed
 
 BUSY_TIMEOUT_S = 10.0
@@ -37,8 +36,14 @@ _CONNECT_S = 10
 _SILENT_S = 15  # both sides close a connection whose other end is silent for longer
 _READ_ONLY = "25006"  # PostgreSQL's read_only_sql_transaction
 _MEMORY = (":memory:", "", None)
-_COUNTER = Prepared(sa.select(schema.counters.c.value).where(schema.counters.c.name == sa.bindparam("name")))
-_DECIDED = "decided"
+_OF_NAME: Any = sa.bindparam("of_name")
+_COUNTER = Prepared(sa.select(schema.counters.c.value).where(schema.counters.c.name == _OF_NAME))
+_RAISE = Prepared(
+    schema.counters.update().where(schema.counters.c.name == _OF_NAME).values(value=sa.bindparam("to_value"))
+)
+_COUNT = Prepared(schema.counters.insert().values(name=_OF_NAME, value=sa.bindparam("to_value")))
+_META = Prepared(sa.select(schema.meta.c.value).where(schema.meta.c.name == _OF_NAME))
+_PUT_META = upsert(schema.meta, "name")
 
 
 class SqlStore:
@@ -86,7 +91,7 @@ class SqlStore:
         sa.event.listen(writer, "connect", _durable)
         sa.event.listen(writer, "connect", _foreign_keys)
         sa.event.listen(writer, "begin", self._begin_immediate)
-        sa.event.listen(writer, "after_execute", _note_decision)
+        sa.event.listen(writer, "after_execute", note_decision)
         sa.event.listen(reader, "connect", _query_only)
         sa.event.listen(reader, "begin", _begin)
         return writer, reader
@@ -137,17 +142,22 @@ class SqlStore:
             LedgerBusyError: others kept the store locked past the timeout.
             CoordinationError: the store is unreachable or failed.
         """
+        with self._alone() as connection:
+            connection.info.pop(DECIDED, None)
+            with connection.begin():
+                yield connection
+            if connection.info.pop(DECIDED, False):
+                self._tell_decided()
+
+    @contextmanager
+    def _alone(self) -> Iterator[Connection]:
         if not self._lock.acquire(timeout=self._timeout_s):
             raise self._busy()
         try:
             with self._translated():
                 if self._writing is None:
                     self._writing = self._writer.connect()
-                self._writing.info.pop(_DECIDED, None)
-                with self._writing.begin():
-                    yield self._writing
-                if self._writing.info.pop(_DECIDED, False):
-                    self._tell_decided()
+                yield self._writing
         finally:
             self._lock.release()
 
@@ -155,8 +165,11 @@ class SqlStore:
     def read(self) -> Iterator[Connection]:
         """Read from one consistent snapshot; readers and writers do not block each other."""
         if self._in_memory:
-            with self.write() as connection:
-                yield connection
+            with self._alone() as connection:
+                try:
+                    yield connection
+                finally:
+                    connection.rollback()  # only SQLAlchemy's own statements begin a transaction
             return
         with self._translated(), self._reader.connect() as connection, connection.begin():
             yield connection
@@ -171,7 +184,7 @@ class SqlStore:
 
     def counter(self, name: str) -> int:
         """A counter's value by now; 0 when never raised."""
-        rows = self.look_up(_COUNTER, {"name": name})
+        rows = self.look_up(_COUNTER, {"of_name": name})
         return int(rows[0][0]) if rows else 0
 
     def close(self) -> None:
@@ -314,12 +327,6 @@ def _foreign_keys(connection: Any, _: object) -> None:
     connection.execute("PRAGMA foreign_keys=ON")
 
 
-def _note_decision(connection: Connection, statement: Any, *_: object) -> None:
-    is_new_writer = statement.is_insert and statement.table is schema.writers  # how far it has come is a fact
-    if is_new_writer or statement.is_dml and statement.table.name not in schema.FACTS:
-        connection.info[_DECIDED] = True
-
-
 def _query_only(connection: Any, _: object) -> None:
     connection.execute("PRAGMA query_only=ON")
 
@@ -336,36 +343,33 @@ def greatest(one: sa.ColumnElement[int], two: sa.ColumnElement[int]) -> sa.Colum
 
 def counter(connection: Connection, name: str) -> int:
     """A counter's value; 0 when never raised."""
-    rows = list(_COUNTER.run(connection, {"name": name}))
-    return int(rows[0][0]) if rows else 0
+    return int(_COUNTER.scalar(connection, {"of_name": name}) or 0)
+
+
+def meta(connection: Connection, name: str) -> str | None:
+    """A value of ``meta``."""
+    found = _META.scalar(connection, {"of_name": name})
+    return None if found is None else str(found)
 
 
 def raise_counter(connection: Connection, name: str, value: int) -> int:
     """Raise a counter to ``value`` unless it is higher already; return its value."""
     kept = counter(connection, name)
     if value > kept:
-        updated = connection.execute(
-            schema.counters.update().where(schema.counters.c.name == name).values(value=value)
-        ).rowcount
-        if not updated:
-            connection.execute(schema.counters.insert().values(name=name, value=value))
+        values = {"of_name": name, "to_value": value}
+        if not _RAISE.run(connection, values).rowcount:
+            _COUNT.run(connection, values)
     return max(kept, value)
 
 
-def insert_into(connection: Connection, table: sa.Table) -> Any:  # the two dialects' inserts share no type
+def insert_into(connection: Connection, table: sa.Table) -> Any:
     """An INSERT with ``on_conflict_do_nothing`` and ``on_conflict_do_update``."""
-    if connection.dialect.name == "sqlite":
-        return sqlite.insert(table)
-    from sqlalchemy.dialects import postgresql  # 0.08 s to import
-
-    return postgresql.insert(table)
+    return insert_for(connection.dialect.name, table)
 
 
 def put_meta(connection: Connection, values: Mapping[str, str]) -> None:
     """Set rows of ``meta``."""
-    for name, value in values.items():
-        insert = insert_into(connection, schema.meta).values(name=name, value=value)
-        connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
+    _PUT_META.run_each(connection, [{"name": name, "value": value} for name, value in values.items()])
 
 
 def chunked(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:

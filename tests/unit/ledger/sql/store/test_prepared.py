@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from replication.errors import CoordinationError, LedgerBusyError
-from replication.ledger.sql.store.prepared import Prepared
+from replication.ledger.sql.store.prepared import Prepared, upsert
 from replication.ledger.sql.store.store import SqlStore
 
 TABLE = sa.table("t", sa.column("id", sa.Integer), sa.column("word", sa.Text), sa.column("flag", sa.Boolean))
@@ -69,3 +69,22 @@ def test_a_store_that_stays_locked_is_busy(tmp_path: Path) -> None:
         holder.join()
         one.close()
         two.close()
+
+
+def test_rows_have_the_names_of_their_columns_and_flags_are_flags(store: SqlStore) -> None:
+    with store.write() as connection:
+        ADD.run_each(connection, [{"id": n, "word": str(n), "flag": n > 1} for n in (1, 2)])
+        found = FIND.rows(connection, {"low": 1})
+        assert [(row.id, row.word, row.flag) for row in found] == [(1, "1", False), (2, "2", True)]
+        assert FIND.row(connection, {"low": 2}).flag is True and FIND.row(connection, {"low": 3}) is None
+        assert FIND.scalar(connection, {"low": 2}) == 2 and FIND.scalar(connection, {"low": 3}) is None
+
+
+def test_a_row_is_put_in_place_of_another_or_not_at_all(store: SqlStore) -> None:
+    table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("word", sa.Text))
+    put, keep = upsert(table, "id"), upsert(table, keep=True)
+    with store.write() as connection:
+        put.run(connection, {"id": 1, "word": "one"})
+        put.run(connection, {"id": 1, "word": "first"})
+        keep.run_each(connection, [{"id": 1, "word": "none"}, {"id": 2, "word": "two"}])
+        assert [row.word for row in FIND.rows(connection, {"low": 0})] == ["first", "two"]
