@@ -1,7 +1,7 @@
 """One run of a copy: redo what an earlier run left, list, stage, publish, remove extras, sum up.
 
-Threads: this one lists with up to three others, ``configuration.threads`` copy, one publishes. All are joined at the
-end.
+Threads: this one lists with up to three others and Spark's tasks, ``configuration.threads`` copy, one publishes. All
+are joined at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
 from replication.datasets.copying.uploading import give_up_all
 from replication.datasets.copying.window import CopyWindow
 from replication.datasets.finders.base import CopyableDataset, DatasetFinder, ListsIntoSink
-from replication.datasets.listing.sink import ListingSink
+from replication.datasets.listing.sink import ListingSink, Tasks
 from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.publisher import PublishedJob, Publisher
 from replication.datasets.publication.recording import InstantRecorder, RecordedDataset
@@ -215,6 +215,7 @@ class _Run:
         recorder: InstantRecorder | None,
     ) -> None:
         (steps, journal), configuration = stored, job.configuration
+        self.tasks = carry if isinstance(carry, Tasks) else None
         self._job, self._blocked = job, blocked
         self.staging = Staging(job.target, job.id)
         site = CopySite(job.target, events=job.events)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
@@ -18,6 +20,8 @@ from replication.core.copying.rates import RateTable
 from replication.datasets.copying import spark as copying
 from replication.datasets.copying.copier import CopyItem
 from replication.datasets.copying.spark import SparkCopier, copy_rows, packed
+from replication.datasets.listing.tasks import list_folders
+from replication.datasets.stores.base import Entry
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
 from replication.errors import RequestError
@@ -38,6 +42,17 @@ class KillingStore(LocalStore):
         if file.path == "bad/2":
             os._exit(9)
         return super().open(file)
+
+
+class LosingStore(LocalStore):
+    """Ends the first executor that lists, not the driver."""
+
+    def scan(self, folder: RelativePath) -> Iterator[Entry]:
+        mark = Path(self.root).parent / "lost"
+        if TaskContext.get() is not None and not mark.exists():
+            mark.touch()
+            os._exit(9)
+        return super().scan(folder)
 
 
 class SecondAttempt:
@@ -86,6 +101,30 @@ def test_tasks_copy_files_and_ranges_and_the_driver_publishes_them(
         (n, n * RANGE, min((n + 1) * RANGE, len(LARGE))) for n in range(6)
     ]
     assert made.run().files_published == len(TREE), "nothing is copied again"
+
+
+@pytest.mark.parametrize("store", [LocalStore, LosingStore])
+def test_tasks_list_a_big_tree_and_what_kills_them_is_listed_by_the_driver(
+    tmp_path: Path, spark_tables: IcebergTables, monkeypatch: pytest.MonkeyPatch, store: type[LocalStore]
+) -> None:
+    tree = {f"{n}/in/{m}/file": b"%d" % m for n in range(80) for m in range(5)}  # 000-40
+    write_tree(tmp_path / "src", tree)
+    write_tree(tmp_path / "dst", {"7/in/extra": b"x"})
+    answers: list[int] = []
+    run = SparkCopier.run
+
+    def told(copier: SparkCopier, function: Any, rows: Any) -> list[Any]:
+        found = run(copier, function, rows)
+        if function.func is list_folders:
+            answers.append(len(found))
+        return found
+
+    monkeypatch.setattr(SparkCopier, "run", told)
+    made = job(store(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")), spark=MASTER, delete=True)
+    counts = made.run()
+    assert (counts.failures, counts.files_published, counts.deleted) == ({}, len(tree), 1)
+    assert read_tree(tmp_path / "dst") == tree
+    assert sum(answers) > 20 if store is LocalStore else (tmp_path / "lost").exists()
 
 
 def test_a_failed_task_publishes_nothing_and_the_next_run_copies_only_what_it_left(

@@ -1,4 +1,4 @@
-"""A copy whose bytes go through Spark's executors: each split of the window is a job of one task.
+"""A copy whose bytes go through Spark's executors: each split of the window is a job of one task; some list folders.
 
 A job's rows are copyable files and ranges, without content and credentials; the task opens both stores itself and
 copies with the code of the threads. It only writes where files are staged, and the driver alone publishes, so an
@@ -134,6 +134,16 @@ class SparkWhenLarge:
                 self._free += 1
                 self._changed.notify_all()
 
+    @property
+    def is_ready(self) -> bool:
+        """See ``Tasks``."""
+        return self._spark is not None
+
+    def run(self, function: Callable[[Iterable[Any]], Iterable[Any]], rows: Sequence[Any]) -> list[Any]:
+        """See ``Tasks``."""
+        assert self._spark is not None, "it is ready"
+        return self._spark.run(function, rows)
+
     def _started(self) -> None:
         spark, failed = None, None
         try:
@@ -187,11 +197,7 @@ class SparkCopier:
             return []
         rows = [packed(item) for item in items]
         try:
-            with refusals("a copy"):
-                if self._context._jsc is None:
-                    raise EngineLostError("Spark ended while it copied", "Run the copy again: it goes on where it was")
-                rdd = self._context.parallelize(rows, 1)
-                found: list[CopiedItem] = rdd.mapPartitions(partial(copy_rows, self._opened)).collect()
+            found: list[CopiedItem] = self.run(partial(copy_rows, self._opened), rows)
         except EngineLostError:
             raise
         except Exception as error:  # the task failed in every attempt
@@ -200,6 +206,18 @@ class SparkCopier:
         for each in found:
             self._moved(each.size)
         return found
+
+    @property
+    def is_ready(self) -> bool:
+        """See ``Tasks``."""
+        return True
+
+    def run(self, function: Callable[[Iterable[Any]], Iterable[Any]], rows: Sequence[Any]) -> list[Any]:
+        """See ``Tasks``; Spark repeats an attempt that failed, as its settings have it."""
+        with refusals("a copy"):
+            if self._context._jsc is None:
+                raise EngineLostError("Spark ended while it copied", "Run the copy again: it goes on where it was")
+            return list(self._context.parallelize(rows, 1).mapPartitions(function).collect())
 
 
 def packed(item: CopyItem) -> PackedItem:

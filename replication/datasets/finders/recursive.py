@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from replication.core.copying.attributes import FileAttributes
@@ -45,11 +46,10 @@ class RecursiveDataset:
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Compare the folder with the target's."""
-
-        def build(origin: FileAttributes) -> CopyableFile:
-            given: dict[str, Any] = {} if self._file_set is None else {"file_set": self._file_set}
-            return CopyableFile.build(self._source.url, origin, configuration, metadata=self._metadata, **given)
-
+        given: dict[str, Any] = {} if self._file_set is None else {"file_set": self._file_set}
+        build = partial(
+            CopyableFile.build, self._source.url, configuration=configuration, metadata=self._metadata, **given
+        )
         Comparison(self._source, target, configuration, build, sink, self._file_set).run(self.root)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration, Existing, Grouping
@@ -11,7 +13,8 @@ from replication.core.copying.conversions import applied
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.difference import Decision, decide
 from replication.core.copying.names import ROOT, STAGING, RelativePath
-from replication.datasets.listing.sink import ListingSink
+from replication.datasets.listing.sink import HasTasks, ListingSink, Tasks
+from replication.datasets.listing.tasks import FolderTasks
 from replication.datasets.listing.versions import TargetVersions, content_digest
 from replication.datasets.listing.walk import walk
 from replication.datasets.stores.base import Entry, EntryKind, Store
@@ -46,16 +49,26 @@ class Comparison:
         self._source, self._target, self._sink = source, target, sink
         self._configuration, self._build = configuration, build
         self._lock = threading.Lock()
-        self._missing: set[RelativePath] = set()
+        self.missing: set[RelativePath] = set()  # folders of the target
 
     def run(self, begin: RelativePath = ROOT) -> None:
         """List a folder and, unless told otherwise, all below it; by several threads if the store is far away."""
         threads = 2 if self._source.traits.is_local else min(4, self._source.traits.threads)
-        walk(begin, self._folder, threads)
+        tasks = self._sink.tasks if isinstance(self._sink, HasTasks) else None
+        walk(begin, self.visit, threads, None if tasks is None else self._elsewhere(tasks))
         if self._file_set is not None:
             self._sink.ended(self._file_set)
 
-    def _folder(self, folder: RelativePath) -> Iterator[RelativePath]:
+    def _elsewhere(self, tasks: Tasks) -> FolderTasks | None:
+        source, target = self._source, self._target
+        same = partial(Comparison, source, target, self._configuration, self._build, file_set=self._file_set)
+        try:
+            return FolderTasks(tasks, (source, target), same, self.missing, self._sink)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return None  # a plugin's dataset builds files in a way that cannot travel
+
+    def visit(self, folder: RelativePath) -> Iterator[RelativePath]:
+        """List one folder; those below that are to be listed, when it is."""
         below: list[RelativePath] = []
         try:
             self._files(folder, below)
@@ -99,9 +112,9 @@ class Comparison:
                     self._give(batch)
                     batch = []
         self._give(batch)
-        if is_empty and folder and folder in self._missing and conf.filters.names(folder):
+        if is_empty and folder and folder in self.missing and conf.filters.names(folder):
             self._sink.empty(folder)
-        if self._configuration.delete and folder not in self._missing:
+        if self._configuration.delete and folder not in self.missing:
             self._extras(folder, names)
 
     def _refused(self, folder: RelativePath, entry: Entry) -> None:
@@ -138,7 +151,7 @@ class Comparison:
     def _finder(self, folder: RelativePath) -> Callable[[RelativePath], Entry | None]:
         """Finds what the target has at a destination in this folder, at the least cost for this kind of store."""
         with self._lock:
-            is_missing = bool(folder) and folder.parent in self._missing
+            is_missing = bool(folder) and folder.parent in self.missing
         there: dict[RelativePath, Entry] = {}
         if not is_missing and self._target.traits.has_cheap_status:
             found = self._target.status(folder)
@@ -152,7 +165,7 @@ class Comparison:
                 is_missing = True
         if is_missing:
             with self._lock:
-                self._missing.add(folder)
+                self.missing.add(folder)
             return lambda path: None
         return self._target.status if self._target.traits.has_cheap_status else there.get
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
@@ -34,3 +34,28 @@ class ListingSink(Protocol):
     @property
     def is_stopped(self) -> bool:
         """Whether nobody wants more of it."""
+
+
+@runtime_checkable
+class Tasks(Protocol):
+    """Runs functions on other hosts, which must be able to open the stores at the same addresses."""
+
+    @property
+    def parallel(self) -> int:
+        """How many calls are served at once."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether they can be run; that may come later."""
+
+    def run(self, function: Callable[[Iterable[Any]], Iterable[Any]], rows: Sequence[Any]) -> list[Any]:
+        """What a function that can be pickled makes of rows, as one task; raises what every attempt failed with."""
+
+
+@runtime_checkable
+class HasTasks(Protocol):
+    """A sink of a run that has tasks, which may list, too."""
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """Those."""
