@@ -294,7 +294,7 @@ class TimelineSection(_Section):
     server: OptionalAddress = Field("", description="host:port that clients ask; empty means this host's server")
     datasets: OptionalPath = Field(None, description="declared datasets that the server tells of, else in data_dir")
     store: Literal["memory", "spillable", "embedded"] = Field("memory", description="where the server keeps views")
-    memory_bytes_max: Bytes = Field(256 * _MIB, description="how much of them the spillable store has in memory")
+    memory_bytes_max: Bytes = Field(256 * _MIB, description="what views take of memory with the spillable store")
     requests_max: PositiveInt = Field(64, description="refuses more questions at once")
     timeout_s: Seconds = Field(5.0, description="a server that is silent for longer counts as away")
     retry_min_s: Seconds = Field(0.5, description="clients ask again so long after a first failure ...")

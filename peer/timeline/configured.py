@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from peer.timeline.listing import FolderListings
+from peer.timeline.remembered import BYTES_MAX
 from peer.timeline.stores.base import ViewStore
 from peer.timeline.stores.memory import MemoryViews, SpillableViews
+from peer.timeline.stores.partition_file import CACHE_BYTES
 from peer.timeline.views import Views
 from replication.config import Config
 from replication.timeline.base import Timeline
@@ -24,15 +26,19 @@ def configured_views(config: Config, timeline: Timeline) -> Views:
         ConfigError: the embedded store needs ``walship[timeline]``.
         LockedFileError: another process has that store open.
     """
-    return Views(timeline, _store(config), FolderListings(), incremental=config.timeline.incremental)
+    spills, given = config.timeline.store == "spillable", config.timeline.memory_bytes_max
+    remembered = given // 8 if spills else BYTES_MAX
+    store = _store(config, max(given - remembered - CACHE_BYTES, 0))
+    incremental = config.timeline.incremental
+    return Views(timeline, store, FolderListings(), incremental=incremental, remembered_bytes_max=remembered)
 
 
-def _store(config: Config) -> ViewStore:
+def _store(config: Config, memory_bytes_max: int) -> ViewStore:
     folder, kind = config.data_dir / "timeline-views", config.timeline.store
     if kind == "embedded":
         from peer.timeline.stores.embedded import EmbeddedViews  # deferred: only this store needs RocksDB
 
         return EmbeddedViews(folder)
     if kind == "spillable":
-        return SpillableViews(folder / "spilled.db", config.timeline.memory_bytes_max)
+        return SpillableViews(folder / "spilled.db", memory_bytes_max)
     return MemoryViews(folder / "memory.db")

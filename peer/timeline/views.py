@@ -7,23 +7,18 @@ merged with what is known of its own. Listings run beside other questions; sever
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 
 from peer.timeline.listing import Listings
+from peer.timeline.remembered import BYTES_MAX, Remembered
 from peer.timeline.stores.base import ViewStore
 from replication.core.timeline.instants import Event, FileVersion, Instant, TimelineState
 from replication.core.timeline.view import Effects, FileSlice, effects, merged, slices, unseen
 from replication.errors import RequestError
 from replication.timeline.base import Timeline
 
-_EVENTS_MAX = 10_000
-_FILES_MAX = 20_000  # of remembered events together, about 10 MB
-_RECENT = 1000
-_MISSING_MAX = 10_000
 _NAMES = "\0"  # stands in a store for the listing of a dataset's partitions
 
 
@@ -43,18 +38,25 @@ class Views:
         store: where views are kept; closed by ``close``.
         listings: lists what was there before the timeline.
         incremental: False lists every partition again after each instant that touches it.
+        remembered_bytes_max: what is kept in memory besides the store, and the instant that is being applied.
     """
 
-    def __init__(self, timeline: Timeline, store: ViewStore, listings: Listings, *, incremental: bool = True) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        store: ViewStore,
+        listings: Listings,
+        *,
+        incremental: bool = True,
+        remembered_bytes_max: int = BYTES_MAX,
+    ) -> None:
         self._timeline = timeline
         self._store = store
         self._listings = listings
         self._incremental = incremental
         self._lock = threading.RLock()
         self._listing: dict[tuple[str, str], threading.Lock] = {}
-        self._missing: dict[tuple[str, str], None] = {}  # partitions that were listed and had nothing
-        self._events: deque[Event] = deque()  # the newest, to answer clients that know older ones
-        self._files = 0  # of these events
+        self._known = Remembered(remembered_bytes_max)
         self._remembered = False
         self.listed = 0
 
@@ -74,10 +76,10 @@ class Views:
             state = self._store.state()
             if known is None:
                 return self.sync()
-            if known.hash == state.hash or self._has(known):
+            if known.hash == state.hash or self._known.has(known.hash):
                 return state
             state = self.sync()
-            if known.hash == state.hash or self._has(known):
+            if known.hash == state.hash or self._known.has(known.hash):
                 return state
         return state if known.instant <= state.instant else None  # older than what is remembered: it will catch up
 
@@ -86,18 +88,16 @@ class Views:
         with self._lock:
             if known.hash == self._store.state().hash:
                 return []
-            if not self._has(known):
+            if not self._known.has(known.hash):
                 self._remember()
-            for at, event in enumerate(self._events):
-                if event.hash == known.hash:
-                    return [later.instant for later in islice(self._events, at + 1, None)]
-            return None
+            later = self._known.after(known.hash)
+            return None if later is None else [event.instant for event in later]
 
     def recent(self) -> list[Instant]:
         """Return the instants of the newest events, oldest first."""
         with self._lock:
             self._remember()
-            return [event.instant for event in self._events]
+            return [event.instant for event in self._known.events()]
 
     def latest(self, dataset: str, partition: str, file: str | None = None) -> list[FileSlice]:
         """Return the newest slice of each file of a partition, sorted; or of one file."""
@@ -158,7 +158,7 @@ class Views:
             self._unlist(dataset, _NAMES)
             for name in self._partitions(dataset) if partition is None else [partition]:
                 self._unlist(dataset, name)
-            self._missing.clear()
+            self._known.all_found()
 
     def close(self) -> None:
         """Close the store."""
@@ -172,19 +172,11 @@ class Views:
         """Read the events again that were applied before this process started."""
         if self._remembered:
             return
-        first = self._events[0].number if self._events else self._store.state().number + 1
+        first = self._known.first or self._store.state().number + 1
         for event in self._timeline.newest_first():
-            if event.number >= first:
-                continue
-            files = _files(event)
-            if self._files + files > _FILES_MAX or len(self._events) >= _RECENT:
+            if event.number < first and not self._known.add_older(event):
                 break
-            self._events.appendleft(event)
-            self._files += files
         self._remembered = True
-
-    def _has(self, known: Known) -> bool:
-        return any(event.hash == known.hash for event in reversed(self._events))
 
     def _apply(self, event: Event) -> None:
         instant, state = event.instant, self._store.state().after(event)
@@ -195,13 +187,10 @@ class Views:
             change = effects(instant, lambda key: store.find(dataset, key), lambda name: store.is_listed(dataset, name))
         self._store.apply(state, dataset, change)
         for partition in instant.changes.partitions():
-            self._missing.pop((dataset, partition), None)
+            self._known.found((dataset, partition))
             if not self._incremental:
                 self._unlist(dataset, partition)
-        self._events.append(event)
-        self._files += _files(event)
-        while len(self._events) > _EVENTS_MAX or (self._files > _FILES_MAX and len(self._events) > 1):
-            self._files -= _files(self._events.popleft())
+        self._known.add(event)
 
     def _unlist(self, dataset: str, partition: str) -> None:
         if self._store.is_listed(dataset, partition):
@@ -238,7 +227,7 @@ class Views:
 
     def _is_listed(self, dataset: str, partition: str) -> bool:
         with self._lock:
-            return (dataset, partition) in self._missing or self._store.is_listed(dataset, partition)
+            return self._known.is_missing((dataset, partition)) or self._store.is_listed(dataset, partition)
 
     def _list(self, dataset: str, partition: str) -> None:
         with self._lock:
@@ -256,12 +245,4 @@ class Views:
             if versions or known:
                 self._store.put(dataset, partition, versions.values(), listed=True)
             else:
-                self._missing[dataset, partition] = None
-                if len(self._missing) > _MISSING_MAX:
-                    del self._missing[next(iter(self._missing))]
-
-
-def _files(event: Event) -> int:
-    """How many files an event names."""
-    changes = event.instant.changes
-    return len(changes.adds) + len(changes.replaces) + len(changes.removes) + len(changes.restores)
+                self._known.missing((dataset, partition))

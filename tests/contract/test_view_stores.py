@@ -13,8 +13,11 @@ import pytest
 from peer.timeline.stores.base import ViewStore
 from peer.timeline.stores.embedded import EmbeddedViews
 from peer.timeline.stores.memory import MemoryViews, SpillableViews
-from replication.core.timeline.instants import Action, FileVersion, Instant, InstantState, TimelineState
+from peer.timeline.views import Views
+from replication.core.timeline.instants import Action, Changes, FileVersion, Instant, InstantState, TimelineState
 from replication.core.timeline.view import Effects
+from replication.timeline.memory import MemoryRecords
+from replication.timeline.recorded import RecordedTimeline
 from tests.datasets_made import versions
 
 Open = Callable[[], ViewStore]
@@ -120,23 +123,45 @@ def test_an_instant_of_many_partitions_is_applied_whole(opened: Open) -> None:
     assert sum(len(store.versions("out", name)) for name in store.partitions("out")) == 3000
 
 
-def test_memory_of_the_spillable_store_stays_within_its_bound(tmp_path: Path) -> None:  # 003-6, 003-11
-    bound = 2 << 20
-    store = SpillableViews(tmp_path / "view", bound)
+class Listed:
+    """A dataset of 800 partitions with 25 files each."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def partitions(self, dataset: str, root: str) -> list[str]:
+        return [f"{number:04}" for number in range(800)]
+
+    def files(self, dataset: str, root: str, partition: str) -> list[FileVersion]:
+        digest, count = "sha256:" + 64 * "0", 25 if partition.isdigit() else 0
+        at = [(f"{partition}/{self._name.format(n)}", f"{partition}#{n}") for n in range(count)]
+        return [FileVersion(partition, path, 1 << 20, file, digest=digest) for path, file in at]
+
+
+@pytest.mark.parametrize("name", ["file-{:07}.parquet", "é{:07}/日本", "{:07}" + "x" * 200])
+def test_memory_of_views_in_the_spillable_store_stays_within_its_bound(tmp_path: Path, name: str) -> None:
+    bound, listed = 2 << 20, Listed(name)  # 003-6, 003-11
+    timeline = RecordedTimeline(MemoryRecords())
+    names = listed.partitions("out", "out")
+    for begin in range(0, 800, 20):
+        adds = tuple(each for at in names[begin : begin + 20] for each in listed.files("out", "out", at))
+        timeline.record(Action.COPY, "out", Changes(adds))
+    store = SpillableViews(tmp_path / "view", bound - bound // 8)
+    views = Views(timeline, store, listed, remembered_bytes_max=bound // 8)
     gc.collect()
     tracemalloc.start()
     try:
-        for part in range(40):
-            store.apply(STATE, "out", put(*(f"{part * 20 + n % 20:04}/file-{n:07}.parquet" for n in range(1000))))
-        for part in range(0, 800, 7):
-            assert len(store.versions("out", f"{part:04}")) == 50
+        views.sync()
+        for at in names[::7]:
+            assert len(views.latest("out", at)) == 25
+        for part in range(2000):
+            assert views.latest("out", f"nothing {part:04}") == []
         gc.collect()
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert store.memory_bytes <= bound
-    assert held < 1.3 * bound, "40,000 versions would take ten times as much"
-    store.close()
+    assert bound // 2 < held <= bound, "20,000 versions would take ten times as much"
+    views.close()
 
 
 def test_a_partition_larger_than_the_bound_is_read_from_disk(tmp_path: Path) -> None:

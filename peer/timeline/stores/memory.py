@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from sys import getsizeof
 
 from peer.timeline.stores.partition_file import PartitionFile, PartitionFiles
 from replication.core.timeline.instants import FileKey, FileVersion, TimelineState
 from replication.core.timeline.view import Effects
 
-_VERSION_BYTES = 420  # measured: a version with its path and its place in a dictionary, less the path's letters
-_PARTITION_BYTES = 400
+_VERSION_BYTES = 340  # an object, its numbers, and its place in a dictionary
+_PARTITION_BYTES = 600  # likewise, with its key
 
 
 class MemoryViews:
@@ -83,8 +84,8 @@ class SpillableViews:
 
     Args:
         path: the file.
-        memory_bytes_max: about how much memory partitions may take. A partition that is larger by itself is in memory
-            only while it is read.
+        memory_bytes_max: how much memory partitions may take, besides ``CACHE_BYTES`` for the file. A partition that
+            is larger by itself is in memory only while it is read.
     """
 
     def __init__(self, path: Path, memory_bytes_max: int) -> None:
@@ -166,7 +167,7 @@ class SpillableViews:
 
     def _keep(self, key: FileKey, files: PartitionFiles) -> None:
         self._drop(key)
-        size = _PARTITION_BYTES + sum(_VERSION_BYTES + len(path) for path in files.versions)
+        size = _PARTITION_BYTES + sum(version_bytes(version) for version in files.versions.values())
         if size > self._max:
             return
         self._cached[key] = (files, size)
@@ -177,3 +178,9 @@ class SpillableViews:
     def _drop(self, key: FileKey) -> None:
         if (found := self._cached.pop(key, None)) is not None:
             self.memory_bytes -= found[1]
+
+
+def version_bytes(version: FileVersion) -> int:
+    """The memory of a version, at most; names are not shared with others."""
+    names = getsizeof(version.path) + getsizeof(version.partition) + getsizeof(version.digest)
+    return _VERSION_BYTES + names + (getsizeof(version.file) if version.file is not version.path else 0)

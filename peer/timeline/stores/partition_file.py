@@ -17,7 +17,7 @@ from replication.core.timeline.instants import FileVersion, TimelineState, pack,
 from replication.errors import FormatError, StorageError
 
 _VERSION = 1
-_CACHE_KIB = 2048
+CACHE_BYTES = 2 << 20
 _log = log.get(__name__)
 
 
@@ -68,7 +68,7 @@ class PartitionFile:
         self._sql = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         self._sql.execute("pragma journal_mode = wal")
         self._sql.execute("pragma synchronous = normal")
-        self._sql.execute(f"pragma cache_size = -{_CACHE_KIB}")
+        self._sql.execute(f"pragma cache_size = -{CACHE_BYTES >> 10}")
         (version,) = self._sql.execute("pragma user_version").fetchone()
         if version not in (0, _VERSION):
             raise FormatError(f"{self._path} has format {version}")

@@ -122,7 +122,7 @@ def test_names_of_any_length_and_paths_are_refused_and_not_remembered(server: Ti
         assert ask.post("/v1/refresh", params={"dataset": OUT, "partition": "z" * 5000}).status_code == 422
         assert ask.get("/v1/health").json()["status"] == "ok"
     assert not views._listing
-    assert all(len(name) <= 4096 for _, name in views._missing)
+    assert all(len(name) <= 4096 for _, name in views._known._missing)
 
 
 def test_a_partition_that_cannot_be_listed_leaves_nothing_behind(dataset: Dataset) -> None:

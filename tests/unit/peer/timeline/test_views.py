@@ -226,18 +226,26 @@ def test_views_of_a_folder_follow_its_timeline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_remembered_instants_name_no_more_files_than_a_bound(
-    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
-    monkeypatch.setattr("peer.timeline.views._FILES_MAX", 50)  # 003-6
-    first = dataset.timeline.state()
+def test_remembered_instants_take_no_more_memory_than_a_bound(dataset: Dataset, again: bool) -> None:
+    first = dataset.timeline.state()  # 003-6
     store = MemoryViews()
-    views = Views(dataset.timeline, store, dataset.listings())
+    views = Views(dataset.timeline, store, dataset.listings(), remembered_bytes_max=30_000)
     for number in range(9):
         dataset.publish(*(f"p/{number}-{each}@0" for each in range(10)))
         views.sync()
     if again:
-        views = Views(dataset.timeline, store, dataset.listings())
+        views = Views(dataset.timeline, store, dataset.listings(), remembered_bytes_max=30_000)
     assert 30 <= sum(len(instant.changes.adds) for instant in views.recent()) <= 50
     assert views.news(Known(first.instant, first.hash)) is None, "that client reads the timeline itself"
     assert len(wholes(views.latest(OUT, "p"))) == 92
+
+
+def test_an_instant_larger_than_the_bound_is_not_remembered_but_what_follows_it_is(dataset: Dataset) -> None:
+    views = Views(dataset.timeline, MemoryViews(), dataset.listings(), remembered_bytes_max=10_000)
+    dataset.publish(*(f"p/large-{each}@0" for each in range(50)))
+    large = views.sync()
+    assert views.recent() == [] and views.news(Known(large.instant, large.hash)) == []
+    dataset.publish("p/small@0")
+    views.sync()
+    known = Known(large.instant, large.hash)
+    assert views.news(known) == views.recent() != [], "the client of that instant gets what is new"
