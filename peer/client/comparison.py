@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from itertools import chain, repeat
+from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -194,11 +194,12 @@ def shared_tables(left: Cluster, right: ComparedCluster) -> list[str]:
     return [spec.name for spec in left.tables() if spec.uuid in there]
 
 
-def compare_clusters(left: Cluster, right: Cluster, table: str, timeout_s: float) -> Verdict:
-    """Compare a table of two clusters whose files this process can read; see ``compare_sides``."""
+def compare_clusters(left: Cluster, right: Cluster, tables: Sequence[str], timeout_s: float) -> list[Verdict]:
+    """Compare tables of two clusters whose files this process can read; see ``compare_sides``."""
     with ExitStack() as stack:
         here, there = (stack.enter_context(own_side(one, other.name)) for one, other in ((left, right), (right, left)))
-        return compare_sides(left, here, there, table, timeout_s)
+        since = now()
+        return [compare_sides(left, here, there, table, timeout_s, since) for table in tables]
 
 
 def _remedy(cluster: Cluster, spec: TableSpec, there: str) -> str:
@@ -212,8 +213,39 @@ def _remedy(cluster: Cluster, spec: TableSpec, there: str) -> str:
     )
 
 
+def _shared(
+    cluster: Cluster, here: ComparedCluster, there: ComparedCluster, spec: TableSpec
+) -> tuple[TableSpec, list[str]]:
+    """What both sides have of a table: the definition with their columns, and the groups; errors are as below."""
+    mine, other = here.about(spec), there.about(spec)
+    if other.is_taken:
+        raise TableExistsError(
+            f"{spec.name} on {there.name} is another table than on {here.name}",
+            "One of them was made by hand; drop that one, then enable replication again",
+        )
+    if other.spec is None:
+        raise UnknownTableError(
+            f"{there.name} does not have the table {spec.name} of {here.name}", _remedy(cluster, spec, there.name)
+        )
+    groups = [g.name for g in spec.groups if g.name in {*mine.groups, *other.groups}] or [g.name for g in spec.groups]
+    shared = common(spec, other.spec, groups)
+    if not shared.columns:
+        raise UnknownTableError(f"{spec.name} has no column on both {here.name} and {there.name}")
+    return shared, groups
+
+
+def now() -> int:
+    """Microseconds since 1970, by this host's clock."""
+    return time.time_ns() // 1000
+
+
 def compare_sides(
-    cluster: Cluster, here: ComparedCluster, there: ComparedCluster, table: str, timeout_s: float
+    cluster: Cluster,
+    here: ComparedCluster,
+    there: ComparedCluster,
+    table: str,
+    timeout_s: float,
+    since: int | None = None,
 ) -> Verdict:
     """Compare a table that both clusters have.
 
@@ -222,7 +254,8 @@ def compare_sides(
         here: answers for it.
         there: answers for the other, where the same table may have another name.
         table: ``namespace.name`` on ``cluster``.
-        timeout_s: how long to wait until both have what was under way at the call.
+        timeout_s: how long to wait until both have what was under way at ``since``.
+        since: microseconds since 1970; None for now. Who compares many tables gives the time it began, and waits once.
 
     Raises:
         UnknownTableError: one side does not have the table.
@@ -230,30 +263,18 @@ def compare_sides(
         PeerUnavailableError, PeerRefusedError: the other side stopped answering.
     """
     spec = cluster.table(table)
-    mine, other = here.about(spec), there.about(spec)
-    if other.is_taken:
-        raise TableExistsError(
-            f"{table} on {there.name} is another table than on {here.name}",
-            "One of them was made by hand; drop that one, then enable replication again",
-        )
-    if other.spec is None:
-        raise UnknownTableError(
-            f"{there.name} does not have the table {table} of {here.name}", _remedy(cluster, spec, there.name)
-        )
-    groups = [g.name for g in spec.groups if g.name in {*mine.groups, *other.groups}] or [g.name for g in spec.groups]
-    shared = common(spec, other.spec, groups)
-    if not shared.columns:
-        raise UnknownTableError(f"{spec.name} has no column on both {here.name} and {there.name}")
+    shared, groups = _shared(cluster, here, there, spec)
     sides = ComparedTable(here, shared, groups), ComparedTable(there, shared, groups)
-    timeouts_s = chain([min(timeout_s, _FRESH_S)], repeat(timeout_s))  # the first round need not be up to date
+    first = (min(timeout_s, _FRESH_S), since or now())  # which need not be up to date
+    rounds = chain([first], ((timeout_s, now()) for _ in count()))
 
-    def wait(moment: int) -> bool:
-        deadline = time.monotonic() + next(timeouts_s)
+    def wait() -> bool:
+        within_s, moment = next(rounds)
+        deadline = time.monotonic() + within_s
         while min(side.reached()[0] for side in sides) < moment:
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_S)
         return True
 
-    values = [column for column in shared.by_name if column not in spec.key]
-    return compare(table, spec.key, *sides, wait, lambda: time.time_ns() // 1000, values=values)
+    return compare(table, spec.key, *sides, wait, values=[name for name in shared.by_name if name not in spec.key])

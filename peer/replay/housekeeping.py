@@ -112,7 +112,7 @@ class Housekeeping:
         self._rows_came = False
         soon_s = self._monotonic() + _MISSING_RETRY_S
         for key, due_s in self._due.items():
-            if key[0] in self._missing:
+            if due_s == self._missing.get(key[0], (0.0, 0.0))[1]:
                 self._due[key] = min(due_s, soon_s)
         self._missing.clear()
         self._next_s = min(self._next_s, soon_s)

@@ -60,8 +60,7 @@ def compare(
     key: Sequence[str],
     left: Side,
     right: Side,
-    wait: Callable[[int], bool],
-    now: Callable[[], int],
+    wait: Callable[[], bool],
     *,
     rounds_max: int = 5,
     values: Sequence[str] = (),
@@ -73,18 +72,17 @@ def compare(
         key: its key columns; empty for an append-only table, whose rows are compared whole.
         left: one side.
         right: the other side.
-        wait: blocks until both sides' replicated time has reached a time (microseconds since 1970). False when that
-            takes too long; then keys that differ in readings of no common time count as ``moving``.
-        now: the time in microseconds since 1970.
+        wait: called before each round; blocks until both sides' replicated time has reached that of the call. False
+            when that takes too long; then keys that differ in readings of no common time count as ``moving``.
         rounds_max: how often differing keys are read.
         values: the other columns, in the order of the sides' ``_values``.
     """
-    wait(now())
+    wait()
     with Suspects(key) as suspects:
         verdict, is_cut = _read_both(table, left, right, suspects)
         rounds, confirmed = 1, 0
         while confirmed < suspects.count and rounds < rounds_max:
-            has_moved = wait(now())
+            has_moved = wait()
             if not has_moved and not is_cut:
                 break
             verdict, is_cut = _read_both(table, left, right, suspects)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,7 +49,7 @@ def verify(
     Exits with 10 if they differ, and with 9 if they changed too much to tell in time. Only a receiver of the other
     cluster must be reachable.
     """
-    from peer.client.comparison import compare_sides, other_side, own_side, shared_tables
+    from peer.client.comparison import compare_sides, now, other_side, own_side, shared_tables
 
     with (
         invocation.connect() as (cluster, printer),
@@ -60,8 +59,8 @@ def verify(
         names = tables or shared_tables(cluster, there)
         if not names:
             raise RequestError(f"{cluster.name} and {there.name} have no table in common", "Enable replication first")
-        since = time.time_ns() // 1000
-        verdicts = [compare_sides(cluster, here, there, name, timeout_s) for name in _shown(names, printer)]
+        since = now()
+        verdicts = [compare_sides(cluster, here, there, name, timeout_s, since) for name in _shown(names, printer)]
         show_verdicts(printer, verdicts, list_max, since)
         moving = [verdict.table for verdict in verdicts if verdict.same and verdict.moving]
         bad = [verdict.table for verdict in verdicts if not verdict.same]

@@ -34,7 +34,7 @@ from shell.status.page import work_text
 
 START_TIMEOUT_S = 90.0
 VISIBLE_TIMEOUT_S = 120.0
-WRITE_SECONDS = 11.0  # spread over so long, so that there is something to watch
+WRITE_SECONDS = 7.0  # spread over so long, so that there is something to watch
 _LOOK_S = 0.2
 BATCH_ROWS = 4096
 QUESTION = (
@@ -115,7 +115,7 @@ def _shown(
             display.event("all is durable on east; waiting until west's tables show it")
             east.wait(position, cluster="west", until="visible", timeout_s=VISIBLE_TIMEOUT_S)
             display.event("west's tables show everything; comparing both sides")
-            verdicts = [compare_clusters(east, west, table.name, VISIBLE_TIMEOUT_S) for table in data.tables]
+            verdicts = compare_clusters(east, west, [table.name for table in data.tables], VISIBLE_TIMEOUT_S)
             expected = _as_expected(data, west, verdicts)
             display.event("compared")
             answer = west.sql(QUESTION).read_all().to_pylist()

@@ -146,7 +146,7 @@ class _Story:
             for position in self._acks.positions.values():
                 for cluster in (east, west):
                     cluster.wait(position, until="visible", timeout_s=WAIT_TIMEOUT_S)
-            verdict = compare_clusters(west, east, self._table.name, WAIT_TIMEOUT_S)
+            (verdict,) = compare_clusters(west, east, [self._table.name], WAIT_TIMEOUT_S)
             spec = west.table(self._table.name)
             rows = pa.concat_tables([self._table.rows.slice(n * BATCH_ROWS, BATCH_ROWS) for n in self._acks.batches])
             stored = rows.cast(pa.schema([pa.field(name, spec.by_name[name].type) for name in rows.schema.names]))

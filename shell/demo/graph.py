@@ -110,7 +110,8 @@ def _shown(
                 cluster.wait(position, until="visible", timeout_s=VISIBLE_TIMEOUT_S)
         display.event("every cluster shows everything; comparing them")
         first, *others = clusters.values()
-        verdicts = [compare_clusters(first, other, t.name, VISIBLE_TIMEOUT_S) for other in others for t in tables]
+        names = [table.name for table in tables]
+        verdicts = [verdict for other in others for verdict in compare_clusters(first, other, names, VISIBLE_TIMEOUT_S)]
         traced = others[-1].trace(data.airports.name, {"faa": TRACED})
         display.event("compared")
         return tuple(verdicts), traced

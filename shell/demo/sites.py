@@ -25,6 +25,10 @@ MARK = ".walship-demo"
 SPARK = "spark-cluster"
 #: So that the load goes through Spark's jobs; Spark starts at once, since the load would be over before.
 _JOBS = {"driver_bytes_max": 64 << 10, "spark_idle_s": 0.0}
+#: Queries read what is not folded yet, too. A fold would start Spark for a cluster that is about to end.
+_FOLD_S = 60.0
+#: What the JVM's second compiler costs, a Spark of seconds does not earn back.
+_SHORT_LIVED = {"SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")}
 _STOP_TIMEOUT_S = 40.0
 
 
@@ -100,7 +104,7 @@ def make_sites(
     for n, name in enumerate(names):
         cluster = {"standby": True} if name in standby else {}
         replay = {**(_JOBS if name in jobs else {}), **({} if spark is None else _on_spark(name, spark))}
-        environment = {} if spark is None else spark.environment
+        environment = _SHORT_LIVED if spark is None else _SHORT_LIVED | spark.environment
         sites.append(_site(folder / name, ports[2 * n : 2 * n + 2], cluster, replay, environment))
     return sites
 
@@ -156,7 +160,7 @@ def _site(
         zookeeper={"port": zookeeper_port},
         receiver={"listen": f"127.0.0.1:{receiver_port}"},
         cluster=cluster,
-        replay={"driver_memory": "768m", **replay},
+        replay={"driver_memory": "768m", "fold_interval_s": _FOLD_S, **replay},
     )
     file.write_text(text, encoding="utf-8")
     config = configuration.load(file)

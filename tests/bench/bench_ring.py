@@ -47,7 +47,7 @@ def run() -> list[Figure]:
         _load(ring, WARM_S)
         watches = _load(ring, SECONDS)
         first, *others = ring.values()
-        verdicts = [compare_clusters(first, other, TABLE, LIMIT_S) for other in others]
+        verdicts = [compare_clusters(first, other, [TABLE], LIMIT_S)[0] for other in others]
         came = {route: _sealed_bytes(ring[route[1]], route[0]) for route in ROUTES}
         written = {name: _sealed_bytes(cluster) for name, cluster in ring.items()}
     lags = {way: [lag for _, lag in watch.lags] for way, watch in watches.items()}

@@ -104,5 +104,5 @@ def test_the_later_write_of_a_key_wins_though_the_clocks_are_hours_apart(both: t
         for cluster in (here, there):
             await_fold(cluster, table)
         both_show({1: "here, last", 3: "an hour behind", 4: "an hour behind"})
-        verdict = compare_clusters(here, there, table, 60)
+        (verdict,) = compare_clusters(here, there, [table], 60)
         assert verdict.same and verdict.identical, verdict

@@ -261,6 +261,7 @@ def test_a_drill_rehearses_a_failover_while_rows_keep_arriving(pair: Pair, tmp_p
     put(east, 200_000, 100, "drilled")
     await_same(east, west)
     await_complete(west, east)  # the fork is of a time after them
+    await_complete(west, west)
     sql, script, slow = drill_probes(tmp_path)
     with east.connect() as cluster:
         load = Load(cluster, 210_000)

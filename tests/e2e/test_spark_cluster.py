@@ -109,8 +109,7 @@ def under_load(east: Site, west: Site) -> Iterator[Load]:
             found = sorted(cluster.read(table).read_all().to_pylist(), key=lambda row: row["id"])
             assert found == wanted, cluster.name
             assert cluster.read(log, columns=["id"]).read_all().num_rows == load.appended, cluster.name
-        for name in (table, log):
-            verdict = compare_clusters(here, there, name, 120)
+        for verdict in compare_clusters(here, there, [table, log], 120):
             assert verdict.same and verdict.identical, verdict
     assert not west.json("status")["quarantined"]
 

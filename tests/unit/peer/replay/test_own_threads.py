@@ -37,21 +37,6 @@ class FlakyCatalog(MemoryTables):
         return super().exists(name)
 
 
-def test_a_catalog_that_cannot_be_asked_puts_one_table_off(ledger: MemoryLedger) -> None:
-    tables = FlakyCatalog()
-    for spec in ledger.tables.all():
-        tables.create(spec)
-    housekeeping = Housekeeping(tables, ledger, ReplaySection(fold_interval_s=1e-6, maintenance_interval_s=1e-6))
-    housekeeping.run_once(lambda: False)  # says when things are due
-    tables.broken = "ops.one"
-    housekeeping.run_once(lambda: False)
-    assert housekeeping.errors["ops.one fold"] == "OSError: database is locked"
-    assert not [told for told in housekeeping.errors if told.startswith("ops.two")]
-    tables.broken = ""
-    housekeeping.run_once(lambda: False)
-    assert not housekeeping.errors
-
-
 class Clock:
     """Time that passes as a test says."""
 
@@ -60,6 +45,23 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+
+def test_a_catalog_that_cannot_be_asked_puts_one_table_off(ledger: MemoryLedger) -> None:
+    clock, tables = Clock(), FlakyCatalog()
+    for spec in ledger.tables.all():
+        tables.create(spec)
+    housekeeping = Housekeeping(tables, ledger, ReplaySection(), clock.monotonic)
+    housekeeping.run_once(lambda: False)  # says when things are due
+    tables.broken = "ops.one"
+    clock.now += 60.0
+    housekeeping.run_once(lambda: False)
+    assert housekeeping.errors["ops.one fold"] == "OSError: database is locked"
+    assert not [told for told in housekeeping.errors if told.startswith("ops.two")]
+    tables.broken = ""
+    clock.now += 60.0
+    housekeeping.run_once(lambda: False)
+    assert not housekeeping.errors
 
 
 def test_one_slow_fold_puts_off_no_other_tables_and_two_in_a_row_stretch_the_interval(
@@ -142,6 +144,26 @@ def test_tables_that_nobody_writes_to_are_looked_for_ever_less_and_soon_once_row
     housekeeping.rows_came()
     assert asked_in(12) >= 2
     assert asked_in(60) >= 2 * 6, "every ten seconds, to tidy up"
+
+
+def test_a_table_that_is_made_later_is_folded_at_its_interval(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, tables, folded = Clock(), MemoryTables(), list[float]()
+    monkeypatch.setattr("peer.replay.housekeeping.fold", lambda *_: folded.append(clock.now))
+    housekeeping = Housekeeping(tables, ledger, ReplaySection(fold_interval_s=60.0), clock.monotonic)
+    began = clock.now
+    for second in range(59):
+        if second == 12:
+            for spec in ledger.tables.all():
+                tables.create(spec)
+            housekeeping.rows_came()
+        clock.now = began + second
+        housekeeping.run_once(lambda: False)
+    assert not folded
+    clock.now = began + 61
+    housekeeping.run_once(lambda: False)
+    assert len(folded) == 2
 
 
 def test_a_bootstrap_that_fails_is_told_and_tried_again(

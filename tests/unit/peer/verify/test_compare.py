@@ -40,10 +40,10 @@ class Side:
         return self.reads, 0
 
 
-def judge(left, right, key=("id",), wait=lambda moment: True, **options):
+def judge(left, right, key=("id",), wait=lambda: True, **options):
     left.key = right.key = key
     values = [name for name in SCHEMA.names if name not in key]
-    return compare("ops.t", key, left, right, wait, lambda: 0, values=values, **options)
+    return compare("ops.t", key, left, right, wait, values=values, **options)
 
 
 def test_the_same_rows_in_another_order_and_batching_are_the_same():
@@ -134,7 +134,7 @@ def test_a_side_is_not_asked_again_before_it_has_answered():
 
 
 def test_nothing_is_judged_while_replicated_time_does_not_advance():
-    verdict = judge(Side("east", table((1, "a", 1.0))), Side("west", table((1, "b", 1.0))), wait=lambda moment: False)
+    verdict = judge(Side("east", table((1, "a", 1.0))), Side("west", table((1, "b", 1.0))), wait=lambda: False)
     assert verdict.same and verdict.moving == 1 and not verdict.identical
 
 
@@ -178,7 +178,7 @@ def test_both_sides_are_read_as_of_a_common_time():
 def test_a_difference_at_a_common_time_is_reported_though_time_does_not_advance():
     east, west = Side("east", table((1, "a", 1.0))), Side("west", table((1, "b", 1.0)))
     east.reached, west.reached = lambda: (70, 0), lambda: (60, 0)
-    verdict = judge(east, west, wait=lambda moment: False)
+    verdict = judge(east, west, wait=lambda: False)
     assert (verdict.differing, verdict.moving, verdict.rounds) == (1, 0, 2)
 
 
