@@ -68,6 +68,8 @@ class Takeover:
         self._define(origin, zookeepers)
         if missing := rules.not_returned(origin):
             rules.enable_all(origin.name, missing, term)
+            rules.to(origin.name)  # read now, and not while the origin's writers stand still
+            rules.not_returned(origin)
         self.coordination.announce()
 
     def promote(self, succession: Succession) -> RoleState:
