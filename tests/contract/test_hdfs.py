@@ -16,10 +16,11 @@ from uuid import uuid4
 import pytest
 
 from replication.core.copying.names import ROOT, RelativePath
-from replication.datasets.stores.base import Entry
-from replication.datasets.stores.hdfs import _called
+from replication.datasets.stores.base import Entry, FileWriter
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.remote import FsspecStore
+from replication.datasets.stores.webhdfs import called
+from replication.errors import CopyError
 from tests.contract.test_file_stores import copyable, read, write
 from tests.copying import job, write_tree
 from tests.hdfs import BLOCK_BYTES
@@ -51,8 +52,8 @@ def told(store: FsspecStore, path: str) -> dict[str, Any]:
 
 
 def give(store: FsspecStore, path: str, owner: str, mode: str) -> None:
-    _called(store._fs, "SETOWNER", store.address(RelativePath(path)), "PUT", owner=owner, group="analysts")
-    _called(store._fs, "SETPERMISSION", store.address(RelativePath(path)), "PUT", permission=mode)
+    called(store._fs, "SETOWNER", store.address(RelativePath(path)), "PUT", owner=owner, group="analysts")
+    called(store._fs, "SETPERMISSION", store.address(RelativePath(path)), "PUT", permission=mode)
 
 
 def test_owners_permissions_and_times_are_kept_on_files_and_new_folders(
@@ -161,6 +162,76 @@ def test_folders_are_removed_with_all_in_them_and_only_empty_ones_by_the_other_c
     assert [each for each in target.scan(ROOT)] == []
 
 
+def ranges_written(target: FsspecStore, content: bytes, size: int) -> FileWriter:
+    """A file whose ranges are written, the last first, and not joined."""
+    target.make_folder(RelativePath("a"))
+    for begin in reversed(range(0, len(content), size)):
+        writer = target.create(RelativePath("a/large"), copyable("a/large", len(content)), len(content))
+        for at in range(begin, min(begin + size, len(content)), 1000):
+            writer.write(at, content[at : min(at + 1000, begin + size)])
+        writer.close()
+    return target.create(RelativePath("a/large"), copyable("a/large", len(content)), len(content))
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_ranges_are_read_where_they_are_and_joined_once(
+    target: FsspecStore, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    content, path = os.urandom(300_007), RelativePath("a/large")  # 000-38, 000-41
+    monkeypatch.setattr("replication.datasets.stores.hdfs._SOURCES_BYTES", 200)
+    other = "CONCAT" if refused else "APPEND"  # below a snapshot the first is refused
+
+    def refusing(fs: Any, operation: str, *given: Any, **named: Any) -> Any:
+        if operation == other:
+            raise OSError(f"HDFS says: {operation} is not possible here")
+        return called(fs, operation, *given, **named)
+
+    monkeypatch.setattr("replication.datasets.stores.hdfs.called", refusing)
+    writer = ranges_written(target, content, 30_000)
+    for begin in (0, 29_000, 30_000, 271_234):
+        assert target.reread(path, begin, 1000) == content[begin : begin + 1000]
+    writer.finish()
+    writer.finish()
+    assert read(target, "a/large") == content
+    made = entry(target, "a/large").attributes
+    assert made is not None and (made.timestamp_ns, made.permission) == (1_700_000_000_000_000_000, 0o640)
+    assert [each.attributes.name for each in target.scan(RelativePath("a")) if each.attributes] == ["large"]
+
+
+def test_a_file_whose_ranges_are_lost_is_begun_anew(target: FsspecStore) -> None:
+    writer = ranges_written(target, bytes(100_000), 30_000)
+    called(target._fs, "DELETE", target.address(RelativePath("a/.walship/large/60000")), "DELETE")
+    with pytest.raises(CopyError, match="are missing"):
+        writer.finish()
+    assert target.status(RelativePath("a/large")) is None and target.status(RelativePath("a/.walship/large")) is None
+
+
+def test_a_killed_copy_goes_on_within_a_large_file(hdfs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # 001-4, 000-16
+    content, url = os.urandom(24 << 20), f"{hdfs}/{uuid4().hex}"
+    write_tree(tmp_path / "src", {"a/large": content})
+    line = [sys.executable, "-c", "from shell.main import main; main()", "copy", str(tmp_path / "src"), url]
+    line += ["--range-size", "1MiB", "--verify"]
+    with subprocess.Popen([*line, "--limit", "6MiB", "--threads", "2"]) as process:
+        wait_until(lambda: journaled(tmp_path, "ranges") >= 4, what="ranges", despite=(ValueError, sqlite3.Error))
+        process.send_signal(signal.SIGKILL)
+    kept = journaled(tmp_path, "ranges") << 20
+    target = FsspecStore(url)
+    assert target.status(RelativePath("a")) is None
+    run = subprocess.run([*line, "--json"], capture_output=True, text=True, check=True)
+    shown = json.loads(run.stdout)
+    assert (shown["bytes_reused"], shown["bytes_copied"]) == (kept, (24 << 20) - kept)
+    assert read(target, "a/large") == content
+    assert target.status(RelativePath(".walship")) is None
+
+
+def journaled(tmp_path: Path, table: str) -> int:
+    """How much is whole in the staging folder, as the journal has it."""
+    (journal,) = (tmp_path / "state").glob("walship/copies/*/journal.db")
+    with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
+        return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
 def test_a_killed_copy_is_gone_on_with(hdfs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # 001-4, 000-16, 000-36
     files = {f"{n // 8}/{n}": os.urandom(1 << 20) for n in range(24)}
@@ -170,17 +241,11 @@ def test_a_killed_copy_is_gone_on_with(hdfs: str, tmp_path: Path, monkeypatch: p
     line = [sys.executable, "-c", "from shell.main import main; main()", "copy", str(tmp_path / "src"), url]
     line += ["--file-set", "dataset"]
 
-    def staged() -> int:
-        """Files that are whole in the staging folder, as the journal has them."""
-        (journal,) = (tmp_path / "state").glob("walship/copies/*/journal.db")
-        with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
-            return int(db.execute("SELECT count(*) FROM staged").fetchone()[0])
-
     with subprocess.Popen([*line, "--limit", "6MiB", "--threads", "1", "--files-per-split", "2"]) as process:
-        wait_until(lambda: staged() >= 1, what="staged files", despite=(ValueError, sqlite3.Error))
+        wait_until(lambda: journaled(tmp_path, "staged") >= 1, what="staged files", despite=(ValueError, sqlite3.Error))
         process.send_signal(signal.SIGKILL)
     assert target.status(RelativePath("0")) is None, "nothing of a file set is seen before all of it is there"
-    kept = staged() << 20
+    kept = journaled(tmp_path, "staged") << 20
     run = subprocess.run([*line, "--json"], capture_output=True, text=True, check=True)
     shown = json.loads(run.stdout)
     assert (shown["bytes_reused"], shown["bytes_copied"]) == (kept, (24 << 20) - kept)

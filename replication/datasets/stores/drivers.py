@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
-from replication.datasets.stores.base import Entry, EntryKind, StoreTraits, Uploads
+from replication.datasets.stores.base import Entry, EntryKind, FileWriter, StoreTraits, Uploads
 
 _SECOND = 1_000_000_000
 _FOLDERS = {"directory", "dir"}
@@ -91,6 +91,16 @@ class Driver:
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
         """A file object to write to, front to back."""
         return fs.open(path, "wb", block_size=_BLOCK)
+
+    def open_ranges(self, fs: Any, path: str, file: CopyableFile, size: int) -> FileWriter:
+        """A file whose ranges are written in any order, where the traits say so."""
+        raise NotImplementedError
+
+    def reread(self, fs: Any, path: str, begin: int, size: int) -> bytes:
+        """What the store has of a file."""
+        with closing(self.open_reader(fs, path, begin + size)) as opened:
+            opened.seek(begin)
+            return bytes(opened.read(size))
 
     def write(self, fs: Any, path: str, file: CopyableFile, data: bytes) -> None:
         """A whole small file."""

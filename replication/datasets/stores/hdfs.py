@@ -1,38 +1,28 @@
-"""HDFS by WebHDFS, as Hadoop's documentation of its REST API has it; fsspec has the address and the connection.
+"""HDFS: a file is one stream; a large one is written in ranges, each a file of its own, which HDFS joins at the end.
 
-A file is one stream from or to a datanode. Bounds: ``_AHEAD`` pieces of a file that is written wait in memory, and an
-open one has a thread, which is joined when it is closed; a server that says nothing for ``_TIMEOUT_S`` is an error.
+The first range is the file itself. The others are beside it in ``.walship``, which only the staging folder has.
 """
 
 from __future__ import annotations
 
-import errno
 import io
-import queue
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from itertools import chain
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import STAGING
 from replication.datasets.stores.base import StoreTraits
 from replication.datasets.stores.drivers import Driver
+from replication.datasets.stores.webhdfs import Incoming, Outgoing, called, create, sent
+from replication.errors import CopyError
 
 _MILLISECOND = 1_000_000
 _SMALL = 8 << 20
-_AHEAD = 2
-_TIMEOUT_S = (20, 120)
-_ERRORS: dict[str, Callable[[str], OSError]] = {
-    "FileNotFoundException": FileNotFoundError,
-    "AccessControlException": PermissionError,
-    "SecurityException": PermissionError,
-    "FileAlreadyExistsException": FileExistsError,
-    "ParentNotDirectoryException": NotADirectoryError,
-    "NSQuotaExceededException": lambda said: OSError(errno.EDQUOT, said),
-    "DSQuotaExceededException": lambda said: OSError(errno.EDQUOT, said),
-}
+_SOURCES_BYTES = 16 << 10  # of one request, which may have 64 KiB
 
 
 class WebHdfsDriver(Driver):
@@ -43,6 +33,7 @@ class WebHdfsDriver(Driver):
         keeps_times=True,
         keeps_permissions=True,
         mode_bits=0o1777,
+        writes_ranges=True,
         moves_folders=True,
         precision_ns=_MILLISECOND,
     )
@@ -51,7 +42,7 @@ class WebHdfsDriver(Driver):
         """A folder, in batches of as many names as the namenode chooses."""
         last: dict[str, str] = {}
         while True:
-            answer = _called(fs, "LISTSTATUS_BATCH", path, **last).json()["DirectoryListing"]
+            answer = called(fs, "LISTSTATUS_BATCH", path, **last).json()["DirectoryListing"]
             found = answer["partialListing"]["FileStatuses"]["FileStatus"]
             for info in found:
                 yield _named(info, f"{path.rstrip('/')}/{info['pathSuffix']}")
@@ -61,7 +52,7 @@ class WebHdfsDriver(Driver):
 
     def info(self, fs: Any, path: str) -> dict[str, Any]:
         """One path."""
-        return _named(_called(fs, "GETFILESTATUS", path).json()["FileStatus"], path)
+        return _named(called(fs, "GETFILESTATUS", path).json()["FileStatus"], path)
 
     def timestamp_ns(self, info: dict[str, Any]) -> int | None:
         """Milliseconds."""
@@ -74,7 +65,7 @@ class WebHdfsDriver(Driver):
 
     def open_reader(self, fs: Any, path: str, size: int) -> Any:
         """A small file in one answer, a larger one as a stream."""
-        reader = _Download(fs, path)
+        reader = Incoming(fs, path)
         if size > _SMALL:
             return reader
         with closing(reader):
@@ -82,32 +73,47 @@ class WebHdfsDriver(Driver):
 
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
         """A file that is sent as it is written."""
-        return _Upload(lambda pieces: _create(fs, path, file, pieces))
+        return Outgoing(lambda pieces: create(fs, path, file, pieces))
+
+    def open_ranges(self, fs: Any, path: str, file: CopyableFile, size: int) -> RangesWriter:
+        """A file whose ranges are written in any order."""
+        return RangesWriter(fs, path, file, size)
+
+    def reread(self, fs: Any, path: str, begin: int, size: int) -> bytes:
+        """A range that is not yet part of the file is read where it is."""
+        if begin >= self.info(fs, path)["size"]:
+            starts = [at for at in _ranges(fs, path) if at <= begin]
+            if not starts:
+                return b""
+            path, begin = _range_path(path, max(starts)), begin - max(starts)
+        with closing(Incoming(fs, path)) as opened:
+            opened.seek(begin)
+            return opened.read(size)
 
     def write(self, fs: Any, path: str, file: CopyableFile, data: bytes) -> None:
         """A whole small file."""
-        _create(fs, path, file, data)
+        create(fs, path, file, data)
 
     def make_folder(self, fs: Any, path: str) -> None:
         """Make a folder, and those above it."""
-        _called(fs, "MKDIRS", path, "PUT")
+        called(fs, "MKDIRS", path, "PUT")
 
     def move(self, fs: Any, origin: str, destination: str) -> None:
         """Move in one step that replaces. HttpFS has none: there the name is freed first, and the step is redone."""
-        answer = _called(fs, "RENAME", origin, "PUT", destination=destination, renameoptions="OVERWRITE")
+        answer = called(fs, "RENAME", origin, "PUT", destination=destination, renameoptions="OVERWRITE")
         if not answer.content or answer.json()["boolean"]:
             return
         self.info(fs, origin)
         if self.info(fs, destination)["type"] == "file":
             self.remove(fs, destination)
-        if not _called(fs, "RENAME", origin, "PUT", destination=destination).json()["boolean"]:
+        if not called(fs, "RENAME", origin, "PUT", destination=destination).json()["boolean"]:
             raise OSError(f"HDFS did not rename {origin} to {destination}")
 
     def give(self, fs: Any, path: str, file: CopyableFile) -> None:
         """Times, permissions and owners."""
         _give(fs, path, file.permission, file.owner, file.group)
         if (time_ns := file.timestamp_ns) is not None:
-            _called(fs, "SETTIMES", path, "PUT", modificationtime=time_ns // _MILLISECOND)
+            called(fs, "SETTIMES", path, "PUT", modificationtime=time_ns // _MILLISECOND)
 
     def give_folder(self, fs: Any, path: str, like: FileAttributes) -> None:
         """Permissions and owners."""
@@ -115,11 +121,11 @@ class WebHdfsDriver(Driver):
 
     def remove(self, fs: Any, path: str) -> None:
         """Remove a file."""
-        _called(fs, "DELETE", path, "DELETE")
+        called(fs, "DELETE", path, "DELETE")
 
     def remove_folder(self, fs: Any, path: str) -> None:
         """Remove an empty folder."""
-        _called(fs, "DELETE", path, "DELETE")
+        called(fs, "DELETE", path, "DELETE")
 
 
 def _named(info: dict[str, Any], name: str) -> dict[str, Any]:
@@ -128,127 +134,108 @@ def _named(info: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _give(fs: Any, path: str, permission: int | None, owner: str, group: str) -> None:
     if owner or group:
-        _called(fs, "SETOWNER", path, "PUT", **{k: v for k, v in (("owner", owner), ("group", group)) if v})
+        called(fs, "SETOWNER", path, "PUT", **{k: v for k, v in (("owner", owner), ("group", group)) if v})
     if permission is not None:
-        _called(fs, "SETPERMISSION", path, "PUT", permission=format(permission & WebHdfsDriver.traits.mode_bits, "o"))
+        called(fs, "SETPERMISSION", path, "PUT", permission=format(permission & WebHdfsDriver.traits.mode_bits, "o"))
 
 
-def _create(fs: Any, path: str, file: CopyableFile, content: Any) -> None:
-    """A new file in place of one that may be there, of bytes or an iterator of such."""
-    given = {"replication": file.replication, "blocksize": file.block_size}
-    at = _called(fs, "CREATE", path, "PUT", overwrite="true", **given).headers["Location"]
-    _sent(fs, "PUT", at, data=content, headers={"Content-Type": "application/octet-stream"})
+class RangesWriter:
+    """Writes ranges of a file; see ``FileWriter``. A range is whole when this is closed."""
 
-
-def _called(fs: Any, operation: str, path: str, method: str = "GET", **given: Any) -> Any:
-    """The namenode's answer; a redirection to a datanode is not followed."""
-    address = fs._apply_proxy(fs.url + quote(path, safe="/"))
-    answer = fs.session.request(
-        method, address, params={**given, **fs.pars, "op": operation}, allow_redirects=False, timeout=_TIMEOUT_S
-    )
-    return _checked(answer)
-
-
-def _sent(fs: Any, method: str, address: str, **given: Any) -> Any:
-    """A datanode's answer. It gets what the namenode put into the address, and no password."""
-    address = fs._apply_proxy(address)
-    if urlsplit(address).netloc != urlsplit(fs.url).netloc:
-        given["auth"] = lambda request: request
-    return _checked(fs.session.request(method, address, allow_redirects=False, timeout=_TIMEOUT_S, **given))
-
-
-def _checked(answer: Any) -> Any:
-    """The answer, if it is no error.
-
-    Raises:
-        OSError: it is one; of its type where Python has it.
-    """
-    if answer.status_code < 400:
-        return answer
-    with closing(answer):
-        try:
-            told = answer.json()["RemoteException"]
-            kind, said = str(told["exception"]), str(told["message"]).partition("\n")[0]
-        except (ValueError, KeyError, TypeError):
-            kind, said = "", f"HTTP {answer.status_code} {answer.reason}"
-    raise _ERRORS.get(kind, OSError)(f"HDFS says: {said}")
-
-
-class _Download:
-    """A file from a position on, by one request until another position is wanted."""
-
-    def __init__(self, fs: Any, path: str) -> None:
-        self._fs, self._path = fs, path
-        self._answer: Any = None
+    def __init__(self, fs: Any, path: str, file: CopyableFile, size: int) -> None:
+        self._fs, self._path, self._file, self._size = fs, path, file, size
+        self._sent: Outgoing | None = None
         self._at = 0
 
-    def seek(self, position: int) -> None:
-        if self._answer is None or position != self._at:
+    def write(self, begin: int, data: bytes | memoryview) -> None:
+        """Write where the last write ended, or begin a range."""
+        if self._sent is None or begin != self._at:
             self.close()
-            answer = _called(self._fs, "OPEN", self._path, offset=position)
-            self._answer = _sent(self._fs, "GET", answer.headers["Location"], stream=True)
-            self._at = position
-
-    def read(self, size: int) -> bytes:
-        self.seek(self._at)
-        data = bytes(self._answer.raw.read(size))
-        self._at += len(data)
-        return data
-
-    def close(self) -> None:
-        if self._answer is not None:
-            self._answer.close()
-            self._answer = None
-
-
-class _Upload:
-    """A file that another thread sends while it is written; closed before it is finished, it may stay in part."""
-
-    def __init__(self, send: Callable[[Iterator[bytes]], None]) -> None:
-        self._send = send
-        self._pieces: queue.Queue[bytes | None] = queue.Queue(_AHEAD)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="copy-hdfs", daemon=True)
-        self._thread.start()
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Add bytes. Raises what sending failed with."""
-        if data:
-            self._put(bytes(data))
+            path = _range_path(self._path, begin)
+            self._sent = Outgoing(lambda pieces: create(self._fs, path, self._file, pieces))
+        self._sent.write(data)
+        self._at = begin + len(data)
 
     def finish(self) -> None:
-        """Wait until the file is whole; raises likewise."""
-        self._put(b"")
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
+        """Join the ranges; some may be joined already. CopyError if one is missing, then all are written again."""
+        self.close()
+        _join(self._fs, self._path, self._size)
+        WebHdfsDriver().give(self._fs, self._path, self._file)
 
     def close(self) -> None:
-        """End the thread."""
-        while self._thread.is_alive():
-            try:
-                self._pieces.put(None, timeout=0.05)
-            except queue.Full:
-                continue
-            self._thread.join()
+        """Wait until the range is whole; raises what it failed with."""
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            with closing(sent):
+                sent.finish()
 
-    def _put(self, piece: bytes) -> None:
-        while True:
-            if self._error is not None:
-                raise self._error
-            try:
-                return self._pieces.put(piece, timeout=0.5)
-            except queue.Full:
-                continue
 
-    def _taken(self) -> Iterator[bytes]:
-        while (piece := self._pieces.get()) != b"":
-            if piece is None:
-                raise OSError("the file was given up")
-            yield piece
+def _range_path(path: str, begin: int) -> str:
+    return path if begin == 0 else f"{_folder(path)}/{begin}"
 
-    def _work(self) -> None:
+
+def _folder(path: str) -> str:
+    above, _, name = path.rpartition("/")
+    return f"{above}/{STAGING}/{name}"
+
+
+def _ranges(fs: Any, path: str) -> dict[int, int]:
+    """Where the ranges beside a file begin, and their sizes in bytes."""
+    try:
+        found = list(WebHdfsDriver().entries(fs, _folder(path)))
+    except FileNotFoundError:
+        return {}
+    return {int(info["pathSuffix"]): int(info["size"]) for info in found}
+
+
+def _join(fs: Any, path: str, size: int) -> None:
+    driver, folder = WebHdfsDriver(), _folder(path)
+    whole = f"{folder}/0"  # HDFS joins files of one folder only
+    try:
+        at, is_moved = int(driver.info(fs, path)["size"]), False
+    except FileNotFoundError:  # an attempt before this one failed
+        at, is_moved = int(driver.info(fs, whole)["size"]), True
+    if at == size and not is_moved:
+        return
+    ranges, joined = _ranges(fs, path), list[str]()
+    while at < size and ranges.get(at):
+        joined.append(f"{folder}/{at}")
+        at += ranges[at]
+    if at != size:
+        driver.remove(fs, path)
+        called(fs, "DELETE", folder, "DELETE", recursive="true")
+        raise CopyError(f"ranges of {path} are missing", "Run the copy again: it writes them anew")
+    if not is_moved:
+        driver.move(fs, path, whole)
+    for some in _batches(joined):
         try:
-            self._send(self._taken())
-        except BaseException as error:
-            self._error = error
+            called(fs, "CONCAT", whole, "POST", sources=",".join(some))
+        except OSError:  # below a snapshot and in an encrypted zone it is refused
+            for each in some:
+                _append(fs, whole, each)
+    driver.move(fs, whole, path)
+    called(fs, "DELETE", folder, "DELETE", recursive="true")
+    with suppress(OSError):  # other files have ranges there
+        driver.remove_folder(fs, folder.rpartition("/")[0])
+
+
+def _batches(paths: list[str]) -> Iterator[list[str]]:
+    some: list[str] = []
+    left = _SOURCES_BYTES
+    for path in paths:
+        left -= len(quote(path)) + 3
+        if some and left < 0:
+            yield some
+            some, left = [], _SOURCES_BYTES
+        some.append(path)
+    if some:
+        yield some
+
+
+def _append(fs: Any, path: str, part: str) -> None:
+    with closing(Incoming(fs, part)) as opened:
+        pieces = iter(lambda: opened.read(1 << 20), b"")
+        first = next(pieces)  # raises if a CONCAT whose answer was lost has taken it
+        at = called(fs, "APPEND", path, "POST").headers["Location"]
+        sent(fs, "POST", at, data=chain([first], pieces), headers={"Content-Type": "application/octet-stream"})
+    called(fs, "DELETE", part, "DELETE")

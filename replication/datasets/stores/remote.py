@@ -11,7 +11,7 @@ from typing import Any
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
-from replication.datasets.stores.base import Entry, EntryKind, StoreTraits, Uploads
+from replication.datasets.stores.base import Entry, EntryKind, FileWriter, StoreTraits, Uploads
 from replication.datasets.stores.drivers import (
     Driver,
     MemoryDriver,
@@ -114,8 +114,10 @@ class FsspecStore:
         """Open a file for reading, by the thread that will read."""
         return _FsspecReader(self, file, self._driver.open_reader(self._fs, self.address(file.path), file.size))
 
-    def create(self, path: RelativePath, file: CopyableFile, size: int) -> _FsspecWriter:
-        """A new file, written front to back by this thread."""
+    def create(self, path: RelativePath, file: CopyableFile, size: int) -> FileWriter:
+        """A new file, written front to back by this thread, or in ranges where the store takes them."""
+        if size >= 0 and self.traits.writes_ranges:
+            return self._driver.open_ranges(self._fs, self.address(path), file, size)
         opened = self._driver.open_writer(self._fs, self.address(path), file)
         return _FsspecWriter(opened, lambda: self._driver.give(self._fs, self.address(path), file))
 
@@ -170,12 +172,7 @@ class FsspecStore:
 
     def reread(self, path: RelativePath, begin: int, size: int) -> bytes:
         """What the store sends of it."""
-        opened = self._driver.open_reader(self._fs, self.address(path), begin + size)
-        try:
-            opened.seek(begin)
-            return bytes(opened.read(size))
-        finally:
-            opened.close()
+        return self._driver.reread(self._fs, self.address(path), begin, size)
 
     def close(self) -> None:
         """Close every thread's connection."""

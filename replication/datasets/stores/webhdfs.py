@@ -1,0 +1,153 @@
+"""The calls of WebHDFS, as Hadoop's documentation of its REST API has them, over fsspec's connection.
+
+A file is one stream from or to a datanode. Bounds: ``_AHEAD`` pieces of a file that is written wait in memory, and an
+open one has a thread, which is joined when it is closed; a server that says nothing for ``_TIMEOUT_S`` is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from replication.core.copying.copyable import CopyableFile
+
+_AHEAD = 2
+_TIMEOUT_S = (20, 120)
+_ERRORS: dict[str, Callable[[str], OSError]] = {
+    "FileNotFoundException": FileNotFoundError,
+    "AccessControlException": PermissionError,
+    "SecurityException": PermissionError,
+    "FileAlreadyExistsException": FileExistsError,
+    "ParentNotDirectoryException": NotADirectoryError,
+    "NSQuotaExceededException": lambda said: OSError(errno.EDQUOT, said),
+    "DSQuotaExceededException": lambda said: OSError(errno.EDQUOT, said),
+}
+
+
+def create(fs: Any, path: str, file: CopyableFile, content: Any) -> None:
+    """A new file in place of one that may be there, of bytes or an iterator of such."""
+    given = {"replication": file.replication, "blocksize": file.block_size}
+    at = called(fs, "CREATE", path, "PUT", overwrite="true", **given).headers["Location"]
+    sent(fs, "PUT", at, data=content, headers={"Content-Type": "application/octet-stream"})
+
+
+def called(fs: Any, operation: str, path: str, method: str = "GET", **given: Any) -> Any:
+    """The namenode's answer; a redirection to a datanode is not followed."""
+    address = fs._apply_proxy(fs.url + quote(path, safe="/"))
+    answer = fs.session.request(
+        method, address, params={**given, **fs.pars, "op": operation}, allow_redirects=False, timeout=_TIMEOUT_S
+    )
+    return _checked(answer)
+
+
+def sent(fs: Any, method: str, address: str, **given: Any) -> Any:
+    """A datanode's answer. It gets what the namenode put into the address, and no password."""
+    address = fs._apply_proxy(address)
+    if urlsplit(address).netloc != urlsplit(fs.url).netloc:
+        given["auth"] = lambda request: request
+    return _checked(fs.session.request(method, address, allow_redirects=False, timeout=_TIMEOUT_S, **given))
+
+
+def _checked(answer: Any) -> Any:
+    """The answer, if it is no error.
+
+    Raises:
+        OSError: it is one; of its type where Python has it.
+    """
+    if answer.status_code < 400:
+        return answer
+    with closing(answer):
+        try:
+            told = answer.json()["RemoteException"]
+            kind, said = str(told["exception"]), str(told["message"]).partition("\n")[0]
+        except (ValueError, KeyError, TypeError):
+            kind, said = "", f"HTTP {answer.status_code} {answer.reason}"
+    raise _ERRORS.get(kind, OSError)(f"HDFS says: {said}")
+
+
+class Incoming:
+    """A file from a position on, by one request until another position is wanted."""
+
+    def __init__(self, fs: Any, path: str) -> None:
+        self._fs, self._path = fs, path
+        self._answer: Any = None
+        self._at = 0
+
+    def seek(self, position: int) -> None:
+        """Go on from a position."""
+        if self._answer is None or position != self._at:
+            self.close()
+            answer = called(self._fs, "OPEN", self._path, offset=position)
+            self._answer = sent(self._fs, "GET", answer.headers["Location"], stream=True)
+            self._at = position
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes; none at the end."""
+        self.seek(self._at)
+        data = bytes(self._answer.raw.read(size))
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        """Release the connection."""
+        if self._answer is not None:
+            self._answer.close()
+            self._answer = None
+
+
+class Outgoing:
+    """A file that another thread sends while it is written; closed before it is finished, it may stay in part."""
+
+    def __init__(self, send: Callable[[Iterator[bytes]], None]) -> None:
+        self._send = send
+        self._pieces: queue.Queue[bytes | None] = queue.Queue(_AHEAD)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="copy-hdfs", daemon=True)
+        self._thread.start()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Add bytes. Raises what sending failed with."""
+        if data:
+            self._put(bytes(data))
+
+    def finish(self) -> None:
+        """Wait until the file is whole; raises likewise."""
+        self._put(b"")
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End the thread."""
+        while self._thread.is_alive():
+            try:
+                self._pieces.put(None, timeout=0.05)
+            except queue.Full:
+                continue
+            self._thread.join()
+
+    def _put(self, piece: bytes) -> None:
+        while True:
+            if self._error is not None:
+                raise self._error
+            try:
+                return self._pieces.put(piece, timeout=0.5)
+            except queue.Full:
+                continue
+
+    def _taken(self) -> Iterator[bytes]:
+        while (piece := self._pieces.get()) != b"":
+            if piece is None:
+                raise OSError("the file was given up")
+            yield piece
+
+    def _work(self) -> None:
+        try:
+            self._send(self._taken())
+        except BaseException as error:
+            self._error = error
