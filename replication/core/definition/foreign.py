@@ -139,6 +139,8 @@ def _with_allowed_properties(spec: TableSpec) -> TableSpec:
     def allowed(name: str) -> bool:
         return name.partition("@")[0] in PROPERTIES or name.startswith(_PROPERTIES)
 
+    if all(map(allowed, (*spec.properties, *spec.settings))):
+        return spec
     return replace(
         spec,
         properties={name: value for name, value in spec.properties.items() if allowed(name)},

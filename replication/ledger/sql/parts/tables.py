@@ -18,7 +18,7 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.touched import TABLES
 from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.definition_files import DefinitionFiles
-from replication.ledger.sql.store.keys import table_spec
+from replication.ledger.sql.store.keys import schema_version, table_spec
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import SqlStore, chunked, counter, insert_into, raise_counter
 
@@ -122,7 +122,7 @@ class SqlTableRecords:
                 wanted = sa.select(schema.schemas).where(_v.table_uuid.in_(ids)).order_by(_v.table_group, _v.hash)
                 for row in connection.execute(wanted):
                     if (table := UUID(row.table_uuid)) in found:
-                        found[table][1].append(SchemaVersion.load(table, row.table_group, row.hash, row.body))
+                        found[table][1].append(schema_version(row.table_uuid, row.table_group, row.hash, row.body))
         return found
 
     def all(self) -> list[TableSpec]:
@@ -150,14 +150,14 @@ class SqlTableRecords:
         """See ``TableRecords``."""
         with self._store.read() as connection:
             row = connection.execute(sa.select(schema.schemas).where(_v.hash == name)).one_or_none()
-        return None if row is None else SchemaVersion.load(UUID(row.table_uuid), row.table_group, row.hash, row.body)
+        return None if row is None else schema_version(row.table_uuid, row.table_group, row.hash, row.body)
 
     def schemas(self, table: UUID) -> list[SchemaVersion]:
         """See ``TableRecords``."""
         wanted = sa.select(schema.schemas).where(_v.table_uuid == str(table)).order_by(_v.table_group, _v.hash)
         with self._store.read() as connection:
             rows = connection.execute(wanted).all()
-        return [SchemaVersion.load(table, row.table_group, row.hash, row.body) for row in rows]
+        return [schema_version(row.table_uuid, row.table_group, row.hash, row.body) for row in rows]
 
 
 def _read_all(connection: Connection) -> list[TableSpec]:

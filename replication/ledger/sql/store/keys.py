@@ -14,7 +14,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from replication.core.definition.schema import TableSpec
+from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import FileId, StreamId
 from replication.errors import MissingFileError, StaleTermError
 from replication.ledger.base import FileKind, FileRow
@@ -148,6 +148,12 @@ def stream_id(wal: str, table: str, group: str) -> StreamId:
 def table_spec(text: str) -> TableSpec:
     """A definition from its stored text, cached since the same few are read often; equal texts give one object."""
     return TableSpec.from_json(text, trusted=True)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def schema_version(table: str, group: str, name: bytes, body: bytes) -> SchemaVersion:
+    """A schema version from its stored row, cached since each opened stream declares those of its tables."""
+    return SchemaVersion.load(UUID(table), group, name, body)
 
 
 def check_term(connection: Connection, term: int) -> None:
