@@ -168,6 +168,7 @@ def start(folder: Path, name: str, *, arguments: Sequence[str] = (), **sections:
     folder.mkdir()
     file = folder / "walship.toml"
     replay = {
+        "interval_s": 0.5,  # who waits for rows does not wait for it; else loads make files enough for compactions
         "fold_interval_s": 5.0,
         "maintenance_interval_s": 300.0,  # each time Spark looks at every table
         "driver_memory": "768m",
@@ -240,7 +241,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site
     folder = tmp_path_factory.mktemp("clusters")
     with plugged_in():
         made = (
-            start(folder / "east", "east", master={"range_bytes": RANGE_BYTES}),
+            start(folder / "east", "east", replay={"driver_bytes_max": 64 << 20}, master={"range_bytes": RANGE_BYTES}),
             start(folder / "west", "west"),
         )
     try:
