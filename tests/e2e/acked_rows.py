@@ -47,7 +47,7 @@ def upsert(cluster: Cluster, first: int, count: int, text: str) -> None:
 
 
 class Load:
-    """A thread that writes a row every 20 ms until the cluster takes none; ``acked`` are the ids that were acked."""
+    """A thread that writes a row every 50 ms until the cluster takes none; ``acked`` are the ids that were acked."""
 
     def __init__(self, cluster: Cluster, first: int) -> None:
         self.acked: list[int] = []
@@ -58,7 +58,7 @@ class Load:
 
     def _run(self, cluster: Cluster, first: int) -> None:
         number = first
-        while not self._is_enough.wait(0.02):
+        while not self._is_enough.wait(0.05):
             try:
                 cluster.upsert("ops.t", [{"id": number, "text": "load"}])
             except ReplicationError as error:
