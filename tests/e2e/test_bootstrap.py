@@ -59,7 +59,7 @@ def test_rows_from_before_come_while_writes_go_on_and_processes_die(sites, table
         found = {row["id"]: row for row in there.read(table).read_all().to_pylist()}
         assert found == wanted
         assert there.read(log, columns=["id"]).read_all().num_rows == 1000 + load.appended
-        verdict = compare_clusters(here, there, table, 60)
+        verdict = compare_clusters(here, there, [table], 60)[0]
         assert verdict.same and verdict.identical, verdict
     wait_until(lambda: states(east, table) in ("caught_up", "behind"))
 
@@ -80,5 +80,5 @@ def test_rows_of_a_gap_are_absent_and_said_to_be_until_they_are_bootstrapped(sit
         east.shell("bootstrap", "west", "-t", table, "--wait", "120")
         found = sorted(row["id"] for row in there.read(table, where="id >= 500000").read_all().to_pylist())
         assert found == [*range(500_000, 500_011), 600_000]
-        verdict = compare_clusters(here, there, table, 60)
+        verdict = compare_clusters(here, there, [table], 60)[0]
         assert verdict.same and verdict.identical, verdict

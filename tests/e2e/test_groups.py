@@ -110,7 +110,7 @@ def test_only_the_enabled_group_of_a_typed_table_is_at_the_peer(
     assert landed_groups(sites[1], typed) == {"shown"}
     assert traces(sites[1], go) and traces(sites[0], stay), "the search finds what is there"
     assert traces(sites[1], stay) == []
-    verdict = compare_clusters(here, there, typed, 60)
+    verdict = compare_clusters(here, there, [typed], 60)[0]
     assert verdict.same and verdict.left.rows == verdict.right.rows == 3
     [told] = json.loads(sites[0].shell("verify", "west", typed, "--json"))
     assert told["differing"] == 0
@@ -171,5 +171,5 @@ def test_only_the_enabled_families_of_a_cell_table_are_at_the_peer(
     assert traces(sites[1], go) and traces(sites[0], stay)
     assert traces(sites[1], stay) == []
     here.wait(positions[-1], timeout_s=120)
-    verdict = compare_clusters(here, there, table, 60)
+    verdict = compare_clusters(here, there, [table], 60)[0]
     assert verdict.same and verdict.left.rows == verdict.right.rows == 3

@@ -72,7 +72,7 @@ def test_an_import_whose_receiver_is_killed_midway_arrives_whole_and_once(sites,
     again = east.json("import", "-t", table, *map(str, files), "--wait", "west", "--timeout-s", "300")
     assert again["rows"] == 0 and all(file["repeated"] for file in again["files"])
     with east.connect() as here, west.connect() as there:
-        verdict = compare_clusters(here, there, table, 120)
+        verdict = compare_clusters(here, there, [table], 120)[0]
         assert verdict.same and verdict.identical, verdict
         found = there.read(table, columns=["id"]).read_all().column("id").to_pylist()
         assert sorted(found) == list(range(2 * ROWS))

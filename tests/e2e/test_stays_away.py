@@ -49,7 +49,7 @@ def await_forecast(east: Cluster, table: str) -> int:
 
 
 def assert_identical(here: Cluster, there: Cluster, table: str) -> None:
-    verdict = compare_clusters(here, there, table, 60)
+    verdict = compare_clusters(here, there, [table], 60)[0]
     assert verdict.same and verdict.identical, verdict
 
 

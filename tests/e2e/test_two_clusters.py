@@ -103,7 +103,7 @@ def test_every_process_is_killed_in_turn_during_a_load_and_the_tables_are_equal(
             assert found == wanted, cluster.name
             assert cluster.read(log, columns=["id"]).read_all().num_rows == load.appended, cluster.name
         for name in tables:
-            verdict = compare_clusters(here, there, name, 60)
+            verdict = compare_clusters(here, there, [name], 60)[0]
             assert verdict.same and verdict.identical, verdict
     assert not east.json("status")["quarantined"] and not west.json("status")["quarantined"]
 

@@ -35,6 +35,7 @@ def ensemble(tmp_path: Path) -> MemoryEnsemble:
     coordination = ensemble.connect("/walship/east")
     coordination.establish(EAST, "0")
     coordination.put_host(host_record(_config(tmp_path / "east")))
+    coordination.close()  # else it registers the host again when a test removes it
     return ensemble
 
 
