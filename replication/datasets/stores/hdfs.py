@@ -185,7 +185,7 @@ def _ranges(fs: Any, path: str) -> dict[int, int]:
         found = list(WebHdfsDriver().entries(fs, _folder(path)))
     except FileNotFoundError:
         return {}
-    return {int(info["pathSuffix"]): int(info["size"]) for info in found}
+    return {int(info["pathSuffix"]): int(info["size"]) for info in found if info["pathSuffix"].isdecimal()}
 
 
 def _join(fs: Any, path: str, size: int) -> None:

@@ -115,3 +115,17 @@ def test_a_rename_of_httpfs_which_does_not_replace_frees_the_name_first(
     store.move(RelativePath("new"), RelativePath("old"))
     asked = [path.partition("op=")[2].partition("&")[0] for path, _ in name.asked]
     assert asked == ["RENAME", "GETFILESTATUS", "GETFILESTATUS", "DELETE", "RENAME"]
+
+
+def test_what_another_program_leaves_beside_the_ranges_of_a_file_is_none_of_them(
+    servers: tuple[type[Server], type[Server], FsspecStore, str],
+) -> None:
+    name, data, store, address = servers
+    files = [{"pathSuffix": suffix, "type": "FILE", "length": 4} for suffix in ("4", "core.1234")]
+    listed = {"partialListing": {"FileStatuses": {"FileStatus": files}}, "remainingEntries": 0}
+    for answer in ({"FileStatus": {"type": "FILE", "length": 4}}, {"DirectoryListing": listed}):
+        name.answers.append((200, "", json.dumps(answer).encode()))
+    name.answers.append((307, address, b""))
+    data.answers.append((200, "", b"four"))
+    assert store.reread(RelativePath("file"), 4, 4) == b"four"
+    assert ".walship/file/4?" in name.asked[-1][0]
