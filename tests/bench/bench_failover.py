@@ -1,7 +1,8 @@
 """Role changes: outage of a switchover, time until a failover takes writes, a drill's cost, and a failback's bytes.
 
 The first are of two clusters as processes, under an open loop of 10 MB/s. For the failover every process of east is
-killed. The lag of shipping is from ack to durable at the peer, without a drill and during one, in turns. The bytes are
+killed. The lag of shipping is from ack to durable at the peer, under 1 MB/s, which replay keeps up with on two cores:
+in spells without a drill and with one, in turns, as long as the drill before. The bytes are
 those of the bootstrap file for a cluster that was away past the disk budget, after 1 % of the rows changed, against
 what those rows took in the WAL. Switchovers with few and many tables are in this process, without a JVM: their time is
 that of the commands, ledgers, workers and receivers.
@@ -16,7 +17,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -39,10 +40,10 @@ from walship import Cluster
 ROWS = 20_000 if QUICK else 2_000_000
 PIECE = 20_000
 MANY, FEW = (300, 10) if QUICK else (10_000, 10)
-ROLE_CHANGES, DRILLS = (3, 1) if QUICK else (7, PAIRS)
+ROLE_CHANGES, DRILLS = (3, 1) if QUICK else (7, 2 * PAIRS)
 _QUIET_S = 1.0
 _LOAD_S = 3.0 if QUICK else 20.0
-_BATCH_ROWS, _BATCHES_PER_S = 1_000, 86  # of 116 bytes
+_BATCH_ROWS, _DRILLED_ROWS, _BATCHES_PER_S = 1_000, 100, 86  # of 116 bytes
 
 
 def run() -> list[Figure]:
@@ -75,10 +76,7 @@ def _role_changes(both: Pair) -> tuple[float, list[float], list[float], float]:
         time.sleep(_LOAD_S)
         there = switchover(RoleChange(both.east), "west")
     switchover(RoleChange(both.west), "east")
-    calm_s, drilled_s = list[float](), list[float]()
-    for _ in range(DRILLS):
-        calm_s.append(_lag_s(both, lambda: time.sleep(_LOAD_S)))
-        drilled_s.append(_lag_s(both, lambda: west.walship("--cluster", str(west.file), "drill", "west")))
+    calm_s, drilled_s = _drilled(both)
     with _load(both.east):
         time.sleep(_LOAD_S)
         until(lambda: bool(known(both.east.id).t), "closed time of east at west", START_S)
@@ -89,20 +87,34 @@ def _role_changes(both: Pair) -> tuple[float, list[float], list[float], float]:
     return there.outage_s, calm_s, drilled_s, done.writable_s
 
 
-def _lag_s(both: Pair, meanwhile: Callable[[], object]) -> float:
-    """The p50 of the lag of shipping under load, while something goes on."""
-    watch = Arrivals(durable(both.west), 0.001)
-    with _load(both.east, watch):
-        meanwhile()
+def _drilled(both: Pair) -> tuple[list[float], list[float]]:
+    """The p50 of the lag of shipping in each spell without a drill, and in each with one."""
+    west, (_, site) = both.west, both.sites
+    watch, spells = Arrivals(durable(west), 0.001), list[tuple[float, float, float]]()
+    with _load(both.east, watch, _DRILLED_ROWS):
+        time.sleep(_LOAD_S)
+        drill_s = _LOAD_S / 4
+        for _ in range(DRILLS):
+            begun = time.monotonic()
+            time.sleep(drill_s)
+            calm = time.monotonic()
+            site.walship("--cluster", str(site.file), "drill", "west")
+            spells.append((begun, calm, time.monotonic()))
+            drill_s = spells[-1][2] - calm
     watch.finish(60)
-    return percentile([lag for _, lag in watch.lags], 0.5)
+
+    def lag_s(begin: float, end: float) -> float:
+        return percentile([lag for acked, lag in watch.lags if begin <= acked < end], 0.5)
+
+    calm_s = [lag_s(begin, calm) for begin, calm, _ in spells]
+    return calm_s, [lag_s(calm, end) for _, calm, end in spells]
 
 
 @contextmanager
-def _load(cluster: Cluster, watch: Arrivals | None = None) -> Iterator[None]:
-    """A thread that writes at 10 MB/s until the context ends or the cluster takes no writes."""
+def _load(cluster: Cluster, watch: Arrivals | None = None, rows: int = _BATCH_ROWS) -> Iterator[None]:
+    """A thread that writes until the context ends or the cluster takes no writes; 10 MB/s if ``rows`` are not fewer."""
     done = threading.Event()
-    batches = [seeded_rows(_BATCH_ROWS, number, number * _BATCH_ROWS) for number in range(64)]
+    batches = [seeded_rows(rows, number, number * rows) for number in range(64)]
 
     def write() -> None:
         begun, number = time.monotonic(), 0
