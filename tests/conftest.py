@@ -84,6 +84,7 @@ _SPARK = (
     "test_replay.py",
     "test_append.py",
     "test_tables.py",
+    "test_table_maintenance.py",
     "test_altered_tables.py",
     "test_convergence_iceberg.py",
     "test_hosts_spark.py",

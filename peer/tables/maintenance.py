@@ -151,8 +151,8 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
     old = horizon(spec, min(folded.upto, folded.held_upto) - REMOVED_LATER_US)
     if old is not None:
         ledger.bootstraps.note_purged(spec.uuid, Purged(since=old))
-        here, there = (MergeQuery(spec, dialect, "", "", "", folded) for dialect in (DUCKDB, tables.dialect))
-        _delete(tables, spec.name, here.too_old(old), there.too_old(old))
+        here, engine = (MergeQuery(spec, dialect, "", "", "", folded) for dialect in (DUCKDB, tables.dialect))
+        _delete(tables, spec.name, here.too_old(old), engine.too_old(old))
     changes = tables.history(spec.name + CHANGES)
     newest = next((metadata.number for s in changes.chain() if (metadata := CommitMetadata.of(s)) is not None), 0)
     replay = min(folded.replay, folded.held_replay, newest - 1)
@@ -243,10 +243,10 @@ def _replicated(ledger: Ledger, spec: TableSpec) -> int:
     return min((r.t for r in ledger.time.replicated(spec.uuid, every_origin=True).values()), default=0)
 
 
-def _delete(tables: Tables, name: str, where: str, there: str = "") -> None:
-    """Delete the rows that match a condition, if there are any; ``there`` is the condition in the engine's SQL."""
+def _delete(tables: Tables, name: str, where: str, engine_where: str = "") -> None:
+    """Delete the rows that match a condition, if there are any; arguments as of ``Tables.delete``."""
     if _there_is(tables, name, where):
-        tables.delete(name, there or where)
+        tables.delete(name, where, engine_where)
         _log.info("trimmed", table=name, where=where)
 
 

@@ -280,8 +280,14 @@ class Tables(Catalog, Protocol):
                 ``shape``. Nothing was changed.
         """
 
-    def delete(self, name: str, where: str) -> None:
-        """Delete the rows that match a condition. ``append`` does not count it as added rows."""
+    def delete(self, name: str, where: str, engine_where: str = "") -> None:
+        """Delete the rows that match a condition. ``append`` does not count it as added rows.
+
+        ``engine_where`` is the condition in the engine's SQL, where that differs from DuckDB's.
+
+        Raises:
+            CommitConflictError: other commits came first several times; try again.
+        """
 
     def query(self, sql: str) -> pa.Table:
         """Run a query with a small result.

@@ -243,7 +243,7 @@ class MemoryTables:
         self.fail(f"replaced {name}")
         return snapshot
 
-    def delete(self, name: str, where: str) -> None:
+    def delete(self, name: str, where: str, engine_where: str = "") -> None:
         """See ``base.Tables``."""
         with self._lock:
             table = self._get(name)

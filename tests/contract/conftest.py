@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
@@ -10,12 +10,17 @@ from uuid import uuid4
 import pytest
 
 from replication.commit.file_store import FileCommitSteps
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import FileId
 from replication.errors import ConfigError, SparkMissingError
 from replication.ledger.base import Ledger
 from replication.ledger.commit_steps import CommitStepStore
+from replication.tables.base import Rows, Tables
+from replication.tables.memory import MemoryTables
+from replication.tables.spark.iceberg import IcebergTables
 from tests.contract.ledger_stores import FLIGHTS, WEATHER, Stores, at, memory, peer, postgresql_database
 from tests.hdfs import hdfs_server
+from tests.tables_made import keyed
 
 
 @pytest.fixture(params=["sqlite", "memory", pytest.param("postgresql", marks=pytest.mark.slow)])
@@ -78,3 +83,28 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         except (ConfigError, SparkMissingError) as error:
             pytest.skip(f"no HDFS: {error}")
         yield url
+
+
+@pytest.fixture(params=["memory", "spark", "small"])
+def tables(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tables]:
+    """Each test runs against the shipped fake, with the work that Spark does for large tables, and without it."""
+    if request.param == "memory":
+        yield MemoryTables()
+        return
+    made: IcebergTables = request.getfixturevalue("spark_tables")
+    if request.param == "spark":
+        monkeypatch.setattr(made, "small_bytes", -1)
+    yield made
+
+
+@pytest.fixture
+def spec(tables: Tables) -> TableSpec:
+    made = keyed(f"c{uuid4().hex[:8]}.t")
+    tables.create(made)
+    return made
+
+
+@pytest.fixture(params=["query", "rows"])
+def given(request: pytest.FixtureRequest, tables: Tables) -> Callable[[str], Rows]:
+    """What is to be replaced is handed in as a query or as rows."""
+    return tables.query if request.param == "rows" else str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
@@ -18,40 +18,12 @@ from replication.core.definition.schema import TableSpec, user_field
 from replication.errors import CommitConflictError, SchemaError, UnknownTableError
 from replication.tables.base import Rows, Tables
 from replication.tables.layout import LATEST, TOMBSTONES
-from replication.tables.memory import MemoryTables
 from replication.tables.spark.iceberg import IcebergTables
+from tests.contract.warehouse_rows import row, shown
 from tests.tables_made import as_decode, keyed
 from tests.waiting import wait_until
 
 FOREVER = 10**16
-
-
-@pytest.fixture(params=["memory", "spark"])
-def tables(request: pytest.FixtureRequest) -> Iterator[Tables]:
-    if request.param == "memory":
-        yield MemoryTables()
-    else:
-        yield request.getfixturevalue("spark_tables")
-
-
-@pytest.fixture
-def spec(tables: Tables) -> TableSpec:
-    made = keyed(f"c{uuid4().hex[:8]}.t")
-    tables.create(made)
-    return made
-
-
-def row(tables: Tables, spec: TableSpec, key: str, value: int) -> str:
-    columns = ("_ts", "_commit", "_seq")
-    zeros = ", ".join(f"cast(0 as bigint) as {c}_default" for c in columns)
-    texts = ", ".join(f"'x' as {c}_default" for c in ("_origin", "_wal"))
-    return f"select '{key}' as k, cast({value} as bigint) as v, {zeros}, {texts}, 0 as _row_default"
-
-
-def shown(tables: Tables, name: str, snapshot: int | None = None) -> dict[str, int]:
-    with duckdb.connect() as connection:
-        tables.attach(connection, "shown", name, snapshot=snapshot)
-        return dict(connection.execute("select k, v from shown").fetchall())
 
 
 def test_a_view_shows_its_query_until_it_is_another_or_the_table_is_dropped(tables: Tables, spec: TableSpec) -> None:
@@ -123,12 +95,6 @@ def test_an_append_on_an_older_snapshot_is_refused(tables: Tables, spec: TableSp
     assert shown(tables, spec.name) == {"a": 1, "b": 2}
 
 
-@pytest.fixture(params=["query", "rows"])
-def given(request: pytest.FixtureRequest, tables: Tables) -> Callable[[str], Rows]:
-    """What is to be replaced is handed in as a query or as rows."""
-    return tables.query if request.param == "rows" else str
-
-
 def test_replacing_deletes_and_appends_in_one_step(
     tables: Tables, spec: TableSpec, given: Callable[[str], Rows]
 ) -> None:
@@ -151,26 +117,6 @@ def test_the_first_rows_are_tried_again_after_an_attempt_that_failed(tables: Tab
     assert tables.history(spec.name).current is None
     tables.replace(spec.name, ["k"], "select 'a' as k where 1 = 0", row(tables, spec, "a", 1), None, {}, spec)
     assert shown(tables, spec.name) == {"a": 1}
-
-
-def test_rows_replaced_again_and_again_and_compacted_are_there_once(
-    tables: Tables, spec: TableSpec, given: Callable[[str], Rows]
-) -> None:
-    at = tables.append(spec.name, row(tables, spec, "a", 0), None, {})
-    at = tables.append(spec.name, row(tables, spec, "b", 0), at, {})
-    for turn in range(1, 5):
-        both = f"{row(tables, spec, 'a', turn)} union all {row(tables, spec, 'c', turn)}"
-        keys = "select 'a' as k union all select 'c' as k"
-        at = tables.replace(spec.name, ["k"], given(keys), given(both), at, {"walship.x": str(turn)})
-        assert shown(tables, spec.name) == {"a": turn, "b": 0, "c": turn}
-        by_engine = tables.query(f"select k, v from {tables.ref(spec.name)} order by k").to_pylist()
-        assert by_engine == [{"k": "a", "v": turn}, {"k": "b", "v": 0}, {"k": "c", "v": turn}]
-    tables.compact(spec.name, 1)
-    assert shown(tables, spec.name) == {"a": 4, "b": 0, "c": 4}
-    current = tables.history(spec.name).current
-    assert current is not None
-    tables.replace(spec.name, ["k"], given("select 'a' as k"), given(row(tables, spec, "a", 9)), current, {})
-    assert shown(tables, spec.name) == {"a": 9, "b": 0, "c": 4}
 
 
 def test_a_snapshot_is_named_while_others_commit(tables: Tables, spec: TableSpec) -> None:
@@ -250,26 +196,6 @@ def test_tombstones_made_before_key_columns_took_each_others_names_are_refused(
     with duckdb.connect() as connection:
         tables.attach(connection, "shown", name)
         assert connection.execute("select j, i from shown").fetchall() == [("a", "b"), ("a", "b")]
-
-
-def test_maintenance_adds_no_rows_that_an_append_would_stumble_over(tables: Tables, spec: TableSpec) -> None:
-    at = None
-    for number, key in enumerate("abc"):
-        at = tables.append(spec.name, row(tables, spec, key, number), at, {"walship.x": str(number)})
-    assert at is not None
-    tables.tag(spec.name, "kept", at)
-    assert tables.compact(spec.name, 2) > 0
-    tables.delete(spec.name, "k = 'b'")
-    after = tables.append(spec.name, row(tables, spec, "d", 4), at, {"walship.x": "after"})
-    tables.expire(spec.name, FOREVER, 1)
-    history = tables.history(spec.name)
-    assert set(history.snapshots) == {after, at}
-    assert not history.whole
-    assert history.tags == {"kept": at}
-    assert shown(tables, spec.name, at) == {"a": 0, "b": 1, "c": 2}
-    assert shown(tables, spec.name) == {"a": 0, "c": 2, "d": 4}
-    tables.untag(spec.name, "kept")
-    assert not tables.history(spec.name).tags
 
 
 def test_tables_are_made_once_and_dropped(tables: Tables, spec: TableSpec) -> None:

@@ -166,6 +166,10 @@ def test_the_same_query_can_be_run_in_spark(west, table):
     for same in (query, query.replace(table, f"{table}__latest")):
         assert in_spark == [json.loads(line) for line in west.shell("sql", same, "--json").splitlines()]
     assert [row["n"] for row in in_spark] == [2, 2]
+
+
+@pytest.mark.slow
+def test_a_query_that_spark_refuses_names_what_is_wrong(west, table):
     assert "nocolumn" in west.shell("sql", "--spark", f"select nocolumn from {table}", code=4)
 
 

@@ -115,7 +115,7 @@ def test_a_jvm_and_executors_that_are_killed_lose_and_double_nothing(sites, tabl
         here.create_table(name, SCHEMA)
         east.shell("enablereplication", "-t", name, "west")
 
-        def write(part, rows=100_000):  # so much that executors decode it
+        def write(part, rows=50_000):  # so much that executors decode it
             noise = Random(part).randbytes(rows * 90).hex()
             texts = [noise[at : at + 180] for at in range(0, len(noise), 180)]
             made = {"id": list(range(part * rows, (part + 1) * rows)), "version": [part] * rows, "text": texts}
@@ -141,7 +141,7 @@ def test_a_jvm_and_executors_that_are_killed_lose_and_double_nothing(sites, tabl
         west.kill_below("replay", "pyspark.worker")
         here.wait(position, cluster="west", until="visible", timeout_s=120)
         ids = there.read(name, columns=["id"]).read_all().column(0).to_pylist()
-        assert sorted(ids) == list(range(next(parts) * 100_000))
+        assert sorted(ids) == list(range(next(parts) * 50_000))
     assert not west.json("status")["quarantined"]
 
 

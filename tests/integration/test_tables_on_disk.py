@@ -121,7 +121,10 @@ def test_what_executors_write_is_synced_there(spark_tables: IcebergTables, spec:
     assert disk.synced[path.stat().st_ino] == path.stat().st_size == file.file_size_in_bytes
 
 
-def test_what_spark_commits_is_on_the_disk_afterwards(spark_tables: IcebergTables, spec: TableSpec, disk: Disk) -> None:
+@pytest.mark.parametrize("small", [True, False], ids=["here", "by Spark"])
+def test_what_maintenance_commits_is_on_the_disk_afterwards(
+    spark_tables: IcebergTables, spec: TableSpec, disk: Disk, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
     catalog: IcebergCatalog = spark_tables._catalog
     everything = f"select * from {spark_tables.ref(spec.name)}"
     first = spark_tables.append(spec.name, decoded("abcd", 100), None, {"walship.n": "1"})
@@ -130,6 +133,8 @@ def test_what_spark_commits_is_on_the_disk_afterwards(spark_tables: IcebergTable
     gone, new = f"select k from ({everything}) where k = 'a'", f"{everything} where k = 'b'"
     spark_tables.replace(spec.name, ["k"], gone, new, second, {"walship.n": "3"})
     assert disk.lacks(catalog.load(spec.name)) == []
+    if not small:
+        monkeypatch.setattr(spark_tables, "small_bytes", -1)
     for change in (
         lambda: spark_tables.delete(spec.name, "k = 'c'"),
         lambda: spark_tables.compact(spec.name, 2),
@@ -196,6 +201,7 @@ def test_what_a_rewrite_replaced_stays_where_a_failed_sync_may_have_lost_the_new
 ) -> None:
     first = spark_tables.append(spec.name, decoded("a", 100), None, {"walship.n": "1"})
     second = spark_tables.append(spec.name, decoded("b", 100), first, {"walship.n": "2"})
+    monkeypatch.setattr(spark_tables, "small_bytes", -1)
     fail_once()
     with pytest.raises(EngineLostError):
         spark_tables.compact(spec.name, 2)

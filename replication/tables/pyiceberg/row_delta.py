@@ -1,4 +1,4 @@
-"""Replace a few rows in one commit, without the engine: position deletes and new rows, through PyIceberg.
+"""Replace or delete a few rows in one commit, without the engine: position deletes and new rows, through PyIceberg.
 
 PyIceberg writes no delete files, so this file has the producer of such a snapshot. It follows version 2 of the Iceberg
 specification.
@@ -68,32 +68,52 @@ def replace_rows(
     if table.metadata.current_snapshot_id != expect:
         raise CommitConflictError(f"{name} is no longer at snapshot {expect}")
     forget_older_snapshots(table)
-    schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
-    stored = pa.Table.from_arrays([_column(rows, field) for field in schema], schema=schema).combine_chunks()
-    written = write_data_files(table.metadata, table.io.properties, stored.to_batches())
+    written = write_data_files(table.metadata, table.io.properties, stored(table, rows).to_batches())
     try:
         written += _write_deletes(table, places(table, key, gone).cast(_DELETES))
     except BaseException:
         _remove(table, written)
         raise
-    return _commit(table, written, dict(summary))
+    deletes = [file for file in written if file.content != DataFileContent.DATA]
+    return commit_once(table, written, lambda t: _RowDelta(Operation.OVERWRITE, t, table.io, deletes, dict(summary)))
 
 
-def _commit(table: Table, written: Sequence[DataFile], summary: dict[str, str]) -> int:
-    """Commit data files and delete files. They are removed when the commit was refused or never sent."""
+def delete_places(table: Table, places: pa.Table) -> int:
+    """Delete rows in one snapshot; return its id.
+
+    Args:
+        table: just loaded, of format version 2 and not partitioned.
+        places: the files and positions of live rows, sorted by both; not empty.
+
+    Raises:
+        CommitConflictError: another commit came first. Nothing was changed.
+    """
+    forget_older_snapshots(table)
+    deletes = _write_deletes(table, places.cast(_DELETES))
+    return commit_once(table, deletes, lambda t: _RowDelta(Operation.DELETE, t, table.io, deletes, {}))
+
+
+def commit_once(table: Table, written: Sequence[DataFile], produce: Callable[[Transaction], Adding]) -> int:
+    """Commit a snapshot with the data files among ``written``; return its id.
+
+    Files in ``written`` are removed when the commit was refused or never sent.
+
+    Raises:
+        CommitConflictError: another commit came first. Nothing was changed.
+    """
     table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # only in this copy of the metadata
     transaction = table.transaction()
-    delta = _RowDelta(transaction, table.io, [f for f in written if f.content != DataFileContent.DATA], summary)
+    snapshot = produce(transaction)
     is_sent = False  # once sent, the commit may have landed even without a reply
     try:
         with transaction:
             for file in written:
                 if file.content == DataFileContent.DATA:
-                    delta.append_data_file(file)
-            delta.commit()
+                    snapshot.append_data_file(file)
+            snapshot.commit()
             is_sent = True
     except CommitFailedException as error:
-        if not delta.has_landed:
+        if not snapshot.has_landed:
             _remove(table, written)
             name = ".".join(table.name()[-2:])
             raise CommitConflictError(f"{name} was changed by another commit: {error}") from None
@@ -101,11 +121,17 @@ def _commit(table: Table, written: Sequence[DataFile], summary: dict[str, str]) 
         if not is_sent:
             _remove(table, written)
         raise
-    return delta.snapshot_id
+    return snapshot.snapshot_id
 
 
 def _remove(table: Table, files: Iterable[DataFile]) -> None:
     remove_files(table.io, (file.file_path for file in files))
+
+
+def stored(table: Table, rows: pa.Table) -> pa.Table:
+    """Return rows with the columns of a table, in its order and types, in one chunk."""
+    schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    return pa.Table.from_arrays([_column(rows, field) for field in schema], schema=schema).combine_chunks()
 
 
 def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
@@ -139,10 +165,11 @@ def _write_deletes(table: Table, positions: pa.Table) -> list[DataFile]:
     ]
 
 
-class _DeletesWriter(ManifestWriterV2):
+class DeletesWriter(ManifestWriterV2):
     """A manifest of delete files."""
 
     def content(self) -> ManifestContent:
+        """What the manifest lists."""
         return ManifestContent.DELETES
 
     @property
@@ -151,12 +178,17 @@ class _DeletesWriter(ManifestWriterV2):
 
 
 class _RowDelta(Adding):
-    """A snapshot that adds data files and delete files."""
+    """A snapshot that adds delete files, and data files if it has any."""
 
     def __init__(
-        self, transaction: Transaction, io: FileIO, deletes: Sequence[DataFile], properties: dict[str, str]
+        self,
+        operation: Operation,
+        transaction: Transaction,
+        io: FileIO,
+        deletes: Sequence[DataFile],
+        properties: dict[str, str],
     ) -> None:
-        super().__init__(Operation.OVERWRITE, transaction, io, snapshot_properties=properties)
+        super().__init__(operation, transaction, io, snapshot_properties=properties)
         self._deletes = deletes
 
     def _manifests(self) -> list[ManifestFile]:
@@ -165,7 +197,7 @@ class _RowDelta(Adding):
     def _delete_manifests(self) -> list[ManifestFile]:
         if not self._deletes:
             return []
-        with _DeletesWriter(
+        with DeletesWriter(
             self._transaction.table_metadata.spec(),
             self.schema(),
             self.new_manifest_output(),

@@ -34,7 +34,7 @@ from replication.tables.pyiceberg.patches import patch_pyiceberg
 #: How many tasks ``write_here`` runs at once.
 THREADS = 2
 #: Rows in memory per data file; a new file is begun after so many bytes.
-_FILE_BYTES = 64 << 20
+FILE_BYTES = 64 << 20
 
 
 def fits(table: Table) -> bool:
@@ -121,7 +121,7 @@ class WriteFiles:
         for decoded in self.rows.run(self.rows.tasks.to_batches()):
             waiting.append(self._stored(decoded, schema))
             size += waiting[-1].nbytes
-            if size >= _FILE_BYTES:
+            if size >= FILE_BYTES:
                 yield waiting
                 waiting, size = [], 0
         if waiting:

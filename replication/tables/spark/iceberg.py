@@ -1,5 +1,7 @@
 """Commits to Iceberg tables: rows by jobs (``jobs.py``), the rest by Spark's DataFrames and SQL.
 
+Small tables are compacted and trimmed here, without Spark: a cluster with few rows need not start its JVM.
+
 Appends compare and swap: ``overwrite(false)`` under serializable isolation fails when data files were added since the
 given snapshot (without one: ever). With a plain append two writers would both succeed. ``replace`` of few rows is one
 commit made here (``row_delta.py``). ``replace`` of many rows writes deletes and rows to a branch, and then
@@ -10,27 +12,31 @@ columns and, unlike ``MERGE``, shuffles nothing.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 from pyiceberg.table import Table
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, EngineLostError, StorageError
 from replication.tables.base import SPARK, Decode, Rows, Staged
 from replication.tables.catalog.catalog import CATALOG, IcebergCatalog
 from replication.tables.duckdb.key_index import KeyIndex
+from replication.tables.duckdb.live_rows import live_rows, places_where
 from replication.tables.layout import UNSYNCED_TAG
 from replication.tables.pyiceberg.append import append_files, plan_write
+from replication.tables.pyiceberg.compact import compact, is_small
 from replication.tables.pyiceberg.evolve import check_shape
 from replication.tables.pyiceberg.local_io import sync_commits
 from replication.tables.pyiceberg.orphans import remove_orphans
-from replication.tables.pyiceberg.row_delta import replace_rows
+from replication.tables.pyiceberg.row_delta import delete_places, replace_rows
 from replication.tables.pyiceberg.write import Outcome, WriteFiles, fits, remove_files, write_here
 from replication.tables.spark.application import Application
 from replication.tables.spark.engine_rows import committed, decoded_frame, with_summary
@@ -43,6 +49,7 @@ from replication.tables.work import WorkDone
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+T = TypeVar("T")
 _NOTHING = pa.table({})
 _FILE_BYTES, _SMALL_FILE_BYTES = 128 << 20, 8 << 20
 #: Up to this size a job would take longer than decoding here (``make bench``, replay).
@@ -60,7 +67,8 @@ class IcebergTables:
         catalog: the catalog of the tables.
         spark: a session with that catalog, or the application that starts it when it is needed.
         scratch: a folder for temporary files; None means the system's.
-        small_bytes: up to this size rows are decoded in this process, above it in executors. It may be changed.
+        small_bytes: up to this size rows are decoded, and tables rewritten, in this process, above it in executors. It
+            may be changed.
         sleep: waits for the given seconds.
     """
 
@@ -88,6 +96,7 @@ class IcebergTables:
         self.work = WorkDone()
         self._numbers = count()
         self._in_upkeep: set[str] = set()
+        self._rewriting = threading.Lock()
 
     def ref(self, name: str) -> str:
         """Return a table's name in Spark SQL."""
@@ -104,6 +113,8 @@ class IcebergTables:
         """See ``base.Tables``."""
         if name in self._in_upkeep:
             self._sleep(_GAP_S)
+            with self._rewriting:  # what is rewritten here is small
+                pass
         if isinstance(rows, Decode):
             (rows,) = self.stage([(name, rows)])
         if isinstance(rows, Staged):
@@ -250,10 +261,24 @@ class IcebergTables:
         with_summary(self._frame(spark, name, rows).writeTo(there), summary).append()
         check_branch(self._catalog.load(name).metadata, branch, begun, deleted)
 
-    def delete(self, name: str, where: str) -> None:
+    def delete(self, name: str, where: str, engine_where: str = "") -> None:
         """See ``base.Tables``."""
+        if is_small(self._catalog.load(name), self.small_bytes):
+            self._here(name, lambda table: self._delete_here(table, where))
+            return
         with self._spark.use() as spark, self._upkeep(name), self._durably(name), refusals(name):
-            spark.sql(f"delete from {self.ref(name)} where {where}")
+            spark.sql(f"delete from {self.ref(name)} where {engine_where or where}")
+
+    def _delete_here(self, table: Table, where: str) -> None:
+        places = places_where(table, where)
+        if places.num_rows:
+            delete_places(table, places)
+
+    def _here(self, name: str, commit: Callable[[Table], T]) -> T:
+        """Make a commit of maintenance in this process, before further appends, and again if another came first."""
+        tries = Retrying(retry=retry_if_exception_type(CommitConflictError), stop=stop_after_attempt(5), reraise=True)
+        with self._upkeep(name), self._rewriting:
+            return tries(lambda: commit(self._catalog.load(name)))
 
     def query(self, sql: str) -> pa.Table:
         """See ``base.Tables``."""
@@ -297,6 +322,8 @@ class IcebergTables:
 
         Other files above 8 MiB are not rewritten, so that a growing table is not rewritten again and again.
         """
+        if is_small(self._catalog.load(name), self.small_bytes):
+            return self._here(name, lambda table: compact(table, live_rows, min_files))
         with self._spark.use() as spark, self._upkeep(name), self._durably(name), refusals(name):
             result = spark.sql(
                 f"call {CATALOG}.system.rewrite_data_files(table => '{name}', options => map("

@@ -159,7 +159,7 @@ def test_what_a_killed_fold_wrote_goes(replay: Replay, monkeypatch: pytest.Monke
     first = replay.tables.replace(replay.spec.name, ("k",), rows.select(["k"]), rows, None, {}, replay.spec)
     committed = replay.files()
     with replay.in_another_process(), monkeypatch.context() as patched:
-        patched.setattr("replication.tables.pyiceberg.row_delta._commit", killed)
+        patched.setattr("replication.tables.pyiceberg.row_delta.commit_once", killed)
         with pytest.raises(KeyboardInterrupt):
             replay.tables.replace(replay.spec.name, ("k",), rows.select(["k"]), rows, first, {}, replay.spec)
     left = replay.files() - committed
