@@ -7,6 +7,7 @@ Units come last in a key's name; byte sizes may also be text such as "64 MiB".
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import unquote
@@ -30,6 +31,7 @@ from replication.errors import FormatError, RequestError
 WAIT_MAX_S = 14 * 86400.0  # some waits count milliseconds in 31 bits
 AGE_MAX_S = 100 * 365 * 86400.0
 _MIB = 1 << 20
+_MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|spark://.+|yarn|k8s://.+")
 _BYTES = TypeAdapter(ByteSize)
 
 
@@ -59,6 +61,14 @@ def _name(value: str) -> str:
 
 def _address(value: str) -> str:
     split_address(value)
+    return value
+
+
+def _spark_master(value: str) -> str:
+    if value.startswith("sc://"):
+        raise ValueError("Spark Connect cannot run replay's jobs; give the master of the cluster behind it")
+    if not _MASTER.fullmatch(value):
+        raise ValueError(f"{value!r} is not local[CORES], spark://HOST:PORT, yarn or k8s://ADDRESS")
     return value
 
 
@@ -97,6 +107,7 @@ Name = Annotated[str, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address)]
 OptionalAddress = Annotated[Address | Literal[""], Field(union_mode="left_to_right")]
 PathFromFile = Annotated[Path, AfterValidator(_path)]
+SparkMaster = Annotated[str, AfterValidator(_spark_master)]
 Folder = Annotated[Path, AfterValidator(_folder)]
 OptionalPath = Annotated[PathFromFile | None, BeforeValidator(lambda value: value or None)]
 LedgerUrl = Annotated[str, AfterValidator(_ledger_url)]
@@ -220,7 +231,7 @@ class ReplaySection(_Section):
     changes_retention_s: Age = Field(7 * 86400.0, description="how long <table>__changes keeps folded changes")
     history_s: Age = Field(3 * 86400.0, description="default of new tables: how old a version may be")
     maintenance_interval_s: Seconds = Field(300.0, description="how often expired files and snapshots are removed")
-    spark_master: str = Field("local[2]", description="local[CORES], or the URL of a Spark cluster")
+    spark_master: SparkMaster = Field("local[2]", description="local[CORES], or the URL of a Spark cluster")
     driver_bytes_max: Bytes = Field(
         4 * _MIB, description="a round up to this many bytes is decoded by the driver; more is one Spark job"
     )

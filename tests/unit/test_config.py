@@ -153,6 +153,22 @@ def test_byte_sizes_that_are_none_are_refused(text: str) -> None:
     assert "worker.window_bytes" in problems_of(None, overrides)
 
 
+@pytest.mark.parametrize(
+    "master", ["local", "local[*]", "local[2,4]", "spark://a:7077,b:7077", "yarn", "k8s://https://a:6443"]
+)
+def test_every_kind_of_master_that_runs_jobs_is_taken(master: str) -> None:
+    overrides = {"cluster": {"name": "east"}, "replay": {"spark_master": master}}
+    assert load(None, overrides, {}).replay.spark_master == master
+
+
+@pytest.mark.parametrize(
+    ("master", "said"), [("sc://head:15002", "Spark Connect"), ("lcoal[2]", "spark://HOST:PORT"), ("", "yarn")]
+)
+def test_a_master_that_runs_no_jobs_is_refused(master: str, said: str) -> None:
+    problems = problems_of(None, {"cluster": {"name": "east"}, "replay": {"spark_master": master}})
+    assert "replay.spark_master" in problems and said in problems
+
+
 def test_plain_text_beyond_loopback_must_be_asked_for(tmp_path: Path) -> None:
     public: dict[str, dict[str, object]] = {"cluster": {"name": "east"}, "receiver": {"listen": "10.0.0.1:7400"}}
     assert "receiver.listen" in problems_of(None, public)
