@@ -252,8 +252,8 @@ def _steps(context: RoleChange, origin: ClusterId, epoch: int, upto: int) -> tup
     known = any(peer.cluster == origin for peer in ledger.rules.peers()) or ledger.successions.address(origin)
     first = (SendBack(str(origin)),) if known else ()
     last = (TakeBack(str(origin), epoch, upto),) if upto else ()
-    told, waited = lease_steps(context, origin, epoch)
-    return (*told, *first, EndOrigin(str(origin), epoch, upto), *waited, TakeWrites(str(origin), epoch), *last)
+    witnessed, waited = lease_steps(context, origin, epoch)
+    return (*witnessed, *first, EndOrigin(str(origin), epoch, upto), *waited, TakeWrites(str(origin), epoch), *last)
 
 
 def _unknown_address(origin: ClusterId) -> str:

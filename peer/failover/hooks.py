@@ -133,6 +133,6 @@ def _is_hook(file: Path) -> bool:
 
 def _last_line(output: int) -> str:
     size = os.fstat(output).st_size
-    said = os.pread(output, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace").split("\n")
-    lines = [text for line in said if (text := "".join(c for c in line if c.isprintable()).strip())]
+    tail = os.pread(output, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace").split("\n")
+    lines = [text for line in tail if (text := "".join(c for c in line if c.isprintable()).strip())]
     return f": {lines[-1][:200]}" if lines else ""

@@ -145,8 +145,8 @@ class Reception:
         if caller.cluster != self._ledger.cluster and grant is None:
             return Description(*own)
         peers = {peer.name: peer.zookeepers for peer in self._ledger.rules.peers()}
-        drills, told = drill_health(self._ledger.drills.all()), (*own, PROTOCOL, peers)
-        return Description(*told, () if grant is None else grant.tables, drills.drilled, drills.failure)
+        drills, common = drill_health(self._ledger.drills.all()), (*own, PROTOCOL, peers)
+        return Description(*common, () if grant is None else grant.tables, drills.drilled, drills.failure)
 
     def get_schema(self, name: bytes, caller: Caller) -> SchemaVersion | None:
         """Return the schema version of this hash, or None. PeerRefusedError when its table is not the caller's."""

@@ -128,8 +128,8 @@ class CommitSequence(Generic[C]):
         leases.check(self.id, len(self.steps))
 
     def _failed(self, number: int, step: CommitStep[C], error: Exception, leases: Leases) -> StepFailedError:
-        said = error.what if isinstance(error, ReplicationError) else one_line(error)
-        what = f"step {number + 1} of {len(self.steps)} ({step.describe()}): {said}"
+        reason = error.what if isinstance(error, ReplicationError) else one_line(error)
+        what = f"step {number + 1} of {len(self.steps)} ({step.describe()}): {reason}"
         after = leases.fail(self.id, number, what, self.failures_max)
         fields = {"sequence": str(self.id), "step": number, "error": what}
         if after is not None and after.suspended:

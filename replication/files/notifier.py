@@ -226,13 +226,13 @@ class Subscriber:
         """Subscribe for a while; return whether all processes listen."""
         if self._socket is None:
             return False
-        heard = 0
+        reached = 0
         self._socket.setblocking(False)
         for address in self._addresses:
             with contextlib.suppress(OSError):
                 self._socket.sendto(b"", address)
-                heard += 1
-        return heard == len(self._addresses)
+                reached += 1
+        return reached == len(self._addresses)
 
     def _wait(self, timeout_s: float) -> None:
         if self._socket is None:

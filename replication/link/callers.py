@@ -119,13 +119,13 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
             self._waiting.release(name)
 
     def _identify(self, context: grpc.ServicerContext) -> Caller:
-        said = {key: str(value) for key, value in context.invocation_metadata()}
+        metadata = {key: str(value) for key, value in context.invocation_metadata()}
         try:
-            cluster = ClusterId.parse(said.get(channel.CALLER_KEY, ""))
+            cluster = ClusterId.parse(metadata.get(channel.CALLER_KEY, ""))
         except FormatError:
             what = "the caller does not say which cluster it is"
             raise PeerRefusedError(what, "Upgrade walship there", reason=Reason.VERSION.value) from None
-        invitation, is_same_user = said.get(channel.INVITATION_KEY, ""), is_own(context.peer(), self.port)
+        invitation, is_same_user = metadata.get(channel.INVITATION_KEY, ""), is_own(context.peer(), self.port)
         if not self._is_tls:
             return Caller(cluster, None, is_same_user, invitation)
         auth = context.auth_context()

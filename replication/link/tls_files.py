@@ -135,11 +135,11 @@ def _fingerprints(file: Path | None) -> frozenset[str]:
         raise ConfigError(f"{file} cannot be read: {error}", "Check tls.deny") from None
     found = set()
     for number, line in enumerate(lines, 1):
-        said = line.partition("#")[0].rpartition("=")[2].replace(":", "").strip().lower()
-        if said and not _FINGERPRINT.fullmatch(said):
+        fingerprint = line.partition("#")[0].rpartition("=")[2].replace(":", "").strip().lower()
+        if fingerprint and not _FINGERPRINT.fullmatch(fingerprint):
             raise ConfigError(
                 f"{file}, line {number}, is no SHA-256 fingerprint of a certificate",
                 "Write what `openssl x509 -noout -fingerprint -sha256 -in FILE` says",
             )
-        found.add(said)
+        found.add(fingerprint)
     return frozenset(found - {""})

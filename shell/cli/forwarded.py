@@ -83,8 +83,8 @@ def receive(client: socket.socket) -> ForwardedCommand | None:
 
 def receive_streams(client: socket.socket) -> list[int]:
     """A client's standard streams, once it has heard that its command can be run; none when it has gone."""
-    told, streams, _, _ = socket.recv_fds(client, 1, 3)
-    return streams if told == GO and len(streams) == 3 else []
+    message, streams, _, _ = socket.recv_fds(client, 1, 3)
+    return streams if message == GO and len(streams) == 3 else []
 
 
 def _may_be_asked(words: Sequence[str]) -> bool:

@@ -85,8 +85,8 @@ def _check(job: CopyJob, printer: Printer) -> None:
     _summary(found, printer, "differ")
     different = {name: found.found[name] for name in ("missing", "different", "extra", "failed") if found.found[name]}
     if different:
-        said = ", ".join(f"{count} {name}" for name, count in different.items())
-        raise CopyDifferenceError(f"the target differs: {said}", "Copy again, or look at the files")
+        counts = ", ".join(f"{count} {name}" for name, count in different.items())
+        raise CopyDifferenceError(f"the target differs: {counts}", "Copy again, or look at the files")
 
 
 def _summary(found: Preview, printer: Printer, what: str) -> None:

@@ -29,8 +29,8 @@ def reporting(job: CopyJob, path: Path | None, printer: Printer, *, show: bool) 
         def report(outcome: str, name: str, size: int, reason: str) -> None:
             with lock:
                 if file is not None:
-                    told = {"outcome": outcome, "path": name, "bytes": size} | ({"reason": reason} if reason else {})
-                    file.write(json.dumps(told) + "\n")
+                    entry = {"outcome": outcome, "path": name, "bytes": size} | ({"reason": reason} if reason else {})
+                    file.write(json.dumps(entry) + "\n")
                 if show and outcome != "same":
                     printer.line(f"{outcome:<13} {name}{reason and f': {reason}'}")
 

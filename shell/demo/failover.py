@@ -158,8 +158,8 @@ class _Story:
         first, second = self._outages
         rows = sum(self._acks.rows.values())
         lost = sum(each.rows for each in self._lost)
-        told = (*self._drill, self._unknown_s, self._failover_s, lost)
-        return FailoverResult(seconds, rows, (first, second), *told, verdicts, as_expected)
+        measured = (*self._drill, self._unknown_s, self._failover_s, lost)
+        return FailoverResult(seconds, rows, (first, second), *measured, verdicts, as_expected)
 
     def _apply(self, text: str) -> None:
         self._display.event(text)
@@ -209,8 +209,8 @@ class _Story:
             failover(context, plan)
         self._await(lambda: self._acks.last_s > decided, "an ack by east")
         self._failover_s = round(self._acks.last_s - decided, 3)
-        told = f"acks {seconds_text(self._failover_s)} after the decision"
-        self._display.result("failover west → east", told)
+        text = f"acks {seconds_text(self._failover_s)} after the decision"
+        self._display.result("failover west → east", text)
 
     def _return_of_west(self) -> None:
         self._display.event("west's site is back: walship up")

@@ -92,7 +92,7 @@ def _show_role_history(printer: Printer, found: ClusterStatus) -> None:
     known = found.role_history.successions
     if not known:
         return
-    told = "; ".join(
+    listed = "; ".join(
         f"{each.successor} took over from {each.origin} {moment_text(each.at)} "
         f"({'switchover' if each.planned else 'failover'}, epoch {each.epoch})"
         for each in reversed(known[-_SUCCESSIONS_MAX:])
@@ -101,7 +101,7 @@ def _show_role_history(printer: Printer, found: ClusterStatus) -> None:
     active = f"; ACTIVE: {found.role_history.active}" if found.role_history.active else ""
     where = f" ({found.role_history.zookeepers})" if found.role_history.zookeepers else ""
     lost = f"; frames of lost writes to decide: {len(found.lost_writes)}" if found.lost_writes else ""
-    printer.line(f"{told}{more}{active}{where}{lost}")
+    printer.line(f"{listed}{more}{active}{where}{lost}")
     for each in known:
         if each.applied_here:
             printer.note(
@@ -209,9 +209,9 @@ def show_operations(printer: Printer, found: Sequence[UnfinishedOperation]) -> N
     for each in resting[:_OPERATIONS_MAX]:
         suspended = each.state == "suspended"
         verb = "retry" if suspended else "resume"
-        told = f"failed {each.failures} times and is suspended" if suspended else "is unfinished and nobody runs it"
+        what = f"failed {each.failures} times and is suspended" if suspended else "is unfinished and nobody runs it"
         why = f": {each.error}" if each.error else ""
-        printer.note(f"{each.store}/{each.operation} {told}{why}. See walship ops show, then walship ops {verb}")
+        printer.note(f"{each.store}/{each.operation} {what}{why}. See walship ops show, then walship ops {verb}")
     if len(resting) > _OPERATIONS_MAX:
         printer.note(f"{len(resting) - _OPERATIONS_MAX} more operations are unfinished: walship ops list")
 

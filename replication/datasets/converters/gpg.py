@@ -43,8 +43,8 @@ def check_gpg() -> None:
 def _through(options: list[str], pieces: Iterable[bytes]) -> Generator[bytes]:
     check_gpg()
     failed: list[BaseException] = []
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(["gpg", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(["gpg", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         assert process.stdin is not None and process.stdout is not None
         feeder = threading.Thread(target=_feed, args=(process.stdin, pieces, failed), name="copy-gpg", daemon=True)
         feeder.start()
@@ -60,8 +60,8 @@ def _through(options: list[str], pieces: Iterable[bytes]) -> Generator[bytes]:
         if failed:
             raise failed[0]
         if process.returncode != 0:
-            said.seek(0)
-            lines = said.read(10_000).decode(errors="replace").split("\n")
+            errors.seek(0)
+            lines = errors.read(10_000).decode(errors="replace").split("\n")
             reason = "; ".join(line.removeprefix("gpg: ") for line in lines if line)[:300]
             raise CopyError(f"gpg failed: {reason}", "Check the keys of this user: gpg --list-keys")
 

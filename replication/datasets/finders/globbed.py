@@ -98,6 +98,6 @@ def checked(properties: Mapping[str, str], *required: str, optional: str = "") -
     known = {*required, *optional.split()}
     missing, unknown = set(required) - properties.keys(), properties.keys() - known
     if missing or unknown:
-        said = f"{', '.join(sorted(missing))} is missing" if missing else f"{', '.join(sorted(unknown))} is unknown"
-        raise RequestError(f"the finder's properties do not fit: {said}", f"It takes {', '.join(sorted(known))}")
+        what = f"{', '.join(sorted(missing))} is missing" if missing else f"{', '.join(sorted(unknown))} is unknown"
+        raise RequestError(f"the finder's properties do not fit: {what}", f"It takes {', '.join(sorted(known))}")
     return properties

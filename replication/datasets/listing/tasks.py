@@ -1,4 +1,4 @@
-"""Lists folders of a big tree by tasks on other hosts; the sink hears here what they were told there.
+"""Lists folders of a big tree by tasks on other hosts. The sink gets here what the sinks of the tasks got there.
 
 Bounds: a task ends after ``ENTRIES`` entries or ``_TASK_S`` and hands back the folders that are left. One with more
 entries than that is handed back whole, and is streamed by the driver. So an answer has at most twice so many entries,
@@ -28,7 +28,7 @@ _LEFT, _HERE = "left", "here"
 _log = get(__name__)
 
 #: A method of a sink and what it is called with; or _LEFT or _HERE with a folder, and whether the one above is missing.
-Told = tuple[str, tuple[Any, ...]]
+Answer = tuple[str, tuple[Any, ...]]
 
 
 class Visitor(Protocol):
@@ -74,12 +74,12 @@ class FolderTasks:
             return [], []
         rows = [(str(folder), folder.parent in self._missing) for folder in folders]
         try:
-            told = self._tasks.run(partial(list_folders, self._opened), rows)
+            answers = self._tasks.run(partial(list_folders, self._opened), rows)
         except Exception as error:  # whatever ended each attempt
             _log.warning("listing_task_failed", folders=len(folders), error=redact(one_line(error)))
             return [], list(folders)
         kept: dict[str, list[RelativePath]] = {_LEFT: [], _HERE: []}
-        for name, given in told:
+        for name, given in answers:
             if name not in kept:
                 getattr(self._sink, name)(*given)
                 continue
@@ -90,10 +90,10 @@ class FolderTasks:
         return kept[_LEFT], kept[_HERE]
 
 
-def list_folders(opened: bytes, rows: Iterable[tuple[str, bool]]) -> Iterator[Told]:
+def list_folders(opened: bytes, rows: Iterable[tuple[str, bool]]) -> Iterator[Answer]:
     """Visit folders and those below as far as the bounds let, in an executor."""
     (source, target), made = pickle.loads(opened)
-    sink = _Answer()
+    sink = _AnswerSink()
     visitor: Visitor = made(sink=sink)
     left: list[RelativePath] = []
     for path, is_missing in rows:
@@ -105,28 +105,28 @@ def list_folders(opened: bytes, rows: Iterable[tuple[str, bool]]) -> Iterator[To
         while left and entries < ENTRIES and time.monotonic() < until_s:
             folder = left.pop()
             below = list(visitor.visit(folder))
-            told, count = sink.taken()
+            answers, count = sink.taken()
             if count + len(below) > ENTRIES:
                 yield _HERE, (str(folder), folder.parent in visitor.missing)
                 continue
-            yield from told
+            yield from answers
             entries += count + len(below) + 1
             left += below
     for folder in left:
         yield _LEFT, (str(folder), folder.parent in visitor.missing)
 
 
-class _Answer:
-    """A sink that keeps what it is told of one folder, unless that is too much."""
+class _AnswerSink:
+    """A sink that keeps what it gets of one folder, unless that is too much."""
 
     def __init__(self) -> None:
-        self._told: list[Told] = []
+        self._answers: list[Answer] = []
         self._count = 0
 
-    def taken(self) -> tuple[list[Told], int]:
-        told, count = self._told, self._count
-        self._told, self._count = [], 0
-        return told, count
+    def taken(self) -> tuple[list[Answer], int]:
+        answers, count = self._answers, self._count
+        self._answers, self._count = [], 0
+        return answers, count
 
     @property
     def is_stopped(self) -> bool:
@@ -135,9 +135,9 @@ class _Answer:
     def _keep(self, name: str, *given: Any, count: int = 1) -> None:
         self._count += count
         if self.is_stopped:
-            self._told = []
+            self._answers = []
         else:
-            self._told.append((name, given))
+            self._answers.append((name, given))
 
     def copy(self, files: Sequence[CopyableFile]) -> None:
         self._keep("copy", files, count=len(files))

@@ -52,24 +52,24 @@ class KafkaEvents:
         """Send them; each was taken, or failed, on return."""
         failed: list[str] = []
 
-        def told(error: Any, _: Any) -> None:
+        def delivered(error: Any, _: Any) -> None:
             if error is not None:
                 failed.append(error.str())
 
         try:
             for event in events:
-                self._produce(event, told)
+                self._produce(event, delivered)
             self._producer.flush()
         except self._error as error:
             failed.append(error.args[0].str())
         if failed:
             raise OSError(f"{self._shown} did not take {len(failed)} of {len(events)} events: {failed[0]}")
 
-    def _produce(self, event: str, told: Any) -> None:
+    def _produce(self, event: str, delivered: Any) -> None:
         key = json.loads(event).get("file_set", "")
         while True:
             try:
-                self._producer.produce(self._topic, event.encode(), key=key.encode(), on_delivery=told)
+                self._producer.produce(self._topic, event.encode(), key=key.encode(), on_delivery=delivered)
                 return
             except BufferError:  # many wait already; each is taken or fails within the timeout
                 self._producer.poll(_POLL_S)

@@ -224,8 +224,8 @@ class Publisher:
         over = overwritten(self._target, planned.step.moves) if self._configuration.register else ()
         if not over:
             return planned
-        said = f"{over[0][1]} is there already, and a registered file is never written over"
-        self._not_published(file_set, CopyError(said, "Give new files other names, or say --skip"))
+        what = f"{over[0][1]} is there already, and a registered file is never written over"
+        self._not_published(file_set, CopyError(what, "Give new files other names, or say --skip"))
         return None
 
     def _planned(self, file_set: FileSet) -> _Planned:
@@ -335,8 +335,8 @@ class Publisher:
                     for _ in some:
                         self._progress.deleted()
         except StepFailedError as error:
-            said = one_line(error.cause or error)
-            raise CopyError(f"files were not removed: {said}", "Remove the cause and run it again") from error
+            reason = one_line(error.cause or error)
+            raise CopyError(f"files were not removed: {reason}", "Remove the cause and run it again") from error
 
     def _removal(self, paths: Sequence[RelativePath], folders: Sequence[RelativePath]) -> CommitSequence[CopySite]:
         urn = f"remove-{hashlib.sha256(chr(0).join(paths).encode()).hexdigest()[:16]}"

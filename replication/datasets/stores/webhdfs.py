@@ -24,8 +24,8 @@ _ERRORS: dict[str, Callable[[str], OSError]] = {
     "SecurityException": PermissionError,
     "FileAlreadyExistsException": FileExistsError,
     "ParentNotDirectoryException": NotADirectoryError,
-    "NSQuotaExceededException": lambda said: OSError(errno.EDQUOT, said),
-    "DSQuotaExceededException": lambda said: OSError(errno.EDQUOT, said),
+    "NSQuotaExceededException": lambda message: OSError(errno.EDQUOT, message),
+    "DSQuotaExceededException": lambda message: OSError(errno.EDQUOT, message),
 }
 
 
@@ -63,11 +63,11 @@ def _checked(answer: Any) -> Any:
         return answer
     with closing(answer):
         try:
-            told = answer.json()["RemoteException"]
-            kind, said = str(told["exception"]), str(told["message"]).partition("\n")[0]
+            remote = answer.json()["RemoteException"]
+            kind, message = str(remote["exception"]), str(remote["message"]).partition("\n")[0]
         except (ValueError, KeyError, TypeError):
-            kind, said = "", f"HTTP {answer.status_code} {answer.reason}"
-    raise _ERRORS.get(kind, OSError)(f"HDFS says: {said}")
+            kind, message = "", f"HTTP {answer.status_code} {answer.reason}"
+    raise _ERRORS.get(kind, OSError)(f"HDFS says: {message}")
 
 
 class Incoming:

@@ -135,13 +135,13 @@ class Application:
         """What there is to say about it; "" when it is off or runs in good health."""
         with self._changed:
             if self._awaits:
-                said = f"waits for cores of {self._awaits}"
+                state = f"waits for cores of {self._awaits}"
             elif self._failed is not None and self._session is None:
-                said = f"{self._failed}. It is tried again; meanwhile the driver decodes what it can"
+                state = f"{self._failed}. It is tried again; meanwhile the driver decodes what it can"
             else:
-                said = "starting" if self._thread is not None and self._session is None else ""
+                state = "starting" if self._thread is not None and self._session is None else ""
             lost = f"{self._lost} executors were lost, the last: {self._last_lost}" if self._lost else ""
-            return "; ".join(part for part in (said, lost) if part)
+            return "; ".join(part for part in (state, lost) if part)
 
     def close(self) -> None:
         """End the session. One that is starting ends by itself afterwards, or with this process."""
