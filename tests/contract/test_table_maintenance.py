@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -59,8 +60,24 @@ def test_maintenance_adds_no_rows_that_an_append_would_stumble_over(tables: Tabl
     assert history.tags == {"kept": at}
     assert shown(tables, spec.name, at) == {"a": 0, "b": 1, "c": 2}
     assert shown(tables, spec.name) == {"a": 0, "c": 2, "d": 4}
+    by_engine = tables.query(f"select k, v from {tables.ref(spec.name)} order by k").to_pylist()
+    assert by_engine == [{"k": "a", "v": 0}, {"k": "c", "v": 2}, {"k": "d", "v": 4}]
     tables.untag(spec.name, "kept")
     assert not tables.history(spec.name).tags
+
+
+def test_snapshots_that_are_new_young_or_tagged_do_not_expire(tables: Tables, spec: TableSpec) -> None:
+    made: list[int] = []
+    for number in range(8):
+        current = tables.history(spec.name).current
+        made.append(tables.append(spec.name, row(tables, spec, str(number), number), current, {}) or 0)
+        time.sleep(0.002)  # Iceberg counts milliseconds
+    tables.tag(spec.name, "kept", made[1])
+    at = tables.history(spec.name).snapshots[made[5]].at
+    for older_than, keep, left in ((at, 1, [1, 5, 6, 7]), (at, 5, [1, 5, 6, 7]), (FOREVER, 2, [1, 6, 7])):
+        tables.expire(spec.name, older_than, keep)
+        assert sorted(made.index(each) for each in tables.history(spec.name).snapshots) == left
+        assert shown(tables, spec.name, made[1]) == {"0": 0, "1": 1}
 
 
 def test_rows_of_every_type_are_unchanged_by_maintenance(tables: Tables) -> None:

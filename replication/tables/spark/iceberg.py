@@ -1,6 +1,6 @@
 """Commits to Iceberg tables: rows by jobs (``jobs.py``), the rest by Spark's DataFrames and SQL.
 
-Small tables are compacted and trimmed here, without Spark: a cluster with few rows need not start its JVM.
+Small tables are trimmed, compacted and expired here, without Spark: a cluster with few rows need not start its JVM.
 
 Appends compare and swap: ``overwrite(false)`` under serializable isolation fails when data files were added since the
 given snapshot (without one: ever). With a plain append two writers would both succeed. ``replace`` of few rows is one
@@ -34,6 +34,7 @@ from replication.tables.layout import UNSYNCED_TAG
 from replication.tables.pyiceberg.append import append_files, plan_write
 from replication.tables.pyiceberg.compact import compact, is_small
 from replication.tables.pyiceberg.evolve import check_shape
+from replication.tables.pyiceberg.expire import can_expire, expire
 from replication.tables.pyiceberg.local_io import sync_commits
 from replication.tables.pyiceberg.orphans import remove_orphans
 from replication.tables.pyiceberg.row_delta import delete_places, replace_rows
@@ -296,6 +297,10 @@ class IcebergTables:
     def expire(self, name: str, older_than: int, keep: int) -> None:
         """See ``base.Tables``."""
         self.make_durable(name)  # before a snapshot that it needs can expire
+        table = self._catalog.load(name)
+        if is_small(table, self.small_bytes) and can_expire(table):
+            self._here(name, lambda table: expire(table, older_than, keep, abandoned(table.metadata)))
+            return
         with self._spark.use() as spark, self._upkeep(name), self._durably(name), refusals(name):
             for branch in abandoned(self._catalog.load(name).metadata):
                 spark.sql(f"alter table {self.ref(name)} drop branch if exists {branch}")
@@ -304,8 +309,8 @@ class IcebergTables:
             # Iceberg's API, in the driver: Spark's procedure runs jobs and takes several times as long
             jvm: Any = spark._jvm
             util = jvm.org.apache.iceberg.spark.Spark3Util
-            table = util.loadIcebergTable(spark._jsparkSession, self.ref(name))
-            table.expireSnapshots().expireOlderThan(older_than // 1000).retainLast(keep).commit()
+            loaded = util.loadIcebergTable(spark._jsparkSession, self.ref(name))
+            loaded.expireSnapshots().expireOlderThan(older_than // 1000).retainLast(keep).commit()
 
     def make_durable(self, name: str) -> None:
         """See ``base.Tables``."""

@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any, cast
 
-import duckdb
-import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
-from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.pyiceberg import compact
 from replication.tables.pyiceberg.compact import is_small
-from replication.tables.spark.iceberg import IcebergTables
-from tests.tables_made import as_decode, keyed
-
-KEYS = "abcdef"
-
-
-class Small:
-    """A table of six files and one row each, in a warehouse without Spark."""
-
-    def __init__(self, folder: Path) -> None:
-        self.catalog = IcebergCatalog(catalog_properties(folder))
-        self.tables = IcebergTables(self.catalog, cast(Any, None))
-        self.name = "ops.t"
-        self.tables.create(keyed(self.name))
-        for key in KEYS:
-            rows = as_decode(pa.table({"k": [key], "v": pa.array([len(key)], pa.int64())}))
-            self.tables.append(
-                self.name, dataclasses.replace(rows, size=100), self.tables.history(self.name).current, {}
-            )
-
-    def keys(self) -> list[str]:
-        with duckdb.connect() as connection:
-            self.tables.attach(connection, "shown", self.name)
-            return [key for (key,) in connection.execute("select k from shown order by k").fetchall()]
-
-    def summary(self) -> dict[str, str]:
-        history = self.tables.history(self.name)
-        return dict(history.snapshots[history.current or 0].summary)
+from tests.tables_made import keyed
+from tests.unit.tables.pyiceberg.small_table import Small
 
 
 @pytest.fixture
