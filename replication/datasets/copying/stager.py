@@ -97,16 +97,24 @@ class Stager:
                     ranged, part = task
                     assert isinstance(ranged, _RangedCopy)
                     ranged.copy(part)
-                elif len(task) == 1 and self._is_ranged(task[0]):
-                    if (found := self.reused(task[0])) is not None:
-                        self.file_sets.staged([found])
-                    elif (copy := self._ranged(task[0])) is not None:
-                        self.window.share(copy)
-                else:
+                elif len(task) > 1:
                     self._whole(task)
+                else:
+                    try:
+                        self._alone(task[0])
+                    finally:
+                        self.window.begun()
         except BaseException as error:
             self.error = self.error or error
             self.window.stop()
+
+    def _alone(self, file: CopyableFile) -> None:
+        if not self._is_ranged(file):
+            self._whole([file])
+        elif (found := self.reused(file)) is not None:
+            self.file_sets.staged([found])
+        elif (copy := self._ranged(file)) is not None:
+            self.window.share(copy)
 
     def _is_ranged(self, file: CopyableFile) -> bool:
         if file.origin.size <= SMALL_BYTES_MAX or conversions_of(file, self.configuration):

@@ -42,6 +42,7 @@ class CopyWindow:
         self._heap: list[tuple[int, int, CopyableFile]] = []
         self._numbers = count()
         self._ranged: list[RangedFile] = []
+        self._alone = 0  # files that were taken alone and may be shared yet
         self._ended = False
         self.stopped = False
 
@@ -62,8 +63,17 @@ class CopyWindow:
             self._ranged.append(file)
             self._changed.notify_all()
 
+    def begun(self) -> None:
+        """A file that was taken alone is shared, or never will be."""
+        with self._changed:
+            self._alone -= 1
+            self._changed.notify_all()
+
     def take(self) -> list[CopyableFile] | tuple[RangedFile, Range] | None:
-        """A range of a large file, a large file alone, or small files together; None when nothing will come."""
+        """A range of a large file, a file alone, or small files together; None when nothing will come.
+
+        Whoever gets a file alone calls :meth:`begun` afterwards. Until then others wait for its ranges.
+        """
         with self._changed:
             while True:
                 if self.stopped:
@@ -73,8 +83,10 @@ class CopyWindow:
                         return self._ranged[0], part
                     self._ranged.pop(0)
                 if self._heap:
-                    return self._taken()
-                if self._ended:
+                    taken = self._taken()
+                    self._alone += len(taken) == 1
+                    return taken
+                if self._ended and not self._alone:
                     return None
                 self._changed.wait()
 

@@ -38,6 +38,7 @@ _TRAITS = StoreTraits(
 )
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _FLUSHED_EVERY = 16 << 20
+_WRITE_BYTES = 256 << 10  # more at once takes longer: large blocks of the page cache are dear
 _MODES = 0o7777
 _LIBC = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
 _SYNC_FILE_RANGE_WRITE = 2
@@ -254,7 +255,7 @@ class _LocalWriter:
         if _is_zero(rest) and self._make_hole(begin, len(rest)):
             return
         while rest:
-            written = os.pwrite(self._fd, rest, begin)
+            written = os.pwrite(self._fd, rest[:_WRITE_BYTES], begin)
             begin, rest = begin + written, rest[written:]
         self._unflushed += len(data)
         if self._unflushed >= _FLUSHED_EVERY:

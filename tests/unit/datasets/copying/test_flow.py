@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -78,6 +80,28 @@ class DyingListing(LocalStore):
         if self.scans > 2:
             raise Killed
         return super().scan(folder)
+
+
+class Meeting(LocalStore):
+    """Whoever opens the first range waits until another one opens the second."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.both = threading.Barrier(2)
+        self.opened = count()
+
+    def open(self, file: FileAttributes) -> object:  # type: ignore[override]
+        if next(self.opened) < 2:
+            self.both.wait(30)
+        return super().open(file)
+
+
+def test_ranges_of_the_only_file_are_copied_by_several_threads(tmp_path: Path) -> None:
+    files = {"only": random.Random(1).randbytes(6 << 20)}  # 001-15
+    write_tree(tmp_path / "src", files)
+    source = Meeting(str(tmp_path / "src"))
+    assert job(source, LocalStore(str(tmp_path / "dst")), range_bytes=1 << 20).run().failed == 0
+    assert not source.both.broken and read_tree(tmp_path / "dst") == files
 
 
 def test_a_run_that_died_while_it_listed_lists_anew_and_copies_every_file_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
@@ -26,9 +27,10 @@ def test_the_largest_file_is_taken_first_and_alone_and_small_ones_together() -> 
     window = CopyWindow(large_bytes=100, files_per_split=3, split_bytes=50)  # 001-15, 000-41
     window.put([file("a", 10), file("big", 500), file("b", 20), file("c", 15), file("d", 30), file("e", 1)])
     window.end()
-    taken = [window.take() for _ in range(4)]
-    assert [names(each) for each in taken[:3]] == [["big"], ["d", "b"], ["c", "a", "e"]]
-    assert taken[3] is None
+    taken = [window.take() for _ in range(3)]
+    assert [names(each) for each in taken] == [["big"], ["d", "b"], ["c", "a", "e"]]
+    window.begun()
+    assert window.take() is None
 
 
 def test_ranges_of_a_large_file_are_taken_by_whoever_asks_before_anything_else() -> None:
@@ -43,6 +45,27 @@ def test_ranges_of_a_large_file_are_taken_by_whoever_asks_before_anything_else()
     window.share(Ranged())
     assert [window.take()[1].index for _ in range(2)] == [0, 1]
     assert names(window.take()) == ["a"]
+
+
+def test_nobody_leaves_while_a_file_that_was_taken_alone_may_be_shared() -> None:
+    window = CopyWindow(100, 3, 50)
+    window.put([file("big", 500)])
+    window.end()
+    assert names(window.take()) == ["big"]
+    waiting = iter([Range(0, 0, 250), Range(1, 250, 500)])
+
+    class Ranged:
+        def next_range(self) -> Range | None:
+            return next(waiting, None)
+
+    with ThreadPoolExecutor(2) as threads:
+        taken = [threads.submit(window.take) for _ in range(2)]
+        assert not wait(taken, 0.05).done
+        window.share(Ranged())
+        assert sorted(each.result(30)[1].index for each in taken) == [0, 1]
+        left = [threads.submit(window.take) for _ in range(2)]
+        window.begun()
+        assert [each.result(30) for each in left] == [None, None]
 
 
 def test_a_listing_waits_while_the_window_is_full_and_goes_on_when_files_are_taken() -> None:

@@ -63,10 +63,11 @@ def test_events_that_no_broker_took_are_sent_by_the_next_run(
     brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tree(tmp_path / "src", FILES)  # 000-36
-    monkeypatch.setattr("replication.datasets.publication.kafka._TIMEOUT_MS", 300)
     first = job(LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")))
-    first.events = open_events(f"kafka://127.0.0.1:1/{TOPIC}")
-    assert any("did not take" in reason for reason in first.run().failures.values())
+    with monkeypatch.context() as impatient:
+        impatient.setattr("replication.datasets.publication.kafka._TIMEOUT_MS", 300)
+        first.events = open_events(f"kafka://127.0.0.1:1/{TOPIC}")
+        assert any("did not take" in reason for reason in first.run().failures.values())
     assert read_tree(tmp_path / "dst") == FILES, "the files are in place already"
     second = job(LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")))
     second.events = open_events(f"kafka://{brokers}/later")
