@@ -65,12 +65,13 @@ def compact(table: Table, live_rows: Callable[[Table], Iterable[pa.RecordBatch]]
 
 def _pieces(rows: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """Yield the rows of one file after another; a small file can have rows that need much memory."""
-    piece: list[pa.RecordBatch] = []
+    piece, size = list[pa.RecordBatch](), 0
     for batch in rows:
         piece.append(batch)
-        if sum(each.nbytes for each in piece) >= FILE_BYTES:
+        size += batch.nbytes
+        if size >= FILE_BYTES:
             yield piece
-            piece = []
+            piece, size = [], 0
     if piece:
         yield piece
 
