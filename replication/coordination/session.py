@@ -101,7 +101,7 @@ class Coordination:
         public = self.public()
         if public.cluster in former:
             for slot in self._tree.children(self.paths.assignments):
-                self._tree.delete(self.paths.assignment(slot))
+                self._delete(self.paths.assignment(slot))
             self.publish(Public(cluster, version))
             public = self.public()
         if public.cluster != cluster:
@@ -191,8 +191,7 @@ class Coordination:
         if self._root is not None and self._root.host is not None and self._root.host.slot == slot:
             self._root.host = None
         for path in (self.paths.assignment(slot), self.paths.host(slot)):
-            self._tree.delete(path)
-            self._known.forget(path)
+            self._delete(path)
 
     def enrol(self, kind: MemberKind, name: str, fields: dict[str, Any]) -> Membership:
         """Create an ephemeral member node ``name``, recreated in each later session; ``members`` returns its fields.
@@ -303,6 +302,10 @@ class Coordination:
         written = self._tree.set(path, content, version)
         self._known.forget(path)
         return written
+
+    def _delete(self, path: str) -> None:
+        self._tree.delete(path)
+        self._known.forget(path)
 
     def _no_cluster(self) -> CoordinationError:
         return CoordinationError(f"there is no cluster at {self.paths.root}", "Start it: walship up --config FILE")

@@ -93,6 +93,7 @@ def test_rows_that_wait_at_a_switchover_all_arrive_and_a_write_that_hangs_is_not
     assert load.refused == "ReadOnlyClusterError"
     await_rows(west, "id >= 400000 and id < 490000", load.acked)
     put(west, 495_000, 3, "reverse")
+    await_rows(east, "id >= 495000 and id < 500000", [495_000, 495_001, 495_002])
     await_same(east, west)
     assert load.acked[-1] + 1 not in rows(east) and rows(east)[495_000] == "reverse495000"
     west.shell("switchover", "east")

@@ -88,14 +88,17 @@ def test_what_this_process_wrote_is_read_at_once_however_late_the_watch(
     ensemble: MemoryEnsemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with connected(ensemble) as here:
-        real = here._tree.get
+        real, children = here._tree.get, here._tree.children
         monkeypatch.setattr(here._tree, "get", lambda path, watch=None: real(path))
+        monkeypatch.setattr(here._tree, "children", lambda path, watch=None: children(path))
         version = -1
         for address in ("a:1", "b:2"):
             here.publish(Public(EAST, "1.0", (address,)))
             assert here.public().receivers == (address,)
             version = here.set_assignment("h0", address.encode(), version)
             assert here.assignments()["h0"].content == address.encode()
+        here.establish(ClusterId("east", uuid4()), "1.0", (EAST,))
+        assert here.assignments() == {}
 
 
 def test_who_leads_is_read_again_once_the_leader_is_gone(ensemble: MemoryEnsemble, reads: list[str]) -> None:
