@@ -233,7 +233,8 @@ class ReplaySection(_Section):
     maintenance_interval_s: Seconds = Field(300.0, description="how often expired files and snapshots are removed")
     spark_master: SparkMaster = Field("local[2]", description="local[CORES], or the URL of a Spark cluster")
     driver_bytes_max: Bytes = Field(
-        4 * _MIB, description="a round up to this many bytes is decoded by the driver; more is one Spark job"
+        4 * _MIB,
+        description="up to this many bytes the driver decodes a round or compacts a table itself; more is a Spark job",
     )
     spark_idle_s: float = Field(
         60.0, ge=0, le=WAIT_MAX_S, description="Spark ends after so long without a job; 0 keeps it, as spark_ui does"

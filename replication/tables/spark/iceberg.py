@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 from pyiceberg.table import Table
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, EngineLostError, StorageError
+from replication.retries import repeated_on
 from replication.tables.base import SPARK, Decode, Rows, Staged
 from replication.tables.catalog.catalog import CATALOG, IcebergCatalog
 from replication.tables.duckdb.key_index import KeyIndex
@@ -50,12 +50,13 @@ from replication.tables.work import WorkDone
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _NOTHING = pa.table({})
 _FILE_BYTES, _SMALL_FILE_BYTES = 128 << 20, 8 << 20
 #: Up to this size a job would take longer than decoding here (``make bench``, replay).
 SMALL_BYTES = 4 << 20
 _COLD_BYTES = 32 << 20  # a round while Spark starts: the first job takes what is left then
+_TRIES = 5
 _GAP_S = 0.08  # enough time for the engine to read a busy table's metadata and commit
 
 
@@ -275,11 +276,15 @@ class IcebergTables:
         if places.num_rows:
             delete_places(table, places)
 
-    def _here(self, name: str, commit: Callable[[Table], T]) -> T:
+    def _here(self, name: str, commit: Callable[[Table], _T]) -> _T:
         """Make a commit of maintenance in this process, before further appends, and again if another came first."""
-        tries = Retrying(retry=retry_if_exception_type(CommitConflictError), stop=stop_after_attempt(5), reraise=True)
+
+        @repeated_on(CommitConflictError, times=_TRIES)
+        def tried() -> _T:
+            return commit(self._catalog.load(name))
+
         with self._upkeep(name), self._rewriting:
-            return tries(lambda: commit(self._catalog.load(name)))
+            return tried()
 
     def query(self, sql: str) -> pa.Table:
         """See ``base.Tables``."""
