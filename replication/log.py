@@ -1,6 +1,6 @@
 """Structured logs: a constant event name plus fields, as JSON lines for machines or coloured lines for people.
 
-For every floor above the words; ``core/`` is silent. INFO is a durable change, WARNING will be retried, ERROR needs
+For every layer above the core; ``core/`` is silent. INFO is a durable change, WARNING will be retried, ERROR needs
 a person. Usual fields: cluster, peer, table, file, begin, end, epoch. Fields that name a secret, and passwords inside
 URLs, are masked before anything is written, whatever the caller passed.
 

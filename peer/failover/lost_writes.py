@@ -1,8 +1,8 @@
 """Lost writes: rows that a cluster acked before another one took over from it, and that came too late to count.
 
 They are kept as frames, beside the quarantined ones. A person merges or discards them, and may export them first.
-Merged ones count after all, as the versions that they are. For discarded ones this cluster's rows are written again,
-for clusters that had applied them.
+Merged ones count after all: as the versions that they are, or written again if a failover had taken them back. For
+discarded ones this cluster's rows are written again, for clusters that had applied them.
 """
 
 from __future__ import annotations
@@ -108,16 +108,17 @@ def merge(cluster: Cluster, table: str = "") -> int:
     """Have lost writes applied as the versions that they are; newer rows win over them. Returns how many frames.
 
     First the successions' cuts grow in the ledger, so that the frames count here and at every peer that learns of it.
-    Those that a failover took back are written again, above the rows that stand in their place.
+    Those that a failover took back are written again, above the rows that stand in their place. Discarded ones stay so.
 
     Raises:
         RequestError: lost writes were taken back, and this cluster is STANDBY.
         MissingFileError, CorruptFrameError: a copy cannot be read here; tables before it are merged.
     """
     merged = 0
-    for uuid in dict.fromkeys(record.table for record in _records(cluster, table)):
-        every = [_read(record) for record in _records(cluster, "") if record.table == uuid]
-        restated = restated_at([kept.record for kept in every], {kept.place: kept.commit for kept in every})
+    for uuid in dict.fromkeys(record.table for record in _records(cluster, table) if not record.discarded):
+        known = list(_kept(cluster, uuid, also_discarded=True))
+        every = [kept for kept in known if not kept.record.discarded]
+        restated = restated_at([kept.record for kept in known], {kept.place: kept.commit for kept in known})
         for succession in _counting(cluster, every):
             cluster.ledger.successions.record(succession)
         undone = [kept for kept in every if kept.commit < restated]

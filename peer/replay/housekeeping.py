@@ -63,7 +63,7 @@ class Housekeeping:
         self._costs: dict[UUID, tuple[float, float]] = {}  # of the last two folds
         self._fully_folded = FullyFolded()
         self._scratch_due = monotonic() + settings.maintenance_interval_s
-        self.errors: dict[str, str] = {}
+        self._errors: dict[tuple[UUID, str], str] = {}  # by table and what failed
         self.fold_interval_s = settings.fold_interval_s
 
     def run_once(self, stop: Callable[[], bool]) -> None:
@@ -88,6 +88,7 @@ class Housekeeping:
         self._costs = {table: costs for table, costs in self._costs.items() if table in known}
         self._fully_folded.keep(known)
         self._missing = {table: left for table, left in self._missing.items() if table in known}
+        self._errors = {key: text for key, text in self._errors.items() if key[0] in known}
         self._drop_scratch()
         for spec in specs:
             if stop():
@@ -100,6 +101,12 @@ class Housekeeping:
             self._when_due(spec, "orphans", _ORPHANS * self._settings.maintenance_interval_s, self._orphans)
         if all(self._shaped.get(spec.uuid) == spec for spec in specs):
             self._next_s = min((due for (_, what), due in self._due.items() if what != "alter"), default=math.inf)
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """What failed last and is tried again, by "TABLE WHAT". Safe for threads."""
+        names = {spec.uuid: spec.name for spec in self._specs}
+        return {f"{names[table]} {what}": text for (table, what), text in self._errors.copy().items() if table in names}
 
     def rows_came(self) -> None:
         """Replay has committed rows, and may have made tables. Safe for threads."""
@@ -139,8 +146,8 @@ class Housekeeping:
             return
         self._shaped[spec.uuid] = spec
         self._when_due(spec, "alter", 0.0, self._made)
-        if f"{spec.name} alter" in self.errors:
-            del self._shaped[spec.uuid]
+        if due in self._errors:
+            self._shaped.pop(spec.uuid, None)
             self._due[due] = self._monotonic() + _ALTER_RETRY_S
 
     def _when_due(self, spec: TableSpec, what: str, interval_s: float, act: Callable[[TableSpec], None]) -> float:
@@ -160,19 +167,19 @@ class Housekeeping:
                 return 0.0
             self._missing.pop(spec.uuid, None)
             act(spec)
-            self.errors.pop(f"{spec.name} {what}", None)
+            self._errors.pop(key, None)
         except EngineLostError:
             raise
         except CommitConflictError:
-            pass  # another commit came first; the next pass tries again
+            self._errors.pop(key, None)  # another commit came first; the next pass tries again
         except ReplicationError as error:
-            self.errors[f"{spec.name} {what}"] = str(error)
+            self._errors[key] = str(error)
             _log.warning("housekeeping_postponed", table=spec.name, what=what, reason=error.what)
         except Exception as error:  # other tables go on
-            self.errors[f"{spec.name} {what}"] = one_line(error)
-            _log.error("housekeeping_failed", table=spec.name, what=what, reason=self.errors[f"{spec.name} {what}"])
+            self._errors[key] = one_line(error)
+            _log.error("housekeeping_failed", table=spec.name, what=what, reason=self._errors[key])
         took = self._monotonic() - started
-        if f"{spec.name} {what}" in self.errors:
+        if key in self._errors:
             interval_s = min(interval_s, max(_FAILED_RETRY_S, 10 * took))
         self._due[key] = self._monotonic() + max(interval_s, took)
         return took

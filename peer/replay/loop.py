@@ -203,7 +203,7 @@ class _Rounds:
         """Save the report, at once when it has news. Raises SupersededError when a newer replayer runs."""
         away = dict(self._replayer.hosts.away)
         tables = self._context.tables
-        news = (dict(result.held), dict(self._housekeeping.errors), dict(self._bootstraps.state), away, tables.engine)
+        news = (dict(result.held), self._housekeeping.errors, dict(self._bootstraps.state), away, tables.engine)
         known = (report.held, report.fold_errors, report.bootstraps, report.away, report.spark)
         if news == known and time.monotonic() - self._saved_s <= _REPORT_S:
             return

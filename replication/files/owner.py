@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from functools import lru_cache
+from pathlib import Path
 from uuid import uuid4
 
 from replication.files.boot import boot_id
@@ -39,7 +40,16 @@ def shown_owner(owner: str) -> str:
 
 
 def _started(pid: int) -> str:
-    """When the process was started; "" when there is none."""
+    """When the process was started; "" when there is none.
+
+    On Linux since boot, so that a step of the clock does not change it.
+    """
+    if sys.platform == "linux":
+        try:
+            content = Path(f"/proc/{pid}/stat").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
+        return content.rpartition(b")")[2].split()[19].decode()  # clock ticks; field 22
     import psutil  # deferred: only commit sequences need it
 
     try:

@@ -78,6 +78,7 @@ def fail_over(world: World) -> Counter[str]:
         assert not lost_rows(world)
     elif decided == "discard":
         lost_writes.discard(west.handle)
+        assert lost_writes.merge(west.handle) == 0  # what is discarded stays so
         west.apply()
         assert west.rows() == world.rows([*counting, *newer])
     back = sum(told.values())

@@ -1,4 +1,4 @@
-"""The four floors: imports only go down, type-only and deferred ones included, and never in a circle."""
+"""The four layers: imports only go down, type-only and deferred ones included, and never in a circle."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: The longest matching name counts; a module may import its own floor and lower ones.
-FLOORS = {
+#: The longest matching name counts; a module may import its own layer and lower ones.
+LAYERS = {
     "replication.error_text": 0,
     "replication.errors": 0,
     "replication.retries": 0,
@@ -78,16 +78,16 @@ def import_graph(root: Path) -> dict[str, set[str]]:
     return {module: set(imports_of(module, file, known)) for module, file in known.items()}
 
 
-def floor_of(module: str) -> int | None:
-    fitting = [name for name in FLOORS if module == name or module.startswith(name + ".")]
-    return FLOORS[max(fitting, key=len)] if fitting else None
+def layer_of(module: str) -> int | None:
+    fitting = [name for name in LAYERS if module == name or module.startswith(name + ".")]
+    return LAYERS[max(fitting, key=len)] if fitting else None
 
 
 def upward_arrows(graph: dict[str, set[str]]) -> list[str]:
     found = []
     for module, imported in sorted(graph.items()):
         for name in sorted(imported):
-            here, there = floor_of(module), floor_of(name)
+            here, there = layer_of(module), layer_of(name)
             if here is not None and there is not None and there > here:
                 found.append(f"{module} -> {name}")
     return found
@@ -109,10 +109,10 @@ def test_imports_never_go_in_a_circle() -> None:
     assert " -> ".join(loop_in(import_graph(ROOT))) == ""
 
 
-def test_every_module_has_a_floor() -> None:
+def test_every_module_has_a_layer() -> None:
     graph = import_graph(ROOT)
-    assert [module for module in graph if floor_of(module) is None and module != "replication"] == []
-    assert graph["replication"] == set(), "replication/__init__.py stands below every floor"
+    assert [module for module in graph if layer_of(module) is None and module != "replication"] == []
+    assert graph["replication"] == set(), "replication/__init__.py stands below every layer"
 
 
 def test_the_words_do_no_io() -> None:
@@ -155,7 +155,7 @@ def test_an_upward_arrow_is_found_however_it_is_written(tmp_path: Path, statemen
     assert any(arrow.startswith("replication.worker.ship -> peer") for arrow in upward_arrows(import_graph(tmp_path)))
 
 
-def test_a_loop_is_found_though_both_stand_on_one_floor(tmp_path: Path) -> None:
+def test_a_loop_is_found_though_both_stand_on_one_layer(tmp_path: Path) -> None:
     (tmp_path / "peer").mkdir()
     (tmp_path / "peer" / "fold.py").write_text("def later() -> None:\n    from peer import read\n")
     (tmp_path / "peer" / "read.py").write_text("import peer.fold\n")
@@ -202,8 +202,8 @@ def test_the_receiver_imports_nothing_of_the_workers_or_writers() -> None:
     assert [f"{module} -> {name}" for module, name in found if name.startswith(senders)] == []
 
 
-def test_every_floor_names_what_is_there() -> None:
-    places = [ROOT / name.replace(".", "/") for name in FLOORS]
+def test_every_layer_names_what_is_there() -> None:
+    places = [ROOT / name.replace(".", "/") for name in LAYERS]
     assert [place.name for place in places if not place.is_dir() and not place.with_suffix(".py").is_file()] == []
 
 

@@ -14,7 +14,7 @@ _POISON = re.compile("the frame at offset ([0-9]+) of (.+?) cannot be decoded: (
 _NO_WORKERS = re.compile(r"NullPointerException(?:\n\s+at .*){1,20}?PythonWorkerFactory")
 _CONFLICT = re.compile(
     "Found conflicting files|CommitFailedException|Cannot determine history|Cannot fast-forward|not an ancestor"
-    "|has changed|INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS"
+    "|has changed|current snapshot changed|INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS"
 )
 
 

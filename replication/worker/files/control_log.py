@@ -1,4 +1,4 @@
-"""The control log: the worker's own WAL of control frames (closed time, successions), shipped to every peer."""
+"""The control log: the worker's own WAL of closed frames, shipped to every peer."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from peer.bootstrap.keeper import BootstrapKeeper
 from peer.replay.housekeeping import Housekeeping
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
+from replication.errors import CommitConflictError
 from replication.files.local import LocalFiles
 from replication.ledger.sql.memory import MemoryLedger
 from replication.settings import ReplaySection
@@ -60,6 +61,43 @@ def test_a_catalog_that_cannot_be_asked_puts_one_table_off(ledger: MemoryLedger)
     assert not [told for told in housekeeping.errors if told.startswith("ops.two")]
     tables.broken = ""
     clock.now += 60.0
+    housekeeping.run_once(lambda: False)
+    assert not housekeeping.errors
+
+
+def test_an_alter_that_failed_and_then_met_another_commit_is_tried_again(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, tables, spec = Clock(), MemoryTables(), ledger.tables.all()[0]
+    for each in ledger.tables.all():
+        tables.create(each)
+    failures: list[Exception] = [OSError("database is locked"), CommitConflictError("somebody else commits to it")]
+
+    def establish(_: object, __: object, altered: TableSpec) -> None:
+        if altered == spec and failures:
+            raise failures.pop(0)
+
+    monkeypatch.setattr("peer.replay.housekeeping.establish", establish)
+    housekeeping = Housekeeping(tables, ledger, ReplaySection(), clock.monotonic)
+    housekeeping.run_once(lambda: False)
+    assert housekeeping.errors == {f"{spec.name} alter": "OSError: database is locked"}
+    while failures:
+        clock.now += 60.0
+        housekeeping.run_once(lambda: False)
+        assert not housekeeping.errors, "a conflict is no failure"
+
+
+def test_what_failed_of_a_dropped_table_is_forgotten(ledger: MemoryLedger) -> None:
+    clock, tables = Clock(), FlakyCatalog()
+    for spec in ledger.tables.all():
+        tables.create(spec)
+    tables.broken = "ops.one"
+    housekeeping = Housekeeping(tables, ledger, ReplaySection(), clock.monotonic)
+    housekeeping.run_once(lambda: False)
+    clock.now += 60.0
+    housekeeping.run_once(lambda: False)
+    assert housekeeping.errors
+    ledger.tables.drop(next(spec.uuid for spec in ledger.tables.all() if spec.name == "ops.one"))
     housekeeping.run_once(lambda: False)
     assert not housekeeping.errors
 

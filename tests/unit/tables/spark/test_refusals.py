@@ -26,11 +26,15 @@ java.lang.NullPointerException
             CommitConflictError,
         ),
         (
+            RuntimeError("ValidationException: Cannot remove dangling deletes: current snapshot changed from 1 to 2"),
+            CommitConflictError,
+        ),
+        (
             RuntimeError("java.lang.NullPointerException\n\tat org.apache.Table.load(T.java:1)"),
             RuntimeError,
         ),
     ],
-    ids=["no workers", "no JVM", "conflict", "something else"],
+    ids=["no workers", "no JVM", "conflict", "dangling deletes", "something else"],
 )
 def test_what_spark_says_is_an_error_that_callers_act_on(error: Exception, raised: type[Exception]) -> None:
     with pytest.raises(raised) as caught, refusals("ops.t"):
