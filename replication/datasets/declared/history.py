@@ -120,15 +120,24 @@ class DatasetHistory:
             self._db.executemany("INSERT INTO copies VALUES (?, ?, ?, ?, ?, ?)", rows)
             self._db.execute("COMMIT")
 
-    def end(self, run: int, dataset: str, counts: CopyCounts, error: str) -> None:
-        """Note how a run ended; an error counts as a failure of the dataset, else its failures are forgotten."""
+    def forget(self, run: int) -> None:
+        """Forget a run that did nothing."""
+        with self._lock:
+            self._db.execute("DELETE FROM runs WHERE run = ?", (run,))
+
+    def end(self, run: int, dataset: str, counts: CopyCounts, error: str, *, is_failure: bool = True) -> None:
+        """Note how a run ended. An error counts as a failure of the dataset unless told otherwise.
+
+        A run without an error resets the failures.
+        """
         with self._lock:
             self._db.execute(
                 "UPDATE runs SET ended_us = ?, files = ?, bytes = ?, failed = ?, error = ? WHERE run = ?",
                 (_now(), counts.files_published, counts.bytes_copied, counts.failed, error, run),
             )
-        failures = self.state(dataset).failures + 1 if error else 0
-        self._set(dataset, failures=failures, error=error)
+        if is_failure:
+            failures = self.state(dataset).failures + 1 if error else 0
+            self._set(dataset, failures=failures, error=error)
 
     def runs(self, dataset: str, limit: int) -> list[DatasetRun]:
         """The latest runs, newest first."""

@@ -32,7 +32,7 @@ def run_dataset(
 
     Raises:
         RequestError: it is paused, or it failed too often and was suspended.
-        LockedFileError: another run of it goes on; that is no failure.
+        LockedFileError: another run of it goes on; nothing is noted.
     """
     state = history.state(definition.name)
     if state.paused or state.suspended:
@@ -47,18 +47,19 @@ def run_dataset(
         number = history.begin(definition.name, source.url, target.url)
         job.published = lambda file_set: history.copied(number, file_set)
         job.retry_suspended = state.failures == 0  # as after walship dataset resume
-        error = ""
         try:
             run(job)
-        except LockedFileError:
-            raise
         except BaseException as failure:
-            error = one_line(failure)
+            if isinstance(failure, LockedFileError):
+                history.forget(number)
+            else:  # an interrupt is an end, but not a failure
+                is_failure = isinstance(failure, Exception)
+                error = one_line(failure) if is_failure else "interrupted"
+                history.end(number, definition.name, job.progress.counts, error, is_failure=is_failure)
             raise
-        finally:
-            counts = job.progress.counts
-            if not error and counts.failures:
-                path, reason = next(iter(counts.failures.items()))
-                error = f"{counts.failed} files failed; the first: {path}: {reason}"
-            history.end(number, definition.name, counts, error)
+        counts, error = job.progress.counts, ""
+        if counts.failures:
+            path, reason = next(iter(counts.failures.items()))
+            error = f"{counts.failed} files failed; the first: {path}: {reason}"
+        history.end(number, definition.name, counts, error)
     return counts

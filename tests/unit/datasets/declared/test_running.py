@@ -1,0 +1,52 @@
+"""How runs of a declared dataset are noted: failures, interrupts, and runs that another one locked out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replication.core.copying.configuration import CopyConfiguration
+from replication.datasets.copying.progress import CopyCounts
+from replication.datasets.declared.definitions import DatasetDefinition
+from replication.datasets.declared.history import FAILURES_MAX, DatasetHistory
+from replication.datasets.declared.running import run_dataset
+from replication.datasets.job import CopyJob
+from replication.errors import CopyError, LockedFileError
+
+
+class Runs:
+    """Runs of one dataset that end as told."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "src").mkdir()
+        self.definition = DatasetDefinition("d", str(folder / "src"), str(folder / "dst"))
+        self.history = DatasetHistory(folder / "datasets.db")
+
+    def fail(self, error: BaseException) -> None:
+        def run(job: CopyJob) -> CopyCounts:
+            raise error
+
+        with pytest.raises(type(error)):
+            run_dataset(self.definition, CopyConfiguration(), self.history, run)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def test_a_run_that_another_one_locks_out_is_not_noted_and_forgets_no_failure(runs: Runs) -> None:
+    runs.fail(CopyError("broken"))
+    runs.fail(LockedFileError("another process runs this copy"))
+    assert runs.history.state("d").failures == 1
+    assert [each.error for each in runs.history.runs("d", 9)] == ["CopyError: broken"]
+
+
+def test_interrupted_runs_do_not_suspend_a_dataset(runs: Runs) -> None:
+    runs.fail(CopyError("broken"))
+    for _ in range(FAILURES_MAX):
+        runs.fail(KeyboardInterrupt())
+    assert runs.history.state("d").failures == 1
+    latest = runs.history.runs("d", 1)[0]
+    assert latest.error == "interrupted" and latest.ended_us
