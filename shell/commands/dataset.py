@@ -183,7 +183,10 @@ def run(
         failed = _run_due(invocation, opened, names, schedule)
         while every:
             threading.Event().wait(pause_s)
-            _run_due(invocation, opened, names, schedule)
+            try:
+                _run_due(invocation, opened, names, schedule)
+            except ReplicationError as error:  # a person edits the file
+                invocation.printer.note(str(error))
     if len(failed) == 1 and names is not None and len(names) == 1:
         raise failed[0]
     if failed:
@@ -198,13 +201,16 @@ def _run_due(
 ) -> list[ReplicationError]:
     """Run what is due, and report failures."""
     from replication.datasets.declared.running import run_dataset
+    from replication.datasets.declared.schedule import by_priority
     from shell.copying.running import run_shown
 
     definitions, history = opened
     active = [each for each in definitions.all() if history.state(each.name).word in ("active", "failing")]
     failed: list[ReplicationError] = []
-    for definition in schedule.due([definitions.get(name) for name in names] if names else active):
+    for definition in by_priority([definitions.get(name) for name in names] if names else active):
         try:
+            if not schedule.is_due(definition):
+                continue
             configuration = _configuration(definition.options)
             named = partial(run_shown, printer=invocation.printer, name=definition.name)
             run_dataset(definition, configuration, history, named)

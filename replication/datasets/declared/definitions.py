@@ -88,7 +88,7 @@ class DatasetFile:
         try:
             sections = tomllib.loads(self.path.read_text(encoding="utf-8")).get("dataset", {})
             found = [DatasetDefinition(name=name, **section) for name, section in sections.items()]
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
             raise ConfigError(f"{self.path} cannot be read: {error}", "Correct it; see walship dataset add") from None
         return sorted(found, key=lambda each: each.name)
 

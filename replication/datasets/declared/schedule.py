@@ -9,6 +9,11 @@ from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
 
 
+def by_priority(definitions: Iterable[DatasetDefinition]) -> list[DatasetDefinition]:
+    """The order in which datasets run."""
+    return sorted(definitions, key=lambda each: (-each.priority, each.name))
+
+
 class DatasetSchedule:
     """What a process that runs datasets again and again remembers of earlier passes.
 
@@ -19,10 +24,9 @@ class DatasetSchedule:
         self._timelines: dict[str, RecordedTimeline] = {}
         self._seen: dict[str, int] = {}
 
-    def due(self, definitions: Iterable[DatasetDefinition]) -> list[DatasetDefinition]:
-        """The datasets that run in this pass, in order; call it once a pass."""
-        ordered = sorted(definitions, key=lambda each: (-each.priority, each.name))
-        return [each for each in ordered if not each.after or self._has_changed(each)]
+    def is_due(self, definition: DatasetDefinition) -> bool:
+        """Whether a dataset runs in this pass; call it once a pass. StorageError if its timeline cannot be read."""
+        return not definition.after or self._has_changed(definition)
 
     def retry(self, definition: DatasetDefinition) -> None:
         """A run failed: it is due in the next pass whatever the timeline says."""
