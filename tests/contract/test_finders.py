@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -103,15 +104,26 @@ def test_a_table_and_a_date_are_one_file_set_each(store: LocalStore, tmp_path: P
         assert all(file.metadata for file in listed)  # 000-14
 
 
-def test_a_manifest_that_names_a_missing_file_copies_none_of_them(store: LocalStore, tmp_path: Path) -> None:
-    write_tree(tmp_path / "src", {"lists/m": b"events/click/daily/x\nnothing\n"})
+@pytest.mark.parametrize(
+    ("content", "size", "reason"),
+    [
+        (b"events/click/daily/x\nnothing\n", 29, "is no file"),
+        (b"events/click/daily/x\n\xff\n", 23, "is not UTF-8"),
+        (b"events/click/daily/x\n#", (256 << 20) + 1, "is larger than 256 MiB. Split it"),
+    ],
+)
+def test_a_manifest_that_cannot_be_followed_copies_nothing(
+    store: LocalStore, tmp_path: Path, content: bytes, size: int, reason: str
+) -> None:
+    write_tree(tmp_path / "src", {"lists/m": content})
+    os.truncate(tmp_path / "src/lists/m", size)
     counts = CopyJob(
         store,
         LocalStore(str(tmp_path / "dst")),
         finder_of("manifest")(store, {"manifest": "lists/m"}),
         CopyConfiguration(),
     ).run()
-    assert "is no file" in counts.failures["lists/m"]
+    assert reason in counts.failures["lists/m"]
     assert read_tree(tmp_path / "dst") == {}
 
 

@@ -11,7 +11,7 @@ from replication.datasets.finders.globbed import checked
 from replication.datasets.listing.compare import decision_on
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.stores.base import EntryKind, Store
-from replication.errors import MissingFileError, UnsafeNameError
+from replication.errors import CopyError, MissingFileError
 
 _BYTES_MAX = 256 << 20
 
@@ -54,6 +54,7 @@ class ManifestDataset:
         Raises:
             MissingFileError: there is no such manifest, or a file that it names is missing.
             UnsafeNameError: it names a path that leaves the root.
+            CopyError: the manifest is larger than 256 MiB, or is not UTF-8.
         """
         for path in self._paths():
             entry = self._store.status(path)
@@ -69,8 +70,8 @@ class ManifestDataset:
         """List the files; if one is missing nothing is copied, since they are published together."""
         try:
             files = list(self.copyable_files(target, configuration))
-        except (MissingFileError, UnsafeNameError) as error:
-            sink.failed(self._manifest, error.what)
+        except (MissingFileError, CopyError) as error:
+            sink.failed(self._manifest, str(error))
             return
         sink.copy(files)
         sink.ended(self._manifest)
@@ -79,9 +80,15 @@ class ManifestDataset:
         entry = self._store.status(self._manifest)
         if entry is None or entry.attributes is None:
             raise MissingFileError(f"there is no manifest {self._manifest}", "Check its path")
+        if entry.attributes.size > _BYTES_MAX:
+            raise CopyError(
+                f"the manifest {self._manifest} is larger than {_BYTES_MAX >> 20} MiB", "Split it, one dataset each"
+            )
         reader = self._store.open(entry.attributes)
         try:
-            text = reader.read(0, min(entry.attributes.size, _BYTES_MAX)).decode()
+            text = reader.read(0, entry.attributes.size).decode()
+        except UnicodeDecodeError as error:
+            raise CopyError(f"the manifest {self._manifest} is not UTF-8: {error}", "Write it in UTF-8") from None
         finally:
             reader.close()
         seen: set[str] = set()
