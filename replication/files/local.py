@@ -20,7 +20,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
-def _path_errors(path: str, doing: str) -> Iterator[None]:
+def path_errors(path: str, doing: str) -> Iterator[None]:
+    """Raise a system call's error as NoSpaceError, MissingFileError or StorageError."""
     try:
         yield
     except OSError as error:
@@ -48,7 +49,7 @@ def _sync(fd: int, posix_sync: Callable[[int], None]) -> None:
 
 def sync_path(path: str) -> None:
     """Make a file durable, whichever process wrote it. StorageError when the sync fails."""
-    with _path_errors(path, "sync"):
+    with path_errors(path, "sync"):
         fd = os.open(path, os.O_RDONLY)
         try:
             _sync(fd, os.fdatasync)
@@ -65,7 +66,7 @@ class LocalFile:
 
     def write(self, parts: Sequence[Buffer]) -> int:
         """One writev."""
-        with _path_errors(self.path, "write"):
+        with path_errors(self.path, "write"):
             return os.writev(self._fd, parts if len(parts) <= _IOV_MAX else parts[:_IOV_MAX])
 
     def position(self) -> int:
@@ -78,7 +79,7 @@ class LocalFile:
 
     def read(self, begin: int, end: int) -> bytes:
         """Call pread, which does not move the position."""
-        with _path_errors(self.path, "read"):
+        with path_errors(self.path, "read"):
             content = os.pread(self._fd, end - begin, begin)
             while content and len(content) < end - begin:
                 more = os.pread(self._fd, end - begin - len(content), begin + len(content))
@@ -94,24 +95,24 @@ class LocalFile:
     def reserve(self, end: int) -> None:
         """Call posix_fallocate on Linux; elsewhere do nothing."""
         if sys.platform == "linux" and end > (size := self.size()):
-            with _path_errors(self.path, "reserve"):
+            with path_errors(self.path, "reserve"):
                 os.posix_fallocate(self._fd, size, end - size)
 
     def truncate(self, length: int) -> None:
         """Ftruncate, and seek to the new end."""
-        with _path_errors(self.path, "truncate"):
+        with path_errors(self.path, "truncate"):
             os.ftruncate(self._fd, length)
             os.lseek(self._fd, length, os.SEEK_SET)
 
     def sync(self) -> None:
         """Fdatasync or F_FULLFSYNC; both include the file's length."""
-        with _path_errors(self.path, "sync"):
+        with path_errors(self.path, "sync"):
             _sync(self._fd, os.fdatasync)
 
     def lock(self) -> None:
         """Take an exclusive flock."""
         _locked.add(self)
-        with _path_errors(self.path, "lock"):
+        with path_errors(self.path, "lock"):
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -141,12 +142,12 @@ class LocalFiles:
 
     def create(self, path: str) -> LocalFile:
         """O_CREAT | O_EXCL."""
-        with _path_errors(path, "create"):
+        with path_errors(path, "create"):
             return LocalFile(path, os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
 
     def open(self, path: str) -> LocalFile:
         """O_RDWR."""
-        with _path_errors(path, "open"):
+        with path_errors(path, "open"):
             return LocalFile(path, os.open(path, os.O_RDWR))
 
     def exists(self, path: str) -> bool:
@@ -166,28 +167,28 @@ class LocalFiles:
             return
         parent = os.path.dirname(path)
         self.make_directory(parent)
-        with _path_errors(path, "make directory"), contextlib.suppress(FileExistsError):
+        with path_errors(path, "make directory"), contextlib.suppress(FileExistsError):
             os.mkdir(path)
         self.sync_directory(parent or ".")
 
     def rename(self, old: str, new: str) -> None:
         """Rename(2)."""
-        with _path_errors(old, "rename"):
+        with path_errors(old, "rename"):
             os.replace(old, new)
 
     def link(self, old: str, new: str) -> None:
         """Link(2)."""
-        with _path_errors(old, "link"):
+        with path_errors(old, "link"):
             os.link(old, new)
 
     def remove(self, path: str) -> None:
         """Unlink(2)."""
-        with _path_errors(path, "remove"), contextlib.suppress(FileNotFoundError):
+        with path_errors(path, "remove"), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
         """Fsync of the directory."""
-        with _path_errors(path, "sync directory"):
+        with path_errors(path, "sync directory"):
             fd = os.open(path, os.O_RDONLY)
             try:
                 _sync(fd, os.fsync)
@@ -196,7 +197,7 @@ class LocalFiles:
 
     def map_words(self, path: str, count: int, *, create: bool) -> memoryview:
         """Map the file as native words. A store of an aligned word is a single instruction."""
-        with _path_errors(path, "map"):
+        with path_errors(path, "map"):
             access = mmap.ACCESS_WRITE
             try:
                 fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
@@ -222,6 +223,6 @@ class LocalFiles:
     def sync_words(self, path: str, words: memoryview) -> None:
         """Call msync, which macOS needs to write the words to the file, then sync the file."""
         assert isinstance(words.obj, mmap.mmap), "words are mapped"
-        with _path_errors(path, "sync"):
+        with path_errors(path, "sync"):
             words.obj.flush()
         sync_path(path)

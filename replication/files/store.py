@@ -11,12 +11,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from shutil import copyfileobj
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from uuid import uuid4
 
 from replication.errors import LockedFileError, MissingFileError, StorageError
+from replication.files.local import path_errors
 
 _PIECE = 8 << 20
 _LOCK_S = 30.0
@@ -45,14 +45,16 @@ class RemoteStore:
         """Copy a file of this host to ``name``, replacing any object there; return the object's address.
 
         Raises:
+            MissingFileError: the host has no such file.
             StorageError: the object was not written whole.
         """
         address, target = self.address(name), f"{self._root}/{name}"
         part = f"{target}.part"
-        with _store_errors(address):
+        with path_errors(path, "read"), open(path, "rb") as source, _store_errors(address):
             self._fs.makedirs(os.path.dirname(target), exist_ok=True)
-            with open(path, "rb") as source, self._fs.open(part, "wb") as copy:
-                copyfileobj(source, copy, _PIECE)
+            with self._fs.open(part, "wb") as copy:
+                for piece in _pieces(source, path_errors(path, "read")):
+                    copy.write(piece)
                 size = source.tell()
             self._sync(part)
             written = int(self._fs.size(part))
@@ -122,9 +124,17 @@ class RemoteStore:
         return True
 
     def get(self, address: str, path: str, sync: Callable[[int], None] = os.fsync) -> None:
-        """Copy an object to a file of this host. Its content is durable on return; its name is not."""
-        with _store_errors(address), self._fs.open(self._path(address), "rb") as source, open(path, "wb") as copy:
-            copyfileobj(source, copy, _PIECE)
+        """Copy an object to a file of this host. Its content is durable on return; its name is not.
+
+        Raises:
+            MissingFileError: the object is not in the store.
+            NoSpaceError: this host's disk is full.
+        """
+        with _store_errors(address):
+            source = self._fs.open(self._path(address), "rb")
+        with source, path_errors(path, "write"), open(path, "wb") as copy:
+            for piece in _pieces(source, _store_errors(address)):
+                copy.write(piece)
             copy.flush()
             sync(copy.fileno())
 
@@ -181,6 +191,13 @@ class RemoteStore:
 def store_of(address: str) -> RemoteStore:
     """Return the store of an object's address, to read and remove the object."""
     return RemoteStore(address.rpartition("/")[0])
+
+
+def _pieces(source: Any, errors: AbstractContextManager[None]) -> Iterator[bytes]:
+    """The content of an open file; ``errors`` translates those of reading it."""
+    with errors:
+        while piece := source.read(_PIECE):
+            yield piece
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from replication.errors import MissingFileError, StorageError
+from replication.errors import MissingFileError, NoSpaceError, StorageError
 from replication.files.store import RemoteStore, is_stored, store_of
 
 CONTENT = bytes(range(256)) * 40
@@ -71,6 +71,14 @@ def test_a_missing_object_is_an_error_and_can_be_removed_again(store: RemoteStor
     ):
         with pytest.raises(MissingFileError, match="not in the store"):
             gone()
+
+
+def test_what_this_hosts_disk_refuses_is_not_said_of_the_store(store: RemoteStore, file: Path, tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match=r"cannot read .*/gone: it does not exist"):
+        store.put(str(tmp_path / "gone"), "1.wal")
+    address = store.put(str(file), "1.wal")
+    with pytest.raises(NoSpaceError, match="no space to write /dev/full"):
+        store.get(address, "/dev/full")
 
 
 def test_a_store_whose_driver_is_not_there_says_what_it_needs() -> None:

@@ -231,6 +231,19 @@ def test_a_file_that_did_not_come_back_stays_in_the_store(tmp_path: Path) -> Non
         assert not world.stored(wal) and Path(wal.path).exists()
 
 
+def test_a_file_that_the_store_has_in_part_is_not_brought_back(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wal = world.closed(world.spec, 0)
+        with world.east.worker():
+            wait_until(lambda: world.stored(wal))
+        (kept,) = tmp_path.glob("store/**/*.wal")
+        kept.write_bytes(kept.read_bytes()[: wal.length - 1])
+        with pytest.raises(StorageError, match="stays in the store"):
+            make_spiller(world, RemoteStore(f"file://{tmp_path}/store")).run_once()
+        assert world.stored(wal) and not list(world.east.config.wal_dir.glob(f"{wal.file.number:012d}.wal*"))
+
+
 @pytest.mark.parametrize("how", ["gone", "damaged"])
 def test_a_file_that_the_store_lost_is_given_up_and_the_others_go_on(tmp_path: Path, how: str) -> None:
     with ExitStack() as stack:

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from replication import log
 from replication.core.ids import FileId
 from replication.core.shipping.retention import past_budget
-from replication.errors import MissingFileError, StorageError
+from replication.errors import StorageError
 from replication.files.base import Files
 from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind, FileRow, Ledger
@@ -108,24 +108,25 @@ class Spiller:
         """Copy a file back from the store, under a ``.part`` name until it is whole: orphan removal skips that name."""
         folder = self._directories[row.kind]
         path = f"{folder}/{row.file.number:012d}.wal"
-        self._store.get(row.path, path + _PART)
+        try:
+            self._store.get(row.path, path + _PART)
+            if not self._is_whole(row, path + _PART):
+                raise StorageError(f"{row.path} was copied back, but is incomplete; the file stays in the store")
+        except StorageError:
+            self._files.remove(path + _PART)
+            raise
         self._files.rename(path + _PART, path)
         self._files.sync_directory(folder)
         if not self._ledger.files.move(row.file, path):
             return
-        if not self._is_whole(row, path):
+        if not self._files.exists(path):  # removed as an orphan before the ledger named it
             self._ledger.files.move(row.file, row.path)
-            raise StorageError(
-                f"{path} was copied back from {row.path}, but is incomplete; the file stays in the store"
-            )
+            raise StorageError(f"{path} was copied back, but is gone; the file stays in the store")
         self._store.remove(row.path)
         _log.info("file_recalled", file=str(row.file), end=row.needed)
 
     def _is_whole(self, row: FileRow, path: str) -> bool:
-        try:
-            handle = self._files.open(path)
-        except MissingFileError:
-            return False
+        handle = self._files.open(path)
         try:
             return handle.size() == self._store.size(row.path) >= row.needed
         finally:
