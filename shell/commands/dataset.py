@@ -237,7 +237,10 @@ def resume(invocation: Invocation, name: NameArgument, file: FileOption = _FILE)
 
 
 def remove(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
-    """Remove a dataset's declaration; what was copied and the history stay."""
+    """Remove a dataset's declaration; what was copied and the history stay.
+
+    The file is written anew, without its comments.
+    """
     with _opened(file) as (definitions, _):
         definitions.remove(name)
         invocation.printer.value({"dataset": name, "removed": True}, f"dataset {name} is removed from {file}")
@@ -250,7 +253,7 @@ def history(
     limit: Annotated[int, typer.Option("--limit", min=1, help="So many rows at most.")] = 20,
     file: FileOption = _FILE,
 ) -> None:
-    """Show a dataset's runs, or the copies of one file."""
+    """Show a dataset's runs, or the copies of one file. Both are kept for 365 days."""
     with _opened(file) as (definitions, known):
         if not known.runs(name, 1):
             definitions.get(name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from replication.core.ids import check_name
 from replication.datasets.finders.plugins import finder_of
 from replication.errors import ConfigError, RequestError
+from replication.files.local import LocalFiles
 from replication.log import redact
 
 
@@ -83,14 +86,7 @@ class DatasetFile:
         Raises:
             ConfigError: the file cannot be read as definitions.
         """
-        if not self.path.exists():
-            return []
-        try:
-            sections = tomllib.loads(self.path.read_text(encoding="utf-8")).get("dataset", {})
-            found = [DatasetDefinition(name=name, **section) for name, section in sections.items()]
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{self.path} cannot be read: {error}", "Correct it; see walship dataset add") from None
-        return sorted(found, key=lambda each: each.name)
+        return self._parsed(self._text())
 
     def get(self, name: str) -> DatasetDefinition:
         """One definition; RequestError if there is none of that name."""
@@ -101,24 +97,56 @@ class DatasetFile:
 
     def add(self, definition: DatasetDefinition) -> None:
         """Add a definition, durably; RequestError if there is one of that name, or it does not fit."""
-        before = self.all()
-        if any(each.name == definition.name for each in before):
-            raise RequestError(f"there is a dataset {definition.name} already", "Remove it first, or edit the file")
-        self._write([*before, definition.check()])
+        with self._locked():
+            text = self._text()
+            if any(each.name == definition.name for each in self._parsed(text)):
+                raise RequestError(f"there is a dataset {definition.name} already", "Remove it first, or edit the file")
+            added = "\n".join([*([text] if text else []), _section(definition.check())])
+            self._parsed(added)
+            self._write(added)
 
     def remove(self, name: str) -> None:
-        """Remove a definition, durably; what was copied stays. RequestError if there is none of that name."""
-        self.get(name)
-        self._write([each for each in self.all() if each.name != name])
+        """Remove a definition, durably; what was copied stays. The file is written anew, without comments.
 
-    def _write(self, definitions: list[DatasetDefinition]) -> None:
-        text = "\n".join(_section(each) for each in sorted(definitions, key=lambda each: each.name))
+        Raises:
+            RequestError: there is none of that name.
+        """
+        with self._locked():
+            self.get(name)
+            self._write("\n".join(_section(each) for each in self.all() if each.name != name))
+
+    def _text(self) -> str:
+        try:
+            return self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._unreadable(error) from None
+
+    def _parsed(self, text: str) -> list[DatasetDefinition]:
+        try:
+            sections = tomllib.loads(text).get("dataset", {})
+            found = [DatasetDefinition(name=name, **section) for name, section in sections.items()]
+        except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
+            raise self._unreadable(error) from None
+        return sorted(found, key=lambda each: each.name)
+
+    def _unreadable(self, error: Exception) -> ConfigError:
+        return ConfigError(f"{self.path} cannot be read: {error}", "Correct it; see walship dataset add")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from changing the file."""
+        with self.path.with_name(f".{self.path.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _write(self, text: str) -> None:
         part = self.path.with_name(f"{self.path.name}.part")
         with part.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         part.replace(self.path)
+        LocalFiles().sync_directory(str(self.path.parent))
 
 
 def specification(definition: DatasetDefinition) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The runs of declared datasets, and every file that they copied: when, from where, by whom. A SQLite file.
 
-A dataset whose runs failed :data:`FAILURES_MAX` times in a row is suspended, alone, until a person resumes it.
+A dataset whose runs failed :data:`FAILURES_MAX` times in a row is suspended, alone, until a person resumes it. Runs
+that began more than :data:`KEPT_DAYS` days ago are deleted with their files when another run begins.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.progress import CopyCounts
 
 FAILURES_MAX = 5
+KEPT_DAYS = 365
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS states (dataset TEXT PRIMARY KEY, paused INTEGER DEFAULT 0, failures INTEGER DEFAULT 0,
@@ -27,6 +29,8 @@ CREATE TABLE IF NOT EXISTS runs (run INTEGER PRIMARY KEY, dataset TEXT, begun_us
   user TEXT, host TEXT, source TEXT, target TEXT, files INTEGER DEFAULT 0, bytes INTEGER DEFAULT 0,
   failed INTEGER DEFAULT 0, error TEXT DEFAULT '');
 CREATE TABLE IF NOT EXISTS copies (run INTEGER, path TEXT, origin TEXT, bytes INTEGER, digest TEXT, at_us INTEGER);
+CREATE INDEX IF NOT EXISTS runs_by_time ON runs (begun_us);
+CREATE INDEX IF NOT EXISTS copies_of_runs ON copies (run);
 CREATE INDEX IF NOT EXISTS copies_of_paths ON copies (path);
 CREATE INDEX IF NOT EXISTS copies_of_origins ON copies (origin);
 """
@@ -100,9 +104,13 @@ class DatasetHistory:
         self._set(dataset, paused=0, failures=0, error="")
 
     def begin(self, dataset: str, source: str, target: str) -> int:
-        """Note that a run begins; its number."""
+        """Note that a run begins, and delete runs that are too old; its number."""
+        now = _now()
+        old = now - KEPT_DAYS * 86_400_000_000
         with self._lock:
-            row = (dataset, _now(), getpass.getuser(), socket.gethostname(), source, target)
+            self._db.execute("DELETE FROM copies WHERE run IN (SELECT run FROM runs WHERE begun_us < ?)", (old,))
+            self._db.execute("DELETE FROM runs WHERE begun_us < ?", (old,))
+            row = (dataset, now, getpass.getuser(), socket.gethostname(), source, target)
             made = self._db.execute(
                 "INSERT INTO runs (dataset, begun_us, user, host, source, target) VALUES (?, ?, ?, ?, ?, ?)", row
             )

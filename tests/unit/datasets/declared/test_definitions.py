@@ -1,0 +1,67 @@
+"""The file of declared datasets: changed by several processes and by people."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
+from replication.errors import ConfigError
+
+
+def defined(name: str) -> DatasetDefinition:
+    return DatasetDefinition(name, "/in", "/out")
+
+
+def test_none_of_the_datasets_that_are_added_at_once_is_lost(tmp_path: Path) -> None:
+    wanted = [f"d{n:02}" for n in range(20)]
+    barrier = threading.Barrier(len(wanted))
+
+    def add(name: str) -> None:
+        barrier.wait()
+        DatasetFile(tmp_path / "datasets.toml").add(defined(name))
+
+    threads = [threading.Thread(target=add, args=(name,)) for name in wanted]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [each.name for each in DatasetFile(tmp_path / "datasets.toml").all()] == wanted
+
+
+def test_a_change_is_durable_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, fsync = [], os.fsync
+
+    def watched(fd: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(fd).st_mode))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    file = DatasetFile(tmp_path / "datasets.toml")
+    file.add(defined("d"))
+    file.remove("d")
+    assert synced == [False, True] * 2 and file.all() == []
+
+
+def test_an_added_dataset_leaves_what_people_wrote(tmp_path: Path) -> None:
+    file = DatasetFile(tmp_path / "datasets.toml")
+    file.add(defined("a"))
+    written = "# every night\n" + file.path.read_text()
+    file.path.write_text(written.rstrip())
+    file.add(defined("b"))
+    assert file.path.read_text().startswith("# every night\n")
+    assert file.all() == [defined("a"), defined("b")]
+
+
+def test_a_file_that_cannot_be_added_to_stays_as_it_was(tmp_path: Path) -> None:
+    file = DatasetFile(tmp_path / "datasets.toml")
+    written = 'dataset = {a = {source = "/in", target = "/out"}}\n'
+    file.path.write_text(written)
+    assert file.all() == [defined("a")]
+    with pytest.raises(ConfigError, match="cannot be read"):
+        file.add(defined("b"))
+    assert file.path.read_text() == written

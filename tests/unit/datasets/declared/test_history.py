@@ -1,0 +1,33 @@
+"""The history of declared datasets is bounded."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
+from replication.datasets.copying.file_sets import FileSet, StagedFile
+from replication.datasets.declared import history as module
+from replication.datasets.declared.history import KEPT_DAYS, DatasetHistory
+
+
+def test_runs_and_their_files_are_deleted_after_a_year(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = DatasetHistory(tmp_path / "datasets.db")
+    origin = FileAttributes(RelativePath("a"), 1, 1)
+    file = CopyableFile.build("file:///in", origin, CopyConfiguration())
+    begun, now = [], time.time_ns() // 1000
+    for days_ago in (KEPT_DAYS + 1, KEPT_DAYS - 1, 0):
+        monkeypatch.setattr(module, "_now", lambda days_ago=days_ago: now - days_ago * 86_400_000_000)
+        begun.append(history.begin("d", "/in", "/out"))
+        history.copied(begun[-1], FileSet("a", [StagedFile(file, "digest", 1)]))
+    assert [each.run for each in history.runs("d", 9)] == [begun[2], begun[1]]
+    history.close()
+    with closing(sqlite3.connect(tmp_path / "datasets.db")) as db:
+        assert [run for (run,) in db.execute("SELECT run FROM copies ORDER BY run")] == begun[1:]
