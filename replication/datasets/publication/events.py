@@ -7,6 +7,7 @@ come twice, with the same ``id``.
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import urllib.request
@@ -14,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from replication.datasets.copying.file_sets import FileSet
+from replication.error_text import one_line
 from replication.errors import ConfigError
+from replication.log import redact
 
 _TIMEOUT_S = 30.0
 _EVENTS_PER_POST = 1000
@@ -60,8 +63,11 @@ class WebhookEvents:
         for begin in range(0, len(events), _EVENTS_PER_POST):
             body = f"[{','.join(events[begin : begin + _EVENTS_PER_POST])}]".encode()
             request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
-                pass
+            try:
+                with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
+                    pass
+            except http.client.HTTPException as error:  # what answered does not speak HTTP
+                raise OSError(f"{redact(self._url)} gave no valid answer: {one_line(error)}") from error
 
 
 def open_events(address: str) -> EventSink:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -100,3 +101,18 @@ def test_events_are_appended_to_a_file_or_posted(tmp_path: Path) -> None:
     for address in ("kafka://host", "kafka:///topic", "nats://host/topic"):
         with pytest.raises(ConfigError):
             open_events(address)
+
+
+def test_a_webhook_that_does_not_speak_http_has_not_taken_events() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"220 ready\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OSError, match="BadStatusLine"):
+            WebhookEvents(f"http://127.0.0.1:{server.getsockname()[1]}/").send(["{}"])
+        thread.join()
