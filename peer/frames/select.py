@@ -25,20 +25,17 @@ Span = tuple[int, int]
 class ReplaySelection:
     """Frames to apply, by table, and the range of each file that they were selected from.
 
-    ``lost`` has lost writes, with their successions; they are kept and not applied. ``broken`` has the error of each
-    file that cannot be read; other files go on. ``more`` is True when the limit ended the pass.
+    ``payload_bytes`` is the size of ``frames``. ``lost`` has lost writes, with their successions; they are kept and not
+    applied. ``broken`` has the error of each file that cannot be read; other files go on. ``more`` is True when the
+    limit ended the pass.
     """
 
     frames: dict[UUID, list[FrameRef]] = field(default_factory=dict)
     ranges: dict[FileId, Span] = field(default_factory=dict)
+    payload_bytes: int = 0
     lost: list[tuple[FrameRef, Succession]] = field(default_factory=list)
     broken: dict[FileId, ReplicationError] = field(default_factory=dict)
     more: bool = False
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of all selected frames."""
-        return sum(frame.end - frame.begin for frames in self.frames.values() for frame in frames)
 
 
 def _never(file: FileId, begin: int) -> bool:
@@ -112,10 +109,9 @@ class Selector:
         self, selection: ReplaySelection, part: Pending, begin: int, end: int, wanted: Callable[[UUID], bool]
     ) -> None:
         file, place = part.row.file, self.reader.hosts.place(part.row)
-        size = selection.payload_bytes
         reached = begin
         for frame in self.reader.frames(place, max(begin, FILE_HEADER_BYTES), end):
-            if size >= self.limit_bytes:
+            if selection.payload_bytes >= self.limit_bytes:
                 selection.more = True
                 break
             reached = frame.end
@@ -133,7 +129,7 @@ class Selector:
                 selection.lost.append((FrameRef.of(place, file, frame), succession))
                 continue
             selection.frames.setdefault(table, []).append(FrameRef.of(place, file, frame))
-            size += frame.end - frame.begin
+            selection.payload_bytes += frame.end - frame.begin
         else:
             if reached < end and max(begin, FILE_HEADER_BYTES) < end:
                 raise GapError(

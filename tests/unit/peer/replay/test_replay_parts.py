@@ -62,6 +62,7 @@ def test_level_tables_share_a_pass_and_a_held_one_catches_up_on_its_own(origin: 
     both = Selector(LOCAL, pending, 1 << 20).shared()
     assert counts(both) == {origin.one.uuid: 2, origin.two.uuid: 2}
     assert both.ranges == {file: (FILE_HEADER_BYTES, end)} and not both.more
+    assert both.payload_bytes == sum(each.end - each.begin for frames in both.frames.values() for each in frames)
     level = Selector(LOCAL, pending, 1 << 20).shared(frozenset({origin.one.uuid}))
     assert counts(level) == {origin.two.uuid: 2}
     own = Selector(LOCAL, pending, 1 << 20, {file: end}).own(origin.one.uuid)
