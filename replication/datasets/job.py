@@ -28,7 +28,7 @@ from replication.datasets.copying.file_sets import FileSet, FileSets
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyCounts, CopyProgress
 from replication.datasets.copying.stager import Stager
-from replication.datasets.copying.staging import Staging, job_id
+from replication.datasets.copying.staging import Staging, job_id, state_dir
 from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
 from replication.datasets.copying.uploading import give_up_all
 from replication.datasets.copying.window import CopyWindow
@@ -39,7 +39,6 @@ from replication.datasets.publication.publisher import PublishedJob, Publisher
 from replication.datasets.publication.recording import InstantRecorder, RecordedDataset
 from replication.datasets.publication.steps import CopySite, PublishFileSet, StartInstant, is_lost
 from replication.datasets.stores.base import EntryKind, Store
-from replication.datasets.stores.local import LocalStore
 from replication.errors import LockedFileError, RequestError, SequenceHeldError, StepFailedError, SuspendedSequenceError
 from replication.ledger.commit_steps import StoredSequence
 from replication.log import get
@@ -91,10 +90,7 @@ class CopyJob:
     @property
     def state_dir(self) -> Path:
         """Where the journal, the commit steps and the lock are: with what is staged if that is on this host."""
-        if isinstance(self.target, LocalStore):
-            return Path(self.target.root) / STAGING / self.id
-        home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-        return Path(home) / "walship" / "copies" / self.id
+        return state_dir(self.target, self.id)
 
     def run(self) -> CopyCounts:
         """Run it; everything that is published is durable on return.

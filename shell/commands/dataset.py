@@ -16,6 +16,7 @@ from replication.errors import CopyIncompleteError, ReplicationError, RequestErr
 from shell.cli.help import Sections
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation, add_verb
+from shell.cli.pairs import pairs
 from shell.cli.render import Printer, moment_text
 
 if TYPE_CHECKING:
@@ -102,10 +103,10 @@ def add(
 
     source, target = absolute(source), absolute(target)
     given = (
-        _pairs(declared.properties),
+        pairs(declared.properties or []),
         _typed(declared.options),
-        _pairs(declared.source_options),
-        _pairs(declared.target_options),
+        pairs(declared.source_options or []),
+        pairs(declared.target_options or []),
     )
     timeline = timeline_of(invocation)
     definition = DatasetDefinition(
@@ -272,13 +273,6 @@ def _configuration(options: Any) -> Any:
     return declared(options)
 
 
-def _pairs(given: list[str] | None) -> dict[str, Any]:
-    pairs = [text.partition("=") for text in given or []]
-    if wrong := [name for name, equals, _ in pairs if not name or not equals]:
-        raise RequestError(f"{wrong[0]!r} is not NAME=VALUE", "See walship dataset add --help")
-    return {name: value for name, _, value in pairs}
-
-
 def _typed(given: list[str] | None) -> dict[str, Any]:
     words: dict[str, Any] = {"true": True, "false": False}
-    return {name: int(v) if v.isdigit() else words.get(v, v) for name, v in _pairs(given).items()}
+    return {name: int(v) if v.isdigit() else words.get(v, v) for name, v in pairs(given or []).items()}

@@ -12,6 +12,7 @@ from peer.client.definition import refuse_standby
 from replication.core.definition.evolution import clashes
 from replication.errors import RequestError, SchemaError
 from shell.cli.invocation import Invocation, TableArgument, add_verb, table_option
+from shell.cli.pairs import pairs
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from peer.client.cluster import Cluster
     from replication.core.definition.schema import TableSpec
 
+_SETTING = "KEY=VALUE, or KEY= for the default"
 LikeOption = Annotated[
     str | None,
     typer.Option(
@@ -90,7 +92,7 @@ def createtable(
                 table,
                 columns,
                 listed(options.key),
-                groups=_groups(options.group or []),
+                groups={name: listed(columns) for name, columns in pairs(options.group or [], "NAME=COL,COL").items()},
                 partition=options.partition or [],
                 sort=listed(options.sort),
                 kind=options.kind,
@@ -167,7 +169,7 @@ def settable(
     ],
 ) -> None:
     """Set properties of a table."""
-    given = _settings(settings)
+    given = pairs(settings, _SETTING)
     with invocation.connect() as (cluster, printer):
         spec = cluster.set_table(table, given)
         printer.value(
@@ -194,7 +196,7 @@ def derivetable(
     ] = None,
 ) -> None:
     """Derive a table from another by a hook that drops rows or masks columns, or change its hook."""
-    given = _settings(option or [])
+    given = pairs(option or [], _SETTING)
     with invocation.connect() as (cluster, printer):
         before = {derivation.table for derivation in cluster.ledger.derivations.all()}
         spec = cluster.derive_table(table, source, hook, given)
@@ -301,29 +303,3 @@ def _may_be_cluster(text: str) -> bool:
 def listed(text: str) -> list[str]:
     """``a, b`` as a list."""
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _settings(given: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise RequestError(f"{text!r} sets nothing", "Write KEY=VALUE, or KEY= for the default")
-        if name.strip() in found:
-            raise RequestError(
-                f"{name.strip()} is given twice", "Give it once: the one would take the place of the other"
-            )
-        found[name.strip()] = value
-    return found
-
-
-def _groups(given: list[str]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for text in given:
-        name, equals, members = text.partition("=")
-        if not equals or not name.strip():
-            raise SchemaError(f"{text!r} is no locality group", "Write NAME=COL,COL")
-        if name.strip() in groups:
-            raise SchemaError(f"group {name.strip()} is given twice", "Give it once, with all of its columns")
-        groups[name.strip()] = listed(members)
-    return groups

@@ -5,7 +5,6 @@ Only a :class:`CopyItem` travels to whoever copies, which opens the source and t
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -26,6 +25,7 @@ from replication.datasets.copying.transfer import (
     copy_range,
     copy_small,
     copy_stream,
+    digest_of,
 )
 from replication.datasets.stores.base import Parts, Store, Upload, is_temporary
 from replication.error_text import one_line
@@ -247,14 +247,3 @@ def attempted(attempt: Callable[[], _R], attempts: int, stopped: threading.Event
 def conversions_of(file: CopyableFile, configuration: CopyConfiguration) -> tuple[Conversion, ...]:
     """The conversions that a file goes through."""
     return applied(file.origin.path, configuration.conversions) if configuration.conversions else ()
-
-
-def digest_of(store: Store, path: RelativePath, size: int, range_bytes: int) -> str:
-    """The digest of a file as the store has it, past the caches of this host."""
-    digests = []
-    for part in ranges_of(size, range_bytes):
-        digest = hashlib.sha256()
-        for at in range(part.begin, part.end, 1 << 20):
-            digest.update(store.reread(path, at, min(1 << 20, part.end - at)))
-        digests.append(digest.digest())
-    return file_digest(digests)

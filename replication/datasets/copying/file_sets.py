@@ -76,11 +76,6 @@ class FileSets:
             done = self._taken([file.file_set])
         self._report(done)
 
-    def unfinished(self) -> list[FileSet]:
-        """What is left when a copy stops early."""
-        with self._lock:
-            return list(self._sets.values())
-
     def _of(self, name: str) -> FileSet:
         return self._sets.setdefault(name, FileSet(name))
 

@@ -19,14 +19,13 @@ from replication.datasets.copying.copier import (
     CopyItem,
     attempted,
     conversions_of,
-    digest_of,
 )
 from replication.datasets.copying.faults import no_space
 from replication.datasets.copying.file_sets import FileSets, StagedFile
 from replication.datasets.copying.journal import CopyJournal, JournaledRange, JournalEntry
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
-from replication.datasets.copying.transfer import check_digest
+from replication.datasets.copying.transfer import check_digest, digest_of
 from replication.datasets.copying.uploading import begun
 from replication.datasets.copying.window import CopyWindow
 from replication.datasets.stores.base import Parts, SentUpload, Store, Upload, Uploads

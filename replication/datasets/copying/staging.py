@@ -6,16 +6,27 @@ It is laid out like the final tree, below one folder a file set, so that a whole
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
+from pathlib import Path
 
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.stores.base import Store
+from replication.datasets.stores.local import LocalStore
 
 
 def job_id(source: str, target: str) -> str:
     """The id of the copies from one address to another."""
     return hashlib.sha256(f"{source}\0{target}".encode()).hexdigest()[:16]
+
+
+def state_dir(target: Store, name: str) -> Path:
+    """The folder of this host for the state of copies of that name: in the target if that is on this host, too."""
+    if isinstance(target, LocalStore):
+        return Path(target.root) / STAGING / name
+    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(home) / "walship" / "copies" / name
 
 
 class Staging:

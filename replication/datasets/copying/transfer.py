@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 from replication.core.copying.conversions import Conversion
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
-from replication.core.copying.ranges import Range, file_digest
+from replication.core.copying.ranges import Range, file_digest, ranges_of
 from replication.datasets.converters.plugins import converter_of
 from replication.datasets.copying.throttle import CopyThrottle
 from replication.datasets.stores.base import FileReader, FileWriter, PartsWriter, Store
@@ -198,14 +198,23 @@ def check_digest(target: Store, staged: RelativePath, part: Range, expected: byt
     Raises:
         CopyError: the target has other bytes.
     """
+    if _range_digest(target, staged, part) != expected:
+        error = CopyError(f"{staged} has other bytes than were written, in {part.begin}–{part.end}", "Check the disk")
+        error.retryable = True
+        raise error
+
+
+def digest_of(store: Store, path: RelativePath, size: int, range_bytes: int) -> str:
+    """The digest of a file as the store has it, past the caches of this host."""
+    return file_digest([_range_digest(store, path, part) for part in ranges_of(size, range_bytes)])
+
+
+def _range_digest(store: Store, path: RelativePath, part: Range) -> bytes:
     digest, at = hashlib.sha256(), part.begin
     while at < part.end:
-        data = target.reread(staged, at, min(_STREAM_PIECE, part.end - at))
+        data = store.reread(path, at, min(_STREAM_PIECE, part.end - at))
         if not data:
             break
         digest.update(data)
         at += len(data)
-    if digest.digest() != expected:
-        error = CopyError(f"{staged} has other bytes than were written, in {part.begin}–{part.end}", "Check the disk")
-        error.retryable = True
-        raise error
+    return digest.digest()

@@ -10,7 +10,7 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.finders.globbed import checked, folders_of
-from replication.datasets.finders.recursive import Collected, RecursiveDataset
+from replication.datasets.finders.recursive import RecursiveDataset, collected
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.stores.base import Store
 from replication.errors import RequestError
@@ -71,9 +71,7 @@ class StreamDataset:
 
     def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterable[CopyableFile]:
         """What needs copying, as a list; see ``CopyableDataset``."""
-        collected = Collected()
-        self.list_into(target, configuration, collected)
-        return collected.files
+        return collected(self, target, configuration)
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Compare each date's folder with the target's."""

@@ -11,7 +11,7 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, RelativePath
-from replication.datasets.finders.base import CopyableDataset
+from replication.datasets.finders.base import CopyableDataset, ListsIntoSink
 from replication.datasets.listing.compare import Comparison, decision_on
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.stores.base import EntryKind, Store
@@ -40,9 +40,7 @@ class RecursiveDataset:
 
     def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterable[CopyableFile]:
         """What needs copying, as a list; see ``CopyableDataset``."""
-        collected = Collected()
-        self.list_into(target, configuration, collected)
-        return collected.files
+        return collected(self, target, configuration)
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Compare the folder with the target's."""
@@ -68,9 +66,7 @@ class SingleFileDataset:
 
     def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterable[CopyableFile]:
         """The file, if it needs copying; MissingFileError if there is none."""
-        collected = Collected()
-        self.list_into(target, configuration, collected)
-        return collected.files
+        return collected(self, target, configuration)
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Compare the file with the target's; MissingFileError if there is none."""
@@ -132,3 +128,10 @@ class Collected:
 
     def empty(self, folder: RelativePath) -> None:
         """Nothing to do."""
+
+
+def collected(dataset: ListsIntoSink, target: Store, configuration: CopyConfiguration) -> list[CopyableFile]:
+    """What a dataset has that needs copying, as a list."""
+    sink = Collected()
+    dataset.list_into(target, configuration, sink)
+    return sink.files

@@ -13,7 +13,7 @@ from replication.datasets.publication.moves import MovedFolder, give
 from replication.datasets.stores.base import EntryKind, Store
 from replication.error_text import one_line
 
-_SYNCED_ONE_BY_ONE = 32
+SYNCED_ONE_BY_ONE = 32  # more paths are made durable by one sync of the whole file system
 
 
 class NewFolders:
@@ -69,7 +69,7 @@ class NewFolders:
                     raise
                 failures[folder] = one_line(error)
         synced = {path.parent for path in made} | made.keys()
-        if len(synced) > _SYNCED_ONE_BY_ONE:
+        if len(synced) > SYNCED_ONE_BY_ONE:
             self._target.sync_all()
         else:
             self._target.sync(synced)

@@ -6,18 +6,15 @@ A file set whose folder the target does not have is one move of that folder.
 from __future__ import annotations
 
 import errno
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
-from replication.core.copying.ranges import Range, file_digest, ranges_of
 from replication.datasets.copying.file_sets import StagedFile
+from replication.datasets.copying.transfer import digest_of
 from replication.datasets.stores.base import Entry, EntryKind, SentUpload, Store, Uploads
 from replication.errors import CopyError, MissingFileError
-
-_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,15 +227,3 @@ def is_made(target: Store, move: Move, *, read: bool, range_bytes: int) -> bool:
                 "If it was changed since, give the publication up; else check the disk",
             )
     return True
-
-
-def digest_of(target: Store, path: RelativePath, size: int, range_bytes: int) -> str:
-    """The digest of what the target has at a path, past the caches of this host."""
-    return file_digest([_range_digest(target, path, part) for part in ranges_of(size, range_bytes)])
-
-
-def _range_digest(target: Store, path: RelativePath, part: Range) -> bytes:
-    digest = hashlib.sha256()
-    for at in range(part.begin, part.end, _PIECE):
-        digest.update(target.reread(path, at, min(_PIECE, part.end - at)))
-    return digest.digest()

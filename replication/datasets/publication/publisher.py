@@ -24,7 +24,7 @@ from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
 from replication.datasets.publication.events import failed_event, published_events
-from replication.datasets.publication.folders import NewFolders, emptied
+from replication.datasets.publication.folders import SYNCED_ONE_BY_ONE, NewFolders, emptied
 from replication.datasets.publication.moves import Move, MovedFolder, plan_moves
 from replication.datasets.publication.recording import InstantRecorder, added_versions, key_of, overwritten, replaced
 from replication.datasets.publication.steps import (
@@ -45,7 +45,6 @@ from replication.ledger.commit_steps import CommitStepStore
 from replication.log import get
 
 WAITING_MAX = 256
-_SYNCED_ONE_BY_ONE = 16
 _GATHERED_S = 0.3  # file sets of that time are published together, by one sync
 _FILES_PER_REMOVAL = 1000
 _log = get(__name__)
@@ -212,7 +211,7 @@ class Publisher:
         """Make the staged files durable before the first step is stored."""
         staged = (each for file_set in batch for each in file_set.staged if each.sent is None)
         files = [self._staging.path_of(each.file) for each in staged]
-        if len(files) > _SYNCED_ONE_BY_ONE:
+        if len(files) > SYNCED_ONE_BY_ONE:
             self._target.sync_all()
             return
         folders = {path.parent for path in files}

@@ -22,7 +22,8 @@ from replication.core.timeline.instants import (
     partition_of,
 )
 from replication.datasets.copying.file_sets import FileSet
-from replication.datasets.publication.moves import Move, digest_of
+from replication.datasets.copying.transfer import digest_of
+from replication.datasets.publication.moves import Move
 from replication.datasets.publication.steps import CompleteInstant, StartInstant
 from replication.datasets.stores.base import EntryKind, Store
 from replication.log import get

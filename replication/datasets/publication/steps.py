@@ -9,6 +9,7 @@ from replication.commit.step import CommitStep, step_type
 from replication.core.copying.names import RelativePath
 from replication.core.timeline.instants import Changes, FileKey, FileVersion, InstantState
 from replication.datasets.publication.events import EventSink
+from replication.datasets.publication.folders import SYNCED_ONE_BY_ONE
 from replication.datasets.publication.moves import Move, check_sent, is_made, make
 from replication.datasets.registration.base import FileRegistrar, RegisteredFile
 from replication.datasets.registration.plugins import registrar_of
@@ -17,8 +18,6 @@ from replication.errors import MissingFileError, ReplicationError, StepFailedErr
 from replication.timeline.base import Timeline
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
-
-_SYNCED_ONE_BY_ONE = 32
 
 
 @dataclass(slots=True)
@@ -132,7 +131,7 @@ class SyncTarget(CommitStep[CopySite]):
 
     def execute(self, context: CopySite) -> None:
         """Sync the folders, or the whole file system if they are many."""
-        if len(self.folders) > _SYNCED_ONE_BY_ONE:
+        if len(self.folders) > SYNCED_ONE_BY_ONE:
             context.target.sync_all()
         else:
             paths = [RelativePath(folder) for folder in self.folders]

@@ -279,10 +279,6 @@ class _LocalWriter:
             )
         self._unflushed = 0
 
-    def sync(self) -> None:
-        """Make what is written durable."""
-        os.fdatasync(self._fd)
-
     def finish(self) -> None:
         _give(self._fd, self._file)
 

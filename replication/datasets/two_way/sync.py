@@ -19,18 +19,17 @@ from replication.core.copying.configuration import CopyConfiguration, Existing
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, STAGING, RelativePath
 from replication.core.copying.two_way import Agreed, SideState, SyncAction, conflict_path, sync_action
-from replication.datasets.copying.copier import digest_of
 from replication.datasets.copying.faults import telling_faults
 from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.progress import CopyProgress, ProgressView
-from replication.datasets.copying.staging import job_id
+from replication.datasets.copying.staging import job_id, state_dir
+from replication.datasets.copying.transfer import digest_of
 from replication.datasets.finders.recursive import OneDataset
 from replication.datasets.job import CopyJob, locked
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.walk import walk
 from replication.datasets.request import is_missing
 from replication.datasets.stores.base import Entry, EntryKind, Store
-from replication.datasets.stores.local import LocalStore
 from replication.datasets.two_way.state import SyncState, telling_damage
 from replication.errors import RequestError
 from replication.log import get
@@ -83,11 +82,7 @@ class TwoWaySync:
     @property
     def _state_dir(self) -> Path:
         first, second = self._stores
-        name = f"sync-{job_id(first.url, second.url)}"
-        if isinstance(second, LocalStore):
-            return Path(second.root) / STAGING / name
-        home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-        return Path(home) / "walship" / "copies" / name
+        return state_dir(second, f"sync-{job_id(first.url, second.url)}")
 
     def run(self, *, dry_run: bool = False) -> SyncResult:
         """Sync; what was copied is durable on return.

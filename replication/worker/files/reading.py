@@ -41,14 +41,8 @@ class FrameReader:
         self._store = store_of(path) if is_stored(path) else None
         if self._store is not None:
             return
-        try:
+        with _path_errors(path):
             self._fd = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            raise MissingFileError(
-                f"{path} does not exist, but is in the ledger", "Restore it, or salvage the file"
-            ) from None
-        except OSError as error:
-            raise StorageError(f"cannot open {path}: {error.strerror}") from error
 
     def read(self, begin: int, end: int, size: int) -> tuple[bytes, list[FrameView]]:
         """Read about ``size`` bytes from offset ``begin``: at least one whole frame, none past ``end``.
@@ -102,7 +96,7 @@ class FrameReader:
     def _pread(self, begin: int, end: int) -> bytes:
         if self._store is not None:
             return self._store.read(self.path, begin, end)
-        try:
+        with _path_errors(self.path):
             if end - begin >= _LARGE_BYTES:
                 self._read_ahead(end)
             content = os.pread(self._fd, end - begin, begin)
@@ -112,8 +106,6 @@ class FrameReader:
                     return content
                 content += more
             return content
-        except OSError as error:
-            raise StorageError(f"cannot read {self.path}: {error.strerror}", "Look at the disk") from error
 
     def _read_ahead(self, begin: int) -> None:
         """Prefetch what follows ``begin``, while the bytes before it are sent."""
@@ -212,11 +204,8 @@ def _index(path: str) -> tuple[int, ...]:
         size = store.size(path)
         record = end_record_length(store.read(path, max(0, size - 12), size))
         return read_end_record(store.read(path, size - record, size)).index if record else ()
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            tail = os.pread(file.fileno(), 12, max(0, size - 12))
-            record = end_record_length(tail)
-            return read_end_record(os.pread(file.fileno(), record, size - record)).index if record else ()
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}", "Look at the disk") from error
+    with _path_errors(path), open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        tail = os.pread(file.fileno(), 12, max(0, size - 12))
+        record = end_record_length(tail)
+        return read_end_record(os.pread(file.fileno(), record, size - record)).index if record else ()

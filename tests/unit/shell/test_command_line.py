@@ -14,10 +14,10 @@ from deploy import gen_docs
 from replication import __version__
 from replication import config as configuration
 from replication.core.roles import Role, RoleState
-from replication.errors import ConfigError, FormatError, ReadOnlyClusterError, ReplicationError, RequestError
+from replication.errors import ConfigError, FormatError, ReadOnlyClusterError, RequestError
 from replication.ledger.sql.ledger import open_ledger
 from shell import main
-from shell.commands.tables import _groups, _settings
+from shell.cli.pairs import pairs
 from shell.processes.roles import make_ledger
 
 ROOT = Path(__file__).parents[3]
@@ -166,10 +166,11 @@ def test_what_reads_the_output_may_go():
     assert done.stderr == "0"
 
 
-def test_a_setting_or_group_that_is_given_twice_is_refused():
-    for given, read in ((["where=a", "where=b"], _settings), (["g=a", "g=b"], _groups)):
-        with pytest.raises(ReplicationError, match="given twice"):
-            read(given)
+def test_a_name_that_is_given_twice_or_without_a_value_is_refused():
+    assert pairs(["a=1", "b ="]) == {"a": "1", "b": ""}
+    for wrong, said in ((["where=a", "where=b"], "given twice"), (["a"], "Write NAME=VALUE"), (["=a"], "Write NAME")):
+        with pytest.raises(RequestError, match=said):
+            pairs(wrong)
 
 
 def test_debug_shows_the_traceback(tmp_path, monkeypatch):
