@@ -22,7 +22,7 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, STAGING, RelativePath
-from replication.datasets.copying.copier import SMALL_BYTES_MAX, Carrier, FileCopier
+from replication.datasets.copying.copier import SMALL_BYTES_MAX, FileCopier, ItemCopier
 from replication.datasets.copying.faults import telling_faults
 from replication.datasets.copying.file_sets import FileSet, FileSets
 from replication.datasets.copying.journal import CopyJournal
@@ -116,7 +116,7 @@ class CopyJob:
             recorder = self._recorder(steps, site)
             journal = CopyJournal(self.state_dir / "journal.db")
             stack.callback(journal.close)
-            carry = stack.enter_context(self._carrier())
+            carry = stack.enter_context(self._copier())
             run = _Run(self, (steps, journal), carry, blocked, recorder)
             run.run()
             if recorder is not None:
@@ -133,7 +133,7 @@ class CopyJob:
         return counts
 
     @contextmanager
-    def _carrier(self) -> Iterator[Carrier]:
+    def _copier(self) -> Iterator[ItemCopier]:
         """What copies: threads of this process, or tasks of Spark."""
         configuration, moved = self.configuration, self.progress.moved
         stores = (self.source, self.target)
@@ -206,7 +206,7 @@ class _Run:
         self,
         job: CopyJob,
         stored: tuple[FileCommitSteps, CopyJournal],
-        carry: Carrier,
+        carry: ItemCopier,
         blocked: frozenset[str],
         recorder: InstantRecorder | None,
     ) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from replication.datasets.declared.schedule import DatasetSchedule
 
 FileOption = Annotated[
-    Path, typer.Option("--file", "-f", envvar="WALSHIP_DATASETS", help="Where datasets are declared.")
+    Path, typer.Option("--file", "-f", metavar="FILE", envvar="WALSHIP_DATASETS", help="Where datasets are declared.")
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see walship dataset list.")]
 _FILE = Path("datasets.toml")
@@ -35,20 +35,26 @@ _FILE = Path("datasets.toml")
 class DeclaredOptions:
     """What a dataset is declared with, beside its name and its stores."""
 
-    finder: Annotated[str, typer.Option("--finder", help="folder, glob, stream, manifest, table or a plugin.")] = (
-        "folder"
-    )
-    properties: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Of the finder.")] = None
+    finder: Annotated[
+        str, typer.Option("--finder", metavar="NAME", help="folder, glob, stream, manifest, table or a plugin.")
+    ] = "folder"
+    properties: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option of the finder.")
+    ] = None
     options: Annotated[
-        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="Of walship copy: delete=true.")
+        list[str] | None,
+        typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of `walship copy`, such as delete=true."),
     ] = None
     source_options: Annotated[
-        list[str] | None, typer.Option("--source-option", metavar="NAME=VALUE", help="Of the store: password=$NAME.")
+        list[str] | None,
+        typer.Option(
+            "--source-option", metavar="NAME=VALUE", help="An option of the source's store, such as password=$NAME."
+        ),
     ] = None
     target_options: Annotated[
-        list[str] | None, typer.Option("--target-option", metavar="NAME=VALUE", help="Likewise.")
+        list[str] | None, typer.Option("--target-option", metavar="NAME=VALUE", help="An option of the target's store.")
     ] = None
-    priority: Annotated[int, typer.Option("--priority", help="Datasets with a higher one run first.")] = 0
+    priority: Annotated[int, typer.Option("--priority", metavar="N", help="Datasets with a higher one run first.")] = 0
     after: Annotated[
         str, typer.Option("--after", metavar="DATASET", help="With run --every: run when that one has changed.")
     ] = ""
@@ -89,7 +95,7 @@ def add(
     invocation: Invocation,
     name: NameArgument,
     source: Annotated[str, typer.Argument(metavar="SRC", help="A folder: a path, or a URL of any store.")],
-    target: Annotated[str, typer.Argument(metavar="DST", help="Where it goes: likewise.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="Where it goes: a path, or a URL of any store.")],
     declared: DeclaredOptions,
     file: FileOption = _FILE,
 ) -> None:
@@ -171,7 +177,7 @@ def run(
     invocation: Invocation,
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Default: all that are active.")] = None,
     every: Annotated[
-        str, typer.Option("--every", metavar="AGE", help="Run them again so long after each pass, until Ctrl-C: 30s.")
+        str, typer.Option("--every", metavar="AGE", help="Repeat, waiting this long after each pass, such as 30s.")
     ] = "",
     file: FileOption = _FILE,
 ) -> None:
@@ -250,8 +256,10 @@ def remove(invocation: Invocation, name: NameArgument, file: FileOption = _FILE)
 def history(
     invocation: Invocation,
     name: NameArgument,
-    path: Annotated[str, typer.Option("--path", help="When this file was copied, from where and by whom.")] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, help="So many rows at most.")] = 20,
+    path: Annotated[
+        str, typer.Option("--path", metavar="FILE", help="When this file was copied, from where and by whom.")
+    ] = "",
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Print at most this many rows.")] = 20,
     file: FileOption = _FILE,
 ) -> None:
     """Show a dataset's runs, or the copies of one file. Both are kept for 365 days."""

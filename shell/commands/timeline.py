@@ -100,10 +100,13 @@ def timeline_clean(
     invocation: Invocation,
     dataset: DatasetArgument,
     keep_versions: Annotated[
-        int | None, typer.Option("--keep-versions", min=1, help="So many of each file, the newest included.")
+        int | None,
+        typer.Option(
+            "--keep-versions", metavar="N", min=1, help="Versions to keep of each file, including the newest."
+        ),
     ] = None,
     keep_age: Annotated[
-        str, typer.Option("--keep-age", metavar="AGE", help="What a reader could see since then: 12h, 7d.")
+        str, typer.Option("--keep-age", metavar="AGE", help="Keep versions visible within this time, such as 12h.")
     ] = "",
     every: Annotated[
         bool, typer.Option("--all", help="Look at every partition, not only at those that changed.")

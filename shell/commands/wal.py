@@ -67,7 +67,9 @@ def wal_dump(
     invocation: Invocation,
     file: FileArgument,
     rows: Annotated[bool, typer.Option("--rows", help="Print the rows of data frames, too.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Print at most this many frames; 0 prints all.")] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=0, help="Print at most this many frames; 0 prints all.")
+    ] = 0,
 ) -> None:
     """Print the frames of a file."""
     from peer.frames.check import open_wal

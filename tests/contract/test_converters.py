@@ -38,7 +38,7 @@ from replication.errors import RequestError
 
 
 class Xor:
-    takes_off, puts_on = "", ".xor"
+    removes_suffix, adds_suffix = "", ".xor"
 
     def __init__(self, key):
         if not key.isdigit():
@@ -51,7 +51,7 @@ class Xor:
 
 
 class Unxor(Xor):
-    takes_off, puts_on = ".xor", ""
+    removes_suffix, adds_suffix = ".xor", ""
 
 
 class Lines:
@@ -224,7 +224,7 @@ def test_a_damaged_archive_and_names_that_lead_out_are_refused_and_the_rest_is_c
     with unpacking(tmp_path, text) as job:
         failures = job.run().failures
     assert len(failures) == 2
-    assert "is no archive that can be read" in failures["bad"]
+    assert "is not an archive that can be read" in failures["bad"]
     assert read_tree(tmp_path / "dst") == {"evil/a/1": b"1", "evil/b/2": b"2"}
     assert not (tmp_path / "out").exists()
     with pytest.raises(UNREADABLE):

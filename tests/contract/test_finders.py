@@ -107,7 +107,7 @@ def test_a_table_and_a_date_are_one_file_set_each(store: LocalStore, tmp_path: P
 @pytest.mark.parametrize(
     ("content", "size", "reason"),
     [
-        (b"events/click/daily/x\nnothing\n", 29, "is no file"),
+        (b"events/click/daily/x\nnothing\n", 29, "is not a file"),
         (b"events/click/daily/x\n\xff\n", 23, "is not UTF-8"),
         (b"events/click/daily/x\n#", (256 << 20) + 1, "is larger than 256 MiB. Split it"),
     ],

@@ -47,14 +47,14 @@ class CopyConfiguration:
         permission: mode bits of new files if they are not preserved; None leaves the store's default.
         grouping: which files are published together.
         delete: remove files of the target that the source does not have.
-        delete_max: refuse to remove more than so many; None sets no limit.
+        delete_max: refuse to remove more files than this; None sets no limit.
         backup_dir: move replaced and removed files there, below the target's root, instead of removing them.
         verify: read every file back from the target, past the page cache, before it is published; of an upload, which
             cannot be read yet, the store compares each part with its digest.
         replication: copies of each block in the target, where the store has that.
         block_size: in bytes, where the store has that.
         range_bytes: larger files are copied in ranges of that size, each with a digest of its own.
-        files_per_split: so many small files at most are one task.
+        files_per_split: the maximum number of small files in one task.
         threads: that copy; 0 chooses: as many as there are cores between local folders or in Spark, else 8.
         limit: of bytes per second over all threads, as :mod:`rates` has it; or ``@FILE``, a file that holds it.
         conversions: in order; each applies to files with its extension.

@@ -14,14 +14,14 @@ class Conversion:
 
     Attributes:
         text: as the user gave it: the converter's name, or ``NAME=ARGUMENT``.
-        takes_off: the extension of the files that it is for; empty for all files.
-        puts_on: the extension that they get in its place.
+        removes_suffix: the extension of the files that it is for; empty for all files.
+        adds_suffix: the extension that they get in its place.
         unpacks: it makes a folder of an archive before files are listed, and no other of a file.
     """
 
     text: str
-    takes_off: str = ""
-    puts_on: str = ""
+    removes_suffix: str = ""
+    adds_suffix: str = ""
     unpacks: bool = False
 
 
@@ -29,7 +29,7 @@ def converted_path(path: RelativePath, conversions: Sequence[Conversion]) -> Rel
     """The path of a file after its conversions; a file without the extension of one keeps its name and content."""
     text = str(path)
     for each in applied(path, conversions):
-        text = text.removesuffix(each.takes_off) + each.puts_on
+        text = text.removesuffix(each.removes_suffix) + each.adds_suffix
     return RelativePath(text)
 
 
@@ -39,7 +39,7 @@ def applied(path: RelativePath, conversions: Sequence[Conversion]) -> tuple[Conv
     for each in conversions:
         if each.unpacks:
             continue
-        if text.endswith(each.takes_off) and len(RelativePath(text).name) > len(each.takes_off):
+        if text.endswith(each.removes_suffix) and len(RelativePath(text).name) > len(each.removes_suffix):
             found.append(each)
-            text = text.removesuffix(each.takes_off) + each.puts_on
+            text = text.removesuffix(each.removes_suffix) + each.adds_suffix
     return tuple(found)

@@ -30,7 +30,7 @@ class CopyableFile:
         destination: where it goes, below the target's root.
         file_set: the files that are published together with it.
         owner: the owner that it gets; empty leaves the store's default.
-        group: likewise.
+        group: the group that it gets; empty leaves the store's default.
         permission: the mode bits that it gets; None leaves the store's default.
         preserve: which of ``times``, ``permissions``, ``owner`` and ``group`` are kept; metadata of the copy, too.
         replication: the number of copies in the target; None leaves the store's default.

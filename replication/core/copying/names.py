@@ -88,7 +88,7 @@ ROOT = str.__new__(RelativePath, "")
 
 
 def _problem(text: str) -> str:
-    """Why a text is no safe path; empty when it is one."""
+    """Why a text is not a safe path; empty when it is one."""
     if not text:
         return ""
     if _CONTROL.search(text):

@@ -30,7 +30,7 @@ class RateTable:
         return (begun or [self.steps[-1][1]])[-1] or None
 
     def shared(self, count: int) -> RateTable:
-        """The limits of each of so many that copy at once."""
+        """The limits of each of ``count`` processes that copy at once."""
         return RateTable(tuple((begin, rate / count) for begin, rate in self.steps))
 
 

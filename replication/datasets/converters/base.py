@@ -31,11 +31,11 @@ class Converter(Protocol):
     """Changes the bytes of files on their way, front to back; such a file is not split into ranges."""
 
     @property
-    def takes_off(self) -> str:
+    def removes_suffix(self) -> str:
         """The extension of the files that it is for, with its dot; empty for all files."""
 
     @property
-    def puts_on(self) -> str:
+    def adds_suffix(self) -> str:
         """The extension that they get in its place."""
 
     def __call__(self, pieces: Iterable[bytes], size: int) -> Generator[bytes]:
@@ -57,7 +57,7 @@ class ArchiveMember:
         size: in bytes.
         time_ns: when it changed.
         mode: its mode bits; None if they are not known.
-        open: opens it for reading, front to back; None for what is no file.
+        open: opens it for reading, front to back; None for what is not a file.
         is_folder: it is a folder.
         is_link: it is a link, which is never followed.
     """

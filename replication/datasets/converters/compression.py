@@ -9,7 +9,7 @@ from typing import Any
 
 from replication.errors import CopyError, RequestError
 
-#: An unpacked file may have so many bytes, or so many times the packed ones if that is more.
+#: The limit of an unpacked file: these bytes, or this multiple of the packed ones if that is more.
 UNPACKED_BYTES_MAX, UNPACKED_RATIO_MAX = 1 << 30, 200
 _PIECE = 1 << 20
 _GZIP = zlib.MAX_WBITS | 16
@@ -27,7 +27,7 @@ def gunzip(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
     """Decompress; several members one after the other, too.
 
     Raises:
-        CopyError: it is no gzip, it is cut short, or it unpacks to far more than it is.
+        CopyError: it is not gzip, it is cut short, or it unpacks to far more than it is.
     """
     unpacker, seen, is_open = zlib.decompressobj(_GZIP), 0, False
     for piece in pieces:
@@ -39,7 +39,7 @@ def gunzip(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
             try:
                 made = unpacker.decompress(data, _PIECE)
             except zlib.error as error:
-                raise CopyError(f"a file is no gzip: {error}", "Exclude it, or copy it as it is") from None
+                raise CopyError(f"a file is not gzip: {error}", "Exclude it, or copy it as it is") from None
             seen = check_ratio(seen + len(made), size)
             yield made
             data = unpacker.unconsumed_tail or unpacker.unused_data
@@ -70,7 +70,7 @@ def unzstd(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
                 try:
                     made = unpacker.decompress(data)
                 except library.ZstdError as error:
-                    raise CopyError(f"a file is no zstd: {error}", "Exclude it, or copy it as it is") from None
+                    raise CopyError(f"a file is not zstd: {error}", "Exclude it, or copy it as it is") from None
                 seen = check_ratio(seen + len(made), size)
                 yield made
                 data = unpacker.unused_data

@@ -23,8 +23,8 @@ ConverterFactory = Callable[[str], Converter | Unpacker]
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    takes_off: str
-    puts_on: str
+    removes_suffix: str
+    adds_suffix: str
     convert: Callable[[Iterable[bytes], int], Generator[bytes]]
 
     def __call__(self, pieces: Iterable[bytes], size: int) -> Generator[bytes]:
@@ -94,4 +94,4 @@ def conversions_of(texts: Sequence[str]) -> tuple[Conversion, ...]:
 def _conversion(text: str, found: Converter | Unpacker) -> Conversion:
     if isinstance(found, Unpacker):
         return Conversion(text, unpacks=True)
-    return Conversion(text, found.takes_off, found.puts_on)
+    return Conversion(text, found.removes_suffix, found.adds_suffix)

@@ -56,7 +56,7 @@ class CopiedItem:
 
     Attributes:
         digest: in hexadecimal, of the range or the file as it is staged.
-        size: in bytes, likewise.
+        size: in bytes, of the same.
         error: why it failed.
         attempts: that failed; 0 if it is copied.
         is_full: the target has no space left.
@@ -77,16 +77,16 @@ class CopiedItem:
 
     @classmethod
     def of(cls, error: Exception, attempts: int) -> CopiedItem:
-        """The failure with an error, after so many attempts."""
+        """The failure with an error, after ``attempts`` attempts."""
         return cls(error=getattr(error, "what", "") or one_line(error), attempts=attempts, is_full=is_full(error))
 
 
-class Carrier(Protocol):
-    """Who copies items."""
+class ItemCopier(Protocol):
+    """Copies items, by threads or by Spark tasks."""
 
     @property
     def parallel(self) -> int:
-        """How many calls are served at once."""
+        """The maximum number of parallel calls."""
 
     def __call__(self, items: Sequence[CopyItem]) -> Iterable[CopiedItem]:
         """Copy them in order; fewer outcomes than items once the copy is stopped."""
@@ -228,7 +228,7 @@ def attempted(attempt: Callable[[], _R], attempts: int, stopped: threading.Event
 
     Args:
         attempt: what to do.
-        attempts: so often at most.
+        attempts: the maximum number of attempts.
         stopped: ends the waits between them.
     """
     failures, wait = 0, exponential(_WAIT_MIN_S, _WAIT_MAX_S)

@@ -20,7 +20,7 @@ class ProgressView:
     Attributes:
         is_listing: more files may be found, so nobody knows how much is left.
         files_listed: that need copying, found so far.
-        bytes_listed: likewise.
+        bytes_listed: the size of the files that needed copying.
         files_done: that are published.
         bytes_done: that were copied or reused.
         bytes_per_s: over the last seconds.
@@ -44,12 +44,12 @@ class CopyCounts:
 
     Attributes:
         files_listed: that needed copying.
-        bytes_listed: of them.
+        bytes_listed: the size of these files.
         bytes_copied: that were read and written, those of repeated attempts included.
         bytes_reused: that an earlier run had staged.
-        files_reused: likewise.
+        files_reused: files that an earlier run had staged.
         files_published: that are in place, durable.
-        file_sets_published: likewise.
+        file_sets_published: file sets that are in place, durable.
         skipped: files that were not copied and need not be, by reason.
         failures: files with the reason why they failed; the first 1,000.
         failed: how many failed.

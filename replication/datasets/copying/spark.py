@@ -24,7 +24,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range
 from replication.core.copying.rates import parse_rates
-from replication.datasets.copying.copier import Carrier, CopiedItem, CopyItem, FileCopier
+from replication.datasets.copying.copier import CopiedItem, CopyItem, FileCopier, ItemCopier
 from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.copying.throttle import CopyThrottle, minute_of_day
 from replication.datasets.copying.transfer import Moved
@@ -35,7 +35,7 @@ from replication.log import get, redact
 from replication.tables.spark.refusals import refusals
 from replication.tables.spark.session import open_session
 
-#: Spark is started for more than so much.
+#: A copy above either limit starts Spark.
 LARGE_BYTES, LARGE_FILES = 1 << 30, 50_000
 _PARALLEL_MAX = 256
 _THREADS = 32  # that wait for tasks of an application whose cores are not known yet
@@ -51,7 +51,7 @@ def spark_copier(
     moved: Moved,
     local: FileCopier,
     is_large: Callable[[], bool],
-) -> Iterator[Carrier]:
+) -> Iterator[ItemCopier]:
     """A copier by the running Spark application of this process, or by one of its own that ends with the block.
 
     That one is started when the copy is large; ``local`` copies until it is there.
@@ -83,7 +83,7 @@ def spark_copier(
 
 
 def is_large(counts: CopyCounts) -> bool:
-    """Whether so much is to be copied that a start of Spark is worth it."""
+    """Whether a copy is large enough for a start of Spark."""
     return counts.bytes_listed > LARGE_BYTES or counts.files_listed > LARGE_FILES
 
 

@@ -14,9 +14,9 @@ from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range, file_digest, ranges_of
 from replication.datasets.copying.copier import (
     SMALL_BYTES_MAX,
-    Carrier,
     CopiedItem,
     CopyItem,
+    ItemCopier,
     attempted,
     conversions_of,
 )
@@ -58,7 +58,7 @@ class Stager:
         window: CopyWindow,
         file_sets: FileSets,
         progress: CopyProgress,
-        carry: Carrier,
+        carry: ItemCopier,
     ) -> None:
         self.target, self.configuration = target, configuration
         self.staging, self.journal = staging, journal

@@ -12,7 +12,7 @@ from replication.errors import MissingFileError, ReplicationError
 from replication.log import get
 
 _BURST_S = 0.1
-_TAKEN_S = 1.0  # at most so much is taken at once, so that a new limit is soon heeded
+_TAKEN_S = 1.0  # at most this much is taken at once, so that a new limit soon counts
 _ASKED_EVERY_S = 1.0
 _log = get(__name__)
 
@@ -32,7 +32,7 @@ class CopyThrottle:
         self._free_at = 0.0
 
     def take(self, count: int) -> None:
-        """Wait until so many more bytes may go."""
+        """Wait until that many more bytes may go."""
         left = float(count)
         while left > 0 and not self._stopped.is_set() and (rate := self._rate()) is not None:
             part = min(left, rate * _TAKEN_S)

@@ -30,8 +30,8 @@ class CopyWindow:
 
     Args:
         large_bytes: larger files come alone.
-        files_per_split: small files come together, so many at most.
-        split_bytes: and so many bytes.
+        files_per_split: the maximum number of small files that come together.
+        split_bytes: their maximum size.
         files_max: that wait.
     """
 

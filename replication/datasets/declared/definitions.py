@@ -32,7 +32,7 @@ class DatasetDefinition:
         options: of the copy, as ``walship copy`` has them without ``--``: ``{"delete": true, "limit": "50MiB"}``.
         source_options: of fsspec's driver. ``$NAME`` stands for a variable of the environment, so that no password
             is in the file.
-        target_options: likewise.
+        target_options: as ``source_options``.
         timeline: the address of the timeline that is told of every file, as ``[timeline] url`` has it; "" for none.
         priority: datasets with a higher one run first.
         after: a dataset of the timeline; after the first run it runs only when that one has changed. "" for none.

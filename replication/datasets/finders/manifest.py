@@ -59,7 +59,7 @@ class ManifestDataset:
         for path in self._paths():
             entry = self._store.status(path)
             if entry is None or entry.kind is not EntryKind.FILE or entry.attributes is None:
-                raise MissingFileError(f"{path}, which {self._manifest} names, is no file", "Correct the manifest")
+                raise MissingFileError(f"{path}, which {self._manifest} names, is not a file", "Correct the manifest")
             there = target.status(path)
             before = there.attributes if there is not None else None
             if decision_on(self._store, target, entry.attributes, before, configuration).is_copied:

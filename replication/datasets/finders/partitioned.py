@@ -27,7 +27,7 @@ class StreamFinder:
         properties: ``below``, the folder of streams; ``days``, to leave out dates that are older. Both may be missing.
 
     Raises:
-        RequestError: ``days`` is no number, or a property is unknown.
+        RequestError: ``days`` is not a number, or a property is unknown.
     """
 
     def __init__(self, store: Store, properties: Mapping[str, str]) -> None:

@@ -72,7 +72,7 @@ class SingleFileDataset:
         """Compare the file with the target's; MissingFileError if there is none."""
         found = self._source.status(self._path)
         if found is None or found.kind is not EntryKind.FILE or found.attributes is None:
-            raise MissingFileError(f"{self._source.url}/{self._path} is no file", "Check the address")
+            raise MissingFileError(f"{self._source.url}/{self._path} is not a file", "Check the address")
         there = target.status(self._destination)
         if there is not None and there.kind is EntryKind.FOLDER:
             sink.failed(self._path, "the target has a folder of that name")

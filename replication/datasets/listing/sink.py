@@ -58,4 +58,4 @@ class HasTasks(Protocol):
 
     @property
     def tasks(self) -> Tasks | None:
-        """Those."""
+        """The run's tasks; None if it has none."""

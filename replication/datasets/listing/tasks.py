@@ -1,7 +1,7 @@
 """Lists folders of a big tree by tasks on other hosts. The sink gets here what the sinks of the tasks got there.
 
 Bounds: a task ends after ``ENTRIES`` entries or ``_TASK_S`` and hands back the folders that are left. One with more
-entries than that is handed back whole, and is streamed by the driver. So an answer has at most twice so many entries,
+entries than that is handed back whole, and is streamed by the driver. So an answer has at most twice as many entries,
 and there are ``PARALLEL_MAX`` at once, however many files there are.
 """
 

@@ -29,7 +29,7 @@ class Elsewhere(Protocol):
 
     @property
     def parallel(self) -> int:
-        """How many calls are served at once."""
+        """The maximum number of parallel calls."""
 
     @property
     def is_ready(self) -> bool:
@@ -45,7 +45,7 @@ def walk(begin: RelativePath, visit: Visit, threads: int, elsewhere: Elsewhere |
     Args:
         begin: the first folder.
         visit: called by several threads, once a folder; it handles its own errors.
-        threads: at most so many.
+        threads: the maximum number of threads.
         elsewhere: takes some of the folders that wait if they are many.
 
     Raises:

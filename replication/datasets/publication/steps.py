@@ -31,7 +31,7 @@ class CopySite:
         synced: the sequences whose effects are durable.
         notified: the sequences whose events were sent.
         timelines: those that are open, by the address of their records.
-        registrars: likewise, by what the user called them.
+        registrars: those that are open, by what the user called them.
     """
 
     target: Store

@@ -170,7 +170,9 @@ class ArchivesStore:
             return _tree(spooled, folder, origin, self._unpackers[extension].members(spooled))
         except UNREADABLE as error:
             spooled.close()
-            raise CopyError(f"{origin.path} is no archive that can be read: {error}", "Look at the source") from None
+            raise CopyError(
+                f"{origin.path} is not an archive that can be read: {error}", "Look at the source"
+            ) from None
         except BaseException:
             spooled.close()
             raise

@@ -50,7 +50,7 @@ class StoreTraits:
         is_local: files of this host.
         writes_ranges: ranges of a file may be written in any order and by several threads.
         keeps_times: a file can be given a modification time.
-        keeps_permissions: likewise for mode bits, owner and group.
+        keeps_permissions: a file can be given mode bits, owner and group.
         mode_bits: those that it keeps.
         has_cheap_status: one file's attributes cost no more than its share of a listing.
         moves_folders: a folder is moved in one step that others see whole.

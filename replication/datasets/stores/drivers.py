@@ -126,7 +126,7 @@ class Driver:
         """Give a file its times, permissions and owners, as far as the store has them."""
 
     def give_folder(self, fs: Any, path: str, like: FileAttributes) -> None:
-        """Give a folder permissions and owners, likewise."""
+        """Give a folder permissions and owners, as far as the store keeps them."""
 
     def remove(self, fs: Any, path: str) -> None:
         """Remove a file."""

@@ -131,9 +131,13 @@ class LocalStore:
             os.mkdir(there)
         except FileExistsError:
             if not path and not os.path.isdir(there):
-                raise RequestError(f"{there} is no folder", "Name a folder, or one that does not exist yet") from None
+                raise RequestError(
+                    f"{there} is not a folder", "Name a folder, or one that does not exist yet"
+                ) from None
             if path and not stat.S_ISDIR(os.lstat(there).st_mode):
-                raise UnsafeNameError(f"{there} is no folder, or a link to one", "Remove it, or exclude it") from None
+                raise UnsafeNameError(
+                    f"{there} is not a folder, or is a link to one", "Remove it, or exclude it"
+                ) from None
             return
         except NotADirectoryError:
             raise RequestError(f"a folder above {there} is a file", "Name another target") from None

@@ -1,6 +1,6 @@
 """S3: large files are uploaded in parts by several threads, and appear when the upload is completed.
 
-Bounds: an open file has ``_PARALLEL`` parts in memory, and so many threads, which are joined when it is closed.
+Bounds: an open file has ``_PARALLEL`` parts in memory, and as many threads, which are joined when it is closed.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def sent(fs: Any, method: str, address: str, **given: Any) -> Any:
 
 
 def _checked(answer: Any) -> Any:
-    """The answer, if it is no error.
+    """The answer, if it is not an error.
 
     Raises:
         OSError: it is one; of its type where Python has it.
@@ -87,7 +87,7 @@ class Incoming:
             self._at = position
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes; none at the end."""
+        """At most ``size`` bytes; none at the end."""
         self.seek(self._at)
         data = bytes(self._answer.raw.read(size))
         self._at += len(data)
@@ -116,7 +116,7 @@ class Outgoing:
             self._put(bytes(data))
 
     def finish(self) -> None:
-        """Wait until the file is whole; raises likewise."""
+        """Wait until the file is whole; raises the same errors."""
         self._put(b"")
         self._thread.join()
         if self._error is not None:

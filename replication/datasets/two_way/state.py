@@ -37,7 +37,7 @@ Decide = Callable[[SideState | None, SideState | None, Agreed | None], SyncActio
 
 @contextmanager
 def telling_damage(path: Path | str) -> Iterator[None]:
-    """Raise StorageError, with what to do, if the state is no database or a damaged one."""
+    """Raise StorageError, with what to do, if the state is not a database or is damaged."""
     try:
         yield
     except sqlite3.OperationalError:
@@ -68,7 +68,7 @@ class SyncState:
             raise
 
     def listed(self, side: int, files: Sequence[FileAttributes], others: Iterable[RelativePath]) -> None:
-        """Note files of a side, and paths there that are no files or are not meant."""
+        """Note files of a side, and paths there that are not files or are not meant."""
         name = _SIDES[side]
         rows = [(file.path, file.path.parent, file.size, json.dumps(file.to_json())) for file in files]
         with self._lock:
@@ -89,7 +89,7 @@ class SyncState:
         return bool(lost)
 
     def decide(self, action_of: Decide) -> Counter[str]:
-        """Decide on each path that neither is, nor lies below, something that is no file; how many got which action."""
+        """Decide on each path that neither is, nor lies below, what is not a file; how many got which action."""
         counts: Counter[str] = Counter()
         with self._lock:
             self._db.execute("INSERT OR IGNORE INTO listing.files (path) SELECT path FROM agreed")

@@ -201,7 +201,7 @@ class _Chosen:
                 yield CopyableFile.build(self._source.url, file, configuration)
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
-        """Both."""
+        """List the files to copy, then those to remove."""
         ended: str | None = None
         for file in self.copyable_files(target, configuration):
             if ended is not None and file.file_set != ended:

@@ -108,7 +108,7 @@ def test_each_files_outcome_is_reported(source: Path) -> None:
         (["src", "dst", "--filter", "*.csv"], 4, "begins with neither"),
         (["src", "dst", "--older-than", "soon"], 4, "is no age"),
         (["src", "nosuchstore://x/y"], 7, "cannot be opened"),
-        (["src/a", "src/b/3.csv"], 4, "3.csv is no folder"),
+        (["src/a", "src/b/3.csv"], 4, "3.csv is not a folder"),
         (["src/a", "src/b/3.csv/below"], 4, "is a file"),
         (["src/a", "/proc/nothing/x"], 7, "/proc/nothing/x cannot be used: FileNotFoundError"),
     ],
