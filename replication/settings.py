@@ -175,7 +175,7 @@ class WorkerSection(_Section):
     message_bytes_max: Bytes = Field(2 * _MIB, description="size of a message; those that fit CPU caches are fastest")
     poll_busy_s: Seconds = Field(0.0007, description="without a notifier: poll interval while bytes arrive")
     poll_idle_s: Seconds = Field(
-        0.01, description="poll interval while bytes arrive; without a notifier, while none do"
+        0.01, description="poll interval: with a notifier, while bytes arrive; without one, while none do"
     )
     register_interval_s: Seconds = Field(0.05, description="registers new frames in the ledger, without a notifier")
     progress_interval_s: Seconds = Field(0.1, description="writes what peers have acked to the ledger")

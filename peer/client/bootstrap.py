@@ -57,7 +57,10 @@ def await_bootstrap(peering: Peering, tables: Sequence[str], peer_name: str, tim
             if phases == {Phase.LIVE}:
                 del waiting[name]
             elif not phases or Phase.NEEDS_BOOTSTRAP in phases:
-                raise RequestError(f"the bootstrap of {name} at {peer_name} has stopped", "See walship status")
+                raise RequestError(
+                    f"the bootstrap of {name} at {peer_name} has stopped",
+                    f"walship status says why; begin it again: walship bootstrap -t {name} {peer_name}",
+                )
         if not waiting:
             return
         names = ", ".join(sorted(waiting))

@@ -230,7 +230,10 @@ def _shared(
     groups = [g.name for g in spec.groups if g.name in {*mine.groups, *other.groups}] or [g.name for g in spec.groups]
     shared = common(spec, other.spec, groups)
     if not shared.columns:
-        raise UnknownTableError(f"{spec.name} has no column on both {here.name} and {there.name}")
+        raise UnknownTableError(
+            f"{spec.name} has no column on both {here.name} and {there.name}",
+            f"Compare them: walship describetable {spec.name}, on both",
+        )
     return shared, groups
 
 

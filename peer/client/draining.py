@@ -270,7 +270,9 @@ def _tables(ledger: Ledger, peer_name: str, table_name: str) -> frozenset[UUID] 
     named = frozenset(table for table in sent if _name(ledger, table) == table_name)
     if not named:
         ledger.tables.get(table_name)
-        raise UnknownPeerError(f"{table_name} does not go to {peer_name}", "See walship status")
+        raise UnknownPeerError(
+            f"{table_name} does not go to {peer_name}", f"First: walship enablereplication -t {table_name} {peer_name}"
+        )
     return named
 
 

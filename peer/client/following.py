@@ -335,4 +335,7 @@ class FollowingCluster(Cluster):
         """Wait until asynchronous appends of before were sent again, so that the order of calls is kept."""
         with self._order:
             if not self._order.wait_for(lambda: self._resender is None, max(0.0, deadline - time.monotonic())):
-                raise ReadOnlyClusterError("earlier appends still wait for an ACTIVE cluster", "See walship status")
+                raise ReadOnlyClusterError(
+                    "earlier appends still wait for an ACTIVE cluster",
+                    "Make one ACTIVE: walship failover, or walship readonly off",
+                )

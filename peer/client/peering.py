@@ -281,7 +281,9 @@ class Peering:
         sent = [rule.group for rule in self._rules(spec, peer)]
         ended = [group for group in sent if not groups or group in groups]
         if not sent:
-            raise RequestError(f"{table} does not go to {peer_name}", "See walship status")
+            raise RequestError(
+                f"{table} does not go to {peer_name}", f"See where it goes: walship describetable {table}"
+            )
         if not ended:
             raise RequestError(
                 f"No group {', '.join(groups)} of {table} goes to {peer_name}", f"Those that do: {', '.join(sent)}"
@@ -353,4 +355,6 @@ class _Enabling:
             raise RequestError(f"{table} goes to {peer} already", again)
         takes_every_group = not self.groups and not all(rule.every_group for rule in self.there)
         if not self.changes_properties and not takes_every_group:
-            raise RequestError(f"{table} goes to {peer} already", "See walship status")
+            raise RequestError(
+                f"{table} goes to {peer} already", f"For older rows: walship bootstrap {peer} -t {table}"
+            )

@@ -24,6 +24,7 @@ from replication.files.notifier import OF_ROWS, Subscriber
 from replication.ledger.base import Ledger, Peer
 from replication.link.base import PeerLink
 
+_LATER = "No row is lost. Wait again; walship status shows what delays them"
 _POLL_FIRST_S, _POLL_MAX_S = 0.005, 0.1  # where the answer does not wait
 _ANSWER_S = 1.0  # how long a peer's answer may wait
 
@@ -197,7 +198,7 @@ class Waiting:
             if frame.table in tables and frame.end <= position.ends.get(frame.file, 0):
                 raise ReplayError(
                     f"A frame at offset {frame.begin} of {frame.file.local} is quarantined: {frame.reason}",
-                    f"Its copy is {frame.copy}; see walship status",
+                    f"walship quarantine list, then quarantine retry or discard. Its copy is {frame.copy}",
                 )
 
     def _not_durable(self, position: Position, peer: Peer) -> int | None:
@@ -236,7 +237,7 @@ def _missing(reached: Mapping[StreamId, Reach], goal: Until) -> str:
     missing = [found for found in reached.values() if not found.has(goal)]
     text = "; ".join(found.held_by for found in missing)
     if missing and goal is Until.VISIBLE and all(found.applied for found in missing):
-        raise ReplayError(text, "See walship quarantine list there")
+        raise ReplayError(text, "There: walship quarantine list, then quarantine retry or discard")
     return text
 
 
@@ -256,7 +257,7 @@ def _poll(missing: Callable[[], str], what: str, deadline: _Deadline, changes: S
         return not rest
 
     if not changes.wait_for(is_reached, deadline.at_s):
-        raise WaitTimeoutError(deadline.text(what, rest), "Replication goes on")
+        raise WaitTimeoutError(deadline.text(what, rest), _LATER)
 
 
 def _ask(link: PeerLink, wanted: Mapping[StreamId, int], goal: Until, what: str, deadline: _Deadline) -> None:
@@ -268,7 +269,7 @@ def _ask(link: PeerLink, wanted: Mapping[StreamId, int], goal: Until, what: str,
         if not (rest := _missing(link.reached(wanted, goal, wait_s), goal)):
             return
         if deadline.has_passed:
-            raise WaitTimeoutError(deadline.text(what, rest), "Replication goes on")
+            raise WaitTimeoutError(deadline.text(what, rest), _LATER)
         if time.monotonic() - begun_s < wait_s / 2:  # too many wait there already
             time.sleep(pause)
             pause = min(pause * 1.5, _POLL_MAX_S)

@@ -104,7 +104,10 @@ def load(name: str, options: Mapping[str, str]) -> Hook:
     except ReplicationError as error:
         raise RequestError(f"hook {name}: {error.what}", error.hint) from None
     except _RAISED as error:
-        raise RequestError(f"hook {name} does not take these options: {type(error).__name__}: {error}") from error
+        raise RequestError(
+            f"hook {name} does not take these options: {type(error).__name__}: {error}",
+            "Correct -o; the hook's package says what it takes",
+        ) from error
     return Hook(name, str(getattr(factory, "version", "1")), run)
 
 
@@ -116,12 +119,18 @@ def _installed(name: str) -> Factory:
             f"There are {', '.join(known())}; others are Python packages with an entry point in the group {GROUP}",
         )
     if len({point.value for point in found}) > 1:
-        raise RequestError(f"several packages have a hook {name!r}: {', '.join(point.value for point in found)}")
+        raise RequestError(
+            f"several packages have a hook {name!r}: {', '.join(point.value for point in found)}",
+            "Uninstall all but one",
+        )
     try:
         factory = found[0].load()
     except _RAISED as error:
-        raise RequestError(f"hook {name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise RequestError(
+            f"hook {name} cannot be imported: {type(error).__name__}: {error}",
+            "Reinstall or correct its package on this host",
+        ) from error
     if not callable(factory):
-        raise RequestError(f"hook {name} ({found[0].value}) cannot be called")
+        raise RequestError(f"hook {name} ({found[0].value}) cannot be called", "Correct its package's entry point")
     made: Factory = factory
     return made

@@ -36,7 +36,9 @@ def select(options: Mapping[str, str]) -> Callable[[pa.Table], pa.Table]:
     if lists["columns"] and lists["without"]:
         raise RequestError("columns and without were both given", "Give one of them")
     if both := set(lists["null"]) & set(lists["hash"]):
-        raise RequestError(f"{', '.join(sorted(both))} cannot be both NULL and hashed")
+        raise RequestError(
+            f"{', '.join(sorted(both))} cannot be both NULL and hashed", "Leave it out of null or of hash"
+        )
     if lists["hash"] and not options.get("salt"):
         raise RequestError("hash without a salt can be guessed", "Give a secret salt: -o salt=…")
     where, salt = options.get("where", "").strip(), options.get("salt", "")

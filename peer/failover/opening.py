@@ -73,7 +73,7 @@ def counting(context: RoleChange, origin: ClusterId, upto: int) -> tuple[Cut | N
     covered = context.cluster.ledger.landing.coverage()  # first: what lands from here on does not count
     made = opening(context, origin, upto)
     if made.refusals:
-        raise RequestError("; ".join(made.refusals))
+        raise RequestError("; ".join(made.refusals), f"See the plan: walship failover {context.cluster.name} --plan")
     if upto == EVERYTHING:
         return None, made
     left_out = ((frame.header.stream, frame.header.sequence) for frame in made.left_out)

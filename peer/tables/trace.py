@@ -125,7 +125,7 @@ def _key_value(value: object, wanted: pa.DataType, name: str) -> pa.Array:
         return pa.array([value], wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RequestError(
-            f"{value!r} is no value of key column {name} ({wanted}): {error}", "Give a value of the column's type"
+            f"{value!r} is not a value of key column {name} ({wanted}): {error}", "Give a value of the column's type"
         ) from None
 
 

@@ -24,7 +24,7 @@ PlanOption = Annotated[bool, typer.Option("--plan", help="Show the steps, and wh
 
 @dataclass(frozen=True, slots=True)
 class FailoverOptions:
-    """What a failover is of, how much it may lose, and what it goes on in spite of."""
+    """Options of failover: source, time, accepted loss, and checks to override."""
 
     source: Annotated[
         str, typer.Option("--from", metavar="CLUSTER", help="The cluster that is lost, if several send to this one.")
@@ -39,12 +39,14 @@ class FailoverOptions:
     plan: PlanOption = False
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
     loss_under_s: Annotated[
-        float | None, timeout_option("Refuse if more than the last so many seconds are lost.", "--if-loss-under")
+        float | None, timeout_option("Refuse unless at most the last SECONDS are lost.", "--if-loss-under")
     ] = None
-    force: Annotated[bool, typer.Option("--force", help="Also if the lost cluster answers.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Go on even if the lost cluster answers as ACTIVE.")] = False
     incomplete: Annotated[
         bool,
-        typer.Option("--incomplete", help="Also if a bootstrap is not complete; with all that landed."),
+        typer.Option(
+            "--incomplete", help="Go on even if a bootstrap is not complete; opens with everything that landed."
+        ),
     ] = False
 
 
@@ -131,7 +133,10 @@ def failover(
             return
         shown = _loss_text(planned.loss, planned.origin)
         if options.loss_under_s is not None and not planned.loss.is_under(options.loss_under_s):
-            raise RequestError(f"{shown} That is more than {options.loss_under_s:g} s", "Nothing was changed")
+            raise RequestError(
+                f"the loss is not known to be under {options.loss_under_s:g} s, so nothing was changed: {shown}",
+                "Give a larger --if-loss-under, or leave it out and decide when asked",
+            )
         if not planned.refusals and not options.yes:
             _print_losses(printer.note, planned)
             if not typer.confirm(f"Make {to} ACTIVE in place of {planned.origin}?", err=True):

@@ -30,9 +30,7 @@ def pause(invocation: Invocation, cluster_name: PeerArgument) -> None:
     """Stop sending to a peer until resume; the files that it needs are retained."""
     with invocation.connect() as (cluster, printer):
         workers = cluster.operations.pause(cluster_name)
-        text = (
-            f"{cluster_name} is paused: {_workers(workers)} sends it nothing, and the files that it needs are retained"
-        )
+        text = f"{cluster_name} is paused. {_stopped(workers)}; the files that it needs are retained"
         printer.value({"peer": cluster_name, "paused": True, "workers": workers}, text)
 
 
@@ -140,5 +138,5 @@ class _DrainProgress:
             self._printer.note(f"{bytes_text(left)} of {bytes_text(pending)} left")
 
 
-def _workers(workers: tuple[str, ...]) -> str:
-    return f"the worker on {', '.join(workers)}" if workers else "no worker runs, which"
+def _stopped(workers: tuple[str, ...]) -> str:
+    return f"The worker on {', '.join(workers)} has stopped sending to it" if workers else "No worker is running"

@@ -34,7 +34,7 @@ def replay(
         str, typer.Option(metavar="MODE", help="With --submit, where Spark's driver runs: client (here) or cluster.")
     ] = "client",
 ) -> None:
-    """Apply everything that has landed to the tables; in Spark here if no replay process runs."""
+    """Apply everything that has landed to the tables; by this process if no replay process runs."""
     if submit:
         _submit(invocation, deploy_mode)
         return
@@ -83,7 +83,7 @@ def fold(
     invocation: Invocation,
     tables: Annotated[list[str] | None, tables_argument("Tables to fold. Default: every table with a key.")] = None,
 ) -> None:
-    """Merge changes into the tables that other engines read, now, in a Spark session here."""
+    """Merge changes into the tables that other engines read, now, in this process; large ones by Spark."""
     from peer.client.on_demand import fold_now
     from shell.processes.preflight import check_moved
 

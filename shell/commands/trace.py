@@ -18,6 +18,7 @@ from shell.cli.versions import show_trace
 if TYPE_CHECKING:
     from replication.core.definition.schema import TableSpec
 
+_HINT = "Give a value such as 42, or quote it; NAME=VALUE names the column"
 _ZONE = re.compile(r"(Z|:\d\d(\.\d+)?[+-]\d\d(:?\d\d)?)$")
 
 
@@ -84,6 +85,6 @@ def _value(text: str, wanted: pa.DataType, name: str) -> Any:
     except FormatError as error:
         raise RequestError(f"Key column {name}: {error.what}", error.hint) from None
     except InvalidOperation:
-        raise RequestError(f"{text!r} is no value of key column {name} ({wanted}): it is no number") from None
+        raise RequestError(f"{text!r} is not a number, as key column {name} ({wanted}) is", _HINT) from None
     except (pa.ArrowException, ValueError) as error:
-        raise RequestError(f"{text!r} is no value of key column {name} ({wanted}): {error}") from None
+        raise RequestError(f"{text!r} is not a value of key column {name} ({wanted}): {error}", _HINT) from None

@@ -35,7 +35,7 @@ def verify(
     ] = None,
     timeout_s: Annotated[float, timeout_option("How long to wait for what is in transit.")] = 60.0,
     list_max: Annotated[
-        int, typer.Option("--list", metavar="N", min=0, help="List at most this many keys that differ.")
+        int, typer.Option("--list", metavar="N", min=0, max=1000, help="List at most this many keys that differ.")
     ] = 20,
     receiver: Annotated[
         str,

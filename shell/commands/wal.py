@@ -24,9 +24,7 @@ FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A path, or sl
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
-    noun = typer.Typer(
-        cls=Sections, no_args_is_help=True, help="WAL and landing files on this host.", rich_markup_mode=None
-    )
+    noun = typer.Typer(cls=Sections, no_args_is_help=True, help="WAL and landing files.", rich_markup_mode=None)
     add_verb(noun, "list", wal_list)
     add_verb(noun, "dump", wal_dump)
     add_verb(noun, "verify", wal_verify)
@@ -189,7 +187,9 @@ def _found_here(cluster: Cluster, given: str) -> tuple[Path, FileRow | None]:
     if isinstance(found, Path):
         return found, None
     if not found.is_stored and found.host != cluster.config.cluster.host:
-        raise RequestError(f"{found.file.local} lies on host {found.host}, at {found.path}", "Say it there")
+        raise RequestError(
+            f"{found.file.local} lies on host {found.host}, at {found.path}", "Run the command on that host"
+        )
     return _local(found), found
 
 

@@ -224,7 +224,7 @@ def show_drills(printer: Printer, found: ClusterStatus) -> None:
         age = seconds_text(max(0.0, time.time() - good.ended / 1e6))
         printer.line(f"last good drill: {age} ago (RPO {rpo}, RTO {rto}); report {good.report}")
     elif found.members.role == Role.STANDBY.value and not failure:
-        printer.line("no drill was ever run: walship drill")
+        printer.line(f"no drill was ever run: walship drill {found.cluster}")
     if failure:
         printer.note(f"the last drill did not pass: {failure}")
     for each in found.drills.running:

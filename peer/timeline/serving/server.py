@@ -135,7 +135,10 @@ class TimelineServer:
             return _bound(family, host, port)
         except OSError as error:
             if not port:
-                raise ConfigError(f"{self._section.listen} cannot be listened on: {error.strerror}") from None
+                raise ConfigError(
+                    f"{self._section.listen} cannot be listened on: {error.strerror}",
+                    "Set [timeline] listen to an address of this host",
+                ) from None
             _log.warning("timeline_port_taken", address=self._section.listen, error=error.strerror)
             try:
                 return _bound(family, host, 0)

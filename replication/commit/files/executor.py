@@ -25,7 +25,10 @@ class FileExecutor:
         if not self._fs.exists(source):
             raise MissingFileError(f"{source} is neither there nor at {target}", "Write it again, with a new sequence")
         if not FileChecker(self._fs).rename(source, length, digest):
-            raise StorageError(f"{source} is not the file that was to be published: its length or hash differs")
+            raise StorageError(
+                f"{source} is not the file that was to be published: its length or hash differs",
+                "Write it again, with a new sequence",
+            )
         if not replace and self._fs.exists(target):
             raise StorageError(f"another file is at {target}", "Move it away, then: walship ops retry")
         made = self._made_directories(os.path.dirname(target))

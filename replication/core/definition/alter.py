@@ -125,7 +125,7 @@ def widen_column(spec: TableSpec, name: str, kind: pa.DataType) -> TableSpec:
         )
     wanted = storable_type(kind, name)
     if wanted == column.type:
-        raise SchemaError(f"column {name} of table {spec.name} is {wanted} already")
+        raise SchemaError(f"column {name} of table {spec.name} is {wanted} already", "Nothing to do")
     if widened(column.type, wanted) != wanted:
         raise SchemaError(
             f"column {name} of table {spec.name} cannot become {wanted} from {column.type} without losing values",
@@ -179,7 +179,10 @@ def checked_setting(spec: TableSpec, name: str, value: str) -> str:
     if name == "sort":
         return ",".join(_sort_part(spec, part) for part in value.split(","))
     if not value.isdecimal() or len(value) > len(str(AGE_MAX_S)) or not 0 < int(value) <= AGE_MAX_S:
-        raise SchemaError(f"{name} is a number of seconds up to {AGE_MAX_S} (100 years), not {value[:40]!r}")
+        raise SchemaError(
+            f"{name} is a number of seconds up to {AGE_MAX_S} (100 years), not {value[:40]!r}",
+            f"Give whole seconds, such as {name}=86400; {name}= takes the default",
+        )
     return str(int(value))
 
 
@@ -211,7 +214,10 @@ def _check_free(spec: TableSpec, name: str, but: Column | None = None) -> None:
         )
     for column in spec.columns:
         if column.uuid != (but and but.uuid) and name.lower() in (column.name.lower(), column.claim.lower()):
-            raise SchemaError(f"table {spec.name} has a column {column.name} already (letter case does not count)")
+            raise SchemaError(
+                f"table {spec.name} has a column {column.name} already (letter case does not count)",
+                "Choose another name",
+            )
 
 
 def _partitioned(spec: TableSpec) -> set[str]:

@@ -114,7 +114,10 @@ def deletes(keys: pa.Table | Sequence[Mapping[str, Any]], spec: TableSpec) -> li
         NullKeyError: a key column has NULL.
     """
     if not spec.key:
-        raise SchemaError(f"table {spec.name} has no key, so rows cannot be deleted from it")
+        raise SchemaError(
+            f"table {spec.name} has no key, so rows cannot be deleted from it",
+            "Make a table with a key; see walship createtable",
+        )
     if isinstance(keys, pa.Table):
         names: Sequence[str] = keys.column_names
         count = keys.num_rows

@@ -26,6 +26,7 @@ from replication.writer.wal.recovery import Recovery
 from replication.writer.wal.wal_series import Place
 
 BATCH_ID_BYTES_MAX = 255
+_HINT = f"Give a text of 1 to {BATCH_ID_BYTES_MAX} bytes"
 BATCH_BYTES_MAX = 256 << 20  # of rows: a batch is held in memory, to compare it with the existing parts
 _POLL_S = 0.02
 
@@ -91,16 +92,20 @@ class BatchIds:
             RequestError: the id is too long, or another thread has been appending under it for ``timeout_s``.
         """
         if not isinstance(batch_id, str):
-            raise RequestError(f"batch id {batch_id!r} is no text")
+            raise RequestError(f"batch id {batch_id!r} is not a str", _HINT)
         try:
             size = len(batch_id.encode())
         except UnicodeEncodeError:
-            raise RequestError(f"batch id {batch_id!r} has half a surrogate pair, which UTF-8 cannot encode") from None
+            raise RequestError(
+                f"batch id {batch_id!r} has half a surrogate pair, which UTF-8 cannot encode", _HINT
+            ) from None
         if not 0 < size <= BATCH_ID_BYTES_MAX:
-            raise RequestError(f"batch id {batch_id[:40]!r} is empty or longer than {BATCH_ID_BYTES_MAX} bytes")
+            raise RequestError(f"batch id {batch_id[:40]!r} is empty or longer than {BATCH_ID_BYTES_MAX} bytes", _HINT)
         with self._changed:
             if not self._changed.wait_for(lambda: (table, batch_id) not in self._busy, timeout_s):
-                raise RequestError(f"batch id {batch_id!r} is still being appended by another thread")
+                raise RequestError(
+                    f"batch id {batch_id!r} is still being appended by another thread", "Wait for it, or use another id"
+                )
             self._busy.add((table, batch_id))
 
     def release(self, table: UUID, batch_id: str) -> None:

@@ -81,7 +81,7 @@ def test_a_position_over_two_tables_is_reached_when_both_are() -> None:
     both = Position(WEST, {file: end}, {first: 0, second: 0})
     applied(ledger, two, {file: end})
     waiting.wait(Position(WEST, {file: end}, {second: 0}), None, "visible", 0.0)
-    for at, said in ((None, "has never run"), (100.0, "is silent for "), (0.0, "Replication goes on")):
+    for at, said in ((None, "has never run"), (100.0, "is silent for "), (0.0, "No row is lost")):
         if at is not None:
             ReplayReport(at=time.time() - at).save(ledger.replay)
         with pytest.raises(WaitTimeoutError) as raised:
