@@ -120,7 +120,8 @@ class FailoverPlan:
     that landed; ``loss`` is what is lost then, ``least_loss`` with everything that landed. ``to_replay_bytes`` have
     landed, and are in the tables some time after writes are taken. ``note`` is what is to be done later, or "".
     ``warning`` says why nobody knows whether it works, "" after a good drill. ``fence`` says what stops the origin's
-    writers from acking, or that nothing does.
+    writers from acking, or that nothing does. ``rto_s`` is the predicted recovery time: what the last good drill took
+    until all tables answered, None before any.
     """
 
     origin: str
@@ -135,6 +136,7 @@ class FailoverPlan:
     note: str = ""
     warning: str = ""
     fence: str = ""
+    rto_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,8 @@ def plan_failover(
     drills = drill_health(ledger.drills.all())
     warning = drill_warning(own, drills.drilled, drills.failure, stale_s, now)
     texts = note, warning, fenced
-    return FailoverPlan(origin.name, own, epoch, described, refusals, opens.upto, loss, least, pending, *texts)
+    rto_s = drills.good.rto_s if drills.good is not None else None
+    return FailoverPlan(origin.name, own, epoch, described, refusals, opens.upto, loss, least, pending, *texts, rto_s)
 
 
 def _begun(context: RoleChange, origin: ClusterId) -> EndOrigin | None:

@@ -173,7 +173,9 @@ def failback(
                 printer.value(planned)
                 return
             _print_steps(printer, planned.steps, planned.refusals, context.hooks.files())
-            printer.line(f"No writes would be taken for about {seconds_text(planned.outage_s)}.")
+            printer.line(
+                f"No writes would be taken for about {seconds_text(planned.outage_s)}. No acked row would be lost."
+            )
             return
         done = returning.failback(context, to, leave=leave)
         stopped = "" if done.outage_s is None else f" No writes were taken for {seconds_text(done.outage_s)}."
@@ -278,6 +280,12 @@ def _print_failover(printer: Printer, planned: FailoverPlan, hooks: Sequence[Pat
         printer.note(note)
     _print_losses(printer.line, planned)
     printer.line(f"Landed and not replayed yet: {bytes_text(planned.to_replay_bytes)}.")
+    took = (
+        "not known before a good drill"
+        if planned.rto_s is None
+        else f"{seconds_text(planned.rto_s)} in the last good drill"
+    )
+    printer.line(f"Recovery time, until all tables answer: {took}.")
 
 
 def _print_losses(report: Callable[[str], None], planned: FailoverPlan) -> None:

@@ -127,6 +127,8 @@ def test_a_plan_says_what_would_be_done_and_changes_nothing(pair: Pair) -> None:
     before = roles(east, west)
     plan = east.json("switchover", "west", "--plan")
     assert len(plan["steps"]) == 4 and plan["refusals"] == [] and plan["lost_rows"] == 0
+    text = west.shell("failover", "west", "--plan")
+    assert "Not possible now: " in text and "Recovery time, until all tables answer: " in text
     east.shell("createtable", "ops.alone", "id long", "-k", "id")
     refused = east.shell("switchover", "west", code=4)
     assert "ops.alone would not be at west" in refused and "enablereplication" in refused

@@ -26,7 +26,7 @@ from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
 from replication.core.succession import Succession, Successions
 from replication.errors import CoordinationError, RequestError, StepFailedError, SuccessionError
-from replication.ledger.base import Peer
+from replication.ledger.base import Drill, Peer
 from replication.ledger.sql.memory import MemoryLedger
 from tests.sites import table
 from tests.unit.coordination.test_witness import opening
@@ -67,6 +67,12 @@ def west(monkeypatch: pytest.MonkeyPatch) -> Iterator[West]:
 
 
 WITNESS = {"lease": "witness", "witness": "third:2181/w"}
+
+
+def test_a_plan_predicts_the_recovery_time_that_the_last_good_drill_took(west: West) -> None:  # scenario 30
+    west.ledger.drills.put(Drill("d1", "h0", "me", 1, 100, ended=2, passed=True, rto_s=4.5))
+    west.ledger.drills.put(Drill("d2", "h0", "me", 3, 100, ended=4, why="a probe failed", rto_s=9.0))
+    assert plan_failover(west.change(), "", force=True, incomplete=True).rto_s == 4.5
 
 
 def test_where_the_own_zookeeper_confirms_nothing_waits_and_what_is_acked_from_now_on_is_told_to_be_lost(
