@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from replication.core.ids import ClusterId
 from replication.core.roles import RoleState
 from replication.errors import FormatError
+from replication.settings import split_address
 
 Woken = Callable[[], None]
 
@@ -87,9 +88,12 @@ class Public:
         """Decode JSON; FormatError when it is malformed."""
         fields = _fields(content, "public part")
         try:
-            return Public(
-                ClusterId.parse(fields["cluster"]), str(fields["version"]), tuple(map(str, fields["receivers"]))
-            )
+            receivers = tuple(map(str, fields["receivers"]))
+            for address in receivers:
+                split_address(address)
+            return Public(ClusterId.parse(fields["cluster"]), str(fields["version"]), receivers)
+        except ValueError as error:
+            raise FormatError(f"the public part names no receiver: {str(error)[:300]}") from None
         except (KeyError, TypeError, AttributeError) as error:
             raise FormatError(f"the public part lacks {error}") from None
 

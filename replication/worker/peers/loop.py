@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -125,14 +126,13 @@ class PeerLoop:
             if tail is None or not tail.receivers:
                 self._wake.wait(_IDLE_S)
                 continue
-            link = self._connector.connect(tail.receivers[turn % len(tail.receivers)], tail.peer_cluster.name)
+            address = tail.receivers[turn % len(tail.receivers)]
             try:
-                self._step.run(link, tail)
+                with closing(self._connector.connect(address, tail.peer_cluster.name)) as link:
+                    self._step.run(link, tail)
             except ReplicationError as error:
                 turn += 1
                 self._back_off(tail, error)
-            finally:
-                link.close()
 
     def _back_off(self, tail: Tail, error: ReplicationError) -> None:
         retries = self._retries

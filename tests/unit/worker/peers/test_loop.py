@@ -1,0 +1,54 @@
+"""The loop that serves one peer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+from replication.core.ids import ClusterId
+from replication.core.shipping.chunk import Tail
+from replication.errors import ConfigError, ReplicationError
+from replication.link.base import PeerLink
+from replication.worker.peers.loop import PeerConnector, PeerLoop
+from tests.waiting import wait_until
+
+WEST = ClusterId("west", UUID(int=2))
+
+
+class Step:
+    """A step that does nothing, and notes what failed and over which links it ran."""
+
+    work = "tail"
+
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+        self.links: list[PeerLink] = []
+
+    def ready(self) -> Tail:
+        return Tail("west", WEST, ("far:1", "near:1"))
+
+    def run(self, link: PeerLink, tail: Tail) -> None:
+        self.links.append(link)
+
+    def failed(self, tail: Tail, error: ReplicationError, failures: int, **log: bool) -> None:
+        self.failures.append(error.what)
+
+
+def test_a_receiver_that_may_not_be_connected_to_is_a_failure_of_its_peer_and_the_next_one_is_tried() -> None:
+    step, closed, shown = Step(), list[None](), list[str]()
+
+    def connect(address: str, peer: str) -> PeerLink:
+        if address == "far:1":
+            raise ConfigError(f"{address} is not loopback and there is no TLS")
+        return cast(PeerLink, SimpleNamespace(close=lambda: closed.append(None)))
+
+    attempts = SimpleNamespace(failed=lambda *said: shown.append(said[-1]))
+    loop = PeerLoop(step, "west", PeerConnector(connect, lambda: 1, cast(Any, attempts), 0.01, 0.01))
+    loop.start()
+    try:
+        wait_until(lambda: closed or not loop.is_alive())
+        assert loop.is_alive() and step.links and step.failures == ["far:1 is not loopback and there is no TLS"]
+        assert shown == step.failures
+    finally:
+        loop.stop()
