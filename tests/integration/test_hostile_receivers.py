@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from uuid import uuid4
 
 import grpc
@@ -13,10 +12,10 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.errors import ReplicationError, TransferError
+from replication.errors import PeerRefusedError, ReplicationError, TransferError
 from replication.ledger.base import PeerProgress
 from replication.link import channel, wire
-from replication.link.base import Ack, Hello, OpenReply, PeerLink, Reason, Refusal, Route, TakeOver
+from replication.link.base import Ack, Data, Hello, OpenReply, PeerLink, Reason, Refusal, Reply, Route, TakeOver
 from replication.link.grpc_client import connect
 from replication.worker.ship.selection import FrameFilter
 from replication.worker.ship.shipment import Shipment
@@ -119,28 +118,45 @@ def test_a_second_opening_or_an_ack_without_measure_ends_the_stream(second: byte
         session.close()
 
 
-def test_acks_of_files_that_were_not_sent_are_not_recorded() -> None:
+MINE, OTHER = FileId(EAST, "h0", 1), FileId(EAST, "h0", 1 << 61)
+FORGED: dict[str, Reply] = {
+    "another file": Ack(OTHER, ((256, 300),)),
+    "a divergence of another file": Refusal(Reason.DIVERGENCE, "x", "y", FileId(WEST, "h0", 3), 256, 300),
+    "more than was sent": Ack(MINE, ((256, 1 << 61),)),
+    "a piece of what was sent": Ack(MINE, ((257, 258),)),
+    "nothing": Ack(OTHER, ()),
+    "it twice": Ack(MINE, ((256, 300), (256, 300))),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_an_answer_to_what_was_not_sent_ends_the_stream_and_is_not_recorded(forged: str) -> None:
     """Nor may a peer say that it has seen a WAL that there is not yet: the sender would take itself for a copy."""
     reported: list[PeerProgress] = []
-    true, other = FileId(EAST, "h0", 1), FileId(EAST, "h0", 1 << 61)
-    acks = [Ack(replace(other, number=other.number - n), ((256, 300),)) for n in range(100)]
-    forged = [*acks, Refusal(Reason.DIVERGENCE, "x", "y", FileId(WEST, "h0", 3), 256, 300)]
+    replies: list[Reply] = []
 
     class Session:
-        def receive(self, _: float) -> object:
-            return forged.pop() if forged else None
+        def receive(self, _: float) -> Reply | None:
+            return replies.pop() if replies else None
+
+        def send(self, _: Data) -> None:
+            pass
 
     class Sent:
         limits = type("Limits", (), {"window_bytes": 1 << 20, "message_bytes_max": 1 << 20, "ack_timeout_s": 60.0})()
         progress = type("Progress", (), {"report": lambda self, progress: reported.append(progress)})()
 
     shipment = Shipment(Session(), "west", Sent(), FrameFilter.of(WEST, ()), None, 1, {})  # type: ignore[arg-type]
-    shipment.follow(true, 256, Ranges())
-    assert shipment.drain(0) == 101 and not reported
-    forged.append(Ack(true, ((256, 300),)))
+    shipment.follow(MINE, 256, Ranges())
+    for begin, end in ((256, 300), (300, 400), (400, 500)):
+        shipment._send_data(Data(MINE, begin, end, 256, 1, b""))
+    replies.append(Ack(MINE, ((300, 400),)))
     shipment.drain(0)
-    assert [each.file for each in reported] == [true]
-    shipment.leave(true)
-    forged.append(Ack(true, ((300, 400),)))
+    shipment.leave(MINE)
+    replies.append(Ack(MINE, ((400, 500),)))
     shipment.drain(0)
-    assert len(reported) == 2, "one that was late is counted"
+    assert [each.shipped for each in reported] == [Ranges.of((300, 400)), Ranges.of((400, 500))], "also a late one"
+    replies.append(FORGED[forged])
+    with pytest.raises(PeerRefusedError, match="answers a message that it was not sent"):
+        shipment.drain(0)
+    assert len(reported) == 2

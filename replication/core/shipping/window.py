@@ -112,7 +112,7 @@ class Window:
         self.files[file] = replace(known, withheld=known.withheld.add(begin, end), taken=known.taken.add(begin, end))
 
     def acked(self, file: FileId, spans: Iterable[Span]) -> None:
-        """Note that ``spans`` are durable at the peer. Repeated and unexpected acks are allowed."""
+        """Note that ``spans`` are durable at the peer. Repeated and late acks are allowed."""
         known = self.files.get(file)
         if known is None:
             return

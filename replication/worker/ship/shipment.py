@@ -7,17 +7,18 @@ alone, so that the peer's prefix advances.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from uuid import UUID
 
 from replication import log
-from replication.core.coverage import Ranges
+from replication.core.coverage import Ranges, Span
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.shipping.window import Window
-from replication.errors import CorruptFrameError, PeerUnavailableError, ReplicationError
+from replication.errors import CorruptFrameError, PeerRefusedError, PeerUnavailableError, ReplicationError
 from replication.ledger.base import FileKind, FileRow, PeerProgress
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
 from replication.worker.files.host_files import Source
@@ -98,7 +99,7 @@ class Shipment:
         self._losses = losses
         self._message_bytes = sender.limits.message_bytes_max
         self._files: dict[FileId, _Followed] = {}
-        self._sent: set[FileId] = set()  # that were ever followed: replies about others say nothing
+        self._unanswered = Counter[tuple[FileId, Span]]()
         self._readers = FrameReaders()
         self._answered_s = time.monotonic()
 
@@ -190,7 +191,6 @@ class Shipment:
         known = [ranges for table, ranges in withheld.items() if table in self.selection.withheld]
         self.window.follow(file, begin, durable, Ranges.union_of(span for ranges in known for span in ranges))
         followed = self._files[file] = _Followed()
-        self._sent.add(file)
         if durable:
             self._report(file, durable)
         return followed
@@ -241,16 +241,18 @@ class Shipment:
         self.window.sent(source.file, begin, end, len(frames))
         self._sender.throttle.spend(len(frames))
         closed_length = source.length if source.closed else 0
-        self._session.send(
-            Data(source.file, begin, end, progress.tiling_begin(begin), self._term, frames, closed_length)
-        )
+        self._send_data(Data(source.file, begin, end, progress.tiling_begin(begin), self._term, frames, closed_length))
 
     def _send_end(self, source: Source, followed: _Followed) -> None:
         """Send a file's closed length, when the file was closed after its last bytes were sent."""
         progress, end = self.window.files[source.file], source.length
         if source.closed and not followed.end_sent and not progress.withheld:
             followed.end_sent = True
-            self._session.send(Data(source.file, end, end, progress.tiling_begin(end), self._term, b"", end))
+            self._send_data(Data(source.file, end, end, progress.tiling_begin(end), self._term, b"", end))
+
+    def _send_data(self, data: Data) -> None:
+        self._unanswered[data.file, (data.begin, data.end)] += 1
+        self._session.send(data)
 
     def _skip(self, source: Source, followed: _Followed, begin: int, end: int, *, more: bool) -> None:
         """Hold back a skipped range, to send it with the next message.
@@ -274,11 +276,13 @@ class Shipment:
 
     def _take(self, reply: Reply) -> None:
         if isinstance(reply, Ack):
+            self._check_sent(reply.file, reply.spans)
             self._landed(reply.file, Ranges.of(*reply.spans))
             return
         file = reply.file
         if file is None:
             raise reply.error()
+        self._check_sent(file, ((reply.begin, reply.end),))
         match reply.reason:
             case Reason.HOLE:
                 self.window.rewind(file, reply.expected)
@@ -303,10 +307,20 @@ class Shipment:
             case _:
                 raise reply.error()
 
+    def _check_sent(self, file: FileId, spans: Sequence[Span]) -> None:
+        """Raise PeerRefusedError unless each of ``spans`` is a message that was sent and is not answered yet."""
+        for span in spans or ((0, 0),):  # an answer that names none is one to nothing
+            if self._unanswered[file, span] < 1:
+                raise PeerRefusedError(
+                    f"{self._peer} answers a message that it was not sent: {file} [{span[0]}, {span[1]})",
+                    "Find out what runs at the peer's address",
+                    reason="VERSION",
+                )
+            self._unanswered[file, span] -= 1
+            if not self._unanswered[file, span]:
+                del self._unanswered[file, span]
+
     def _landed(self, file: FileId, spans: Ranges, error: str = "") -> None:
-        if file not in self._sent:
-            _log.warning("ack_of_nothing", peer=self._peer, file=str(file))
-            return
         before = self.window.in_flight_bytes
         self.window.acked(file, spans)
         self.acked_bytes += before - self.window.in_flight_bytes
