@@ -17,6 +17,7 @@ from replication.ledger.base import PeerProgress
 from replication.link import channel, wire
 from replication.link.base import Ack, Data, Hello, OpenReply, PeerLink, Reason, Refusal, Reply, Route, TakeOver
 from replication.link.grpc_client import connect
+from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.selection import FrameFilter
 from replication.worker.ship.shipment import Shipment
 from tests.hostile import memory_below
@@ -129,34 +130,78 @@ FORGED: dict[str, Reply] = {
 }
 
 
+class Sending:
+    """A shipment of one file over a session that has the replies of a test."""
+
+    def __init__(self) -> None:
+        self.replies: list[Reply] = []
+        self.reported: list[PeerProgress] = []
+        self.limits = ShippingLimits(1 << 20, 1 << 20, 60.0)
+        self.progress = self.throttle = self
+        self.shipment = Shipment(self, "west", self, FrameFilter.of(WEST, ()), None, 1, {})  # type: ignore[arg-type]
+        self.shipment.follow(MINE, 256, Ranges())
+
+    def report(self, progress: PeerProgress) -> None:
+        self.reported.append(progress)
+
+    def receive(self, _: float) -> Reply | None:
+        return self.replies.pop(0) if self.replies else None
+
+    def put(self, begin: int, end: int) -> None:
+        self.shipment.window.sent(MINE, begin, end, end - begin)
+        self.shipment._send_data(Data(MINE, begin, end, 256, 1, b""))
+
+    def send(self, message: Data) -> None:
+        pass
+
+    def answer(self, *replies: Reply) -> None:
+        self.replies += replies
+        self.shipment.drain(0)
+
+    @property
+    def in_flight(self) -> list[int]:
+        return [sent.begin for sent in self.shipment.window.files[MINE].in_flight]
+
+
 @pytest.mark.parametrize("forged", FORGED)
 def test_an_answer_to_what_was_not_sent_ends_the_stream_and_is_not_recorded(forged: str) -> None:
     """Nor may a peer say that it has seen a WAL that there is not yet: the sender would take itself for a copy."""
-    reported: list[PeerProgress] = []
-    replies: list[Reply] = []
-
-    class Session:
-        def receive(self, _: float) -> Reply | None:
-            return replies.pop() if replies else None
-
-        def send(self, _: Data) -> None:
-            pass
-
-    class Sent:
-        limits = type("Limits", (), {"window_bytes": 1 << 20, "message_bytes_max": 1 << 20, "ack_timeout_s": 60.0})()
-        progress = type("Progress", (), {"report": lambda self, progress: reported.append(progress)})()
-
-    shipment = Shipment(Session(), "west", Sent(), FrameFilter.of(WEST, ()), None, 1, {})  # type: ignore[arg-type]
-    shipment.follow(MINE, 256, Ranges())
+    sending = Sending()
     for begin, end in ((256, 300), (300, 400), (400, 500)):
-        shipment._send_data(Data(MINE, begin, end, 256, 1, b""))
-    replies.append(Ack(MINE, ((300, 400),)))
-    shipment.drain(0)
-    shipment.leave(MINE)
-    replies.append(Ack(MINE, ((400, 500),)))
-    shipment.drain(0)
-    assert [each.shipped for each in reported] == [Ranges.of((300, 400)), Ranges.of((400, 500))], "also a late one"
-    replies.append(FORGED[forged])
+        sending.put(begin, end)
+    sending.answer(Ack(MINE, ((300, 400),)))
+    sending.shipment.leave(MINE)
+    sending.answer(Ack(MINE, ((400, 500),)))
+    reported = [Ranges.of((300, 400)), Ranges.of((400, 500))]
+    assert [each.shipped for each in sending.reported] == reported, "also a late one"
     with pytest.raises(PeerRefusedError, match="answers a message that it was not sent"):
-        shipment.drain(0)
-    assert len(reported) == 2
+        sending.answer(FORGED[forged])
+    assert [each.shipped for each in sending.reported] == reported
+
+
+def hole(begin: int, end: int) -> Refusal:
+    return Refusal(Reason.HOLE, "bytes are missing", "go on from there", MINE, begin, end, 256)
+
+
+def test_a_peer_that_lacks_the_same_bytes_again_and_again_ends_the_stream() -> None:
+    sending = Sending()
+    for _ in range(3):
+        sending.put(256, 300)
+        sending.answer(hole(256, 300))
+    sending.put(256, 300)
+    with pytest.raises(PeerRefusedError, match="bytes are missing"):
+        sending.answer(hole(256, 300))
+
+
+def test_one_hole_sends_again_once_however_many_messages_were_on_their_way() -> None:
+    sending = Sending()
+    for n in range(256, 266):
+        sending.put(n, n + 1)
+    sending.answer(*(hole(n, n + 1) for n in range(257, 260)))
+    assert not sending.in_flight
+    for n in range(256, 266):
+        sending.put(n, n + 1)
+        sending.answer(*([hole(n + 4, n + 5)] if 260 <= n + 4 < 266 else []))
+    assert sending.in_flight == list(range(256, 266))
+    sending.answer(*(Ack(MINE, ((n, n + 1),)) for n in range(256, 266)))
+    assert sending.shipment.window.files[MINE].finished(266)

@@ -29,7 +29,7 @@ from replication.worker.ship.selection import FrameFilter
 from replication.worker.ship.sender import Sender
 
 _SKIP_ALONE_S = 0.25
-_CORRUPT_MAX = 3
+_REFUSALS_MAX = 3
 _MESSAGES_MAX = 1024
 _HALVED_BYTES_MIN = 64 << 10
 _WITHHELD_BYTES = 64 << 10
@@ -55,6 +55,7 @@ class _Followed:
         skipped: a range [begin, end) that is not for the peer and not sent yet, and the time since when.
         commits: the newest commit time of each message in flight, by its end offset.
         refusals: corrupt or unknown-schema refusals since the last ack.
+        holes: how often it was sent again from a HOLE on since the last other answer.
     """
 
     begin: int | None = None
@@ -62,6 +63,7 @@ class _Followed:
     commits: dict[int, int] = field(default_factory=dict)
     end_sent: bool = False
     refusals: int = 0
+    holes: int = 0
     damage: CorruptFrameError | None = None
 
 
@@ -283,11 +285,11 @@ class Shipment:
         if file is None:
             raise reply.error()
         self._check_sent(file, ((reply.begin, reply.end),))
+        if reply.reason is not Reason.HOLE and file in self._files:
+            self._files[file].holes = 0
         match reply.reason:
             case Reason.HOLE:
-                self.window.rewind(file, reply.expected)
-                if file in self._files:
-                    self._files[file].skipped = None
+                self._rewind(reply, file)
             case Reason.DIVERGENCE:  # the peer has quarantined the range: it counts as landed
                 _log.error("peer_diverged", peer=self._peer, file=str(file), begin=reply.begin, error=reply.what)
                 self._landed(file, Ranges.of((reply.begin, reply.end)), error=str(reply.error()))
@@ -327,9 +329,23 @@ class Shipment:
         commit = 0
         followed = self._files.get(file)
         if followed is not None:
-            followed.refusals, followed.damage = 0, None
+            followed.refusals, followed.holes, followed.damage = 0, 0, None
             commit = max((followed.commits.pop(end, 0) for _, end in spans), default=0)
         self._report(file, spans, commit, error)
+
+    def _rewind(self, hole: Refusal, file: FileId) -> None:
+        """Send a file again from the expected offset on; it is already, if the message was sent before a rewind."""
+        followed, span = self._files.get(file), (hole.begin, hole.end)
+        if followed is None or self._unanswered[file, span]:
+            return
+        in_flight = self.window.files[file].in_flight
+        if hole.begin < hole.end and all((sent.begin, sent.end) != span for sent in in_flight):
+            return
+        followed.holes += 1
+        if followed.holes > _REFUSALS_MAX:
+            raise hole.error()
+        followed.skipped = None
+        self.window.rewind(file, hole.expected)
 
     def _bounded_retry(self, refusal: Refusal, file: FileId) -> None:
         _log.warning("message_refused", peer=self._peer, file=str(file), begin=refusal.begin, error=refusal.what)
@@ -338,7 +354,7 @@ class Shipment:
         if followed is None:
             return  # no longer followed
         followed.refusals += 1
-        if followed.refusals > _CORRUPT_MAX:
+        if followed.refusals > _REFUSALS_MAX:
             if refusal.reason is not Reason.CORRUPT:
                 raise refusal.error()
             followed.damage = CorruptFrameError(
