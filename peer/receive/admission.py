@@ -18,7 +18,7 @@ from peer.receive.received import AcceptedTerms
 from replication.core.frame import FRAME_BYTES_MAX, HOPS_MAX, FrameKind, FrameView, check_payload, scan
 from replication.core.ids import NIL_UUID, ClusterId
 from replication.core.routes.freshness import FOREIGN_STREAMS_MAX, ClosedNotice
-from replication.errors import CorruptFrameError, FormatError, PeerRefusedError, VersionError
+from replication.errors import CorruptFrameError, FormatError, NoSpaceError, PeerRefusedError, VersionError
 from replication.ledger.base import Ledger
 from replication.link.base import Data, Reason, Refusal
 
@@ -91,9 +91,13 @@ class Admission:
         """Keep the term of a message that may land otherwise, so that a refused message writes nothing.
 
         Raises:
-            RefusedData: STALE_TERM.
+            RefusedData: STALE_TERM; or DISK_FULL, when too many files of the sender are remembered.
         """
-        if not self._terms.accept(data.file, data.term):
+        try:
+            accepted = self._terms.accept(data.file, data.term)
+        except NoSpaceError as error:
+            raise RefusedData(data, Reason.DISK_FULL, error.what, error.hint) from None
+        if not accepted:
             raise _stale(data)
 
     def check_frames(self, data: Data, scope: StreamScope) -> IncomingFrames:

@@ -192,15 +192,13 @@ class Landing:
     def _write(self, item: Item) -> bool:
         """Append a message to its file, not yet durably. Return False when it was refused."""
         incoming = item.incoming
-        full = self.space.shortage() if incoming.frames else ""
-        if full:
+        if full := self.space.shortage():
             item.refuse(Reason.DISK_FULL, full, "Free disk space there, or let its replay catch up")
             return False
-        if incoming.frames and (diverged := self._diverged.refusal(incoming.data.file.cluster.name)):
+        if diverged := self._diverged.refusal(incoming.data.file.cluster.name):
             item.refuse(Reason.DISK_FULL, diverged, "Find out which is right, then: walship quarantine discard")
             return False
-        over_quota = self.space.over_quota.get(incoming.data.file.cluster.name)
-        if over_quota and incoming.frames:
+        if over_quota := self.space.over_quota.get(incoming.data.file.cluster.name):
             item.refuse(Reason.DISK_FULL, over_quota, "Let its replay catch up")
             return False
         held = self.space.held

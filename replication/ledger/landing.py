@@ -11,6 +11,9 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.carried import InboundRoute
 from replication.ledger.files import FileRow
 
+#: Source files of one cluster, by name, that are remembered; past it new ones are refused.
+SOURCES_MAX = 1_000_000
+
 
 class LandingRecords(Protocol):
     """Coverage, received ranges, terms of sources, and the routes that bring frames here."""
@@ -19,7 +22,11 @@ class LandingRecords(Protocol):
         """Durable and registered ranges of a peer's file."""
 
     def accept_term(self, source: FileId, term: int) -> bool:
-        """Keep the highest term per source file; False when ``term`` is older."""
+        """Keep the highest term per source file; False when ``term`` is older.
+
+        Raises:
+            NoSpaceError: the file is new, and ``SOURCES_MAX`` files of clusters of that name are known.
+        """
 
     def keep_epoch(self, source: ClusterId, epoch: int) -> int:
         """Keep the highest role epoch that a cluster has shipped under, and return it.

@@ -18,6 +18,7 @@ from peer.repair.quarantine_actions import discard
 from replication.core.definition.schema import SchemaVersion
 from replication.core.grants import Grant
 from replication.errors import PeerRefusedError
+from replication.ledger import landing as ledger_landing
 from replication.link import callers
 from replication.link.base import Ack, Data, Reason, Refusal
 from replication.link.grpc_servicer import Replies
@@ -107,6 +108,38 @@ def test_the_open_landing_files_of_one_peer_are_few_and_nothing_of_them_is_lost(
         is_open = [row.source.cluster.name for row in files.all() if row.source and not row.closed]
         assert sorted(is_open) == ["east"] * 3 + ["north"]
         assert len(files.all()) == 11 and all(row.length > 256 for row in files.all())
+
+
+def skipped(pair: Pair, number: int, size: int = 44) -> Data:
+    """A message of a file of its own that has no frames."""
+    return Data(replace(pair.wal.file, number=number), 256, 256 + size, 256, 1, b"")
+
+
+def test_the_files_that_one_peer_may_name_are_so_many(both: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_landing, "SOURCES_MAX", 3)
+    east, north = both()
+    with east.west.receiver() as receiver:
+        session = east.ship(receiver)
+        for number, size in ((90, 44), (91, 0), (92, 44)):
+            assert isinstance(answer(session, skipped(east, number, size)), Ack)
+        for message in (skipped(east, 93), skipped(east, 94, 0), sent(east, forged(east), 95)):
+            refusal = refused(session, message)
+            assert refusal.reason is Reason.DISK_FULL and "3 files of east came here" in refusal.what
+        assert isinstance(answer(session, replace(skipped(east, 91), term=2)), Ack), "a file that came before"
+        assert len(east.west.ledger.files.all()) == 3
+        lands(north, receiver)
+
+
+def test_messages_without_frames_are_refused_for_want_of_space_too(both: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    east, _ = both()
+    with east.west.receiver() as receiver:
+        session = east.ship(receiver)
+        monkeypatch.setattr(receiver._landing.space, "shortage", lambda **_: "only 0 MiB are free")
+        assert refused(session, skipped(east, 90)).reason is Reason.DISK_FULL
+        monkeypatch.setattr(receiver._landing.space, "shortage", lambda **_: "")
+        receiver._landing.space.over_quota = {"east": "space gets scarce"}
+        assert refused(session, skipped(east, 91)).reason is Reason.DISK_FULL
+        assert not east.west.ledger.files.all()
 
 
 def test_who_has_most_of_what_waits_for_replay_is_refused_before_the_others(

@@ -14,6 +14,8 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
 from replication.core.routes.carried import InboundRoute
+from replication.errors import NoSpaceError
+from replication.ledger import landing
 from replication.ledger.base import FileRow
 from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.queries.epochs import epoch_of, raise_epoch
@@ -88,6 +90,8 @@ class SqlLandingRecords:
             kept = connection.scalar(sa.select(_o.term).where(_o.file == str(source)))
         if kept == term:  # usually nothing to write
             return True
+        if kept is None:
+            self._check_room(source.cluster.name)
         with self._store.write() as connection:
             names = self._names.session(connection)
             key = names.source(source)
@@ -95,6 +99,13 @@ class SqlLandingRecords:
             accepted = connection.execute(schema.sources.update().where(older).values(term=term)).rowcount > 0
         names.keep()
         return accepted
+
+    def _check_room(self, sender: str) -> None:
+        of_sender = _o.file.startswith(f"{sender}:", autoescape=True)
+        with self._store.read() as connection:
+            count = connection.scalar(sa.select(sa.func.count()).where(of_sender)) or 0
+        if count >= landing.SOURCES_MAX:
+            raise NoSpaceError(f"{count} files of {sender} came here", "Find out why it makes so many files")
 
     def keep_epoch(self, source: ClusterId, epoch: int) -> int:
         """See ``LandingRecords``."""
