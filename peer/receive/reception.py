@@ -129,8 +129,10 @@ class Reception:
             scope.refresh(self._rights.find(scope.caller))
 
     def _end_older_streams(self) -> None:
-        if self._streams and (ended := self._ledger.successions.known()).all:
-            for stream in list(self._streams):
+        with self._lock:
+            streams = list(self._streams)
+        if streams and (ended := self._ledger.successions.known()).all:
+            for stream in streams:
                 stream.end_if_older(ended)
 
     def admit(self, call: str, caller: Caller) -> None:
@@ -237,10 +239,10 @@ class Reception:
         files = self._resume(hello, lost, generation)
         _log.info("stream_opened", source=str(hello.source), routes=len(hello.routes), files=len(files))
         scope = StreamScope(caller, grant, self._ledger, self._open_keys(hello, refused))
+        inbound = InboundStream(self._admission, self._landing, reply, scope, hello.role_epoch, generation)
         with self._lock:
             self._scopes.add(scope)
-        inbound = InboundStream(self._admission, self._landing, reply, scope, hello.role_epoch, generation)
-        self._streams.add(inbound)
+            self._streams.add(inbound)
         self._changes.forget()  # what was checked above may have changed since
         term_history, newest = self._ledger.terms.term_history(), self._ledger.landing.newest(hello.source)
         return OpenReply(self._ledger.cluster, __version__, files, refused, lost, term_history, newest), inbound

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from uuid import UUID, uuid4
+from weakref import WeakSet
 
 import pytest
 
+from peer.receive.inbound_stream import InboundStream
 from peer.receive.receiver import Receiver
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
@@ -158,3 +162,24 @@ def test_a_receiver_knows_after_a_restart_which_role_epoch_a_sender_had(pair: Pa
             pair.ship(receiver, replace(hello, role_epoch=6))
         assert stale.value.reason == Reason.STALE_EPOCH.value
         pair.ship(receiver, replace(hello, role_epoch=7)).close()
+
+
+def test_a_stream_that_opens_while_others_are_gone_through_does_not_end_the_receiver(
+    pair: Pair, receiver: Receiver
+) -> None:
+    opened = pair.ship(receiver)
+    opening = ThreadPoolExecutor(1)
+
+    class Streams(WeakSet[InboundStream]):
+        def __iter__(self) -> Iterator[InboundStream]:
+            for stream in super().__iter__():
+                with suppress(TimeoutError):
+                    opening.submit(pair.ship, receiver).result(0.5)
+                yield stream
+
+    reception = receiver._reception
+    reception._streams = Streams(reception._streams)
+    reception._end_older_streams()
+    opening.shutdown()
+    assert len(reception._streams) == 2
+    opened.close()
