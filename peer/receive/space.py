@@ -59,10 +59,12 @@ class LandingSpace:
             free = shutil.disk_usage(limits.directory).free
             rows = self._ledger.files.all(limits.host)
             waiting = sum(row.length - row.applied for row in rows if row.kind is FileKind.LANDING)
-            self._shortage, self.held = "", {}
+            before, self._shortage = self._shortage, ""
             self.over_quota = self._over_quota(rows, waiting, free)
             if waiting > limits.waiting_bytes_max:
                 waiting = self._leave_out_held(waiting)
+            else:
+                self.held = {}
             if free < limits.disk_free_min_bytes:
                 self._shortage = (
                     f"only {free >> 20} MiB are free, and {limits.disk_free_min_bytes >> 20} MiB must stay free"
@@ -71,7 +73,7 @@ class LandingSpace:
                 self._shortage = (
                     f"{waiting >> 20} MiB wait for replay, more than the {limits.waiting_bytes_max >> 20} MiB allowed"
                 )
-            if self._shortage:
+            if self._shortage and not before:
                 _log.error("landing_refused", host=limits.host, reason=self._shortage)
             now_s = time.monotonic()
             self._checked_s = now_s + max(_POLL_S, _PAUSE * (now_s - begun_s))
@@ -90,7 +92,8 @@ class LandingSpace:
         if not waiting or len(others | by_sender.keys()) < 2:
             return {}
         ((name, most),) = by_sender.most_common(1)
-        _log.warning("sender_over_quota", host=limits.host, source=name, bytes=most)
+        if name not in self.over_quota:
+            _log.warning("sender_over_quota", host=limits.host, source=name, bytes=most)
         why = f"space gets scarce, and {most >> 20} of the {waiting >> 20} MiB that wait for replay are of {name}"
         return {name: f"{why}; the rest is for other clusters"}
 
@@ -99,10 +102,11 @@ class LandingSpace:
         report = ReplayReport.load(self._ledger.replay)
         held = report.held if report is not None else {}
         names = {spec.uuid: spec.name for spec in self._ledger.tables.all() if spec.name in held}
+        before, self.held = self.held, {}
         if not names:
             return waiting
         limit = f"{waiting >> 20} MiB wait for replay, more than the {self._limits.waiting_bytes_max >> 20} MiB allowed"
         self.held = {table: f"{limit}, and {name} is held there: {held[name]}" for table, name in names.items()}
-        for table, why in self.held.items():
-            _log.error("landing_refused", host=self._limits.host, table=str(table), reason=why)
+        for table in self.held.keys() - before.keys():
+            _log.error("landing_refused", host=self._limits.host, table=str(table), reason=self.held[table])
         return self._ledger.replay.waiting_bytes(self._limits.host, names.keys())

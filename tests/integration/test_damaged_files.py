@@ -33,7 +33,7 @@ class World:
 
     def run(self, *chunks: ChunkAssignment) -> None:
         receiver = self.stack.enter_context(self.west.receiver())
-        self.stack.enter_context(self.east.worker())
+        self.worker = self.stack.enter_context(self.east.worker())
         self.east.assign(self.west.cluster, receiver.port, *chunks, elsewhere=tuple({chunk.file for chunk in chunks}))
 
     def arrived(self, wal: Wal) -> bool:
@@ -73,6 +73,8 @@ def test_a_damaged_frame_holds_its_file_only_and_what_is_before_it_arrives(world
     flip(world.one, at)
     wait_until(lambda: world.arrived(world.one), what="the file as it was before")
     wait_until(lambda: not world.error(world.one), what="no error any more")
+    tail = world.worker.peers._threads["west"].tail
+    wait_until(lambda: not tail.skipped.knows(world.one.file), what="a later damage to be logged again")
 
 
 def test_a_frame_of_a_newer_format_holds_its_file_only_and_what_is_before_it_arrives(world: World) -> None:

@@ -195,6 +195,7 @@ class ChunkStep:
                 self._connector.attempts.succeeded(chunk.peer, "chunks")
         else:
             self._done.add(chunk)
+            self._skipped.forget(chunk.file)
             seconds = time.monotonic() - started_s
             _log.info("chunk_shipped", peer=chunk.peer, file=str(chunk.file), begin=begin, end=end, seconds=seconds)
         shipment.leave(chunk.file)

@@ -216,7 +216,10 @@ class _TailPass:
         except (FormatError, StorageError) as error:  # concerns this file only
             self._step.skipped.put(shipment, file, error)
             return False
-        if source.closed and shipment.window.files[file].finished(source.length):
+        progress = shipment.window.files[file]
+        if progress.is_durable_or_withheld(source.length):
+            self._step.skipped.forget(file)
+        if source.closed and progress.finished(source.length):
             self._done.add(file)
             self._following.discard(file)
             shipment.leave(file)

@@ -25,11 +25,15 @@ class SkippedFiles:
         return self._until_s.get(file, 0.0) > time.monotonic()
 
     def knows(self, file: FileId) -> bool:
-        """Whether a file is or was skipped."""
+        """Whether a file was skipped and has not arrived since."""
         return file in self._until_s
 
+    def forget(self, file: FileId) -> None:
+        """Note that all there is of a file has arrived; it is logged when it is skipped again."""
+        self._until_s.pop(file, None)
+
     def put(self, shipment: Shipment, file: FileId, error: ReplicationError) -> None:
-        """Skip a file until a retry. The error is written to the ledger each time, and logged the first time."""
+        """Skip a file until a retry. The error is written to the ledger each time, and logged once."""
         if file not in self._until_s:
             _log.error("file_skipped", file=str(file), error=str(error))
         self._until_s[file] = time.monotonic() + self._retry_s
