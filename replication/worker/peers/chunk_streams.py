@@ -62,7 +62,8 @@ class ChunkStreams:
         self._judge(tail.peer)
         shares = self._shares(chunks)
         for at, share in enumerate(shares):
-            rotated = replace(tail, receivers=tail.receivers[at:] + tail.receivers[:at])
+            first = at % max(1, len(tail.receivers))
+            rotated = replace(tail, receivers=tail.receivers[first:] + tail.receivers[:first])
             if at < len(self._steps):
                 self._steps[at].update(rotated, share, term)
             else:

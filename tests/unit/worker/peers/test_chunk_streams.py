@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
@@ -110,7 +111,11 @@ def test_streams_are_added_while_they_help_and_share_what_has_not_begun() -> Non
     assert route.streams.count == 4
     shares = [len(thread.chunks) for thread in route.made]
     assert max(shares) - min(shares) <= 2
-    assert {thread.tail.receivers[0] for thread in route.made} == {"w:1", "w:2"}, "over the receivers"
+    firsts = sorted(thread.tail.receivers[0] for thread in route.made)
+    assert firsts == ["w:1", "w:1", "w:2", "w:2"], "evenly over the receivers"
+    without = replace(TAIL, receivers=())
+    route.streams.update(without, route.chunks, 1)
+    assert {thread.tail for thread in route.made} == {without}
 
 
 def test_a_stream_that_brings_nothing_is_ended_and_its_chunks_go_back() -> None:
