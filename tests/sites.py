@@ -126,9 +126,11 @@ class Site:
             made += self.ledger.rules.enable(peer.name, spec.uuid, [g.name for g in spec.groups], spec.name, self.term)
         return made
 
-    def assign(self, peer: ClusterId, port: int, *chunks: ChunkAssignment, elsewhere: tuple[FileId, ...] = ()) -> None:
+    def assign(
+        self, peer: ClusterId, port: int, *chunks: ChunkAssignment, chunked_files: tuple[FileId, ...] = ()
+    ) -> None:
         """What the master would: a tail to the peer's receiver, and chunks."""
-        self._assign((Tail(peer.name, peer, (f"127.0.0.1:{port}",), elsewhere),), chunks)
+        self._assign((Tail(peer.name, peer, (f"127.0.0.1:{port}",), chunked_files),), chunks)
 
     def assign_receivers(self, peer: ClusterId, *ports: int) -> None:
         """A tail to a peer that has several receivers."""

@@ -44,7 +44,7 @@ class Landing:
 
     Args:
         registered: called with the claims of frames that were registered, before their senders hear of it.
-        acked: called after that, for whoever needs not know it at once.
+        acked: called after the acks, to wake processes that can wait.
 
     Attributes:
         host: this host's slot.

@@ -109,7 +109,7 @@ class LandingQueue:
         return sum(len(queue.items) for queue in self._queues.values())
 
     def put(self, item: Item) -> None:
-        """Queue a message. Blocks while ``bytes_max`` bytes are queued. After ``stop`` the incoming is dropped."""
+        """Queue a message. Blocks while ``bytes_max`` bytes are queued. After ``stop`` the message is dropped."""
         size, name = len(item.incoming.data.frames), item.incoming.data.file.cluster.name
         with self._changed:
             while not self._has_space(name, size) and not self._stopping:

@@ -109,8 +109,8 @@ def merge_changes(
     if not before.holds and table.tags.get(CONSISTENT_TAG, table.current) != table.current:
         tables.untag(spec.name, CONSISTENT_TAG)  # left by a hold that is over
     reached = _newest_replay(changes)
-    is_level = reached is not None and reached <= before.replay
-    if changes.current is None or (is_level and (upto is None or upto <= before.upto)):
+    is_merged = reached is not None and reached <= before.replay
+    if changes.current is None or (is_merged and (upto is None or upto <= before.upto)):
         return None
     if fully_folded is not None and fully_folded.has(spec, changes, table):
         return None

@@ -82,7 +82,7 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
         return made(checked, handler.request_deserializer, handler.response_serializer)
 
     def _check(self, call: str, context: grpc.ServicerContext) -> None:
-        name = ""  # of all whose name is not proved
+        name = ""  # one key for all unproved callers
         try:
             caller = self._identify(context)
             name = caller.proved_name

@@ -233,7 +233,7 @@ class GrpcShipSession:
         return reply
 
     def wake(self) -> None:
-        """An empty place in the queue of replies, one at most."""
+        """Queue one empty reply, so that a waiting ``receive`` returns."""
         if not self._woken:
             self._woken = True
             self._replies.put(None)

@@ -272,7 +272,7 @@ class Replies:
         if reply is not None and (self._is_cut_off or self._waiting.qsize() >= channel.REPLIES_MAX):
             if not self._is_cut_off:
                 self._is_cut_off = True
-                _log.warning("replies_not_taken", waiting=channel.REPLIES_MAX)
+                _log.warning("reply_queue_full", waiting=channel.REPLIES_MAX)
                 self._cancel()
             return
         self._waiting.put(reply)

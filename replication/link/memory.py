@@ -216,7 +216,7 @@ class MemoryShipSession:
         return answer
 
     def wake(self) -> None:
-        """An empty place in the queue of replies."""
+        """Queue an empty reply, so that a waiting ``receive`` returns."""
         self._replies.put(None)
 
     def close(self) -> None:

@@ -139,7 +139,10 @@ class Worker:
         limits = tail_limits = ShippingLimits.of(section)
         if self._listener.is_listening:  # writers notify, and registering wakes: polling can be slow
             tail_limits = replace(
-                limits, poll_busy_s=limits.poll_idle_s, poll_idle_s=section.register_interval_s, poll_level_s=_IDLE_S
+                limits,
+                poll_busy_s=limits.poll_idle_s,
+                poll_idle_s=section.register_interval_s,
+                poll_caught_up_s=_IDLE_S,
             )
         retries = (limits.retry_min_s, limits.retry_max_s)
         connector = PeerConnector(self._connect, self._role_epoch, self._attempts, *retries, self._learn)

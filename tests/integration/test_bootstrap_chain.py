@@ -153,7 +153,7 @@ def test_a_part_of_a_relayed_bootstrap_is_let_go_once_the_relay_has_sent_all_tha
     west.keeper.run_once()
     receiver = stack.enter_context(south.receiver())
     with west.worker():
-        west.assign(south.cluster, receiver.port, elsewhere=relayed)
+        west.assign(south.cluster, receiver.port, chunked_files=relayed)
 
         def is_there() -> bool:
             chain.turn()

@@ -67,11 +67,11 @@ class World(Pair):
 
     def fold_and_trim(self) -> None:
         with self.east.worker():
-            wait_until(self._is_level)
+            wait_until(self._is_caught_up)
         merge_changes(self.east.tables, self.spec, now())
         trim(self.east.tables, self.east.ledger, self.spec, now(), Retention(0.0))
 
-    def _is_level(self) -> bool:
+    def _is_caught_up(self) -> bool:
         self.catch_up()
         times = self.east.ledger.time.replicated(self.spec.uuid, every_origin=True)
         return bool(times) and min(found.t for found in times.values()) > now() - DAY

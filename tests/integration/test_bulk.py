@@ -35,7 +35,7 @@ from replication.worker.peers.loop import PeerConnector
 from replication.worker.report.attempts import AttemptLog
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.limits import ShippingLimits
-from replication.worker.ship.sender import Sender
+from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.throttle import Throttle
 from replication.writer.importing.importer import Imported
 from replication.writer.wal.wal_series import Place
@@ -143,7 +143,7 @@ def shipped(world: World, row: FileRow, port: int, chunks: Sequence[ChunkAssignm
     limits = ShippingLimits.of(WorkerSection(window_bytes=256 << 10, message_bytes_max=128 << 10))
     make = partial(
         ChunkStep,
-        sender=Sender(world.east.ledger, ProgressLog(world.east.ledger), limits, Throttle()),
+        context=PeerContext(world.east.ledger, ProgressLog(world.east.ledger), limits, Throttle()),
         connector=PeerConnector(
             partial(connect, caller=world.east.cluster),
             lambda: 1,
@@ -205,7 +205,7 @@ def test_after_a_kill_ranges_go_on_inside(world: World, file: Path, victim: str)
         port = int(receiver.stdout.readline())
         if victim == "receiver":
             with world.east.worker():
-                world.east.assign(world.west.cluster, port, *chunks, elsewhere=(row.file,))
+                world.east.assign(world.west.cluster, port, *chunks, chunked_files=(row.file,))
                 wait_until(lambda: landed() > RANGE // 2, what="some of the file to land")
                 receiver.kill()
                 receiver.wait()
@@ -219,7 +219,7 @@ def test_after_a_kill_ranges_go_on_inside(world: World, file: Path, victim: str)
     assert before > RANGE // 2
     with started(*sides["receiver"]) as receiver, world.east.worker():
         assert receiver.stdout is not None
-        world.east.assign(world.west.cluster, int(receiver.stdout.readline()), *chunks, elsewhere=(row.file,))
+        world.east.assign(world.west.cluster, int(receiver.stdout.readline()), *chunks, chunked_files=(row.file,))
         wait_until(lambda: world.whole(row.file), timeout_s=60)
     assert sorted(landed_ids(world.west, world.spec)) == list(range(ROWS))
     sent_twice = len(frames_of(world.west, world.spec)) - len(set(frames_of(world.west, world.spec)))

@@ -34,7 +34,9 @@ class World:
     def run(self, *chunks: ChunkAssignment) -> None:
         receiver = self.stack.enter_context(self.west.receiver())
         self.worker = self.stack.enter_context(self.east.worker())
-        self.east.assign(self.west.cluster, receiver.port, *chunks, elsewhere=tuple({chunk.file for chunk in chunks}))
+        self.east.assign(
+            self.west.cluster, receiver.port, *chunks, chunked_files=tuple({chunk.file for chunk in chunks})
+        )
 
     def arrived(self, wal: Wal) -> bool:
         return self.west.received(wal.file, wal.length)

@@ -211,7 +211,7 @@ def test_a_dead_workers_chunks_are_given_to_another_under_a_higher_term(site: Si
     site.rounds_until(lambda: bool(chunks("h0") and chunks("h1")), master)
     assert chunks("h0") + chunks("h1") == [(256, 1000), (2000, 3000), (1000, 2000), (3000, 4000)]
     home = site.assignment("h0")
-    assert home is not None and home[0].tails[0].elsewhere == (file,)
+    assert home is not None and home[0].tails[0].chunked_files == (file,)
     workers["h1"].close()
     site.rounds_until(lambda: len(chunks("h0")) == 4, master)
     moved = site.assignment("h0")

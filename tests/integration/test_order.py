@@ -118,7 +118,7 @@ def test_a_wal_waits_for_one_before_it_that_goes_in_ranges(chain: Chain) -> None
     register(chain.east)
     middle = length // 2
     ranges = [ChunkAssignment(older.file, begin, end, "west") for begin, end in ((256, middle), (middle, length))]
-    chain.run(chain.east, chain.west, *ranges, elsewhere=(older.file,))
+    chain.run(chain.east, chain.west, *ranges, chunked_files=(older.file,))
     wait_until(lambda: all_there(chain.west, chain.spec, 250), timeout_s=30)
     numbers = [number for number, _ in registered(chain.west, chain.spec)]
     assert numbers == sorted(numbers) and set(numbers) == {older.file.number, younger.file.number}

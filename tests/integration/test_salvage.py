@@ -190,7 +190,7 @@ def test_a_chunk_that_was_done_is_shipped_again(world: World) -> None:
         wal.append(world.spec, rows(n * 10, 10))
     length = wal.finish()
     chunk = ChunkAssignment(wal.file, 256, length, "west")
-    world.east.assign(world.west.cluster, world.port, chunk, elsewhere=(wal.file,))
+    world.east.assign(world.west.cluster, world.port, chunk, chunked_files=(wal.file,))
     wait_until(lambda: world.arrived(wal))
     wait_until(lambda: all(row.closed for row in world.of(wal)))
     for row in world.of(wal):

@@ -160,7 +160,7 @@ def test_chunks_go_beside_the_tail_and_fill_the_file(world: World) -> None:
     chunks = [ChunkAssignment(wal.file, low, high, "west") for low, high in zip(cuts, cuts[1:], strict=False)]
     receiver = world.stack.enter_context(world.west.receiver())
     world.stack.enter_context(world.east.worker())
-    world.east.assign(world.west.cluster, receiver.port, *reversed(chunks), elsewhere=(wal.file,))
+    world.east.assign(world.west.cluster, receiver.port, *reversed(chunks), chunked_files=(wal.file,))
     wait_until(lambda: world.arrived(wal))
     assert sequences(world.west, world.spec) == [(0, 50)]
     assert len(frames_of(world.west, world.spec)) == 50
@@ -186,7 +186,7 @@ def test_chunks_that_come_in_any_order_end_with_their_landing_file_closed(world:
     parts = [(2 * length // 3, length), (0, length // 3), (length // 3, 2 * length // 3)]
     for low, high in parts:
         chunk = ChunkAssignment(wal.file, low, high, "west")
-        world.east.assign(world.west.cluster, receiver.port, chunk, elsewhere=(wal.file,))
+        world.east.assign(world.west.cluster, receiver.port, chunk, chunked_files=(wal.file,))
         begin, end = (frame_start(wal.path, at, length) for at in (low, high))
         wait_until(lambda b=begin, e=end: world.west.ledger.landing.received(wal.file).contains(b, e))
     wait_until(lambda: world.arrived(wal))
@@ -204,11 +204,11 @@ def test_a_chunk_whose_ack_is_lost_with_its_stream_is_known_to_be_there(
     chunk = ChunkAssignment(wal.file, 0, length, "west")
     with monkeypatch.context() as lost:
         lost.setattr(Shipment, "_take", lambda *_: None)
-        world.east.assign(world.west.cluster, receiver.port, chunk, elsewhere=(wal.file,))
+        world.east.assign(world.west.cluster, receiver.port, chunk, chunked_files=(wal.file,))
         wait_until(lambda: world.west.received(wal.file, length))
         assert not world.arrived(wal)
         world.east.term = world.east.ledger.terms.raise_to_next()
-        world.east.assign(world.west.cluster, receiver.port, chunk, elsewhere=(wal.file,))
+        world.east.assign(world.west.cluster, receiver.port, chunk, chunked_files=(wal.file,))
         wait_until(lambda: world.arrived(wal), what="the ledger to know")
 
 

@@ -18,7 +18,7 @@ from replication.worker.files.host_files import Source
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.opening import Destination, open_shipment
-from replication.worker.ship.sender import Sender
+from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.throttle import Throttle
 from tests.sites import Site, Wal, rows, table
 
@@ -39,10 +39,10 @@ def ship_until_there(east: Site, west: Site, wal: Wal, link: MemoryLink, deadlin
     deadline = time.monotonic() + deadline_s
     while not durable.contains(256, wal.length):
         assert time.monotonic() < deadline, f"only {durable} of {wal.length} bytes after {failures} failures"
-        sender = Sender(east.ledger, progress, LIMITS, Throttle())
+        context = PeerContext(east.ledger, progress, LIMITS, Throttle())
         to = Destination("west", west.cluster, east.ledger.rules.all(), 1, 1)
         try:
-            shipment, resume = open_shipment(link, sender, to, [wal.file])
+            shipment, resume = open_shipment(link, context, to, [wal.file])
         except TransferError:
             failures += 1
             continue

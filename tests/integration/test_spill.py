@@ -137,7 +137,7 @@ def test_chunks_of_a_stored_file_start_where_they_would_on_disk(tmp_path: Path) 
         receiver = stack.enter_context(world.west.receiver())
         middle = wal.length // 2
         chunks = [ChunkAssignment(wal.file, begin, end, "west") for begin, end in ((0, middle), (middle, wal.length))]
-        world.east.assign(world.west.cluster, receiver.port, *chunks, elsewhere=(wal.file,))
+        world.east.assign(world.west.cluster, receiver.port, *chunks, chunked_files=(wal.file,))
         wait_until(lambda: world.there(world.spec) == 20)
 
 

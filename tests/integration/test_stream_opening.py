@@ -25,7 +25,7 @@ from replication.link.base import Ack, FileStatus, Hello, PeerLink, Reason, Ship
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.opening import Destination, open_shipment
-from replication.worker.ship.sender import Sender
+from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.throttle import Throttle
 from tests.integration.receiving import Pair, answer, refused
@@ -108,9 +108,9 @@ def test_a_table_dropped_just_now_is_refused_by_the_next_stream(pair: Pair, rece
     assert not pair.landed
 
 
-def sender(pair: Pair) -> Sender:
+def context_of(pair: Pair) -> PeerContext:
     ledger = pair.east.ledger
-    return Sender(ledger, ProgressLog(ledger), ShippingLimits(1 << 20, 1 << 20, 10.0), Throttle())
+    return PeerContext(ledger, ProgressLog(ledger), ShippingLimits(1 << 20, 1 << 20, 10.0), Throttle())
 
 
 @pytest.mark.parametrize("elected", ["east", "west"])
@@ -123,7 +123,7 @@ def test_a_term_raised_while_a_stream_opens_is_no_second_cluster_of_that_id(
 
     def opened(link: PeerLink) -> Shipment:
         to = Destination("west", pair.west.cluster, rules, pair.east.term, 1)
-        shipment, _ = open_shipment(link, sender(pair), to, [])
+        shipment, _ = open_shipment(link, context_of(pair), to, [])
         return shipment
 
     opened(other).close()
@@ -149,7 +149,7 @@ def test_a_cluster_of_a_copied_id_is_refused_however_often_it_asks(pair: Pair, r
     pair.east.send_to(pair.west, pair.spec)
     to = Destination("west", pair.west.cluster, pair.east.ledger.rules.all(), pair.east.term, 1)
     with pytest.raises(PeerRefusedError, match="two ledgers have had term") as caught:
-        open_shipment(pair.link(receiver), sender(pair), to, [])
+        open_shipment(pair.link(receiver), context_of(pair), to, [])
     assert caught.value.reason == "ID_CLASH" and "reincarnate" in caught.value.hint
 
 

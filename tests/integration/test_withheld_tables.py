@@ -148,7 +148,7 @@ def test_a_peer_is_asked_seldom_about_a_chunk_that_it_refuses_and_takes_it_in_th
     receiver = world.stack.enter_context(world.west.receiver())
     world.stack.enter_context(world.east.worker())
     chunk = ChunkAssignment(wal.file, 0, length, "west")
-    world.east.assign(world.west.cluster, receiver.port, chunk, elsewhere=(wal.file,))
+    world.east.assign(world.west.cluster, receiver.port, chunk, chunked_files=(wal.file,))
     wait_until(lambda: asked)
     wait_until(lambda: time.monotonic() > asked[0] + 3)
     assert len(asked) <= 2

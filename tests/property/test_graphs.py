@@ -23,7 +23,7 @@ from replication.worker.files.register import Registrar
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.opening import Destination, open_shipment
-from replication.worker.ship.sender import Sender
+from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.throttle import Throttle
 from tests.budget import examples
 from tests.sites import Site, Wal
@@ -75,8 +75,8 @@ class Node:
         wanted = [s for s in self.files.poll() if s.row.source is None or s.row.source.cluster != peer.site.cluster]
         progress = ProgressLog(ledger)
         to = Destination(peer.site.cluster.name, peer.site.cluster, rules, 1, 1)
-        sender = Sender(ledger, progress, LIMITS, Throttle())
-        shipment, resume = open_shipment(peer.link, sender, to, [s.file for s in wanted])
+        context = PeerContext(ledger, progress, LIMITS, Throttle())
+        shipment, resume = open_shipment(peer.link, context, to, [s.file for s in wanted])
         shipped = {known.file: known.shipped for known in ledger.files.progress(peer.site.cluster.name)}
         with closing(shipment):
             for source in wanted:

@@ -139,7 +139,7 @@ def every_byte_of_every_file_is_somebodys_work_unless_nobody_may_or_can(case: Ca
     chunked = {(chunk.file, chunk.peer) for _, chunk in chunks(case.settled)}
     for slot, assignment in case.settled.assigned.items():
         for tail in assignment.tails:
-            for file in tail.elsewhere:
+            for file in tail.chunked_files:
                 assert file.slot == slot and (file, tail.peer) in chunked
 
 

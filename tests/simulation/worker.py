@@ -23,7 +23,7 @@ from replication.worker.files.register import Registrar
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.opening import Destination, open_shipment
-from replication.worker.ship.sender import Sender
+from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.throttle import Throttle
 from replication.writer.wal.recovery import recover_file, recover_writers
@@ -133,7 +133,7 @@ class Worker:
         sources = self.host_files.poll()
         shipment, resume = open_shipment(
             self.link(peer),
-            Sender(ledger, self.progress, SHIP, Throttle(lambda: cluster.clock() / 1e6)),
+            PeerContext(ledger, self.progress, SHIP, Throttle(lambda: cluster.clock() / 1e6)),
             Destination(name, peer.id, rules, assigned.term, cluster.role_epoch),
             [source.file for source in sources],
         )

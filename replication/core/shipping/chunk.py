@@ -35,14 +35,14 @@ class ChunkAssignment:
 class Tail:
     """All files of the worker's host, present and future, for one peer. OPEN files are shipped as they grow.
 
-    ``elsewhere`` names the exceptions: files that this worker or others ship as chunks. ``receivers`` are
+    ``chunked_files`` are the exceptions: files that this worker or others ship as chunks. ``receivers`` are
     ``host:port``.
     """
 
     peer: str
     peer_cluster: ClusterId
     receivers: tuple[str, ...]
-    elsewhere: tuple[FileId, ...] = ()
+    chunked_files: tuple[FileId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Assignment:
                     "peer": tail.peer,
                     "cluster": str(tail.peer_cluster),
                     "receivers": list(tail.receivers),
-                    "elsewhere": [str(file) for file in tail.elsewhere],
+                    "chunked_files": [str(file) for file in tail.chunked_files],
                 }
                 for tail in self.tails
             ],
@@ -100,5 +100,5 @@ def _tail(fields: Mapping[str, Any]) -> Tail:
         str(fields["peer"]),
         ClusterId.parse(fields["cluster"]),
         tuple(map(str, fields["receivers"])),
-        tuple(FileId.parse(file) for file in fields["elsewhere"]),
+        tuple(FileId.parse(file) for file in fields["chunked_files"]),
     )

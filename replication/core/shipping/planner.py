@@ -276,7 +276,7 @@ def _assignments(
         serving = peers.values() if slot in slots else ()
         turn = slots.index(slot) if slot in slots else 0
         tails = tuple(
-            Tail(peer.name, peer.cluster, _rotated(peer.receivers, turn), _elsewhere(chunked, slot, peer.name))
+            Tail(peer.name, peer.cluster, _rotated(peer.receivers, turn), _chunked_files(chunked, slot, peer.name))
             for peer in sorted(serving, key=lambda each: each.name)
         )
         wanted[slot] = Assignment(0, tails, tuple(sorted(chunks.get(slot, ()))))
@@ -294,7 +294,7 @@ def _assignments(
         changed |= more
 
 
-def _elsewhere(chunked: Mapping[tuple[str, str], set[FileId]], slot: str, peer: str) -> tuple[FileId, ...]:
+def _chunked_files(chunked: Mapping[tuple[str, str], set[FileId]], slot: str, peer: str) -> tuple[FileId, ...]:
     return tuple(sorted(chunked.get((slot, peer), ())))
 
 

@@ -24,7 +24,7 @@ INTERVAL_S = 1.0
 RETRY_MAX_S = 60.0
 _SOON_S = 0.05
 _ASK_MAX = 1000
-_LEVEL_S, _ALL_S = 15.0, 30.0
+_CAUGHT_UP_S, _ALL_S = 15.0, 30.0
 _log = log.get(__name__)
 
 
@@ -52,7 +52,7 @@ class AppliedPoll:
         self._progress = progress
         self._on_loss = tuple(on_loss)
         self._all_due_s = 0.0
-        self._is_level = False
+        self._is_caught_up = False
         self._applied_changed = threading.Event()
         self._has_loss = False  # a loss that the ledger may not have recorded yet
         slow = replace(connector, retry_min_s=INTERVAL_S, retry_max_s=RETRY_MAX_S)
@@ -81,11 +81,11 @@ class AppliedPoll:
             self.loop.progressed()
             soon_s = max(_SOON_S, 10 * (time.monotonic() - begun_s))
             self.loop.wait(min(soon_s, INTERVAL_S) if bootstrapping else INTERVAL_S)
-            if self._is_level:
-                self._applied_changed.wait(max(0.0, begun_s + _LEVEL_S - time.monotonic()))
+            if self._is_caught_up:
+                self._applied_changed.wait(max(0.0, begun_s + _CAUGHT_UP_S - time.monotonic()))
             self._applied_changed.clear()
 
-    def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
+    def failed(self, tail: Tail, error: ReplicationError, failures: int, *, is_logged: bool) -> None:
         """Log at debug level only: the tail reports a peer that does not answer."""
         _log.debug("applied_unknown", peer=tail.peer, failures=failures, error=str(error))
 
@@ -95,7 +95,7 @@ class AppliedPoll:
         known = {progress.file: progress for progress in self._ledger.files.progress(peer)}
         behind = [f for f, row in rows.items() if f in known and known[f].applied < row.needed]
         # nobody waits to hear that the end of an open control log is applied
-        self._is_level = all(rows[f].kind is FileKind.CONTROL and not rows[f].closed for f in behind)
+        self._is_caught_up = all(rows[f].kind is FileKind.CONTROL and not rows[f].closed for f in behind)
         asked = behind
         if time.monotonic() >= self._all_due_s:  # applied files too: the peer may lose bytes that it has yet to pass on
             self._all_due_s = time.monotonic() + _ALL_S

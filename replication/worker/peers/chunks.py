@@ -21,7 +21,7 @@ from replication.worker.files.reading import frame_start
 from replication.worker.peers.loop import PeerConnector, PeerLoop
 from replication.worker.ship.limits import WITHHELD_S
 from replication.worker.ship.opening import Destination, Resume, open_shipment
-from replication.worker.ship.sender import Sender
+from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.skipped_files import SkippedFiles
 from replication.worker.ship.write_order import Shipped, WriteOrder
@@ -36,11 +36,11 @@ class ChunkStep:
 
     work = "chunks"
 
-    def __init__(self, tail: Tail, chunks: Chunks, term: int, sender: Sender, connector: PeerConnector) -> None:
+    def __init__(self, tail: Tail, chunks: Chunks, term: int, context: PeerContext, connector: PeerConnector) -> None:
         self._assigned = tail, chunks, term
-        self._sender = sender
+        self._context = context
         self._connector = connector
-        ledger = sender.ledger
+        ledger = context.ledger
         self._order = WriteOrder(
             lambda: [_source(row) for row in ledger.files.all()], Shipped(ledger, tail.peer).is_there
         )
@@ -104,17 +104,17 @@ class ChunkStep:
     def run(self, link: PeerLink, tail: Tail) -> None:
         """Ship the chunks that may begin now, one after another, over one stream."""
         rows = self._rows()
-        to = Destination.of(self._sender.ledger, tail, self._term, self._connector.role_epoch())
+        to = Destination.of(self._context.ledger, tail, self._term, self._connector.role_epoch())
         chunks = self._startable(rows)
         if not chunks or not to.rules:
             self.loop.wait(_IDLE_S)
             return
         self._current = chunks[0]
-        self._sender.progress.flush()
-        shipped = {known.file: known.shipped for known in self._sender.ledger.files.progress(tail.peer)}
+        self._context.progress.flush()
+        shipped = {known.file: known.shipped for known in self._context.ledger.files.progress(tail.peer)}
         try:
             shipment, resume = open_shipment(
-                link, self._sender, to, list(dict.fromkeys(chunk.file for chunk in chunks))
+                link, self._context, to, list(dict.fromkeys(chunk.file for chunk in chunks))
             )
             until_s = time.monotonic() + WITHHELD_S
             try:
@@ -127,16 +127,16 @@ class ChunkStep:
         finally:
             self._current = None
 
-    def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
+    def failed(self, tail: Tail, error: ReplicationError, failures: int, *, is_logged: bool) -> None:
         """Record the error with the file of the first chunk to ship."""
-        if log:
+        if is_logged:
             _log.warning("chunk_interrupted", peer=tail.peer, failures=failures, error=str(error))
-        self._sender.progress.report(PeerProgress(self._todo[0].file, tail.peer, error=str(error)))
+        self._context.progress.report(PeerProgress(self._todo[0].file, tail.peer, error=str(error)))
 
     def _rows(self) -> dict[FileId, FileRow]:
         """Return the ledger's rows of the files. Chunks of a retired file count as done."""
         files = {chunk.file for chunk in self._todo}
-        rows = {row.file: row for file in files if (row := self._sender.ledger.files.get(file))}
+        rows = {row.file: row for file in files if (row := self._context.ledger.files.get(file))}
         self._done.update(chunk for chunk in self._todo if chunk.file not in rows)
         return rows
 
@@ -188,7 +188,7 @@ class ChunkStep:
                 break
             moved = shipment.step(source)
             before = shipment.acked_bytes
-            waiting_s = 0.0 if moved and window.free_bytes else self._sender.limits.poll_idle_s
+            waiting_s = 0.0 if moved and window.free_bytes else self._context.limits.poll_idle_s
             if shipment.drain(waiting_s) and shipment.acked_bytes:
                 self._shipped_bytes += shipment.acked_bytes - before
                 self.loop.progressed()

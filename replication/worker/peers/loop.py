@@ -40,8 +40,8 @@ class PeerStep(Protocol):
             ReplicationError: the connection or the peer failed; the loop backs off and tries another receiver.
         """
 
-    def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
-        """Report the ``failures``-th failure in a row; log it when ``log`` is true."""
+    def failed(self, tail: Tail, error: ReplicationError, failures: int, *, is_logged: bool) -> None:
+        """Report the ``failures``-th failure in a row; log it when ``is_logged``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class PeerLoop:
 
     def _back_off(self, tail: Tail, error: ReplicationError) -> None:
         retries = self._retries
-        self._step.failed(tail, error, retries.failures + 1, log=retries.is_logged)
+        self._step.failed(tail, error, retries.failures + 1, is_logged=retries.is_logged)
         if self._stopping:
             return
         wait_s = retries.failed()

@@ -16,7 +16,7 @@ from replication.worker.peers.loop import PeerConnector
 from replication.worker.peers.tail import TailStep
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.limits import ShippingLimits
-from replication.worker.ship.sender import Sender
+from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.throttle import Throttle
 
 
@@ -68,8 +68,8 @@ class PeersContext:
 class Peers:
     """All peers of one worker. ``apply`` and ``stop`` are for one thread, ``wake`` for any."""
 
-    def __init__(self, host: PeersContext) -> None:
-        self._host = host
+    def __init__(self, shared: PeersContext) -> None:
+        self._shared = shared
         self._threads: dict[str, PeerThreads] = {}
 
     def get(self, peer: str) -> PeerThreads | None:
@@ -96,8 +96,8 @@ class Peers:
                 known.reread()
         for gone in self._threads.keys() - tails.keys():
             self._threads.pop(gone).stop()
-            self._host.connector.attempts.succeeded(gone, "tail")
-            self._host.connector.attempts.succeeded(gone, "chunks")
+            self._shared.connector.attempts.succeeded(gone, "tail")
+            self._shared.connector.attempts.succeeded(gone, "chunks")
 
     @property
     def has_any(self) -> bool:
@@ -124,12 +124,12 @@ class Peers:
             threads.stop()
 
     def _start(self, tail: Tail, chunks: Chunks, term: int, rate: float) -> PeerThreads:
-        host, throttle = self._host, Throttle()
+        shared, throttle = self._shared, Throttle()
         throttle.set_rate(rate)
-        sender = Sender(host.ledger, host.progress, host.limits, throttle)
-        make = partial(ChunkStep, sender=sender, connector=host.connector)
-        tailing = TailStep(tail, term, host.files, replace(sender, limits=host.tail_limits), host.connector)
-        streams = ChunkStreams(tail, chunks, term, make, host.streams_max)
+        context = PeerContext(shared.ledger, shared.progress, shared.limits, throttle)
+        make = partial(ChunkStep, context=context, connector=shared.connector)
+        tailing = TailStep(tail, term, shared.files, replace(context, limits=shared.tail_limits), shared.connector)
+        streams = ChunkStreams(tail, chunks, term, make, shared.streams_max)
         on_loss = (tailing.loop.wake, streams.reread)
-        applied = AppliedPoll(tail, host.name, host.ledger, host.progress, host.connector, on_loss)
+        applied = AppliedPoll(tail, shared.name, shared.ledger, shared.progress, shared.connector, on_loss)
         return PeerThreads(tailing, streams, applied, throttle)

@@ -21,9 +21,9 @@ from replication.worker.files.host_files import HostFiles, Source
 from replication.worker.peers.loop import PeerConnector, PeerLoop
 from replication.worker.ship.limits import WITHHELD_S
 from replication.worker.ship.opening import Destination, Resume, open_shipment
+from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.routes import ended_routes
 from replication.worker.ship.selection import FrameFilter
-from replication.worker.ship.sender import Sender
 from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.skipped_files import SkippedFiles
 from replication.worker.ship.write_order import Shipped, WriteOrder
@@ -42,10 +42,12 @@ class TailStep:
 
     work = "tail"
 
-    def __init__(self, tail: Tail, term: int, host_files: HostFiles, sender: Sender, connector: PeerConnector) -> None:
+    def __init__(
+        self, tail: Tail, term: int, host_files: HostFiles, context: PeerContext, connector: PeerConnector
+    ) -> None:
         self._assigned = tail, term
         self.host_files = host_files
-        self.sender = sender
+        self.context = context
         self.connector = connector
         self._term = term
         self._is_first = True
@@ -76,18 +78,18 @@ class TailStep:
     def run(self, link: PeerLink, tail: Tail) -> None:
         """Open a stream and ship until the loop is woken."""
         self._following = set()
-        to = Destination.of(self.sender.ledger, tail, self._term, self.connector.role_epoch())
+        to = Destination.of(self.context.ledger, tail, self._term, self.connector.role_epoch())
         if not to.rules:
             self._close_ended_routes(link, tail)
             self._succeeded(tail, "tail", "chunks")
             self.loop.wait(_RULES_S)
             return
         self._closed_routes.clear()
-        begins = _begins(self.sender, tail.peer)
+        begins = _begins(self.context, tail.peer)
         wanted = [source.file for source in self.host_files.poll() if _is_wanted(source, tail, begins)]
         self._following.update(wanted)
         try:
-            shipment, resume = open_shipment(link, self.sender, to, wanted)
+            shipment, resume = open_shipment(link, self.context, to, wanted)
         except PeerRefusedError as error:
             if error.reason == Reason.STALE_EPOCH.value:
                 self._ask_who_took_over(link, tail)
@@ -100,15 +102,15 @@ class TailStep:
             self._shipment = None
             shipment.close()
 
-    def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
+    def failed(self, tail: Tail, error: ReplicationError, failures: int, *, is_logged: bool) -> None:
         """Record the error with the newest files under way."""
-        if log:
+        if is_logged:
             _log.warning("tail_interrupted", peer=tail.peer, failures=failures, error=str(error))
         for file in sorted(self._following, reverse=True)[:_ERRORS_MAX]:
-            self.sender.progress.report(PeerProgress(file, tail.peer, error=str(error)))
+            self.context.progress.report(PeerProgress(file, tail.peer, error=str(error)))
 
     def _ask_who_took_over(self, link: PeerLink, tail: Tail) -> None:
-        for succession in link.successions(self.sender.ledger.cluster, tail.peer_cluster):
+        for succession in link.successions(self.context.ledger.cluster, tail.peer_cluster):
             self.connector.learn(succession, tail.peer_cluster)
 
     def _succeeded(self, tail: Tail, *work: str) -> None:
@@ -124,10 +126,10 @@ class TailStep:
 
         A file that is still damaged gets its error again when it is read.
         """
-        here = {source.file for source in self.host_files.poll()}.difference(tail.elsewhere)
-        for known in self.sender.ledger.files.progress(tail.peer):
+        here = {source.file for source in self.host_files.poll()}.difference(tail.chunked_files)
+        for known in self.context.ledger.files.progress(tail.peer):
             if known.error and known.file in here and not self.skipped.knows(known.file):
-                self.sender.progress.report(PeerProgress(known.file, tail.peer, losses=known.losses))
+                self.context.progress.report(PeerProgress(known.file, tail.peer, losses=known.losses))
 
     def _close_ended_routes(self, link: PeerLink, tail: Tail) -> None:
         """Close the ended routes of a peer that has no rules left.
@@ -135,7 +137,7 @@ class TailStep:
         The verb that ended the last rule also tried that, but the peer may have been down. With rules left, a stream
         closes every route that it does not declare.
         """
-        ledger = self.sender.ledger
+        ledger = self.context.ledger
         for route in ended_routes(ledger, tail.peer_cluster):
             if (route.spec.uuid, route.group) not in self._closed_routes:
                 link.open_route(ledger.cluster, tail.peer_cluster, route)
@@ -160,30 +162,30 @@ class _TailPass:
         self._following = following
         self._done: set[FileId] = set()
         self._present: set[FileId] = set()
-        self._elsewhere = Shipped(step.sender.ledger, tail.peer)
+        self._shipped_chunks = Shipped(step.context.ledger, tail.peer)
         self._order = WriteOrder(self._sources, self._is_there)
 
     def run(self) -> None:
         """Ship new bytes of every file until the loop is woken, or until it is time to retry refused tables."""
-        step, shipment, limits = self._step, self._shipment, self._step.sender.limits
+        step, shipment, limits = self._step, self._shipment, self._step.context.limits
         opened_s, busy_until_s = time.monotonic(), 0.0
         reported: FrameFilter | None = None
         while not step.loop.is_woken:
             self._order.begin_pass()
-            moved, is_level = False, True
+            moved, is_caught_up = False, True
             for source in self._sources():
                 if self._is_due(source):
                     moved |= self._ship(source)
-                is_level = is_level and self._is_level(source)
+                is_caught_up = is_caught_up and self._is_caught_up(source)
             now_s = time.monotonic()
             if moved:
                 busy_until_s = now_s + _BUSY_S
             is_awaiting = bool(shipment.window.in_flight_bytes or shipment.selection.withheld)
             is_busy = now_s < busy_until_s or shipment.window.in_flight_bytes
-            idle_s = limits.poll_level_s if is_level else limits.poll_idle_s
+            idle_s = limits.poll_caught_up_s if is_caught_up else limits.poll_idle_s
             waiting_s = limits.poll_busy_s if is_busy else idle_s
-            if is_level and limits.poll_level_s > limits.poll_idle_s:  # replies and notifications end the wait
-                waiting_s = min(limits.poll_level_s, _LOOK_S) if is_awaiting else limits.poll_level_s
+            if is_caught_up and limits.poll_caught_up_s > limits.poll_idle_s:  # replies and notifications end the wait
+                waiting_s = min(limits.poll_caught_up_s, _LOOK_S) if is_awaiting else limits.poll_caught_up_s
             if shipment.drain(0.0 if moved and shipment.window.free_bytes else waiting_s) and shipment.acked_bytes:
                 step.loop.progressed()
             if shipment.selection is not reported:
@@ -195,7 +197,7 @@ class _TailPass:
     def _is_due(self, source: Source) -> bool:
         """Return whether bytes of a file may be sent now; start to follow a new file."""
         file = source.file
-        if file in self._done or file in self._tail.elsewhere or self._step.skipped.has(file):
+        if file in self._done or file in self._tail.chunked_files or self._step.skipped.has(file):
             return False
         if file not in self._shipment.window.files:
             # after a lost ack the peer has all of a file: following it reports that to the ledger
@@ -225,11 +227,11 @@ class _TailPass:
             shipment.leave(file)
         return moved
 
-    def _is_level(self, source: Source) -> bool:
+    def _is_caught_up(self, source: Source) -> bool:
         """Return whether nothing of a file waits here to be sent."""
         progress = self._shipment.window.files.get(source.file)
         if progress is None:
-            return source.file in self._done or source.file in self._tail.elsewhere
+            return source.file in self._done or source.file in self._tail.chunked_files
         return progress.gap(source.length) is None
 
     def _sources(self) -> list[Source]:
@@ -240,19 +242,19 @@ class _TailPass:
         return sources
 
     def _is_there(self, file: FileId, end: int) -> bool:
-        if file in self._tail.elsewhere:
-            return self._elsewhere.is_there(file, end)
+        if file in self._tail.chunked_files:
+            return self._shipped_chunks.is_there(file, end)
         progress = self._shipment.window.files.get(file)
         if file in self._done or progress is not None and progress.is_durable_or_withheld(end):
             return True
         return file not in self._present  # retired meanwhile
 
 
-def _begins(sender: Sender, peer: str) -> dict[FileId, _Begin]:
+def _begins(context: PeerContext, peer: str) -> dict[FileId, _Begin]:
     """Return, by file, the offset where it starts for the peer, and the ranges known to be durable there."""
-    sender.progress.flush()
-    shipped = {known.file: known.shipped for known in sender.ledger.files.progress(peer)}
-    statuses = sender.ledger.files.at_peer(peer)
+    context.progress.flush()
+    shipped = {known.file: known.shipped for known in context.ledger.files.progress(peer)}
+    statuses = context.ledger.files.at_peer(peer)
     return {file: (status.begin, shipped.get(file, Ranges())) for file, status in statuses.items()}
 
 
@@ -263,7 +265,7 @@ def _resumed(begins: dict[FileId, _Begin], wanted: list[FileId], resume: Resume)
 
 
 def _is_wanted(source: Source, tail: Tail, begins: dict[FileId, _Begin]) -> bool:
-    if source.file in tail.elsewhere or source.row.peer not in ("", tail.peer):
+    if source.file in tail.chunked_files or source.row.peer not in ("", tail.peer):
         return False
     if source.row.source is not None and source.row.source.cluster == tail.peer_cluster:
         return False  # every frame of it came from the peer

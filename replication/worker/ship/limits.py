@@ -14,7 +14,7 @@ WITHHELD_S = 5.0
 class ShippingLimits:
     """Sizes in bytes, times in seconds; the loops' times default to the configuration's defaults.
 
-    A tail that has sent all there is polls every ``poll_level_s``.
+    A tail that has sent all there is polls every ``poll_caught_up_s``.
     """
 
     window_bytes: int
@@ -22,7 +22,7 @@ class ShippingLimits:
     ack_timeout_s: float
     poll_busy_s: float = WorkerSection.model_fields["poll_busy_s"].default
     poll_idle_s: float = WorkerSection.model_fields["poll_idle_s"].default
-    poll_level_s: float = WorkerSection.model_fields["poll_idle_s"].default
+    poll_caught_up_s: float = WorkerSection.model_fields["poll_idle_s"].default
     retry_min_s: float = WorkerSection.model_fields["retry_min_s"].default
     retry_max_s: float = WorkerSection.model_fields["retry_max_s"].default
     skip_dropped: bool = False

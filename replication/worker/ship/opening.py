@@ -12,10 +12,10 @@ from replication.core.shipping.chunk import Tail
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Ledger, PeerProgress, Phase, Rule
 from replication.link.base import FileStatus, Hello, OpenReply, PeerLink, Reason, Route, ShipSession, id_clash
+from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.routes import routes_of
 from replication.worker.ship.schemas import PeerSchemas
 from replication.worker.ship.selection import FrameFilter
-from replication.worker.ship.sender import Sender
 from replication.worker.ship.shipment import Shipment
 
 OLDER_COPY_REMEDY = (
@@ -61,7 +61,9 @@ class Destination:
         return Destination(tail.peer, tail.peer_cluster, rules, term, role_epoch, generation)
 
 
-def open_shipment(link: PeerLink, sender: Sender, to: Destination, files: Sequence[FileId]) -> tuple[Shipment, Resume]:
+def open_shipment(
+    link: PeerLink, context: PeerContext, to: Destination, files: Sequence[FileId]
+) -> tuple[Shipment, Resume]:
     """Open a stream. Tables that the peer refuses are withheld; its losses are reported to the ledger.
 
     Returns:
@@ -71,20 +73,20 @@ def open_shipment(link: PeerLink, sender: Sender, to: Destination, files: Sequen
         PeerRefusedError: the peer refuses this cluster, or another cluster answered.
         PeerUnavailableError: the peer did not answer.
     """
-    routes = tuple(routes_of(sender.ledger, to.rules, to.cluster))
-    session = _open(link, sender.ledger, to, routes, files)
+    routes = tuple(routes_of(context.ledger, to.rules, to.cluster))
+    session = _open(link, context.ledger, to, routes, files)
     opened = session.opened
-    selection = _accepted(sender, to, opened)
+    selection = _accepted(context, to, opened)
     known = [version.hash for route in routes for version in route.schemas]
-    schemas = PeerSchemas(sender.ledger, selection.rules, known)
+    schemas = PeerSchemas(context.ledger, selection.rules, known)
     losses = {file: loss.losses for file, loss in opened.lost.items()}
-    shipment = Shipment(session, to.peer, sender, selection, schemas, to.term, losses)
+    shipment = Shipment(session, to.peer, context, selection, schemas, to.term, losses)
     for file, loss in opened.lost.items():
-        sender.progress.report(PeerProgress(file, to.peer, losses=loss.losses, kept=loss.status.shipped))
+        context.progress.report(PeerProgress(file, to.peer, losses=loss.losses, kept=loss.status.shipped))
     return shipment, Resume(opened.files, opened.lost)
 
 
-def _accepted(sender: Sender, to: Destination, opened: OpenReply) -> FrameFilter:
+def _accepted(context: PeerContext, to: Destination, opened: OpenReply) -> FrameFilter:
     """Return the filter of the rules, with the refused tables withheld.
 
     With ``skip_dropped``, frames of a table that is dropped here and at the peer are skipped, which counts as sent.
@@ -93,8 +95,8 @@ def _accepted(sender: Sender, to: Destination, opened: OpenReply) -> FrameFilter
     for rule in to.rules:
         if rule.phase is Phase.NEEDS_BOOTSTRAP:
             _log.error("table_needs_bootstrap", peer=to.peer, table=rule.remote_table, group=rule.group)
-    skip_dropped = sender.limits.skip_dropped
-    live = {spec.uuid for spec in sender.ledger.tables.all()} if opened.refused and skip_dropped else set()
+    skip_dropped = context.limits.skip_dropped
+    live = {spec.uuid for spec in context.ledger.tables.all()} if opened.refused and skip_dropped else set()
     for (table, group), refusal in opened.refused.items():
         if skip_dropped and refusal.reason is Reason.UNKNOWN_TABLE and table not in live:
             _log.warning("dropped_table_skipped", peer=to.peer, table=str(table), group=group)

@@ -24,9 +24,9 @@ from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
 from replication.worker.files.host_files import Source
 from replication.worker.files.reading import FrameReaders
 from replication.worker.ship.message import Message, compose
+from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.schemas import PeerSchemas, UnknownSchemaError
 from replication.worker.ship.selection import FrameFilter
-from replication.worker.ship.sender import Sender
 
 _SKIP_ALONE_S = 0.25
 _REFUSALS_MAX = 3
@@ -73,7 +73,7 @@ class Shipment:
     Args:
         session: the open stream.
         peer: the peer's name.
-        sender: what all streams to the peer share.
+        context: what all streams to the peer share.
         selection: decides which frames are sent.
         schemas: the schema versions that the peer has.
         term: the assignment's term.
@@ -84,22 +84,22 @@ class Shipment:
         self,
         session: ShipSession,
         peer: str,
-        sender: Sender,
+        context: PeerContext,
         selection: FrameFilter,
         schemas: PeerSchemas,
         term: int,
         losses: Mapping[FileId, int],
     ) -> None:
         self.selection = selection
-        self.window = Window(sender.limits.window_bytes)
+        self.window = Window(context.limits.window_bytes)
         self.acked_bytes = 0
         self._session = session
         self._peer = peer
-        self._sender = sender
+        self._context = context
         self._schemas = schemas
         self._term = term
         self._losses = losses
-        self._message_bytes = sender.limits.message_bytes_max
+        self._message_bytes = context.limits.message_bytes_max
         self._files: dict[FileId, _Followed] = {}
         self._unanswered = Counter[tuple[FileId, Span]]()
         self._readers = FrameReaders()
@@ -128,7 +128,11 @@ class Shipment:
             return False
         if damage is not None:
             raise damage
-        if not self.window.free_bytes or len(progress.in_flight) >= _MESSAGES_MAX or not self._sender.throttle.admits():
+        if (
+            not self.window.free_bytes
+            or len(progress.in_flight) >= _MESSAGES_MAX
+            or not self._context.throttle.admits()
+        ):
             return False
         begin, limit = gap
         at = self._read_from(followed, begin, limit)
@@ -156,7 +160,7 @@ class Shipment:
         while (reply := self._session.receive(timeout_s if count == 0 else 0.0)) is not None:
             self._take(reply)
             count += 1
-        now, ack_timeout_s = time.monotonic(), self._sender.limits.ack_timeout_s
+        now, ack_timeout_s = time.monotonic(), self._context.limits.ack_timeout_s
         if count or not self.window.in_flight_bytes:
             self._answered_s = now
         elif now - self._answered_s > ack_timeout_s:
@@ -189,7 +193,7 @@ class Shipment:
         self._readers.close()
 
     def _follow(self, file: FileId, begin: int, durable: Ranges) -> _Followed:
-        withheld = self._sender.ledger.files.withheld(file) if self.selection.withheld else _NOTHING_WITHHELD
+        withheld = self._context.ledger.files.withheld(file) if self.selection.withheld else _NOTHING_WITHHELD
         known = [ranges for table, ranges in withheld.items() if table in self.selection.withheld]
         self.window.follow(file, begin, durable, Ranges.union_of(span for ranges in known for span in ranges))
         followed = self._files[file] = _Followed()
@@ -209,14 +213,14 @@ class Shipment:
     def _read(self, row: FileRow, followed: _Followed, at: int, limit: int) -> tuple[bytes, Message]:
         if at >= limit:
             return b"", Message(at)
-        size_max = self._sender.throttle.message_bytes(self._message_bytes)
+        size_max = self._context.throttle.message_bytes(self._message_bytes)
         if followed.refusals:
             size_max = 1  # one frame a message, so that the frames before a damaged one land
         elif self.selection.withheld:
             size_max = min(size_max, _WITHHELD_BYTES)  # bytes after a withheld frame are read again: read little
         content, frames = self._readers.of(row.file, row.path).read(at, limit, size_max)
         landed = row.kind is FileKind.LANDING
-        duplicates = self._sender.ledger.landing.duplicates(row.file, at, frames[-1].end) if landed else _NONE
+        duplicates = self._context.ledger.landing.duplicates(row.file, at, frames[-1].end) if landed else _NONE
         return content, compose(frames, self.selection, size_max, duplicates)
 
     def _send_schemas(self, message: Message) -> bool:
@@ -241,7 +245,7 @@ class Shipment:
         if not self.window.in_flight_bytes:
             self._answered_s = time.monotonic()
         self.window.sent(source.file, begin, end, len(frames))
-        self._sender.throttle.spend(len(frames))
+        self._context.throttle.spend(len(frames))
         closed_length = source.length if source.closed else 0
         self._send_data(Data(source.file, begin, end, progress.tiling_begin(begin), self._term, frames, closed_length))
 
@@ -368,7 +372,7 @@ class Shipment:
             return
         self.selection = self.selection.without(table, reason)
         for file, progress in list(self.window.files.items()):
-            withheld = self._sender.ledger.files.withheld(file).get(table, _NONE)
+            withheld = self._context.ledger.files.withheld(file).get(table, _NONE)
             for begin, end in withheld.subtract(progress.durable):
                 self.window.withhold(file, begin, end)
 
@@ -380,7 +384,7 @@ class Shipment:
         error: str = "",
         withheld: Mapping[UUID, Ranges] = _NOTHING_WITHHELD,
     ) -> None:
-        self._sender.progress.report(
+        self._context.progress.report(
             PeerProgress(
                 file,
                 self._peer,

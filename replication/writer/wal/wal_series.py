@@ -145,7 +145,7 @@ class WalSeries:
         """Seal and close the current WAL; return whether every WAL of the writer is CLOSED in the ledger."""
         wal, self._current = self._current, None
         if wal is not None:
-            self._retire(wal)
+            self._finish(wal)
         self.ended.close()
         try:
             open_rows = self._ledger.files.all(self._place.host, open_only=True)
@@ -157,7 +157,7 @@ class WalSeries:
         wal = self._current
         if wal is not None and (wal.published >= self._bytes_max or self._is_old(wal)) and self._has_next():
             self._current = None
-            self._retire(wal)
+            self._finish(wal)
         if self._current is None:
             self._current = self._create()
         return self._current
@@ -188,7 +188,7 @@ class WalSeries:
     def _is_old(self, wal: WalFile) -> bool:
         return not wal.empty and self._clock.wall() - wal.created > self._age_max_us
 
-    def _retire(self, wal: WalFile) -> None:
+    def _finish(self, wal: WalFile) -> None:
         try:
             wal.seal()
         except StorageError as error:
@@ -198,8 +198,8 @@ class WalSeries:
 
     def _poison(self, wal: WalFile, error: BaseException) -> PoisonedFileError:
         wal.poison()
-        log = _log.info if isinstance(error, ReadOnlyClusterError) else _log.error  # a role change is no fault
-        log("wal_poisoned", file=str(wal.file), path=wal.path, end=wal.published, error=str(error))
+        report = _log.info if isinstance(error, ReadOnlyClusterError) else _log.error  # a role change is no fault
+        report("wal_poisoned", file=str(wal.file), path=wal.path, end=wal.published, error=str(error))
         self._current = None
         self._end(wal)
         return PoisonedFileError(

@@ -113,8 +113,8 @@ def test_a_large_closed_file_is_cut_for_all_who_can_read_it_and_its_own_tail_lea
     made = plan(snapshot, LIMITS)
     settled = applied(snapshot, made)
     assert chunks_of(settled) == {"h0": [(128, 1000), (2000, 3000)], "h1": [(1000, 2000), (3000, 4000)]}
-    assert settled.assigned["h0"].tails[0].elsewhere == (wal(1),)
-    assert settled.assigned["h1"].tails[0].elsewhere == ()
+    assert settled.assigned["h0"].tails[0].chunked_files == (wal(1),)
+    assert settled.assigned["h1"].tails[0].chunked_files == ()
     assert not made.fence
 
 
@@ -124,7 +124,7 @@ def test_a_large_closed_file_is_cut_for_several_streams_of_its_own_worker() -> N
     snapshot = PlannerInput(0, (HostView("h0"), HostView("h1")), (TO_WEST,), files)
     settled = applied(snapshot, plan(snapshot, several))
     assert chunks_of(settled) == {"h0": [(128, 1000), (1000, 2000), (2000, 3000), (3000, 4000)]}
-    assert settled.assigned["h0"].tails[0].elsewhere == (wal(1),)
+    assert settled.assigned["h0"].tails[0].chunked_files == (wal(1),)
     assert plan(settled, several) == Plan(), "what was carried out leaves nothing to do"
     rest = replace(settled, files=(large(1, begin=3500), *files[1:]))
     assert chunks_of(applied(rest, plan(rest, several))) == {"h0": [(3000, 4000)]}, "not cut anew for what is left"
@@ -168,7 +168,7 @@ def test_a_dead_hosts_closed_files_go_to_those_who_share_its_storage() -> None:
     made = plan(snapshot, LIMITS)
     assert made.fence
     assert chunks_of(applied(snapshot, made)) == {"h1": [(128, 700)]}
-    assert made.assignments["h0"].tails[0].elsewhere == (wal(1),)
+    assert made.assignments["h0"].tails[0].chunked_files == (wal(1),)
 
 
 def test_a_peer_that_fails_gets_no_new_chunks_until_it_is_due_and_others_go_on() -> None:

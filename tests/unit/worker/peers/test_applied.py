@@ -51,7 +51,7 @@ class Asked:
 def test_a_peer_is_asked_again_and_again_about_rows_and_seldom_about_the_end_of_the_control_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(applied, "_LEVEL_S", 3600.0)
+    monkeypatch.setattr(applied, "_CAUGHT_UP_S", 3600.0)
     monkeypatch.setattr(applied, "INTERVAL_S", 0.001)
     asked = Asked()
     poll = asked.poll()

@@ -31,7 +31,7 @@ class Step:
     def run(self, link: PeerLink, tail: Tail) -> None:
         self.links.append(link)
 
-    def failed(self, tail: Tail, error: ReplicationError, failures: int, **log: bool) -> None:
+    def failed(self, tail: Tail, error: ReplicationError, failures: int, *, is_logged: bool) -> None:
         self.failures.append(error.what)
 
 

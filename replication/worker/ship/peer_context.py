@@ -11,7 +11,7 @@ from replication.worker.ship.throttle import Throttle
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class PeerContext:
     """``throttle`` holds the peer's rate on this host; ``progress`` takes reports of files at the peer."""
 
     ledger: Ledger
