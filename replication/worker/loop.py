@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import replace
 from typing import Any
 
 from replication import log
@@ -36,7 +35,6 @@ from replication.worker.periodic import PeriodicTimer, when_asked
 from replication.worker.report.attempts import AttemptLog
 from replication.worker.report.progress import ProgressLog
 from replication.worker.rules import RulesCache
-from replication.worker.ship.limits import ShippingLimits
 
 _CALL_TIMEOUT_S = 5.0
 _LISTEN_S = 60.0  # whoever stops it notifies, too
@@ -135,15 +133,10 @@ class Worker:
         ]
 
     def _shared(self, ledger: Ledger) -> PeersContext:
-        section = self._config.worker
-        limits = tail_limits = ShippingLimits.of(section)
+        limits = tail_limits = self._config.worker
         if self._listener.is_listening:  # writers notify, and registering wakes: polling can be slow
-            tail_limits = replace(
-                limits,
-                poll_busy_s=limits.poll_idle_s,
-                poll_idle_s=section.register_interval_s,
-                poll_caught_up_s=_IDLE_S,
-            )
+            slow = {"poll_busy_s": limits.poll_idle_s, "poll_idle_s": limits.register_interval_s}
+            tail_limits = limits.model_copy(update=slow)
         retries = (limits.retry_min_s, limits.retry_max_s)
         connector = PeerConnector(self._connect, self._role_epoch, self._attempts, *retries, self._learn)
         return PeersContext(
@@ -154,7 +147,7 @@ class Worker:
             connector,
             limits,
             tail_limits,
-            section.streams_max,
+            _IDLE_S if self._listener.is_listening else 0.0,
         )
 
     def _wake_to_stop(self) -> None:

@@ -25,7 +25,6 @@ from replication.worker.peers.chunks import ChunkStep
 from replication.worker.peers.loop import PeerConnector
 from replication.worker.report.attempts import AttemptLog
 from replication.worker.report.progress import ProgressLog
-from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.throttle import Throttle
 from shell.processes.heap import keep_freed
@@ -114,7 +113,7 @@ def ship_once(site: Site, wal: Wal, length: int, west: ClusterId, port: int, tls
         Tail(name, west, (f"127.0.0.1:{port}",)),
         (ChunkAssignment(wal.file, 0, length, name),),
         site.term,
-        PeerContext(site.ledger, ProgressLog(site.ledger), ShippingLimits.of(site.config.worker), Throttle()),
+        PeerContext(site.ledger, ProgressLog(site.ledger), site.config.worker, Throttle()),
         PeerConnector(
             partial(connect, caller=site.cluster, tls=tls), lambda: 1, AttemptLog(site.ledger, "h0"), 0.1, 1.0
         ),

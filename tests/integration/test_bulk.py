@@ -34,7 +34,6 @@ from replication.worker.peers.chunks import ChunkStep
 from replication.worker.peers.loop import PeerConnector
 from replication.worker.report.attempts import AttemptLog
 from replication.worker.report.progress import ProgressLog
-from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.throttle import Throttle
 from replication.writer.importing.importer import Imported
@@ -140,7 +139,7 @@ def landed_frames(site: Site, spec: TableSpec) -> Sequence[FrameView]:
 
 def shipped(world: World, row: FileRow, port: int, chunks: Sequence[ChunkAssignment], **streams: Any) -> list[int]:
     """Ship chunks by streams of their own; how many there were, each time it was looked."""
-    limits = ShippingLimits.of(WorkerSection(window_bytes=256 << 10, message_bytes_max=128 << 10))
+    limits = WorkerSection(window_bytes=256 << 10, message_bytes_max=128 << 10)
     make = partial(
         ChunkStep,
         context=PeerContext(world.east.ledger, ProgressLog(world.east.ledger), limits, Throttle()),

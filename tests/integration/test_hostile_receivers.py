@@ -17,7 +17,7 @@ from replication.ledger.base import PeerProgress
 from replication.link import channel, wire
 from replication.link.base import Ack, Data, Hello, OpenReply, PeerLink, Reason, Refusal, Reply, Route, TakeOver
 from replication.link.grpc_client import connect
-from replication.worker.ship.limits import ShippingLimits
+from replication.settings import WorkerSection
 from replication.worker.ship.selection import FrameFilter
 from replication.worker.ship.shipment import Shipment
 from tests.hostile import memory_below
@@ -136,7 +136,7 @@ class Sending:
     def __init__(self) -> None:
         self.replies: list[Reply] = []
         self.reported: list[PeerProgress] = []
-        self.limits = ShippingLimits(1 << 20, 1 << 20, 60.0)
+        self.limits = WorkerSection(window_bytes=1 << 20, message_bytes_max=1 << 20, ack_timeout_s=60.0)
         self.progress = self.throttle = self
         self.shipment = Shipment(self, "west", self, FrameFilter.of(WEST, ()), None, 1, {})  # type: ignore[arg-type]
         self.shipment.follow(MINE, 256, Ranges())

@@ -14,15 +14,15 @@ from peer.receive.reception import Reception, SeenCluster
 from replication.core.coverage import Ranges
 from replication.errors import CoordinationError, CorruptFrameError, LedgerBusyError, TransferError
 from replication.link.memory import LinkFaults, MemoryLink
+from replication.settings import WorkerSection
 from replication.worker.files.host_files import Source
 from replication.worker.report.progress import ProgressLog
-from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.opening import Destination, open_shipment
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.throttle import Throttle
 from tests.sites import Site, Wal, rows, table
 
-LIMITS = ShippingLimits(10_000, 4000, 0.2)
+LIMITS = WorkerSection(window_bytes=10_000, message_bytes_max=4000, ack_timeout_s=0.2)
 
 
 def landing_of(site: Site) -> Landing:

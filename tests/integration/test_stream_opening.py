@@ -22,8 +22,8 @@ from replication.core.status import reported
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Divergence, Landed
 from replication.link.base import Ack, FileStatus, Hello, PeerLink, Reason, ShipSession
+from replication.settings import WorkerSection
 from replication.worker.report.progress import ProgressLog
-from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.opening import Destination, open_shipment
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.shipment import Shipment
@@ -110,7 +110,8 @@ def test_a_table_dropped_just_now_is_refused_by_the_next_stream(pair: Pair, rece
 
 def context_of(pair: Pair) -> PeerContext:
     ledger = pair.east.ledger
-    return PeerContext(ledger, ProgressLog(ledger), ShippingLimits(1 << 20, 1 << 20, 10.0), Throttle())
+    limits = WorkerSection(window_bytes=1 << 20, message_bytes_max=1 << 20, ack_timeout_s=10.0)
+    return PeerContext(ledger, ProgressLog(ledger), limits, Throttle())
 
 
 @pytest.mark.parametrize("elected", ["east", "west"])

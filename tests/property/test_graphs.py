@@ -18,10 +18,10 @@ from replication.core.coverage import Ranges
 from replication.core.frame import scan
 from replication.ledger.base import FileKind, Peer
 from replication.link.memory import MemoryLink
+from replication.settings import WorkerSection
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 from replication.worker.report.progress import ProgressLog
-from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.opening import Destination, open_shipment
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.throttle import Throttle
@@ -32,7 +32,7 @@ from tests.tables_made import grouped
 NAMES = "abcd"
 SPEC = grouped("ops.t")
 GROUPS = [group.name for group in SPEC.groups]
-LIMITS = ShippingLimits(1 << 20, 4000, 20.0)
+LIMITS = WorkerSection(window_bytes=1 << 20, message_bytes_max=4000, ack_timeout_s=20.0)
 
 
 class Node:

@@ -16,12 +16,12 @@ from replication.errors import (
 )
 from replication.ledger.base import FileKind
 from replication.link.memory import MemoryLink
+from replication.settings import WorkerSection
 from replication.worker.files.closed_time import ClosedTime
 from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 from replication.worker.report.progress import ProgressLog
-from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.opening import Destination, open_shipment
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.shipment import Shipment
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 HOST = "h0"
-SHIP = ShippingLimits(4000, 1500, 3.0)
+SHIP = WorkerSection(window_bytes=4000, message_bytes_max=1500, ack_timeout_s=3.0)
 
 
 @dataclass

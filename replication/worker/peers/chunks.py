@@ -19,9 +19,8 @@ from replication.link.base import PeerLink
 from replication.worker.files.host_files import Source
 from replication.worker.files.reading import frame_start
 from replication.worker.peers.loop import PeerConnector, PeerLoop
-from replication.worker.ship.limits import WITHHELD_S
 from replication.worker.ship.opening import Destination, Resume, open_shipment
-from replication.worker.ship.peer_context import PeerContext
+from replication.worker.ship.peer_context import WITHHELD_S, PeerContext
 from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.skipped_files import SkippedFiles
 from replication.worker.ship.write_order import Shipped, WriteOrder

@@ -8,6 +8,7 @@ from functools import partial
 
 from replication.core.shipping.chunk import Assignment, Tail
 from replication.ledger.base import Ledger
+from replication.settings import WorkerSection
 from replication.worker.files.host_files import HostFiles
 from replication.worker.peers.applied import AppliedPoll
 from replication.worker.peers.chunk_streams import ChunkStreams
@@ -15,7 +16,6 @@ from replication.worker.peers.chunks import Chunks, ChunkStep
 from replication.worker.peers.loop import PeerConnector
 from replication.worker.peers.tail import TailStep
 from replication.worker.report.progress import ProgressLog
-from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.throttle import Throttle
 
@@ -60,9 +60,9 @@ class PeersContext:
     files: HostFiles
     progress: ProgressLog
     connector: PeerConnector
-    limits: ShippingLimits
-    tail_limits: ShippingLimits
-    streams_max: int
+    limits: WorkerSection
+    tail_limits: WorkerSection
+    poll_caught_up_s: float
 
 
 class Peers:
@@ -128,8 +128,9 @@ class Peers:
         throttle.set_rate(rate)
         context = PeerContext(shared.ledger, shared.progress, shared.limits, throttle)
         make = partial(ChunkStep, context=context, connector=shared.connector)
-        tailing = TailStep(tail, term, shared.files, replace(context, limits=shared.tail_limits), shared.connector)
-        streams = ChunkStreams(tail, chunks, term, make, shared.streams_max)
+        tail_context = replace(context, limits=shared.tail_limits, poll_caught_up_s=shared.poll_caught_up_s)
+        tailing = TailStep(tail, term, shared.files, tail_context, shared.connector)
+        streams = ChunkStreams(tail, chunks, term, make, shared.limits.streams_max)
         on_loss = (tailing.loop.wake, streams.reread)
         applied = AppliedPoll(tail, shared.name, shared.ledger, shared.progress, shared.connector, on_loss)
         return PeerThreads(tailing, streams, applied, throttle)

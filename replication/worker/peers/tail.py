@@ -19,9 +19,8 @@ from replication.ledger.base import PeerProgress
 from replication.link.base import PeerLink, Reason
 from replication.worker.files.host_files import HostFiles, Source
 from replication.worker.peers.loop import PeerConnector, PeerLoop
-from replication.worker.ship.limits import WITHHELD_S
 from replication.worker.ship.opening import Destination, Resume, open_shipment
-from replication.worker.ship.peer_context import PeerContext
+from replication.worker.ship.peer_context import WITHHELD_S, PeerContext
 from replication.worker.ship.routes import ended_routes
 from replication.worker.ship.selection import FrameFilter
 from replication.worker.ship.shipment import Shipment
@@ -168,6 +167,7 @@ class _TailPass:
     def run(self) -> None:
         """Ship new bytes of every file until the loop is woken, or until it is time to retry refused tables."""
         step, shipment, limits = self._step, self._shipment, self._step.context.limits
+        caught_up_s = step.context.poll_caught_up_s
         opened_s, busy_until_s = time.monotonic(), 0.0
         reported: FrameFilter | None = None
         while not step.loop.is_woken:
@@ -182,10 +182,9 @@ class _TailPass:
                 busy_until_s = now_s + _BUSY_S
             is_awaiting = bool(shipment.window.in_flight_bytes or shipment.selection.withheld)
             is_busy = now_s < busy_until_s or shipment.window.in_flight_bytes
-            idle_s = limits.poll_caught_up_s if is_caught_up else limits.poll_idle_s
-            waiting_s = limits.poll_busy_s if is_busy else idle_s
-            if is_caught_up and limits.poll_caught_up_s > limits.poll_idle_s:  # replies and notifications end the wait
-                waiting_s = min(limits.poll_caught_up_s, _LOOK_S) if is_awaiting else limits.poll_caught_up_s
+            waiting_s = limits.poll_busy_s if is_busy else limits.poll_idle_s
+            if is_caught_up and caught_up_s > limits.poll_idle_s:  # replies and notifications end the wait
+                waiting_s = min(caught_up_s, _LOOK_S) if is_awaiting else caught_up_s
             if shipment.drain(0.0 if moved and shipment.window.free_bytes else waiting_s) and shipment.acked_bytes:
                 step.loop.progressed()
             if shipment.selection is not reported:

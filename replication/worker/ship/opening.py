@@ -89,13 +89,14 @@ def open_shipment(
 def _accepted(context: PeerContext, to: Destination, opened: OpenReply) -> FrameFilter:
     """Return the filter of the rules, with the refused tables withheld.
 
-    With ``skip_dropped``, frames of a table that is dropped here and at the peer are skipped, which counts as sent.
+    With ``dropped_tables = "skip"``, frames of a table that is dropped here and at the peer are skipped, which counts
+    as sent.
     """
     selection = FrameFilter.of(to.cluster, to.rules)
     for rule in to.rules:
         if rule.phase is Phase.NEEDS_BOOTSTRAP:
             _log.error("table_needs_bootstrap", peer=to.peer, table=rule.remote_table, group=rule.group)
-    skip_dropped = context.limits.skip_dropped
+    skip_dropped = context.limits.dropped_tables == "skip"
     live = {spec.uuid for spec in context.ledger.tables.all()} if opened.refused and skip_dropped else set()
     for (table, group), refusal in opened.refused.items():
         if skip_dropped and refusal.reason is Reason.UNKNOWN_TABLE and table not in live:
