@@ -113,21 +113,17 @@ class LinkServicer:
                 wire.decode_route(asked.route),
                 self._caller(context),
             )
-        except ReplicationError as error:
+        except Exception as error:
             self._slow_down(self._caller(context).proved_name)
             return bytes(pb.RouteReply(refusal=refusals.encode_refusal(_refusal(error))).SerializeToString())
-        except Exception as error:
-            return bytes(pb.RouteReply(refusal=refusals.encode_refusal(_unforeseen(error))).SerializeToString())
         return bytes(pb.RouteReply().SerializeToString())
 
     def TakeOver(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """Originate in place of the caller, or get ready for it; what goes wrong is a refusal."""
         try:
             self._service.take_over(takeovers.decode_take_over(raw), self._caller(context))
-        except ReplicationError as error:
-            return bytes(pb.RouteReply(refusal=refusals.encode_refusal(_refusal(error))).SerializeToString())
         except Exception as error:
-            return bytes(pb.RouteReply(refusal=refusals.encode_refusal(_unforeseen(error))).SerializeToString())
+            return bytes(pb.RouteReply(refusal=refusals.encode_refusal(_refusal(error))).SerializeToString())
         return bytes(pb.RouteReply().SerializeToString())
 
     def GetSuccessions(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
@@ -136,10 +132,8 @@ class LinkServicer:
             source, expected, lease = takeovers.decode_successions_request(raw)
             found = self._service.successions(source, expected, self._caller(context), lease)
             return takeovers.encode_successions(found)
-        except ReplicationError as error:
-            return takeovers.encode_successions(_refusal(error))
         except Exception as error:
-            return takeovers.encode_successions(_unforeseen(error))
+            return takeovers.encode_successions(_refusal(error))
 
     def _answer(self, context: grpc.ServicerContext, ask: Callable[[Caller], bytes]) -> bytes:
         try:
@@ -160,12 +154,9 @@ class LinkServicer:
             return
         try:
             conversation = self._conversation(read_message(pb.CompareRequest, first).open, context)
-        except ReplicationError as error:
+        except Exception as error:
             self._slow_down(self._caller(context).proved_name)
             yield _refused(error)
-            return
-        except Exception as error:
-            yield bytes(pb.CompareReply(refusal=refusals.encode_refusal(_unforeseen(error))).SerializeToString())
             return
         if not context.add_callback(conversation.close):
             conversation.close()
@@ -225,12 +216,9 @@ class LinkServicer:
             return
         try:
             opened, inbound = self._open(first, replies.put, context)
-        except ReplicationError as error:
+        except Exception as error:
             self._slow_down(self._caller(context).proved_name)
             yield wire.encode_reply(_refusal(error))
-            return
-        except Exception as error:
-            yield wire.encode_reply(_unforeseen(error))
             return
         context.add_callback(lambda: replies.put(None))
         reader = threading.Thread(
@@ -282,14 +270,16 @@ class Replies:
         return self._waiting.get()
 
 
-def _refused(error: ReplicationError) -> bytes:
+def _refused(error: Exception) -> bytes:
     return bytes(pb.CompareReply(refusal=refusals.encode_refusal(_refusal(error))).SerializeToString())
 
 
-def _refusal(error: ReplicationError) -> Refusal:
+def _refusal(error: Exception) -> Refusal:
     """What goes wrong here, as the caller hears of it."""
     if isinstance(error, PeerRefusedError):
         return Refusal.of(error)
+    if not isinstance(error, ReplicationError):
+        return _unforeseen(error)
     _log.warning("call_failed", error=str(error))
     return Refusal(Reason.NOT_READY, _there(error), error.hint)
 
