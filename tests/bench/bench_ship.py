@@ -119,7 +119,7 @@ def ship_once(site: Site, wal: Wal, length: int, west: ClusterId, port: int, tls
         ),
     )
     try:
-        wait_until(lambda: chunks.is_done, timeout_s=120, what="the WAL to be shipped")
+        wait_until(lambda: not chunks.waiting, timeout_s=120, what="the WAL to be shipped")
         return time.perf_counter() - begin
     finally:
         chunks.loop.stop()

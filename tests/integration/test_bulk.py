@@ -157,8 +157,8 @@ def shipped(world: World, row: FileRow, port: int, chunks: Sequence[ChunkAssignm
 
     def done() -> bool:
         made.update(tail, tuple(chunks), 1)
-        counts.append(made.count)
-        return made.is_done
+        counts.append(len(made._steps))
+        return not any(step.waiting for step in made._steps)
 
     try:
         wait_until(done, timeout_s=60)

@@ -47,16 +47,6 @@ class ChunkStreams:
         self._since_bytes = 0
         self._steps = [make(tail, chunks, term)]
 
-    @property
-    def count(self) -> int:
-        """The number of streams."""
-        return len(self._steps)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every assigned chunk is durable at the peer."""
-        return all(step.is_done for step in self._steps)
-
     def update(self, tail: Tail, chunks: Chunks, term: int) -> None:
         """Share out these chunks among the streams; call this about once a second, also when nothing has changed."""
         self._judge(tail.peer)

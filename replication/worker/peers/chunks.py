@@ -80,11 +80,6 @@ class ChunkStep:
         """Bytes that the peer acked since this step was created."""
         return self._shipped_bytes
 
-    @property
-    def is_done(self) -> bool:
-        """Whether every assigned chunk is durable at the peer."""
-        return self._done.issuperset(self._assigned[1])
-
     def reread(self) -> None:
         """Reopen the stream and check every chunk again, because rules changed or the peer lost bytes."""
         self._forget_done = True

@@ -72,10 +72,6 @@ class Peers:
         self._shared = shared
         self._threads: dict[str, PeerThreads] = {}
 
-    def get(self, peer: str) -> PeerThreads | None:
-        """The threads of one peer; None when it has none."""
-        return self._threads.get(peer)
-
     def apply(
         self, assigned: Assignment, paused: Collection[str], rate: Callable[[str], float], *, rules_changed: bool
     ) -> None:

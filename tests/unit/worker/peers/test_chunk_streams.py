@@ -67,10 +67,6 @@ class Stream:
     def begun(self) -> frozenset[ChunkAssignment]:
         return frozenset(self.done | ({self.current} if self.current else set()))
 
-    @property
-    def is_done(self) -> bool:
-        return not self.waiting
-
     def update(self, tail: Tail, chunks: Chunks, term: int) -> None:
         self.tail, self.chunks, self.term = tail, chunks, term
 
@@ -94,21 +90,25 @@ class Route:
         self.made.append(Stream(tail, chunks, term))
         return cast(ChunkStep, self.made[-1])
 
+    @property
+    def live(self) -> list[Stream]:
+        return [thread for thread in self.made if not thread.stopped]
+
     def run(self, seconds: int) -> None:
         for _ in range(seconds):
-            live = [thread for thread in self.made if not thread.stopped]
-            for thread in live:
-                thread.shipped_bytes += self.rate(len(live))
+            count = len(self.live)
+            for thread in self.live:
+                thread.shipped_bytes += self.rate(count)
             self.now_s += 1.0
             self.streams.update(TAIL, self.chunks, 1)
-            held = [chunk for thread in self.made if not thread.stopped for chunk in thread.chunks]
+            held = [chunk for thread in self.live for chunk in thread.chunks]
             assert sorted(held) == sorted(self.chunks), "every chunk has one stream"
 
 
 def test_streams_are_added_while_they_help_and_share_what_has_not_begun() -> None:
     route = Route(40, 4, lambda count: 100)
     route.run(int(TRIAL_S) * 8)
-    assert route.streams.count == 4
+    assert len(route.live) == 4
     shares = [len(thread.chunks) for thread in route.made]
     assert max(shares) - min(shares) <= 2
     firsts = sorted(thread.tail.receivers[0] for thread in route.made)
@@ -121,7 +121,7 @@ def test_streams_are_added_while_they_help_and_share_what_has_not_begun() -> Non
 def test_a_stream_that_brings_nothing_is_ended_and_its_chunks_go_back() -> None:
     route = Route(40, 4, lambda count: 100 // count)
     route.run(int(TRIAL_S) * 4)
-    assert route.streams.count == 1 and [thread.stopped for thread in route.made] == [False, True]
+    assert len(route.live) == 1 and [thread.stopped for thread in route.made] == [False, True]
 
 
 def test_what_is_under_way_or_done_stays_where_it_is() -> None:
@@ -129,10 +129,10 @@ def test_what_is_under_way_or_done_stays_where_it_is() -> None:
     first = route.made[0]
     first.done.add(route.chunks[0])
     route.run(int(TRIAL_S) + 1)
-    assert route.streams.count == 2 and first.chunks[:2] == route.chunks[:2]
+    assert len(route.live) == 2 and first.chunks[:2] == route.chunks[:2]
 
 
 def test_few_chunks_are_no_reason_for_more_streams() -> None:
     route = Route(1, 4, lambda count: 100)
     route.run(10)
-    assert route.streams.count == 1
+    assert len(route.live) == 1
