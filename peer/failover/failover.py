@@ -276,7 +276,9 @@ def _origin(context: RoleChange, routes: Iterable[InboundRoute], name: str) -> C
         return named.pop()
     known = ", ".join(sorted(each.name for each in found)) or "none"
     raise RequestError(
-        f"{name or 'no single cluster'} sends tables to {context.own.name}; those that do: {known}",
+        f"{name} sends no tables to {context.own.name}; these do: {known}"
+        if name
+        else f"not exactly one cluster sends tables to {context.own.name}; these do: {known}",
         "Name the one that is lost: walship failover --from CLUSTER",
     )
 

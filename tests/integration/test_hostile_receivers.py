@@ -179,6 +179,14 @@ def test_an_answer_to_what_was_not_sent_ends_the_stream_and_is_not_recorded(forg
     assert [each.shipped for each in sending.reported] == reported
 
 
+def test_a_peer_cannot_withhold_tables_that_are_not_sent_to_it() -> None:
+    sending = Sending()
+    sending.put(256, 300)
+    with pytest.raises(PeerRefusedError, match="no such table"):
+        sending.answer(Refusal(Reason.UNKNOWN_TABLE, "no such table", "make it", MINE, 256, 300, table=uuid4()))
+    assert not sending.shipment.selection.withheld
+
+
 def hole(begin: int, end: int) -> Refusal:
     return Refusal(Reason.HOLE, "bytes are missing", "go on from there", MINE, begin, end, 256)
 

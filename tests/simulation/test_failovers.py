@@ -44,6 +44,8 @@ def fail_over(world: World) -> Counter[str]:
     """One failover, the return of what was lost, and a decision; what happened."""
     chance, west = world.chance, world.west
     world.run(chance.randint(20, 160))
+    if not west.ledger.landing.routes():  # a short run, in which nothing came
+        return Counter(nothing=1)
     landed = west.ledger.landing.coverage()
     here = [row for row in world.acked if row.stream in landed and landed[row.stream].contains(row.sequence)]
     at = chance.choice((CONSISTENT, CONSISTENT, EVERYTHING))

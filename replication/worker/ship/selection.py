@@ -35,6 +35,10 @@ class FrameFilter:
         by_group = {(rule.table, rule.group): rule for rule in rules}
         return FrameFilter(peer, by_group, generation=max((rule.generation for rule in by_group.values()), default=0))
 
+    def sends(self, table: UUID) -> bool:
+        """Whether a rule sends the table to the peer."""
+        return any(key[0] == table for key in self.rules)
+
     def without(self, table: UUID, reason: str) -> FrameFilter:
         """Return a copy with one more table withheld."""
         return replace(self, withheld={**self.withheld, table: reason})

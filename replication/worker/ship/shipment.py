@@ -297,7 +297,7 @@ class Shipment:
             case Reason.DIVERGENCE:  # the peer has quarantined the range: it counts as landed
                 _log.error("peer_diverged", peer=self._peer, file=str(file), begin=reply.begin, error=reply.what)
                 self._landed(file, Ranges.of((reply.begin, reply.end)), error=str(reply.error()))
-            case _ if reply.table is not None and reply.reason in _WITHHELD:
+            case _ if reply.table is not None and reply.reason in _WITHHELD and self.selection.sends(reply.table):
                 _log.warning("table_withheld", peer=self._peer, table=str(reply.table), error=reply.what)
                 self._withhold(reply.table, str(reply.error()))
                 self.window.returned(file, reply.begin, reply.end)

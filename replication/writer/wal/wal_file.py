@@ -57,6 +57,7 @@ def make(files: Files, row: FileRow, created: int, watermark: int) -> tuple[Appe
     new_path = row.path + ".new"
     files.remove(new_path)
     handle = files.create(new_path)
+    counters = None
     try:
         handle.lock()
         append(handle, [encode_file_header(row.file, created)])
@@ -66,6 +67,8 @@ def make(files: Files, row: FileRow, created: int, watermark: int) -> tuple[Appe
         handle.path = row.path
         files.sync_directory(directory)
     except BaseException:
+        if counters is not None:
+            counters.close()
         handle.close()
         with suppress(StorageError):
             files.remove(new_path)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +22,7 @@ from replication.errors import (
     StorageError,
 )
 from replication.files.frames import refuse_occupied
+from replication.files.local import LocalFiles
 from replication.writer.wal import commit_clock
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.times import WriterTimes
@@ -47,6 +51,22 @@ def test_a_wal_rolls_by_age_when_it_has_frames_even_if_nobody_writes(site: Site)
         assert len(site.rows()) == 1, "an empty one stays"
         writer.upsert(site.table, [{"k": 1}])
         wait_until(lambda: [row.closed for row in site.rows()] == [True, False])
+
+
+def test_a_wal_that_cannot_get_its_name_leaves_nothing_open(site: Site, tmp_path: Path) -> None:
+    class NoNames(LocalFiles):
+        def rename(self, old: str, new: str) -> None:
+            raise StorageError("cannot rename")
+
+    with site.writer() as writer:
+        writer.upsert(site.table, [{"k": 1}])
+    row = replace(site.rows()[0], path=str(tmp_path / "1.wal"))
+    with warnings.catch_warnings(record=True) as unclosed:
+        warnings.simplefilter("always", ResourceWarning)
+        with pytest.raises(StorageError, match="cannot rename"):
+            make(NoNames(), row, 1, 1)
+        gc.collect()
+    assert not unclosed
 
 
 def test_a_failed_sync_closes_the_file_where_it_was_published_and_the_next_append_gets_another(site: Site) -> None:
