@@ -82,6 +82,7 @@ class FollowingCluster(Cluster):
         self._closing = threading.Event()
         self._order = threading.Condition()
         self._number = 0
+        self._starting = 0  # appends that are about to reach the writer, which the resender waits for
         self._waiting: list[_Sent] = []
         self._resender: threading.Thread | None = None
 
@@ -260,7 +261,13 @@ class FollowingCluster(Cluster):
             if self._resender is not None:
                 self._waiting.append(sent)
                 return future
-        self._start(sent)
+            self._starting += 1
+        try:
+            self._start(sent)
+        finally:
+            with self._order:
+                self._starting -= 1
+                self._order.notify_all()
         return future
 
     def _start(self, sent: _Sent) -> None:
@@ -295,6 +302,8 @@ class FollowingCluster(Cluster):
     def _resend(self) -> None:
         """Move, and send what waits in the order of the calls. The thread ends when nothing waits."""
         while True:
+            with self._order:
+                self._order.wait_for(lambda: not self._starting)
             with suppress(ReplicationError):
                 self._opened.writer.flush()  # so that everything that is refused here waits by then
             with self._order:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -20,6 +22,8 @@ from peer.client.search import OpenedCluster
 from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.session import Coordination
 from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
+from replication.core.position import Position
 from replication.core.roles import Role, RoleState
 from replication.core.rows.batch import decode_payload
 from replication.core.succession import Succession
@@ -29,7 +33,9 @@ from replication.ledger.base import Peer
 from replication.ledger.sql.ledger import open_ledger
 from replication.link.base import Description
 from replication.writer.wal.durable_length import DurableLength
+from replication.writer.writer import Writer
 from tests.sites import SCHEMA, Site
+from tests.waiting import wait_until
 
 LOG = typed_table("ops.log", SCHEMA, [], uuids=iter(uuid4, None))
 
@@ -149,6 +155,34 @@ def test_refused_appends_go_to_the_successor_in_order_and_once(clusters: Cluster
     assert before.cluster.name == "east" and last.cluster.name == positions[-1].cluster.name == "west"
     clusters.switch("west", "east", 3)
     assert handle.upsert("ops.log", [row(900)]).cluster.name == "east" == handle.name
+
+
+def test_an_append_that_reaches_the_old_writer_late_is_sent_again_before_later_ones(
+    clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, real = clusters.follow(), Writer.upsert_async
+    late: list[tuple[Future[Position], Future[Position]]] = []
+
+    def upsert_async(writer: Writer, spec: TableSpec, rows: Any, batch_id: str | None = None) -> Future[Position]:
+        if list(rows) != [row(2)] or late or handle.name != "east":
+            return real(writer, spec, rows, batch_id)
+        with suppress(AssertionError):
+            wait_until(lambda: handle.name == "west", timeout_s=1.0)
+        refused, shown = real(writer, spec, rows, batch_id), Future[Position]()
+        if handle.name == "east":
+            return refused
+        late.append((refused, shown))
+        return shown
+
+    monkeypatch.setattr(Writer, "upsert_async", upsert_async)
+    handle.upsert("ops.log", [row(0)])
+    clusters.switch("east", "west", 2)
+    futures = [handle.upsert_async("ops.log", [row(n)]) for n in (1, 2, 3)]
+    for refused, shown in late:
+        futures[2].result(20)
+        shown.set_exception(refused.exception(20))
+    assert {future.result(20).cluster.name for future in futures} == {"west"}
+    assert clusters.written("west") == [1, 2, 3]
 
 
 def test_appends_of_the_time_in_which_no_cluster_is_active_wait_for_one(clusters: Clusters) -> None:
