@@ -308,12 +308,12 @@ class FollowingCluster(Cluster):
                 self._opened.writer.flush()  # so that everything that is refused here waits by then
             with self._order:
                 first = min(self._waiting)
-            try:
-                assert first.error is not None, "it was refused"
-                self._move(self._moves, first.error, self._deadline())
-                failure: ReplicationError | None = None
-            except ReplicationError as error:
-                failure = error
+            failure: ReplicationError | None = None
+            if first.error is not None:  # else it came while others were sent again
+                try:
+                    self._move(self._moves, first.error, self._deadline())
+                except ReplicationError as error:
+                    failure = error
             with self._order:
                 batch = sorted(self._waiting)
                 self._waiting.clear()

@@ -185,6 +185,25 @@ def test_an_append_that_reaches_the_old_writer_late_is_sent_again_before_later_o
     assert clusters.written("west") == [1, 2, 3]
 
 
+def test_appends_that_come_while_others_are_sent_again_are_sent_after_them(
+    clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, real, more = clusters.follow(), Writer.upsert_async, list[Future[Position]]()
+
+    def upsert_async(writer: Writer, spec: TableSpec, rows: Any, batch_id: str | None = None) -> Future[Position]:
+        if handle.name == "west" and not more:
+            more.append(handle.upsert_async("ops.log", [row(2)]))
+        return real(writer, spec, rows, batch_id)
+
+    monkeypatch.setattr(Writer, "upsert_async", upsert_async)
+    handle.upsert("ops.log", [row(0)])
+    clusters.switch("east", "west", 2)
+    first = handle.upsert_async("ops.log", [row(1)])
+    assert first.result(20).cluster.name == more[0].result(20).cluster.name == "west"
+    assert handle.upsert("ops.log", [row(3)]).cluster.name == "west"
+    assert clusters.written("west") == [1, 2, 3]
+
+
 def test_appends_of_the_time_in_which_no_cluster_is_active_wait_for_one(clusters: Clusters) -> None:
     handle = clusters.follow()
     handle.upsert("ops.log", [row(0)])
