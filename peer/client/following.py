@@ -82,7 +82,7 @@ class FollowingCluster(Cluster):
         self._closing = threading.Event()
         self._order = threading.Condition()
         self._number = 0
-        self._starting = 0  # appends that are about to reach the writer, which the resender waits for
+        self._starting = 0  # appends on their way to the writer; the resender waits until there are none
         self._waiting: list[_Sent] = []
         self._resender: threading.Thread | None = None
 

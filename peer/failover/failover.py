@@ -274,13 +274,12 @@ def _origin(context: RoleChange, routes: Iterable[InboundRoute], name: str) -> C
         named = {each for each in named if ended.of(each) is None} or named
     if len(named) == 1:
         return named.pop()
-    known = ", ".join(sorted(each.name for each in found)) or "none"
-    raise RequestError(
-        f"{name} sends no tables to {context.own.name}; these do: {known}"
-        if name
-        else f"not exactly one cluster sends tables to {context.own.name}; these do: {known}",
-        "Name the one that is lost: walship failover --from CLUSTER",
-    )
+    own, known = context.own.name, ", ".join(sorted(each.name for each in found))
+    if not found:
+        raise RequestError(f"no cluster sends tables to {own}", "Run it on a cluster that gets the lost one's tables")
+    several = f"several clusters send tables to {own}: {known}"
+    what = f"{name} sends no tables to {own}; these do: {known}" if name and not named else several
+    raise RequestError(what, "Name the one that is lost: walship failover --from CLUSTER")
 
 
 def _highest_epoch(context: RoleChange, origin: ClusterId) -> int:

@@ -338,7 +338,7 @@ class Shipment:
         self._report(file, spans, commit, error)
 
     def _rewind(self, hole: Refusal, file: FileId) -> None:
-        """Send a file again from the expected offset on; it is already, if the message was sent before a rewind."""
+        """Send a file again from the expected offset on, unless a rewind after the message was sent did so already."""
         followed, span = self._files.get(file), (hole.begin, hole.end)
         if followed is None or self._unanswered[file, span]:
             return

@@ -69,6 +69,15 @@ def west(monkeypatch: pytest.MonkeyPatch) -> Iterator[West]:
 WITNESS = {"lease": "witness", "witness": "third:2181/w"}
 
 
+def test_a_cluster_that_sends_nothing_here_cannot_be_taken_over_from(west: West) -> None:
+    with pytest.raises(RequestError, match="^north sends no tables to west; these do: east"):
+        plan_failover(west.change(), "north")
+    west.ledger.close()
+    west.ledger = MemoryLedger(WEST)
+    with pytest.raises(RequestError, match="^no cluster sends tables to west"):
+        plan_failover(west.change(), "")
+
+
 def test_a_plan_predicts_the_recovery_time_that_the_last_good_drill_took(west: West) -> None:  # scenario 30
     west.ledger.drills.put(Drill("d1", "h0", "me", 1, 100, ended=2, passed=True, rto_s=4.5))
     west.ledger.drills.put(Drill("d2", "h0", "me", 3, 100, ended=4, why="a probe failed", rto_s=9.0))
