@@ -15,7 +15,7 @@ from typing import Any
 from replication.core.ids import check_name
 from replication.datasets.finders.plugins import finder_of
 from replication.errors import ConfigError, RequestError
-from replication.files.local import LocalFiles
+from replication.files.local import LocalFiles, path_errors
 from replication.log import redact
 
 
@@ -135,7 +135,9 @@ class DatasetFile:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep other processes from changing the file."""
-        with self.path.with_name(f".{self.path.name}.lock").open("w") as lock:
+        with path_errors(str(self.path.parent), "write to"):
+            lock = self.path.with_name(f".{self.path.name}.lock").open("w")
+        with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
-from replication.errors import ConfigError
+from replication.errors import ConfigError, MissingFileError
 
 
 def defined(name: str) -> DatasetDefinition:
@@ -65,3 +65,8 @@ def test_a_file_that_cannot_be_added_to_stays_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         file.add(defined("b"))
     assert file.path.read_text() == written
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match="cannot write to .*/missing: it does not exist"):
+        DatasetFile(tmp_path / "missing" / "datasets.toml").add(defined("d"))
