@@ -368,7 +368,7 @@ def _unfit_lease(config: Config) -> Iterator[str]:
         yield f"writer.lease_s: more than {LEASE_S_MAX:g} s, for which no failover should wait"
     servers, _, root = section.witness.partition("/")
     if section.witness and not (servers and root):
-        yield f"failover.witness: {section.witness} is no host:port[,host:port...]/root"
+        yield f"failover.witness: {section.witness} is not a host:port[,host:port...]/root"
     if servers and servers == config.zookeeper.servers:
         yield "failover.witness: this cluster's own ZooKeeper; name one at a third place"
 

@@ -140,17 +140,17 @@ def other_side(cluster: Cluster, other: str, zookeepers: str = "", receiver: str
     Args:
         cluster: this one.
         other: a peer of it, or any name for messages.
-        zookeepers: the address of a cluster that is no peer.
+        zookeepers: the address of a cluster that is not a peer.
         receiver: ``host:port`` of a peer's receiver. Without it, the receivers are looked up in the peer's ZooKeeper.
             If that does not answer, the assignments in this cluster's ZooKeeper are used.
 
     Raises:
-        RequestError: it is this cluster itself, or a receiver was given for a cluster that is no peer.
+        RequestError: it is this cluster itself, or a receiver was given for a cluster that is not a peer.
         PeerUnavailableError, PeerRefusedError: as ``peer_side``.
     """
     peer = next((peer for peer in cluster.ledger.rules.peers() if peer.name == other), None)
     if peer is None and receiver:
-        raise RequestError(f"{other} is no peer of {cluster.name}", "Define it, or leave out --receiver")
+        raise RequestError(f"{other} is not a peer of {cluster.name}", "Define it, or leave out --receiver")
     identity = peer.cluster if peer is not None else None
     addresses: Sequence[str] = (receiver,)
     if receiver:

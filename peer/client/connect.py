@@ -51,7 +51,7 @@ def connect(
     Raises:
         ReadOnlyClusterError: with ``follow``, no cluster was ACTIVE for ``writer.append_timeout_s``.
         ConfigError: the configuration is not valid, or no cluster was ever started with it.
-        NoWorkerError: this host has no live worker, or, by ZooKeeper address, is no host of that cluster.
+        NoWorkerError: this host has no live worker, or, by ZooKeeper address, is not a host of that cluster.
         CoordinationError: ZooKeeper does not answer; only for writing.
     """
     log.as_library()
@@ -135,7 +135,7 @@ def _from_zookeeper(address: str, section: ZooKeeperSection) -> Config:
         )
     here = [host for host in here if is_own(Path(host.data_dir))]
     if not here:
-        raise NoWorkerError(f"This machine is no host of cluster {public.cluster.name} at {address}", _REMEDY)
+        raise NoWorkerError(f"This machine is not a host of cluster {public.cluster.name} at {address}", _REMEDY)
     live = [host for host in here if host.slot in alive]
     return _of_host((live or here)[0], public.cluster.name, quorum, section)
 

@@ -136,7 +136,7 @@ class Contacts:
         if name not in known and silent:
             who, why = (name, silent[name]) if name in silent else next(iter(silent.items()))
             state = (
-                "cannot be asked" if name == who else f"is no peer, and {who}, which may lead to it, cannot be asked"
+                "cannot be asked" if name == who else f"is not a peer, and {who}, which may lead to it, cannot be asked"
             )
             raise PeerUnavailableError(f"{name} {state}: {why.what}", why.hint or "Try again later")
         return known[name] if name in known else known_peer(self.ledger, name)
@@ -145,7 +145,7 @@ class Contacts:
         """Ask a cluster for its identity, in its ZooKeeper and at one of its receivers, and show it a proof.
 
         Raises:
-            ConfigError: ``zookeepers`` is no address.
+            ConfigError: ``zookeepers`` is not an address.
             PeerUnavailableError: nothing answers there.
             RequestError: ZooKeeper and the receiver are of two clusters.
             PeerRefusedError: its version does not go with this one, or it refuses the proof.

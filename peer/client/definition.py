@@ -136,4 +136,4 @@ def given_schema(given: object) -> pa.Schema:
     try:
         return pa.schema(given)
     except (TypeError, ValueError, pa.ArrowInvalid) as error:
-        raise SchemaError(f"{type(given).__name__} is no schema: {error}", "Give an Arrow schema or text") from None
+        raise SchemaError(f"{type(given).__name__} is not a schema: {error}", "Give an Arrow schema or text") from None

@@ -46,7 +46,7 @@ class ActiveSearch:
     """One search.
 
     Args:
-        open_at: opens the cluster at a ZooKeeper address on this machine. Raises ReplicationError when it is no host.
+        open_at: opens the cluster at a ZooKeeper address on this machine. Raises ReplicationError if it is not a host.
         newest: the highest role epoch that is known; ACTIVE clusters below it are behind.
 
     Attributes:
@@ -61,7 +61,7 @@ class ActiveSearch:
         """The ACTIVE cluster, which may be ``begin`` itself; None when none is found. Others are closed again.
 
         Raises:
-            ReadOnlyClusterError: this machine is no host of the next one.
+            ReadOnlyClusterError: this machine is not a host of the next one.
         """
         here, visited = begin, {begin.parts.ledger.cluster}
         for _ in range(HOPS_MAX):

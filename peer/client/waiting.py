@@ -73,9 +73,9 @@ class Waiting:
             UnknownTableError: the table was dropped there.
         """
         if not isinstance(position, Position):
-            raise FormatError(f"{position!r} is no position", "Give what an append returned")
+            raise FormatError(f"{position!r} is not a position", "Give what an append returned")
         if not isinstance(timeout_s, int | float) or not timeout_s >= 0:  # also refuses nan
-            raise FormatError(f"timeout_s={timeout_s!r} is no time to wait", "Give seconds")
+            raise FormatError(f"timeout_s={timeout_s!r} is not a time to wait", "Give seconds")
         goal = _goal(until)
         deadline = _Deadline(time.monotonic() + timeout_s, timeout_s)
         if peer_name is not None and peer_name != self.ledger.cluster.name:
@@ -143,7 +143,7 @@ class Waiting:
             if rule.phase is Phase.LIVE and any(last < rule.required_from.get(s.wal, 0) for s, last in here):
                 return self._with_names(f"It was written before the table went there. To send it: {remedy}")
         for held in self.ledger.sending.held():
-            if (held.peer in names or not names) and held.table in tables:  # a cluster that is no peer lies behind one
+            if (held.peer in names or not names) and held.table in tables:  # other clusters lie behind a peer
                 return self._with_names(f"{held.table} is held for {held.peer}: {held.reason}")
         if NO_ROUTE in what:
             return f"No open route brings it to {peer.name}: see walship status there"

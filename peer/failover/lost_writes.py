@@ -279,7 +279,7 @@ def _content(record: Quarantined) -> tuple[FrameView, bytes]:
         ) from None
     view = read_frame(content, 0)
     if view is None or view.end != len(content):
-        raise CorruptFrameError(f"{record.copy} is no whole frame", offset=0, lost_bytes=len(content))
+        raise CorruptFrameError(f"{record.copy} is not a whole frame", offset=0, lost_bytes=len(content))
     return view, content
 
 

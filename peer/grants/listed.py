@@ -38,7 +38,7 @@ def granting(
 
     Raises:
         RequestError: it is for this cluster itself, or a pattern is none.
-        FormatError: an origin is no cluster's name.
+        FormatError: an origin is not a cluster's name.
     """
     if cluster.name == ledger.cluster.name:
         raise RequestError(f"{cluster.name} is this cluster itself", "Name another cluster")

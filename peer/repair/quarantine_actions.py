@@ -65,7 +65,7 @@ def _read(frame: Quarantined) -> tuple[FrameView, bytes]:
     except CorruptFrameError as error:
         raise CorruptFrameError(f"{frame.copy}: {error.what}", remedy, offset=0, lost_bytes=len(content)) from None
     if view is None or view.end != len(content):
-        raise CorruptFrameError(f"{frame.copy} is no whole frame", remedy, offset=0, lost_bytes=len(content))
+        raise CorruptFrameError(f"{frame.copy} is not a whole frame", remedy, offset=0, lost_bytes=len(content))
     return view, content
 
 

@@ -58,7 +58,7 @@ def encode_buckets(buckets: Buckets) -> bytes:
 def decode_buckets(raw: bytes) -> dict[int, tuple[int, int]]:
     """Buckets from their bytes; FormatError for a wrong length."""
     if len(raw) % _ENTRY.size:
-        raise FormatError(f"{len(raw)} bytes are no whole number of buckets")
+        raise FormatError(f"{len(raw)} bytes are not a whole number of buckets")
     return {bucket: (rows, high << 64 | low) for bucket, rows, high, low in _ENTRY.iter_unpack(raw)}
 
 

@@ -30,7 +30,7 @@ kind or version is refused, not skipped. What the store shows is stored with it:
 who runs it.
 
 Relies on: steps that may run twice, also at once after a process was frozen, and whose ``verify`` tells identity and
-stays true once later steps are done. A lease is no proof (rule 6).
+stays true once later steps are done. A lease is not proof (rule 6).
 
 Stores: ``ledger.steps`` (SQL), ``file_store.FileCommitSteps`` (any fsspec store); both are ``CommitStepStore``.
 ``MemoryLedger.steps`` fails where a test wants it to.

@@ -72,7 +72,7 @@ class Membership:
 
 
 class Candidacy:
-    """A candidate of an election. Read ``leads`` before every round of work; it is no proof (rule 6)."""
+    """A candidate of an election. Read ``leads`` before every round of work; it is not proof (rule 6)."""
 
     def __init__(self, keeper: Keeper, known: KnownNodes, parent: str, name: str) -> None:
         self._keeper = keeper

@@ -130,7 +130,7 @@ def _decoded(fields: Mapping[str, object]) -> Succession:
     if not isinstance(planned, bool) or not isinstance(by_wal, dict) or planned and by_wal:
         raise FormatError("a succession has no such cut")
     if origin.name == successor.name or epoch < 2:
-        raise FormatError(f"{origin.name} -> {successor.name}, epoch {epoch}, is no succession")
+        raise FormatError(f"{origin.name} -> {successor.name}, epoch {epoch}, is not a succession")
     cut: dict[StreamId, Ranges] = {}
     for local, by_table in by_wal.items():
         slot, _, number = str(local).partition("/")
@@ -145,7 +145,7 @@ def _decoded(fields: Mapping[str, object]) -> Succession:
 
 def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < COUNT_END:
-        raise FormatError(f"{value!r} is no count")
+        raise FormatError(f"{value!r} is not a count")
     return value
 
 

@@ -123,7 +123,7 @@ class NotificationListener:
     def wait(self, timeout_s: float) -> bool:
         """Wait up to ``timeout_s``; return whether a notification or a new subscriber came. For one thread.
 
-        It may return False early: a subscriber that goes on waiting is no news.
+        It may return False early: a subscriber that goes on waiting is not news.
         """
         if self._socket is None:
             return False

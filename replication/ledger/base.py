@@ -167,7 +167,7 @@ class Ledger(Protocol):
     def decided(self) -> object | None:
         """Equal to what an earlier call returned unless something was decided in between; None where none can tell.
 
-        Facts (bytes, progress, claims, times, reports) are no decisions. A process that is killed right after a commit
+        Facts (bytes, progress, claims, times, reports) are not decisions. A process that is killed right after a commit
         may leave a decision untold.
         """
 

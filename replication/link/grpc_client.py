@@ -356,7 +356,7 @@ def _unavailable(address: str, error: grpc.RpcError) -> TransferError:
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return PeerRefusedError(
-            f"{address} is no walship receiver of this version", "Upgrade walship there", reason="VERSION"
+            f"{address} is not a walship receiver of this version", "Upgrade walship there", reason="VERSION"
         )
     if code is grpc.StatusCode.PERMISSION_DENIED:
         return refused(details)

@@ -76,6 +76,6 @@ def check_plaintext(address: str, tls: LinkTls | None, allow_plaintext: bool) ->
 
 
 def caller_names(auth: Mapping[str, Sequence[bytes]]) -> frozenset[str]:
-    """The names in a caller's certificate: a cluster's is a DNS name. Others, as persons have, can be no cluster's."""
+    """The names in a caller's certificate: a cluster's is a DNS name. Names of persons are never a cluster's."""
     names = {kind: {name.decode(errors="replace") for name in auth.get(kind, ())} for kind in (_DNS, _NAMES)}
     return frozenset(name for name in names[_DNS] | names[_NAMES] if name in names[_DNS] or "@" in name or ":" in name)

@@ -88,7 +88,7 @@ class DeniedCertificates:
     """The certificates that ``tls.deny`` revokes.
 
     Raises:
-        ConfigError: the file cannot be read, or a line is no fingerprint.
+        ConfigError: the file cannot be read, or a line is not a fingerprint.
     """
 
     def __init__(self, file: Path | None) -> None:

@@ -57,7 +57,7 @@ class Takeover:
         Raises:
             PeerExistsError: another cluster of that name is defined.
             SuccessionError: no table comes from there, or its address is not known.
-            ConfigError: ``zookeepers`` is no address.
+            ConfigError: ``zookeepers`` is not an address.
         """
         rules, term = self.ledger.rules, self.ledger.terms.current()
         if not rules.to(origin.name) and all(route.source != origin for route in self.ledger.landing.declared()):

@@ -16,7 +16,7 @@ from shell.cli.render import Printer
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What ``--wait`` waits for: rows that are ``until`` (durable, applied, visible) at a cluster; None is no wait."""
+    """What ``--wait`` waits for: rows that are ``until`` (durable, applied, visible) at a cluster."""
 
     cluster: str | None
     until: str
@@ -24,7 +24,7 @@ class Wait:
 
 
 def check_wait(cluster: Cluster, name: str | None) -> None:
-    """Raise UnknownPeerError if no route leads to the cluster, before anything is written; None is no wait."""
+    """Raise UnknownPeerError if no route leads to the cluster, before anything is written; None waits for nothing."""
     if name is not None and name != cluster.name:
         with suppress(PeerUnavailableError):  # it may answer later
             cluster.contacts.locate(name)

@@ -81,7 +81,7 @@ def _seconds(given: str | float) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= _TIMEOUT_S_MAX:
-        raise typer.BadParameter(f"{given} is no number of seconds from 0 to {_TIMEOUT_S_MAX:,.0f}")
+        raise typer.BadParameter(f"{given} is not a number of seconds from 0 to {_TIMEOUT_S_MAX:,.0f}")
     return seconds
 
 

@@ -267,7 +267,7 @@ def _moment(text: str) -> int:
     except ValueError:
         moment = 0
     if moment <= 0:
-        raise RequestError(f"{text} is no time", "Give one such as 2026-01-31T12:00:00Z")
+        raise RequestError(f"{text} is not a time", "Give one such as 2026-01-31T12:00:00Z")
     return moment
 
 

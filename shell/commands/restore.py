@@ -76,7 +76,7 @@ def _stopped(invocation: Invocation, *, sure: bool) -> Config:
 
     found = invocation.find()
     if not found.target.endswith(".toml"):
-        raise ConfigError(f"{found.target} is no configuration file on this host", "Give one: --cluster FILE")
+        raise ConfigError(f"{found.target} is not a configuration file on this host", "Give one: --cluster FILE")
     config = configuration.load(found.target)
     invocation.printer.header(config.cluster.name, found.target)
     pid = running_pid(config.run_dir)

@@ -232,5 +232,5 @@ def _file(invocation: Invocation, given: str | None) -> Path:
         return Path(given)
     target = invocation.find().target
     if not target.endswith(".toml"):
-        raise ConfigError(f"{target} is no configuration file on this host", "Give one: --config FILE")
+        raise ConfigError(f"{target} is not a configuration file on this host", "Give one: --config FILE")
     return Path(target)

@@ -139,7 +139,7 @@ def altertable(
     if add_group is not None:
         name, equals, columns = add_group.partition("=")
         if not equals or not columns.strip():
-            raise SchemaError(f"{add_group!r} is no locality group", "Write 'NAME=COL TYPE,COL TYPE'")
+            raise SchemaError(f"{add_group!r} is not a locality group", "Write 'NAME=COL TYPE,COL TYPE'")
         added = (name.strip(), columns)
     with invocation.connect() as (cluster, printer):
         spec = cluster.alter_table(

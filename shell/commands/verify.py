@@ -90,7 +90,7 @@ def _shown(names: list[str], printer: Printer) -> Iterator[str]:
 
 
 def _zookeepers(cluster: Cluster, other: str, receiver: str) -> str:
-    """Where to find a cluster that is no peer: the ZooKeeper that was given, or its file's; "" for a peer."""
+    """Where to find a cluster that is not a peer: the ZooKeeper that was given, or its file's; "" for a peer."""
     if receiver or any(peer.name == other for peer in cluster.ledger.rules.peers()):
         return ""
     target = find_cluster(other, os.environ, Path.cwd()).target

@@ -96,14 +96,14 @@ def size(text: str) -> int:
     try:
         return int(TypeAdapter(ByteSize).validate_python(text.removesuffix("/s")))
     except ValidationError:
-        raise RequestError(f"{text!r} is no size", "Write for example 65536, 64KiB or 1.5GB") from None
+        raise RequestError(f"{text!r} is not a size", "Write for example 65536, 64KiB or 1.5GB") from None
 
 
 def age_ns(text: str) -> int:
     """An age in nanoseconds: ``90s``, ``30m``, ``12h``, ``7d``, ``2w``."""
     found = _AGE.fullmatch(text)
     if found is None:
-        raise RequestError(f"{text!r} is no age", "Write for example 90s, 30m, 12h, 7d or 2w")
+        raise RequestError(f"{text!r} is not an age", "Write for example 90s, 30m, 12h, 7d or 2w")
     return int(float(found[1]) * _SECONDS[found[2]] * 1e9)
 
 

@@ -61,7 +61,7 @@ class Display:
     """Shows a scene, refreshing it from ``observe`` in a thread of its own that ends with the context.
 
     Args:
-        console: where to; lines instead of a live picture when it is no terminal.
+        console: where to; lines instead of a live picture when it is not a terminal.
         quiet: show nothing.
         observe: the flow now; None when it is unknown.
     """

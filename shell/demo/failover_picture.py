@@ -134,7 +134,7 @@ class FailoverDisplay(Display):
         return Panel(content, title=title, subtitle=f"{took:.0f} s", title_align="left", width=82)
 
     def _acked(self) -> tuple[Text, Text]:
-        """The application's acks: a bar for each half second in the colour of who acked; red dots are no acks."""
+        """The application's acks: a bar for each half second in the colour of who acked; red dots are not acks."""
         beats = list(self._acks.beats)[-_WIDTH:]
         most = max((rows for rows, _ in beats), default=0)
         bars = Text("acks  ")

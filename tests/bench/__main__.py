@@ -3,7 +3,7 @@
 A bench is a module ``bench_<name>.py`` here with ``run() -> list[Figure]``; it may also have ``series()``: from a
 chart's title to its (seconds, value) points. Each runs in a process of its own. ``--peers`` measures other systems
 beside, with the same rows (``tests/bench/peers``); the name ``none`` runs no bench, only those.
-``WALSHIP_BENCH_QUICK=1`` shortens long runs: its figures are no verdict on the bars.
+``WALSHIP_BENCH_QUICK=1`` shortens long runs: its figures are not a verdict on the bars.
 """
 
 from __future__ import annotations

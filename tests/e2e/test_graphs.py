@@ -81,7 +81,7 @@ def tables(graph: dict[str, Site], handles: Handles) -> dict[str, str]:
 def test_a_put_and_its_delete_go_along_a_chain(
     graph: dict[str, Site], handles: Handles, tables: dict[str, str]
 ) -> None:
-    """Scenario 1, waiting for a cluster that is no peer."""
+    """Scenario 1, waiting for a cluster that is not a peer."""
     table = tables["chain"]
     handles["east"].wait(handles["east"].upsert(table, rows(k1="one", k2="two")), cluster="north", timeout_s=WAIT_S)
     shown = [json.loads(line) for line in graph["north"].shell("read", table, "--json").splitlines()]

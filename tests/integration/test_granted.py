@@ -80,7 +80,7 @@ def test_frames_of_an_origin_that_no_route_carries_are_refused(pair: Pair, recei
 
 
 def test_frames_of_the_receiver_itself_are_refused_whatever_their_path(pair: Pair, receiver: Receiver) -> None:
-    """The true ones are no divergence afterwards."""
+    """The true ones are not a divergence afterwards."""
     own = pair.west.wal()
     carried = replace(pair.route(), carried=(Carried(pair.west.cluster, (pair.west.cluster, pair.east.cluster)),))
     session = pair.ship(receiver, pair.hello(carried))

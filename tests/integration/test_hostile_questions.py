@@ -1,4 +1,4 @@
-"""A peer with a grant for some tables asks about others, and what is no question: its conversation goes on."""
+"""A peer with a grant for some tables asks about others, and what is not a question: its conversation goes on."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_a_full_disk_refuses_and_loses_nothing_and_goes_on_when_there_is_room(sm
         ballast.unlink()
         writer.upsert(TABLE, batch(key))
         acked.append(key)
-    assert len(book.files.all("h0")) == 1, "a full disk is no reason for a new file"
+    assert len(book.files.all("h0")) == 1, "a full disk is not a reason for a new file"
     there = everything(book, TABLE)
     assert sorted(there) == [k for begin in acked for k in range(begin, begin + BATCH_ROWS)]
     assert all(len(values) == 1 for values in there.values())

@@ -182,7 +182,7 @@ def test_a_cut_from_before_what_is_held_is_refused_however_many_snapshots_have_e
     versions = [put("a", 3), put("a", 5), put("a", 20)]
     append(tables, spec, versions[:2], 1)
     merge_changes(tables, spec, 10)
-    tables.compact(spec.name, 1)  # so that what is held is no fold
+    tables.compact(spec.name, 1)  # so that what is held is not a fold
     append(tables, spec, versions[2:], 2)
     merge_changes(tables, spec, None)
     for _ in range(2):

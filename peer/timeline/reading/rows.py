@@ -17,7 +17,7 @@ _FORMATS = ("parquet", "arrow", "orc", "csv", "json")
 def check_format(format: str) -> str:
     """The format; RequestError if it is none that can be read."""
     if format not in _FORMATS:
-        raise RequestError(f"{format!r} is no format", f"Choose of {', '.join(_FORMATS)}")
+        raise RequestError(f"{format!r} is not a format", f"Choose of {', '.join(_FORMATS)}")
     return format
 
 

@@ -1,7 +1,7 @@
 """Runs the timeline's server in a thread: embedded in a process, or as a process of its own.
 
-Its address is in a file, so that a client on the host finds it whatever its port is. A port that is taken is no error:
-it takes another one and says so, since whoever embeds the server goes on without it, too.
+Its address is in a file, so that a client on the host finds it whatever its port is. If the port is taken, the server
+takes another one and says so.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ def _problems(spec: TableSpec) -> Iterator[str]:
     if spec.uuid == NIL_UUID:
         yield "its uuid is that of no table"
     if not isinstance(spec.name, str):  # what names a table can have is checked where a route is opened
-        yield "its name is no text"
+        yield "its name is not text"
     if spec.kind not in _KINDS:
-        yield f"{str(spec.kind)[:40]!r} is no kind of table"
+        yield f"{str(spec.kind)[:40]!r} is not a kind of table"
     if max(len(spec.columns), len(spec.groups), len(spec.settings)) > _COLUMNS_MAX:
         yield f"it has more than {_COLUMNS_MAX} columns, groups or properties"
         return
@@ -89,7 +89,7 @@ def _problems(spec: TableSpec) -> Iterator[str]:
     stamps += [group.added for group in spec.groups]
     yield from (f"a change has the time {str(stamp)[:40]}" for stamp in stamps if not _is_count(stamp))
     orders = [text for text in (*spec.partition, *spec.sort) if not _TERM.match(text)]
-    yield from (f"{text[:80]!r} is no sort order or partition" for text in orders)
+    yield from (f"{text[:80]!r} is not a sort order or partition" for text in orders)
     yield from column_problems([column.name for column in spec.columns], spec.columns, spec.key)
     if len(spec.by_uuid) != len(spec.columns):
         yield "two columns have one uuid"
@@ -104,7 +104,7 @@ def _problems(spec: TableSpec) -> Iterator[str]:
         if not _is_count(setting.at):
             yield f"property {name[:80]!r} was set at {str(setting.at)[:40]}"
     texts = [*spec.properties.items(), *((name, setting.value) for name, setting in spec.settings.items())]
-    yield from (f"property {str(name)[:80]!r} is no text" for name, value in texts if not _is_text(name, value))
+    yield from (f"property {str(name)[:80]!r} is not text" for name, value in texts if not _is_text(name, value))
 
 
 def _is_count(value: object) -> bool:
@@ -151,7 +151,7 @@ def _with_allowed_properties(spec: TableSpec) -> TableSpec:
 def _setting_problems(spec: TableSpec, name: str, value: str) -> Iterator[str]:
     if name == "sort":
         if value and not _SORT.match(value):
-            yield f"{value[:80]!r} is no sort order"
+            yield f"{value[:80]!r} is not a sort order"
         return
     try:
         checked_setting(spec, name, value)

@@ -160,7 +160,7 @@ class Coverage:
             rows, (since, before) = (content["wals"], content["purged"]) if is_named else (content, (0, 0))
             purged = Purged(_int64(since), _int64(before))
             if is_named and not purged:
-                raise ValueError(f"{since!r} to {before!r} is no range of timestamps")
+                raise ValueError(f"{since!r} to {before!r} is not a range of timestamps")
             wals = tuple(FileId.parse(wal) for wal, _ in rows)
             if len(set(wals)) < len(wals):
                 raise ValueError("a WAL is listed twice")
@@ -183,12 +183,12 @@ def _intervals(of_wal: Sequence[tuple[int, int, str, str]]) -> tuple[Interval, .
         hashes = bytes.fromhex(previous), bytes.fromhex(last)
         after = found[-1].end if found else 0
         if not after <= _int64(begin) < _int64(end) < COUNT_END or {*map(len, hashes)} - {0, 32}:
-            raise ValueError(f"{begin!r}, {end!r} and their hashes are no interval after {after}")
+            raise ValueError(f"{begin!r}, {end!r} and their hashes are not an interval after {after}")
         found.append(Interval(begin, end, *hashes))
     return tuple(found)
 
 
 def _int64(value: object) -> int:
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
-        raise ValueError(f"{value!r} is no count or timestamp")
+        raise ValueError(f"{value!r} is not a count or timestamp")
     return value

@@ -44,7 +44,7 @@ def one_query(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.Statem
         )
     if statements[0].type not in _QUERIES:
         raise RequestError(
-            f"{statements[0].type.name} is no query",
+            f"{statements[0].type.name} is not a query",
             "Only queries are run here; write their rows to a file: --output FILE",
         )
     return statements[0]

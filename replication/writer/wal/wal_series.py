@@ -198,7 +198,7 @@ class WalSeries:
 
     def _poison(self, wal: WalFile, error: BaseException) -> PoisonedFileError:
         wal.poison()
-        report = _log.info if isinstance(error, ReadOnlyClusterError) else _log.error  # a role change is no fault
+        report = _log.info if isinstance(error, ReadOnlyClusterError) else _log.error  # a role change is not a fault
         report("wal_poisoned", file=str(wal.file), path=wal.path, end=wal.published, error=str(error))
         self._current = None
         self._end(wal)

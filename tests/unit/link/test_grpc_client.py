@@ -87,7 +87,7 @@ def test_a_route_is_opened_or_refused(peer: Peer) -> None:
 @pytest.mark.parametrize(
     ("code", "details", "error", "says"),
     [
-        (grpc.StatusCode.UNIMPLEMENTED, "", PeerRefusedError, "no walship receiver of this version"),
+        (grpc.StatusCode.UNIMPLEMENTED, "", PeerRefusedError, "not a walship receiver of this version"),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "too many", PeerRefusedError, "is at a limit: too many"),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "", PeerUnavailableError, "did not answer in time"),
         (grpc.StatusCode.ABORTED, "its ledger failed\nlook at it", PeerUnavailableError, "its ledger failed"),

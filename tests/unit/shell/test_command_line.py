@@ -274,7 +274,7 @@ def test_init_writes_nothing_when_a_value_is_wrong(tmp_path, capsys, wrong):
 )
 def test_a_time_that_is_none_is_a_wrong_command_line(verb, seconds, capsys):
     assert main.run([*verb, seconds]) == 2
-    assert f"{seconds} is no number of seconds" in capsys.readouterr().err
+    assert f"{seconds} is not a number of seconds" in capsys.readouterr().err
 
 
 def test_rows_that_are_not_sent_are_not_waited_for(capsys):

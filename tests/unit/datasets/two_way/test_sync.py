@@ -63,7 +63,7 @@ def test_of_a_conflict_both_versions_are_kept_on_both_sides(pair: Path) -> None:
     result = sync(pair)
     assert result.conflicts == ["x/1.conflict-first-20231114T221500Z"]
     assert both(pair) == ({"x/1": b"of b, newer", result.conflicts[0]: b"of a", "x/2": b"2", "y/3": b"3"},) * 2
-    assert set(sync(pair).actions) == {"same"}, "the same content on both sides is no conflict"
+    assert set(sync(pair).actions) == {"same"}, "the same content on both sides is not a conflict"
 
 
 def test_a_change_is_not_lost_to_a_removal(pair: Path) -> None:

@@ -101,10 +101,10 @@ def test_letter_case_does_not_make_another_name(cluster: Cluster) -> None:
 def test_values_that_are_no_position_mutation_or_time_are_refused(cluster: Cluster) -> None:
     position = Position(cluster.id)
     for given in (None, "abc", position.to_json()):
-        with pytest.raises(FormatError, match="no position"):
+        with pytest.raises(FormatError, match="not a position"):
             cluster.wait(given)
     for seconds in (None, "x", float("nan"), -1):
-        with pytest.raises(FormatError, match="no time to wait"):
+        with pytest.raises(FormatError, match="not a time to wait"):
             cluster.wait(position, timeout_s=seconds)
     for text in ("{}", "[]", "", '{"cluster": 1}'):
         with pytest.raises(FormatError, match="not a position"):

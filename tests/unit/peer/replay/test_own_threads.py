@@ -84,7 +84,7 @@ def test_an_alter_that_failed_and_then_met_another_commit_is_tried_again(
     while failures:
         clock.now += 60.0
         housekeeping.run_once(lambda: False)
-        assert not housekeeping.errors, "a conflict is no failure"
+        assert not housekeeping.errors, "a conflict is not a failure"
 
 
 def test_what_failed_of_a_dropped_table_is_forgotten(ledger: MemoryLedger) -> None:

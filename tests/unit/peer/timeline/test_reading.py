@@ -124,5 +124,5 @@ def test_a_file_of_another_format_is_an_error_that_names_it(site: Path) -> None:
     with reader(site).files() as files:
         with pytest.raises(FormatError, match="cannot be read as parquet"):
             files.rows().read_all()
-        with pytest.raises(RequestError, match="no format"):
+        with pytest.raises(RequestError, match="not a format"):
             files.rows("xml")

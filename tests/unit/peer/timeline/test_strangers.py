@@ -1,4 +1,4 @@
-"""Who may ask the timeline's server, and what questions that are no questions cost it."""
+"""Who may ask the timeline's server, and what questions that are not questions cost it."""
 
 from __future__ import annotations
 

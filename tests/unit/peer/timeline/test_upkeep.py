@@ -96,7 +96,7 @@ def test_cleaning_by_versions_deletes_the_oldest_and_says_as_of_when_can_be_read
     with pytest.raises(RequestError, match="are gone"):
         lake.read(first)
     assert len(lake.names()) == 3
-    assert lake.upkeep().clean(TWO) is None, "a clean that deletes nothing is no instant"
+    assert lake.upkeep().clean(TWO) is None, "a clean that deletes nothing is not an instant"
 
 
 def test_cleaning_by_time_keeps_what_could_be_seen_since(lake: Lake) -> None:

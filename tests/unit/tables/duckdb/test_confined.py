@@ -72,9 +72,9 @@ def test_a_query_is_one(text: str) -> None:
         ("select 1; select 2", "more than one statement"),
         ("", "no statement"),
         ("-- nothing", "no statement"),
-        ("copy (select 1) to '/x'", "COPY is no query.*--output"),
-        ("attach '/x'", "ATTACH is no query"),
-        ("set threads = 1", "SET is no query"),
+        ("copy (select 1) to '/x'", "COPY is not a query.*--output"),
+        ("attach '/x'", "ATTACH is not a query"),
+        ("set threads = 1", "SET is not a query"),
         ("selec", "syntax error"),
     ],
 )
