@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from peer.client.cluster import Cluster
@@ -91,7 +92,6 @@ class FollowingCluster(Cluster):
     set_table = _followed(Cluster.set_table)
     derive_table = _followed(Cluster.derive_table)
     drop_table = _followed(Cluster.drop_table)
-    import_files = _followed(Cluster.import_files)
     restate = _followed(Cluster.restate)
 
     def close(self) -> None:
@@ -149,6 +149,11 @@ class FollowingCluster(Cluster):
         return self.again(
             partial(super().apply, table, mutations), partial(self._is_repeatable, table, mutations, None)
         )
+
+    def import_files(self, table: str, paths: str | Path | Iterable[str | Path], **options: Any) -> Position:
+        """See ``Cluster``."""
+        files = paths if isinstance(paths, str | Path) else list(paths)
+        return self.again(partial(super().import_files, table, files, **options))
 
     def upsert_async(self, table: str, rows: object, batch_id: str | None = None) -> Future[Position]:
         """See ``Cluster``. An append that cannot be repeated, as of a stream, fails at a role change."""
@@ -308,11 +313,11 @@ class FollowingCluster(Cluster):
                 self._opened.writer.flush()  # so that everything that is refused here waits by then
             with self._order:
                 first = min(self._waiting)
-            failure: ReplicationError | None = None
+            failure: Exception | None = None
             if first.error is not None:  # else it came while others were sent again
                 try:
                     self._move(self._moves, first.error, self._deadline())
-                except ReplicationError as error:
+                except Exception as error:
                     failure = error
             with self._order:
                 batch = sorted(self._waiting)
@@ -325,20 +330,19 @@ class FollowingCluster(Cluster):
                     self._resender = None
                     return
 
-    def _send_again(self, sent: _Sent, failure: ReplicationError | None) -> None:
+    def _send_again(self, sent: _Sent, failure: Exception | None) -> None:
         sent.tries += 1
         error = sent.error
-        if failure is None and error is not None and not sent.is_repeatable(error):
-            failure = self._unrepeatable(error)
-        if failure is None and sent.tries > _TRIES:
-            failure = error
-        if failure is not None:
-            sent.future.set_exception(failure)
-            return
         try:
+            if failure is not None:
+                raise failure
+            if error is not None and not sent.is_repeatable(error):
+                raise self._unrepeatable(error)
+            if error is not None and sent.tries > _TRIES:
+                raise error
             self._start(sent)
-        except ReplicationError as refused:
-            sent.future.set_exception(refused)
+        except Exception as failed:  # also what the caller's iterator of rows raises
+            sent.future.set_exception(failed)
 
     def _await_resent(self, deadline: float) -> None:
         """Wait until asynchronous appends of before were sent again, so that the order of calls is kept."""

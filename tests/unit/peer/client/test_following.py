@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from peer.client import search
@@ -287,3 +288,34 @@ def test_definitions_are_changed_on_the_active_cluster(clusters: Clusters) -> No
     clusters.switch("east", "west", 2)
     handle.create_table("ops.made", "id long", "id")
     assert [spec.name for spec in clusters.sites["west"].ledger.tables.all()] == ["ops.log", "ops.made"]
+
+
+def test_rows_that_fail_while_they_are_sent_again_fail_their_append_and_no_later_one(clusters: Clusters) -> None:
+    def broken() -> Iterator[dict[str, object]]:
+        yield row(2)
+        raise OSError("the source of the rows is gone")
+
+    handle = clusters.follow()
+    handle.upsert("ops.log", [row(0)])
+    clusters.set_role("east", Role.STANDBY, 2)
+    clusters.know("east", "east", "west", 2)
+    first = handle.upsert_async("ops.log", [row(1)])
+    wait_until(lambda: handle._resender is not None)
+    failing = handle.upsert_async("ops.log", broken())
+    later = handle.upsert_async("ops.log", [row(3)])
+    clusters.set_role("west", Role.ACTIVE, 2)
+    assert first.result(20).cluster.name == "west"
+    with pytest.raises(OSError, match="the source of the rows is gone"):
+        failing.result(20)
+    assert later.result(20).cluster.name == handle.upsert("ops.log", [row(4)]).cluster.name == "west"
+    assert clusters.written("west") == [1, 3, 4]
+
+
+def test_all_files_of_an_iterator_are_imported_over_a_role_change(clusters: Clusters, tmp_path: Path) -> None:
+    handle = clusters.follow()
+    handle.upsert("ops.log", [row(0)])
+    for number in (1, 2, 3):
+        pq.write_table(table(number, 1), tmp_path / f"{number}.parquet")
+    clusters.switch("east", "west", 2)
+    handle.import_files("ops.log", iter(sorted(tmp_path.glob("*.parquet"))))
+    assert clusters.written("west") == [1, 2, 3]
