@@ -263,7 +263,7 @@ def with_root(zookeepers: str, name: str) -> str:
 
 
 def meant_by(zookeepers: str) -> list[Quorum]:
-    """The quorums that an address may mean, likelier first. ConfigError when it is no ``host:port[,…]/root``."""
+    """The quorums that an address may mean, likelier first. ConfigError when it is not ``host:port[,…]/root``."""
     given = Quorum.parse(zookeepers)
     return [given, *([Quorum(given.servers, f"/walship{given.root}")] if given.root.count("/") == 1 else [])]
 
@@ -272,7 +272,7 @@ def read_public(zookeepers: str, tls: ZookeeperTls | None = None) -> tuple[Quoru
     """What a cluster publishes in ZooKeeper, and where; ``…/east`` also finds ``…/walship/east``.
 
     Raises:
-        ConfigError: ``zookeepers`` is no ``host:port[,host:port]/root``.
+        ConfigError: ``zookeepers`` is not ``host:port[,host:port]/root``.
         PeerUnavailableError: nothing answers there, or no cluster was ever started at that root.
     """
     from replication.coordination.zookeeper import connect_public  # deferred: most commands need no ZooKeeper

@@ -100,5 +100,5 @@ def _number(text: str, name: str, least: int, most: int, names: tuple[str, ...])
     if text in names:
         return names.index(text) + (1 if names == _MONTHS else 0)
     if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
-        raise RequestError(f"{text!r} is no {name} of a schedule: it is from {least} to {most}", _HINT)
+        raise RequestError(f"the {name} of a schedule is from {least} to {most}, not {text!r}", _HINT)
     return int(text)

@@ -138,7 +138,7 @@ def _fingerprints(file: Path | None) -> frozenset[str]:
         fingerprint = line.partition("#")[0].rpartition("=")[2].replace(":", "").strip().lower()
         if fingerprint and not _FINGERPRINT.fullmatch(fingerprint):
             raise ConfigError(
-                f"{file}, line {number}, is no SHA-256 fingerprint of a certificate",
+                f"{file}, line {number}, is not a SHA-256 fingerprint of a certificate",
                 "Write what `openssl x509 -noout -fingerprint -sha256 -in FILE` says",
             )
         found.add(fingerprint)

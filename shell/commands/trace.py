@@ -61,7 +61,7 @@ def parse_key(spec: TableSpec, given: list[str]) -> dict[str, Any]:
         try:
             texts = json.loads(given[0])
         except ValueError as error:
-            raise RequestError(f"The key is no JSON object: {error}", f"The key of {spec.name} is {shown}") from None
+            raise RequestError(f"The key is not a JSON object: {error}", f"The key of {spec.name} is {shown}") from None
     elif all(text.partition("=")[0] in names and "=" in text for text in given):
         texts = {name: value for name, _, value in (text.partition("=") for text in given)}
     else:

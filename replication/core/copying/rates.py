@@ -48,6 +48,6 @@ def parse_rates(text: str) -> RateTable:
     steps = {}
     for word in words:
         if (found := _STEP.fullmatch(word)) is None:
-            raise FormatError(f"{word!r} is no HH:MM,RATE", "Write for example '08:00,10MB 18:00,off'")
+            raise FormatError(f"{word!r} is not HH:MM,RATE", "Write for example '08:00,10MB 18:00,off'")
         steps[int(found[1]) * 60 + int(found[2])] = parse_rate(found[3])
     return RateTable(tuple(sorted(steps.items())))

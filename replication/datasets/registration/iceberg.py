@@ -33,7 +33,7 @@ class IcebergRegistrar:
 
         catalog, *table = name.split(".")
         if len(table) < 2 or not all((catalog, *table)):
-            raise RequestError(f"{name!r} is no CATALOG.NAMESPACE.TABLE", "Name all three")
+            raise RequestError(f"{name!r} is not CATALOG.NAMESPACE.TABLE", "Name all three")
         patch_pyiceberg()
         self._table = tuple(table)
         try:

@@ -23,7 +23,7 @@ def registrar_of(text: str) -> FileRegistrar:
     """
     kind, colon, name = text.partition(":")
     if not colon or not name:
-        raise RequestError(f"{text!r} is no KIND:NAME", "Write for example iceberg:CATALOG.NAMESPACE.TABLE")
+        raise RequestError(f"{text!r} is not KIND:NAME", "Write for example iceberg:CATALOG.NAMESPACE.TABLE")
     if kind == "iceberg":
         from replication.datasets.registration.iceberg import IcebergRegistrar  # deferred: PyIceberg is heavy
 

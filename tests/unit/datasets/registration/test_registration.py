@@ -133,7 +133,7 @@ def test_a_plugin_is_told_of_each_publication(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("iceberg", "is no KIND:NAME"), ("nobody:x", "registrars are called"), ("iceberg:lake.t", "NAMESPACE")],
+    [("iceberg", "is not KIND:NAME"), ("nobody:x", "registrars are called"), ("iceberg:lake.t", "NAMESPACE")],
 )
 def test_a_registrar_that_is_not_there_is_refused(text: str, said: str) -> None:
     with pytest.raises(RequestError, match=said):
