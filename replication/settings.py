@@ -28,6 +28,10 @@ from replication.core.grants import Accept
 from replication.core.ids import check_name
 from replication.errors import FormatError, RequestError
 
+_ADDRESS = re.compile(
+    r"(?:(?P<host>[A-Za-z0-9._-]{1,253})|\[?(?P<v6>[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?)\]?):(?P<port>[0-9]{1,5})"
+)
+
 WAIT_MAX_S = 14 * 86400.0  # some waits count milliseconds in 31 bits
 AGE_MAX_S = 100 * 365 * 86400.0
 _MIB = 1 << 20
@@ -37,11 +41,10 @@ _BYTES = TypeAdapter(ByteSize)
 
 def split_address(address: str) -> tuple[str, int]:
     """``host:port`` or ``[v6]:port`` as (host, port); ValueError when it is neither."""
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{address!r} is not host:port")
-    return host, int(port)
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found["port"]) > 65535:
+        raise ValueError(f"{address[:100]!r} is not host:port")
+    return found["host"] or found["v6"], int(found["port"])
 
 
 def check_address(address: str) -> None:

@@ -8,8 +8,10 @@ are implemented once, on top of it (``session.py``).
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 from replication.core.ids import ClusterId
@@ -18,6 +20,7 @@ from replication.errors import FormatError
 from replication.settings import split_address
 
 Woken = Callable[[], None]
+_RECEIVERS_CHARS_MAX = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,10 @@ class Tree(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """What other clusters may read: the cluster's id, its version, and its receivers' addresses (``host:port``)."""
+    """What other clusters may read: the cluster's id, its version, and its receivers' addresses (``host:port``).
+
+    Of the addresses, the first 16 KiB count: assignments of workers hold them for every peer.
+    """
 
     cluster: ClusterId
     version: str
@@ -81,14 +87,15 @@ class Public:
 
     def encode(self) -> bytes:
         """Encode as JSON."""
-        return _json({"cluster": str(self.cluster), "version": self.version, "receivers": list(self.receivers)})
+        receivers = _first(self.receivers)
+        return _json({"cluster": str(self.cluster), "version": self.version, "receivers": list(receivers)})
 
     @staticmethod
     def decode(content: bytes) -> Public:
         """Decode JSON; FormatError when it is malformed."""
         fields = _fields(content, "public part")
         try:
-            receivers = tuple(map(str, fields["receivers"]))
+            receivers = _first(map(str, fields["receivers"]))
             for address in receivers:
                 split_address(address)
             return Public(ClusterId.parse(fields["cluster"]), str(fields["version"]), receivers)
@@ -96,6 +103,12 @@ class Public:
             raise FormatError(f"the public part names no receiver: {str(error)[:300]}") from None
         except (KeyError, TypeError, AttributeError) as error:
             raise FormatError(f"the public part lacks {error}") from None
+
+
+def _first(receivers: Iterable[str]) -> tuple[str, ...]:
+    """The first receivers, up to ``_RECEIVERS_CHARS_MAX``."""
+    sizes = accumulate(map(len, receivers := tuple(receivers)))
+    return receivers[: bisect_right(tuple(sizes), _RECEIVERS_CHARS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import IPv6Address
 
 from replication.core.ids import check_name
 from replication.errors import ConfigError
 
 NODE_BYTES_MAX = 256 * 1024
 PORT = 2181  # the default for servers without a port
-_SERVER = re.compile(r"(?:(?P<whole>[^\s/,]+:\d{1,5})|[^\s/,:\[\]]+|\[[^\s/,\[\]]+\])\Z")
+_SERVER = re.compile(r"(?P<host>[A-Za-z0-9._-]{1,253}|\[(?P<v6>[0-9A-Fa-f:.]+)\])(:(?P<port>[0-9]{1,5}))?\Z")
 _ROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9_.-]*)+\Z")
 
 
@@ -60,13 +61,26 @@ class Quorum:
         """Parse ``host[:port][,host[:port]…]/root``; the default port is 2181. ConfigError when it is malformed."""
         servers, slash, root = text.strip().partition("/")
         root = (slash + root).rstrip("/")
-        hosts = [_SERVER.match(host) for host in servers.split(",")]
+        hosts = [_server(host) for host in servers.split(",")]
         if not all(hosts) or not _ROOT.match(root):
             raise ConfigError(
                 f"{text!r} names no cluster in ZooKeeper",
                 "Write host:port[,host:port...]/root, for example zk1:2181,zk2:2181,zk3:2181/walship/east",
             )
-        return Quorum(",".join(host["whole"] or f"{host[0]}:{PORT}" for host in hosts if host), root)
+        return Quorum(",".join(filter(None, hosts)), root)
+
+
+def _server(text: str) -> str | None:
+    """``host:port`` with the default port; None when it is malformed."""
+    found = _SERVER.match(text)
+    if found is None or int(found["port"] or PORT) > 65535:
+        return None
+    if found["v6"] is not None:
+        try:
+            IPv6Address(found["v6"])
+        except ValueError:
+            return None
+    return f"{found['host']}:{found['port'] or PORT}"
 
 
 @dataclass(frozen=True, slots=True)

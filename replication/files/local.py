@@ -157,8 +157,9 @@ class LocalFiles:
     def names(self, directory: str) -> list[str]:
         """Return the sorted names; empty when the directory does not exist."""
         try:
-            return sorted(os.listdir(directory))
-        except FileNotFoundError:
+            with path_errors(directory, "list"):
+                return sorted(os.listdir(directory))
+        except MissingFileError:
             return []
 
     def make_directory(self, path: str) -> None:

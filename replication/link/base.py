@@ -108,9 +108,14 @@ class Route:
     acknowledged: Mapping[FileId, Ranges] = field(default_factory=dict)
 
 
+HELLO_FILES_MAX = 100_000
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """How a sender opens a stream. ``files``: whose resume ranges it wants, and the term it ships them under.
+
+    They are ``HELLO_FILES_MAX`` at most; other files may follow on the stream.
 
     ``term_history`` distinguishes it from a copy of it. Routes up to ``generation`` that are not among ``routes`` have
     ended, and so have those of ``former``, the sender's ids before it was restored. ``zookeepers`` is the sender's own

@@ -19,6 +19,7 @@ from replication.link import channel
 from replication.link.base import Reason
 from replication.link.local_user import is_own
 from replication.link.places import Places
+from replication.link.refusals import shown
 from replication.link.silent_calls import SilentCalls
 from replication.link.tls import caller_names
 from replication.link.tls_files import fingerprint
@@ -154,4 +155,4 @@ def refused(details: str) -> PeerRefusedError:
     reason, _, rest = details.partition("\n")
     what, _, hint = rest.partition("\n")
     known = reason if reason in Reason.__members__ else Reason.NOT_READY.value
-    return PeerRefusedError(what or details, hint, reason=known)
+    return PeerRefusedError(shown(what or details), shown(hint), reason=known)

@@ -362,11 +362,12 @@ def _unavailable(address: str, error: grpc.RpcError) -> TransferError:
         return refused(details)
     if code is grpc.StatusCode.ABORTED:  # a conversation that ended there
         what, _, hint = details.partition("\n")
-        return PeerUnavailableError(what, hint)
+        return PeerUnavailableError(refusals.shown(what), refusals.shown(hint))
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return PeerUnavailableError(f"{address} did not answer in time")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        details = refusals.shown(details)
         return PeerRefusedError(f"{address} is at a limit: {details}", "It is tried again later", reason="NOT_READY")
     return PeerUnavailableError(
-        f"{address} cannot be reached ({code.name.lower()}: {details[:200]})", "Is its receiver up?"
+        f"{address} cannot be reached ({code.name.lower()}: {refusals.shown(details[:200])})", "Is its receiver up?"
     )

@@ -33,8 +33,8 @@ def decode_refusal(message: pb.Refusal) -> Refusal:
     name = pb.Reason.Name(message.reason) if message.reason in pb.Reason.values() else ""
     return Refusal(
         Reason(name) if name in Reason.__members__ else Reason.NOT_READY,
-        _shown(message.what) or "no reason is given",
-        _shown(message.remedy),
+        shown(message.what) or "no reason is given",
+        shown(message.remedy),
         FileId.parse(message.file) if message.file else None,
         message.begin,
         message.end,
@@ -43,5 +43,6 @@ def decode_refusal(message: pb.Refusal) -> Refusal:
     )
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """A text of another cluster as it may be stored and shown: not long, control characters become spaces."""
     return "".join(sign if sign.isprintable() else " " for sign in text[:_TEXT_MAX])

@@ -23,14 +23,25 @@ from replication.core.routes.freshness import Reach, Until
 from replication.errors import FormatError
 from replication.link import takeovers
 from replication.link._pb import walship_pb2 as pb
-from replication.link.base import Ack, Data, Description, Hello, Known, OpenReply, Refusal, Reply, Route
+from replication.link.base import (
+    HELLO_FILES_MAX,
+    Ack,
+    Data,
+    Description,
+    Hello,
+    Known,
+    OpenReply,
+    Refusal,
+    Reply,
+    Route,
+)
 from replication.link.messages import at_most, check_numbers, read_message
 from replication.link.refusals import decode_refusal, encode_refusal
 from replication.link.statuses import decode_files, decode_spans, encode_files, encode_spans
 
 _FRAMES_TAG = (pb.ShipRequest.FRAMES_FIELD_NUMBER << 3) | 2
 _EMPTY = memoryview(b"")
-_ROUTES_MAX, _FILES_MAX, _FORMER_MAX = 100_000, 100_000, 1000  # of an opening
+_ROUTES_MAX, _FORMER_MAX = 100_000, 1000  # of an opening
 _ASKED_MAX = 100_000  # streams of a question
 _VERSION_CHARS_MAX, _NONCE_CHARS_MAX = 64, 64
 
@@ -371,7 +382,7 @@ def _read_hello(message: pb.Open) -> Hello:
         message.role_epoch,
         message.version[:_VERSION_CHARS_MAX],
         tuple(decode_route(route) for route in _few(message.routes, _ROUTES_MAX, "routes")),
-        tuple((FileId.parse(f.file), f.term) for f in _few(message.files, _FILES_MAX, "files")),
+        tuple((FileId.parse(f.file), f.term) for f in _few(message.files, HELLO_FILES_MAX, "files")),
         message.protocol,
         _read_term_history(_few(message.term_history, TERM_HISTORY_MAX, "terms")),
         message.generation,

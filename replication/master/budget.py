@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from replication import log
+from replication.files.local import path_errors
 from replication.ledger.base import Ledger
 
 SAMPLE_US = 10_000_000
@@ -58,7 +59,8 @@ class Budgets:
         now = self._clock()
         if abs(now - self._sampled) >= SAMPLE_US:  # the clock may step back
             self._sampled = now
-            used = shutil.disk_usage(self._data_dir).used
+            with path_errors(self._data_dir, "look at the disk of"):
+                used = shutil.disk_usage(self._data_dir).used
             self._ledger.sending.sample(disk_gauge(self._host), now, used, now - KEEP_US)
 
     def keep(self, term: int) -> None:

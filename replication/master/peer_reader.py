@@ -9,7 +9,6 @@ from functools import partial
 
 from replication import log
 from replication.coordination.base import Public
-from replication.errors import ReplicationError
 from replication.ledger.base import Peer
 from replication.retries import Backoff, Wait
 
@@ -36,7 +35,8 @@ class PeerReader:
     """Reads the public parts of peers in a few threads of its own, each address at most once at a time.
 
     Args:
-        read_public: reads a public part from ``host:port[,…]/root`` with a short timeout; raises ReplicationError.
+        read_public: reads a public part from ``host:port[,…]/root`` with a short timeout. Any error is a failure of
+            the peer.
         wait: seconds to wait after the n-th failure in a row.
         poll_s: the age at which a public part is read again.
         changed: called from any thread when a reading tells something new, or failed.
@@ -93,7 +93,7 @@ class PeerReader:
         del self._under_way[peer.name, peer.zookeepers]
         try:
             return replace(known, public=reading.result(), read_s=now_s)
-        except ReplicationError as error:
+        except Exception as error:  # whatever a peer publishes, other peers are planned for
             if known.backoff.failures == 0:
                 _log.warning("peer_unreadable", peer=peer.name, error=str(error))
             return replace(known, public=None, read_s=now_s, backoff=known.backoff.failed(now_s, self._wait))

@@ -170,6 +170,13 @@ def test_directories_are_made_with_their_parents(place: Place) -> None:
     assert files.names(f"{directory}/x/y/z") == ["a"]
 
 
+def test_a_directory_that_cannot_be_listed_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=f"cannot list {tmp_path}/file"):
+        LocalFiles().names(f"{tmp_path}/file")
+    assert LocalFiles().names(f"{tmp_path}/none") == []
+
+
 def test_mapping_a_local_file_anew_never_cuts_it_under_a_reader(tmp_path: Path) -> None:
     files, path = LocalFiles(), f"{tmp_path}/a.len"
     files.map_words(path, 4, create=True).release()

@@ -13,9 +13,11 @@ import pytest
 
 from replication.core.ids import NIL_UUID
 from replication.core.shipping.chunk import ChunkAssignment
+from replication.link import wire
 from replication.link.base import Data
 from replication.link.grpc_client import GrpcShipSession
 from replication.worker.files.reading import frame_start
+from replication.worker.ship import opening
 from replication.worker.ship.shipment import Shipment
 from tests.bench.shipping_process import started
 from tests.integration.shipping import World, frames_of, provenances, sequences, sequences_by_wal
@@ -70,6 +72,15 @@ def test_frames_that_wait_together_go_as_one_message(world: World, monkeypatch: 
     ours = [message for message in sent if message.file == wal.file]
     assert [(message.begin, message.end) for message in ours] == [(256, wal.length)]
     assert len(frames_of(world.west, world.spec)) == 8
+
+
+def test_of_more_files_than_an_opening_may_name_all_arrive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "HELLO_FILES_MAX", 2)
+    monkeypatch.setattr(wire, "HELLO_FILES_MAX", 2)
+    wals = [world.written(frames=2) for _ in range(5)]
+    world.run()
+    wait_until(lambda: all(world.arrived(wal) for wal in wals))
+    assert sequences(world.west, world.spec) == [(0, 2)]
 
 
 def test_only_tables_with_a_rule_go_and_skipped_bytes_count_as_shipped(world: World) -> None:  # 004-28

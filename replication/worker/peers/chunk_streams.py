@@ -70,6 +70,11 @@ class ChunkStreams:
         """Whether all threads run."""
         return all(step.loop.is_alive() for step in self._steps)
 
+    def end(self) -> None:
+        """End the streams; their threads end soon after."""
+        for step in self._steps:
+            step.loop.end()
+
     def stop(self) -> None:
         """End the streams and join their threads."""
         for step in self._steps:

@@ -11,14 +11,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
+from replication import log
 from replication.core.ids import ClusterId
 from replication.core.shipping.chunk import Tail
 from replication.core.succession import Succession
-from replication.errors import ReplicationError
+from replication.errors import ReplicationError, TransferError
 from replication.link.base import PeerLink
 from replication.retries import Retries
 from replication.worker.report.attempts import AttemptLog
 
+_log = log.get(__name__)
 _IDLE_S = 10.0  # work that comes wakes the loop
 Connect = Callable[[str, str], PeerLink]
 
@@ -109,19 +111,25 @@ class PeerLoop:
         self._retries.succeeded()
 
     def is_alive(self) -> bool:
-        """Whether the thread runs; it ends by ``stop`` or an unexpected exception only."""
+        """Whether the thread runs; it ends by ``stop``."""
         return self._thread.is_alive()
+
+    def end(self) -> None:
+        """End the step; the thread ends soon after."""
+        self._stopping = True
+        self.wake()
 
     def stop(self) -> None:
         """End the step and join the thread."""
-        self._stopping = True
-        self.wake()
+        self.end()
         self._thread.join()
 
     def _run(self) -> None:
         turn = 0
-        while not self._stopping:
-            self._wake.clear()
+        while True:
+            self._wake.clear()  # before the look at what ``end`` sets: it does both the other way round
+            if self._stopping:
+                return
             tail = self._step.ready()
             if tail is None or not tail.receivers:
                 self._wake.wait(_IDLE_S)
@@ -133,6 +141,11 @@ class PeerLoop:
             except ReplicationError as error:
                 turn += 1
                 self._back_off(tail, error)
+            except Exception as error:  # whatever a peer answers, the loops of other peers go on
+                if self._retries.is_logged:
+                    _log.error("peer_work_failed", peer=self._peer, work=self._step.work, exc_info=error)
+                turn += 1
+                self._back_off(tail, TransferError(f"an unexpected error: {error!r}"[:300]))
 
     def _back_off(self, tail: Tail, error: ReplicationError) -> None:
         retries = self._retries

@@ -44,8 +44,15 @@ class PeerThreads:
         """Whether all threads run."""
         return self.tail.loop.is_alive() and self.chunks.is_alive() and self.applied.loop.is_alive()
 
+    def end(self) -> None:
+        """End the streams; the threads end soon after."""
+        self.tail.loop.end()
+        self.chunks.end()
+        self.applied.loop.end()
+
     def stop(self) -> None:
         """End the streams and join the threads."""
+        self.end()
         self.tail.loop.stop()
         self.chunks.stop()
         self.applied.loop.stop()
@@ -116,6 +123,8 @@ class Peers:
 
     def stop(self) -> None:
         """End every stream and join every thread."""
+        for threads in self._threads.values():
+            threads.end()  # each may take as long as a call to its peer
         for threads in self._threads.values():
             threads.stop()
 

@@ -11,7 +11,17 @@ from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.chunk import Tail
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Ledger, PeerProgress, Phase, Rule
-from replication.link.base import FileStatus, Hello, OpenReply, PeerLink, Reason, Route, ShipSession, id_clash
+from replication.link.base import (
+    HELLO_FILES_MAX,
+    FileStatus,
+    Hello,
+    OpenReply,
+    PeerLink,
+    Reason,
+    Route,
+    ShipSession,
+    id_clash,
+)
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.routes import routes_of
 from replication.worker.ship.schemas import PeerSchemas
@@ -127,7 +137,7 @@ def _open(
 def _open_once(
     link: PeerLink, ledger: Ledger, to: Destination, routes: tuple[Route, ...], files: Sequence[FileId]
 ) -> ShipSession:
-    terms = tuple((file, to.term) for file in files)
+    terms = tuple((file, to.term) for file in files[:HELLO_FILES_MAX])  # of others the ledger says what is there
     term_history = ledger.terms.term_history()
     acked = ledger.files.last_seen_by(to.cluster)  # read before the peer lists the files that it has seen
     hello = Hello(

@@ -21,7 +21,11 @@ def test_a_server_without_a_port_takes_2181(text: str, servers: str) -> None:  #
     assert Quorum.parse(text) == Quorum(servers, "/walship/east")
 
 
-@pytest.mark.parametrize("text", ["", "/east", ",zk1/east", "zk1,/east", "zk1:/east", "zk1:port/east", "zk 1/x", "zk1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "/east", ",zk1/east", "zk1,/east", "zk1:/east", "zk1:port/east", "zk 1/x", "zk1"]
+    + ["zk:99999/x", "[a:1/x", "?x:1/x", "[::::1]:1/x", "\ud800:1/x", "z" * 254 + ":1/x", "[zk1]/x", "zk:٣/x"],
+)
 def test_what_names_no_server_or_no_root_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="zk1:2181"):
         Quorum.parse(text)

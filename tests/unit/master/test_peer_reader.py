@@ -161,3 +161,14 @@ def test_a_reading_that_tells_something_new_is_told_of_and_one_that_does_not_is_
             reader.poll([west], NOBODY, now_s)
             wait_until(lambda now_s=now_s: reader.poll([west], NOBODY, now_s)["west"].read_s == now_s)
             assert len(told) == count
+
+
+def test_a_peer_whose_reading_breaks_counts_as_failing(elsewhere: Elsewhere) -> None:
+    def read(zookeepers: str) -> Public:
+        raise ValueError("Port out of range 0-65535")
+
+    with closing(PeerReader(read, lambda failures: 8.0)) as reader:
+        known = poll_until(
+            lambda: reader.poll([peer(WEST)], NOBODY, 0.0), lambda known: bool(known["west"].backoff.failures)
+        )
+        assert known["west"].public is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -11,6 +12,7 @@ from replication.core.shipping.chunk import Tail
 from replication.errors import ConfigError, ReplicationError
 from replication.link.base import PeerLink
 from replication.worker.peers.loop import PeerConnector, PeerLoop
+from replication.worker.peers.peers import Peers
 from tests.waiting import wait_until
 
 WEST = ClusterId("west", UUID(int=2))
@@ -52,3 +54,48 @@ def test_a_receiver_that_may_not_be_connected_to_is_a_failure_of_its_peer_and_th
         assert shown == step.failures
     finally:
         loop.stop()
+
+
+def test_an_answer_that_breaks_a_step_is_a_failure_of_its_peer() -> None:
+    step, shown = Step(), list[str]()
+
+    def connect(address: str, peer: str) -> PeerLink:
+        if address == "far:1":
+            "\ud800".encode()
+        return cast(PeerLink, SimpleNamespace(close=lambda: None))
+
+    attempts = SimpleNamespace(failed=lambda *said: shown.append(said[-1]))
+    loop = PeerLoop(step, "west", PeerConnector(connect, lambda: 1, cast(Any, attempts), 0.01, 0.01))
+    loop.start()
+    try:
+        wait_until(lambda: step.links or not loop.is_alive())
+        assert loop.is_alive() and "an unexpected error: UnicodeEncodeError" in shown[0]
+    finally:
+        loop.stop()
+
+
+def test_a_loop_that_is_ended_right_before_it_looks_for_work_ends() -> None:
+    step = Step()
+    loop = PeerLoop(step, "west", PeerConnector(cast(Any, None), lambda: 1, cast(Any, None), 0.01, 0.01))
+
+    class Wake(threading.Event):
+        def clear(self) -> None:
+            loop.end()
+            super().clear()
+
+    step.ready = lambda: None  # type: ignore[assignment,method-assign,return-value]
+    loop._wake = Wake()
+    loop.start()
+    wait_until(lambda: not loop.is_alive(), timeout_s=5)
+
+
+def test_all_peers_are_told_to_end_before_one_is_waited_for() -> None:
+    told, joined = list[str](), list[set[str]]()
+
+    def threads(peer: str) -> Any:
+        return SimpleNamespace(end=lambda: told.append(peer), stop=lambda: joined.append(set(told)))
+
+    peers = Peers(cast(Any, None))
+    peers._threads = {peer: threads(peer) for peer in ("west", "south")}
+    peers.stop()
+    assert joined == [{"west", "south"}] * 2
