@@ -170,6 +170,7 @@ def test_replicated_time_that_is_held_stays_where_it_is_for_every_table(sending:
     assert sending.time.replicated(WEATHER.uuid)[EAST].t == 8
 
 
+@pytest.mark.heavy
 def test_a_large_notice_that_is_satisfied_is_dropped_soon(sending: Ledger) -> None:
     streams = tuple((StreamId(wal(), NIL_UUID, f"x{n:060}"), n) for n in range(6000))  # of no table here: not required
     sending.time.note_closed(EAST, ClosedNotice(1, streams))

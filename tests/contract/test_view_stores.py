@@ -138,6 +138,7 @@ class Listed:
         return [FileVersion(partition, path, 1 << 20, file, digest=digest) for path, file in at]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["file-{:07}.parquet", "é{:07}/日本", "{:07}" + "x" * 200])
 def test_memory_of_views_in_the_spillable_store_stays_within_its_bound(tmp_path: Path, name: str) -> None:
     bound, listed = 2 << 20, Listed(name)  # 003-6, 003-11

@@ -15,6 +15,8 @@ import pytest
 from replication.errors import NoSpaceError
 from shell.main import _foreseen
 
+pytestmark = pytest.mark.heavy
+
 INTERRUPTED_WHILE_LOADING = """
 import os, signal, sys, time
 

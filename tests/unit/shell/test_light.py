@@ -14,6 +14,8 @@ from replication.core.definition.define import cell_table
 from replication.core.ids import ClusterId
 from replication.ledger.sql.ledger import initialise, open_ledger
 
+pytestmark = pytest.mark.heavy
+
 HEAVY = (
     *("numpy", "pyarrow", "structlog", "kazoo", "grpc", "google.protobuf", "duckdb", "pyiceberg", "psutil"),
     *(

@@ -24,6 +24,8 @@ from replication.datasets.stores.base import Store
 from replication.datasets.stores.local import LocalStore
 from tests.copying import write_tree
 
+pytestmark = pytest.mark.heavy
+
 Event = tuple[Any, ...]
 
 

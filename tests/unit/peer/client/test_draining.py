@@ -144,6 +144,7 @@ def test_a_drain_waits_until_writes_acked_on_other_hosts_are_registered(sending:
     later.join()
 
 
+@pytest.mark.heavy
 def test_a_drain_of_many_tables_calls_as_much_as_one_of_few() -> None:
     def called(tables: int) -> Counter[str]:
         sending = Sending()

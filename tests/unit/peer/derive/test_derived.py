@@ -23,6 +23,8 @@ from replication.ledger.base import FileKind
 from tests.deriving import DerivingSite, Killed
 from tests.tables_made import uuids
 
+pytestmark = pytest.mark.heavy
+
 SCHEMA = pa.schema([("id", pa.int64()), ("who", pa.string()), ("n", pa.int32())])
 PUBLIC = {"where": "n < 100", "null": "who"}
 KILLS = ("write", "amid", "written", "wait", "settle")

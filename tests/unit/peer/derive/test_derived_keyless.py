@@ -21,6 +21,8 @@ from tests.sites import Wal
 from tests.tables_made import uuids
 from tests.unit.peer.derive.test_derived import KILLS, PUBLIC, SCHEMA, rows, shown
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[DerivingSite]:

@@ -29,6 +29,8 @@ from tests.deriving import DerivingSite
 from tests.sites import rows, table
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[DerivingSite]:

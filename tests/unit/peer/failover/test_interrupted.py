@@ -21,6 +21,8 @@ from replication.errors import PeerRefusedError, ReplicationError, RequestError,
 from tests.role_changes import Failpoint, Killed, Member, Pair, no_answer, role_pair
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 Victim = Callable[[Member, Member, Failpoint], None]
 
 

@@ -10,11 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 
 from peer.failover.switchover import DrainToPeer, PreparePeer, plan_switchover
 from replication.roles.takeover import Takeover
 from tests.role_changes import add_tables, role_pair
+
+pytestmark = pytest.mark.heavy
 
 FEW, MANY = 10, 500
 _STEPS = 25  # of SQLite's machine, between two looks

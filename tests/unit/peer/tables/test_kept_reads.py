@@ -26,6 +26,8 @@ from tests.sites import Site
 from tests.tables_made import append_decoded, as_decode, keyed
 from tests.versions import Version, as_rows
 
+pytestmark = pytest.mark.heavy
+
 
 class Tables:
     """A cluster's Iceberg tables, and both ways to read them."""

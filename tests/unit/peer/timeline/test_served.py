@@ -25,6 +25,8 @@ from shell.processes.up import chosen_roles
 from tests.copying import job, write_tree
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:

@@ -10,6 +10,8 @@ import pytest
 from peer.verify.digest import Reading
 from replication.tables.base import open_duckdb
 
+pytestmark = pytest.mark.heavy
+
 
 def _cpu_s(columns: int, *, keys: bool) -> float:
     """What a reading of three rows costs, the cheaper of two."""

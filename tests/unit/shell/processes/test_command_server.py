@@ -21,7 +21,10 @@ from shell.cli.forwarded import CAN_ASK
 from tests.hostile import NOBODY, run_as_nobody
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(not CAN_ASK, reason="supervisors answer on Linux only")
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(not CAN_ASK, reason="supervisors answer on Linux only"),
+]
 
 _SUPERVISOR = """
 import os, sys, time

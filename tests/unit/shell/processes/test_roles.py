@@ -8,9 +8,13 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from replication.coordination.paths import MemberKind
 from shell.processes.roles import _ready_when_member
 from tests.sites import Site
+
+pytestmark = pytest.mark.heavy
 
 
 def test_a_role_started_again_is_ready_once_it_is_the_member_and_not_the_one_that_was_killed(tmp_path: Path) -> None:

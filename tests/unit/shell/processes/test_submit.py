@@ -18,6 +18,7 @@ from shell.processes import submit
 from shell.processes.submit import submission, write_package
 
 
+@pytest.mark.heavy
 def test_the_package_has_what_executors_import_besides_arrow_and_spark(tmp_path: Path) -> None:
     write_package(tmp_path / "walship.zip")
     with zipfile.ZipFile(tmp_path / "walship.zip") as archive:

@@ -7,6 +7,8 @@ import tracemalloc
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+import pytest
+
 from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import FileKind, FileRow
 from replication.worker.files.host_files import Source
@@ -138,6 +140,7 @@ def test_what_is_closed_later_than_a_file_was_first_seen_is_not_waited_for_to_it
     assert peer.may_begin(third)
 
 
+@pytest.mark.heavy
 def test_files_that_are_gone_take_no_memory() -> None:
     peer = Peer([wal(1, 500, closed=True), wal(2, 500, closed=True)])
 
