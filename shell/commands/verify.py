@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from peer.verify.verdict import DIFFERENCES_MAX
 from replication import config as configuration
 from replication.errors import DivergenceError, RequestError, WaitTimeoutError
 from shell.cli.find import find_cluster
@@ -20,6 +21,12 @@ from shell.cli.verdicts import show_verdicts
 
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
+
+
+ListOption = Annotated[
+    int,
+    typer.Option("--list", metavar="N", min=0, max=DIFFERENCES_MAX, help="List at most this many keys that differ."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -34,9 +41,7 @@ def verify(
         list[str] | None, tables_argument("Tables to compare. Default: all that both clusters have.")
     ] = None,
     timeout_s: Annotated[float, timeout_option("How long to wait for what is in transit.")] = 60.0,
-    list_max: Annotated[
-        int, typer.Option("--list", metavar="N", min=0, max=1000, help="List at most this many keys that differ.")
-    ] = 20,
+    list_max: ListOption = 20,
     receiver: Annotated[
         str,
         typer.Option(
