@@ -8,7 +8,8 @@ own replay needs again, after a table was rolled back, is copied back.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
 from replication import log
@@ -20,6 +21,7 @@ from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind, FileRow, Ledger
 
 _PART = ".part"
+_FAILING_S = 10.0  # of failures in one run: a store that does not answer is not asked for every file
 _NAME = re.compile(r"(\d{12})\.wal(\.part)?\Z")
 _log = log.get(__name__)
 
@@ -56,20 +58,41 @@ class Spiller:
         self._directories = directories
         self._below = f"{ledger.cluster.name}-{ledger.cluster.incarnation}/{host}"
         self._swept = False
+        self._failed_s: dict[FileId, float] = {}  # when a file's move failed last
 
     def run_once(self) -> None:
         """Copy back the files that replay needs, then move those over the budget, the oldest first.
 
+        A file that cannot be moved holds up no other.
+
         Raises:
-            StorageError: the store failed. Files moved before that stay moved.
+            StorageError: the first failure, of a file or of the store. Files that can be moved are moved all the same.
         """
         if not self._swept:
             self._sweep()
             self._swept = True
-        for row in self._recalled():
-            self._recall(row)
-        for row in self._due():
-            self._spill(row)
+        errors = self._each(self._recalled(), self._recall) + self._each(self._due(), self._spill)
+        if errors:
+            raise errors[0]
+        self._failed_s.clear()
+
+    def _each(self, rows: Sequence[FileRow], move: Callable[[FileRow], None]) -> list[StorageError]:
+        """Move files, those that failed before last, until failures have taken ``_FAILING_S``; return the errors."""
+        errors: list[StorageError] = []
+        failing_s = 0.0
+        for row in sorted(rows, key=lambda row: self._failed_s.get(row.file, 0.0)):
+            begun_s = time.monotonic()
+            try:
+                move(row)
+            except StorageError as error:
+                errors.append(error)
+                self._failed_s[row.file] = time.monotonic()
+                failing_s += time.monotonic() - begun_s
+                if failing_s >= _FAILING_S:
+                    break
+            else:
+                self._failed_s.pop(row.file, None)
+        return errors
 
     def _due(self) -> Sequence[FileRow]:
         rows = {row.file: row for row in self._ledger.files.all(self._host)}

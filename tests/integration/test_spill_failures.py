@@ -1,0 +1,87 @@
+"""Files that cannot be spilled, or copied back from the store, hold up no others."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from replication.errors import MissingFileError, StorageError
+from replication.files.store import RemoteStore
+from replication.ledger.base import FileKind
+from replication.worker.files import spill
+from replication.worker.files.spill import Spiller
+from tests.integration.test_spill import World, make_spiller
+from tests.sites import Wal
+from tests.waiting import wait_until
+
+
+def registered(world: World, *firsts: int) -> list[Wal]:
+    wals = [world.closed(world.spec, first) for first in firsts]
+    for wal in wals:
+        world.east.ledger.registration.register_own(wal.file, 256, wal.length, [])
+    return wals
+
+
+def relay_spiller(world: World, store: RemoteStore) -> Spiller:
+    """One of a host that keeps no tables, so every file may be moved."""
+    folders = {FileKind.WAL: str(world.east.config.wal_dir)}
+    return Spiller(world.east.ledger, world.east.files, "h0", store, 1, False, folders)
+
+
+def test_a_lost_file_keeps_no_other_file_from_the_store(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        lost, *others = registered(world, 0, 10, 20)
+        Path(lost.path).unlink()
+        spiller = relay_spiller(world, RemoteStore(f"file://{tmp_path}/store"))
+        for _ in range(2):
+            with pytest.raises(MissingFileError, match=lost.path):
+                spiller.run_once()
+        assert [world.stored(wal) for wal in (lost, *others)] == [False, True, True]
+
+
+def test_an_object_that_the_store_lost_keeps_no_file_from_moving_either_way(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        lost, back = world.closed(world.spec, 0), world.closed(world.spec, 10)
+        with world.east.worker():
+            wait_until(lambda: world.stored(lost) and world.stored(back))
+        row = world.east.ledger.files.get(lost.file)
+        assert row is not None
+        Path(row.path.removeprefix("file://")).unlink()
+        away = registered(world, 20, 30)
+        with pytest.raises(MissingFileError, match="not in the store"):
+            make_spiller(world, RemoteStore(f"file://{tmp_path}/store")).run_once()
+        assert world.stored(lost) and not world.stored(back) and Path(back.path).exists()
+        assert all(world.stored(wal) for wal in away)
+
+
+def test_a_store_that_does_not_answer_is_asked_for_another_file_in_each_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away(RemoteStore):
+        is_away = True
+
+        def put(self, path: str, name: str) -> str:
+            asked.append(path)
+            if self.is_away or path == wals[0].path:
+                raise StorageError("the store does not answer")
+            return super().put(path, name)
+
+    asked: list[str] = []
+    monkeypatch.setattr(spill, "_FAILING_S", 0.0)  # each failure takes that long
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wals = registered(world, 0, 10, 20)
+        store = Away(f"file://{tmp_path}/store")
+        spiller = relay_spiller(world, store)
+        for _ in range(4):
+            with pytest.raises(StorageError, match="does not answer"):
+                spiller.run_once()
+        assert asked == [wal.path for wal in (*wals, wals[0])]
+        store.is_away = False
+        with pytest.raises(StorageError, match="does not answer"):
+            spiller.run_once()
+        assert [world.stored(wal) for wal in wals] == [False, True, True]
