@@ -22,8 +22,8 @@ class OrphanRemover:
     """Removes orphans of one host: files on its disk that are no longer in the ledger.
 
     The ledger allocates numbers before files are created. So a file that the ledger does not have is an orphan if its
-    number is *below* the host's newest number in the ledger. A file at or above it is newer than the ledger, as after a
-    restore of an older ledger. Its bytes may exist nowhere else, so it stays and an error is logged.
+    number was allocated. A file of a higher number is newer than the ledger, as after a restore of an older ledger. Its
+    bytes may exist nowhere else, so it stays and an error is logged.
 
     Args:
         ledger: this cluster's ledger.
@@ -55,13 +55,13 @@ class OrphanRemover:
         rows = self._ledger.files.all(self._host)
         # By number, not by path: the ledger may spell the same folder differently.
         known = {row.file.number for row in rows if row.file.slot == self._host and not row.is_stored}
-        newest = max((row.file.number for row in rows if row.file.slot == self._host), default=-1)
+        upcoming = self._ledger.files.upcoming(self._host)
         unknown = {path for path in on_disk if _NAME.search(path) and _number(path) not in known}
         durable = {row.path for row in rows if row.needed}  # a file that was never written is not a loss
         missing = {path for path in durable - on_disk if str(PurePath(path).parent) in folders}
         self._since = {path: self._since.get(path, now_s) for path in unknown | missing}
         old = {path for path, since in self._since.items() if now_s - since >= self._age_s}
-        beyond = {path for path in unknown if _number(path) >= newest}
+        beyond = {path for path in unknown if _number(path) >= upcoming}
         for path in self._unreported(old & missing):
             _log.error("file_missing", file=path, host=self._host)
         for path in self._unreported(old & beyond):

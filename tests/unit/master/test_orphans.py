@@ -26,6 +26,7 @@ class Known:
     """A ledger that knows some files."""
 
     rows: list[FileRow] = field(default_factory=list)
+    allocated: int = 0  # numbers; 0 for those up to the newest row
 
     @property
     def files(self) -> Known:
@@ -36,6 +37,9 @@ class Known:
 
     def all(self, host: str) -> list[FileRow]:
         return [row for row in self.rows if row.host == host]
+
+    def upcoming(self, host: str) -> int:
+        return self.allocated or max((row.file.number + 1 for row in self.all(host)), default=0)
 
 
 def row(number: int) -> FileRow:
@@ -83,6 +87,14 @@ def test_files_that_the_ledger_knows_by_another_path_stay(files: MemoryFiles) ->
     swept = OrphanRemover(cast(Ledger, Known(rows)), files, "h0", ("/data/wal",), age_s=10)
     swept.run_once(0.0)
     assert swept.run_once(20.0) == ["/data/wal/000000000002.wal"], "only what lies in a store by now"
+
+
+def test_a_file_that_was_retired_as_the_newest_of_its_host_is_removed(files: MemoryFiles) -> None:
+    make(files, "/data/wal/000000000007.wal", "/data/wal/000000000008.wal")
+    ledger = cast(Ledger, Known([row(3)], allocated=8))
+    swept = OrphanRemover(ledger, files, "h0", ("/data/wal",), age_s=10)
+    swept.run_once(0.0)
+    assert swept.run_once(20.0) == ["/data/wal/000000000007.wal"], "the ledger never allocated number 8"
 
 
 def test_a_file_newer_than_anything_the_ledger_knows_is_never_removed_but_reported_once(files: MemoryFiles) -> None:
