@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from replication import log
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.errors import StorageError
 from replication.files.base import Files
 from replication.ledger.base import Ledger
@@ -57,7 +58,7 @@ class OrphanRemover:
         known = {row.file.number for row in rows if row.file.slot == self._host and not row.is_stored}
         upcoming = self._ledger.files.upcoming(self._host)
         unknown = {path for path in on_disk if _NAME.search(path) and _number(path) not in known}
-        durable = {row.path for row in rows if row.needed}  # a file that was never written is not a loss
+        durable = {row.path for row in rows if row.needed > FILE_HEADER_BYTES}  # what was never written is no loss
         missing = {path for path in durable - on_disk if str(PurePath(path).parent) in folders}
         self._since = {path: self._since.get(path, now_s) for path in unknown | missing}
         old = {path for path, since in self._since.items() if now_s - since >= self._age_s}

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.retention import RetentionPolicy
 from replication.files.local import LocalFiles
@@ -131,8 +132,8 @@ def test_other_names_are_left_alone(files: MemoryFiles) -> None:
 
 
 def test_a_file_that_the_ledger_knows_and_the_disk_lacks_is_reported(files: MemoryFiles) -> None:
-    never_written = replace(row(4), length=0)
-    swept = OrphanRemover(cast(Ledger, Known([row(3), never_written])), files, "h0", ("/data/wal",), age_s=10)
+    written = replace(row(3), length=FILE_HEADER_BYTES + 1)  # row(4) was allocated, and never written
+    swept = OrphanRemover(cast(Ledger, Known([written, row(4)])), files, "h0", ("/data/wal",), age_s=10)
     with capture_logs() as logs:
         swept.run_once(0.0)
         swept.run_once(20.0)
