@@ -113,6 +113,18 @@ def test_a_failed_disk_or_a_full_one_leaves_nothing(site: Site, tmp_path: Path) 
         assert site.logged_keys() == list(range(ROWS))
 
 
+def test_imports_that_a_full_disk_lets_not_begin_leave_no_open_file(site: Site, tmp_path: Path) -> None:
+    path = parquet(tmp_path)
+    with site.writer() as writer:
+        site.files.faults.capacity_bytes = 0
+        for _ in range(3):
+            with pytest.raises(NoSpaceError):
+                load(writer, site.table, path)
+        assert [row.closed_length for row in bulk_rows(site)] == [FILE_HEADER_BYTES] * 3
+        site.files.faults.capacity_bytes = None
+        assert not load(writer, site.table, path).repeated
+
+
 def size(site: Site, number: int) -> int:
     return site.files.open(bulk_rows(site)[number].path).size()
 
