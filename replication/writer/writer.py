@@ -348,6 +348,8 @@ def _few_rows(append: PendingAppend, spec: TableSpec, rows: object, *, delete: b
     if isinstance(rows, list) and 0 < len(rows) <= SMALL_ROWS and all(type(row) is dict for row in rows):
         size = _size(rows)
         if size <= SMALL_BYTES:
+            if append.future is None:  # after a time-out the caller may change them before they are converted
+                rows = [row.copy() for row in rows]
             return AppendStep(append, size, FewRows(spec, rows, delete), is_last=True)
     return None
 

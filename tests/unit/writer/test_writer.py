@@ -341,6 +341,21 @@ def test_a_stuck_disk_blocks_then_refuses_and_writes_nothing_of_what_it_refused(
         assert site.logged_keys() == [-3, *range((len(accepted) - 1) * 500), -1], "what timed out waiting was queued"
 
 
+@pytest.mark.parametrize("delete", [False, True])
+def test_rows_that_change_after_a_time_out_are_written_as_they_were_appended(site: Site, delete: bool) -> None:
+    with site.writer(append_timeout_s=0.3) as writer:
+        site.gate.hold(writer, site.table, 0)
+        row: dict[str, object] = {"k": 1} if delete else {"k": 1, "v": b"one"}
+        rows = [row]
+        with pytest.raises(WaitTimeoutError):
+            (writer.delete if delete else writer.upsert)(site.table, rows)
+        row["k"] = 2
+        rows.append({"k": 3})
+        site.gate.set()
+        flushed(writer)
+        assert [(row["k"], row["v"]) for row in site.logged()] == [(0, None), (1, None if delete else b"one")]
+
+
 def test_flush_waits_for_everything_before(site: Site) -> None:
     with site.writer() as writer:
         futures = [writer.upsert_async(site.table, some(n * 100, 100)) for n in range(20)]
