@@ -36,7 +36,7 @@ class AppendQueue:
     """A queue that callers' threads fill and the commit thread empties.
 
     Args:
-        bytes_max: the maximum bytes queued or being written; ``put`` blocks beyond it.
+        bytes_max: the maximum bytes of memory for what is queued or being written; ``put`` blocks beyond it.
         timeout_s: how long ``put`` blocks at most.
     """
 
@@ -72,7 +72,7 @@ class AppendQueue:
             if self._state is not QueueState.OPEN:
                 raise RequestError("the writer is closed", "Connect again")
             self._steps.append(step)
-            self._bytes += step.size
+            self._bytes += step.memory
             if len(self._steps) == 1:
                 self._work.notify()
 
@@ -81,7 +81,9 @@ class AppendQueue:
         with self._lock:
             if self._state in (QueueState.ENDED, QueueState.FAILED):
                 return False
-            self._steps.append(AppendStep(append, 0, None, is_last=True))
+            step = AppendStep(append, 0, None, is_last=True)
+            self._steps.append(step)
+            self._bytes += step.memory
             self._work.notify()
             return True
 
@@ -112,7 +114,7 @@ class AppendQueue:
     def release(self, steps: Sequence[AppendStep]) -> None:
         """Free the space of taken steps, after they were written or refused."""
         with self._lock:
-            self._bytes -= sum(step.size for step in steps)
+            self._bytes -= sum(step.memory for step in steps)
             if self._blocked:
                 self._space.notify_all()
 
@@ -146,7 +148,7 @@ class AppendQueue:
         self._state = state
 
     def _fits(self, step: AppendStep) -> bool:
-        return self._bytes == 0 or self._bytes + step.size <= self._bytes_max
+        return self._bytes == 0 or self._bytes + step.memory <= self._bytes_max
 
     def _wait_for_space(self, step: AppendStep) -> None:
         deadline = time.monotonic() + self._timeout_s

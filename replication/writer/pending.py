@@ -15,6 +15,11 @@ from replication.core.position import Position
 from replication.core.rows.batch import EncodedBatch, LogBatch
 from replication.errors import ReplicationError, WaitTimeoutError
 
+_STEP_BYTES = 512  # about what the objects of a queued step take in memory
+_FUTURE_BYTES = 1536
+_BATCH_BYTES = 2048
+_VALUE_BYTES = 100
+
 
 class PendingAppend:
     """One append. The commit thread acks or fails it once, after its last step.
@@ -92,7 +97,7 @@ class FewRows:
 
 @dataclass(frozen=True, slots=True)
 class AppendStep:
-    """One step of an append in the queue; ``size`` is its approximate size in bytes.
+    """One step of an append in the queue; ``size`` is its content's approximate size in bytes.
 
     The content is rows or a small log batch to merge with others, or an encoded batch, or a future of one. A flush
     and the end of an aborted append have no content.
@@ -102,6 +107,17 @@ class AppendStep:
     size: int
     content: FewRows | LogBatch | EncodedBatch | Future[EncodedBatch] | None
     is_last: bool = False
+    values: int = 0  # of few rows; a row counts as one more
+
+    @property
+    def memory(self) -> int:
+        """About the bytes that the step takes in memory."""
+        size = self.size + _VALUE_BYTES * self.values
+        if self.append.future is not None:
+            size += _FUTURE_BYTES
+        if self.content is None:
+            return size
+        return size + _STEP_BYTES + (_BATCH_BYTES if isinstance(self.content, LogBatch) else 0)
 
     @property
     def is_ready(self) -> bool:

@@ -350,7 +350,8 @@ def _few_rows(append: PendingAppend, spec: TableSpec, rows: object, *, delete: b
         if size <= SMALL_BYTES:
             if append.future is None:  # after a time-out the caller may change them before they are converted
                 rows = [row.copy() for row in rows]
-            return AppendStep(append, size, FewRows(spec, rows, delete), is_last=True)
+            values = len(rows) + sum(map(len, rows))
+            return AppendStep(append, size, FewRows(spec, rows, delete), is_last=True, values=values)
     return None
 
 

@@ -261,6 +261,19 @@ def test_the_buffer_is_bounded_whatever_the_bytes_are_given_as(site: Site, neste
         writer.upsert_async(spec, [{"k": 1, "v": value}]).result(20)
 
 
+@pytest.mark.parametrize("rows", [[{"k": 1}], pa.table({"k": [1]})])
+def test_the_buffer_counts_what_small_appends_take_in_memory(site: Site, rows: object) -> None:
+    with site.writer(buffer_bytes_max=100_000, append_timeout_s=0.1) as writer:
+        site.gate.hold(writer, site.table, 0)
+        futures = []
+        with pytest.raises(BackpressureError):
+            for _ in range(100):
+                futures.append(writer.upsert_async(site.table, rows))
+        assert len(futures) > 10
+        site.gate.set()
+        assert all(future.result(20).ends for future in futures)
+
+
 def failing(*_: object) -> None:
     raise RuntimeError("nobody thought of this")
 
