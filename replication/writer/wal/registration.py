@@ -198,13 +198,20 @@ class WriterRegistration:
             self._lease = None
         try:
             if clean:
-                self._ledger.time.remove_writer(self.place.writer)
-                self._files.remove(self._lock_file.path)
-            self._member.leave()
-        except CoordinationError as error:
-            _log.warning("writer_left_behind", writer=self.place.writer, error=str(error))
+                self._leave(self._unregister)
+            self._leave(self._member.leave)
         finally:
             self._lock_file.close()
+
+    def _unregister(self) -> None:
+        self._ledger.time.remove_writer(self.place.writer)
+        self._files.remove(self._lock_file.path)
+
+    def _leave(self, leave: Callable[[], None]) -> None:
+        try:
+            leave()
+        except (CoordinationError, StorageError) as error:
+            _log.warning("writer_left_behind", writer=self.place.writer, error=str(error))
 
     def _confirm_enrolled(self) -> None:
         """Read the role again: a change made before this writer was a member did not wait for its acknowledgement."""

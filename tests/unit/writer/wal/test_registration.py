@@ -14,7 +14,14 @@ from replication.coordination.paths import MemberKind
 from replication.core.ids import ClusterId
 from replication.core.roles import Role
 from replication.core.succession import Succession
-from replication.errors import CoordinationError, LeaseLostError, NoWorkerError, ReadOnlyClusterError, ReplicationError
+from replication.errors import (
+    CoordinationError,
+    LeaseLostError,
+    NoWorkerError,
+    ReadOnlyClusterError,
+    ReplicationError,
+    StorageError,
+)
 from replication.ledger.base import Peer
 from replication.writer.wal.registration import LeaseTerms, WriterRegistration
 from replication.writer.wal.wal_series import Place
@@ -221,6 +228,30 @@ def test_a_writer_that_cannot_register_leaves_no_lock_file(
         registration(site, Ticking())
     site.ledger.fault = None
     assert site.files.names(DIRECTORY) == []
+    site.recover()
+    assert site.ledger.time.writers() == []
+
+
+@pytest.mark.parametrize("failing", ["the ledger", "the disk"])
+def test_a_writer_that_cannot_be_unregistered_leaves_zookeeper(
+    site: Site, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def no_ledger(name: str) -> None:
+        if name == "time.remove_writer":
+            raise CoordinationError("out of reach")
+
+    def no_disk(path: str) -> None:
+        raise StorageError(f"{path} cannot be removed")
+
+    with site.writer() as writer:
+        writer.upsert(site.table, [{"k": 1}])
+        if failing == "the ledger":
+            site.ledger.fault = no_ledger
+        else:
+            monkeypatch.setattr(site.files, "remove", no_disk)
+    assert site.coordination.members(MemberKind.WRITERS) == ()
+    site.ledger.fault = None
+    monkeypatch.undo()
     site.recover()
     assert site.ledger.time.writers() == []
 
