@@ -33,6 +33,7 @@ from replication.ledger.base import Ledger
 from replication.roles.active import standby_refusal
 from replication.writer.wal.wal_series import Place
 
+_SLOT_CHARS = 40  # of the slot in a writer's id, which as a member has at most 63 characters
 _log = log.get(__name__)
 
 
@@ -108,7 +109,8 @@ class WriterRegistration:
         if self._state.role is not Role.ACTIVE:
             raise standby_refusal(ledger, "it takes no writers")
         self._lease: Lease | None = Lease.begin(self._state, started, lease.lease_s)
-        self.place = replace(place, writer=f"{place.host}-{os.getpid()}-{uuid4().hex[:8]}")
+        slot = place.host[:_SLOT_CHARS]
+        self.place = replace(place, writer=f"{slot}-{os.getpid()}-{uuid4().hex[:8]}")
         self._guard = threading.Lock()
         self._lock_file = self._hold_lock()
         try:

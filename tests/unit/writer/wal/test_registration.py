@@ -148,6 +148,19 @@ def _holds(held: WriterRegistration) -> bool:
     return True
 
 
+def test_a_host_with_the_longest_name_has_writers(site: Site) -> None:
+    host = "h" * 63
+    worker = site.coordination.enrol(MemberKind.WORKERS, host, {})
+    place = Place(DIRECTORY, host, site.boot)
+    held = [WriterRegistration(site.ledger, site.coordination, site.files, place, LeaseTerms(10.0)) for _ in range(2)]
+    members = site.coordination.members(MemberKind.WRITERS)
+    assert {member.name for member in members} == {each.place.writer for each in held} and len(members) == 2
+    assert all(member.fields["host"] == host for member in members)
+    for each in held:
+        each.close(clean=True)
+    worker.leave()
+
+
 def test_a_change_of_role_is_not_acknowledged_while_something_is_being_published(site: Site) -> None:
     held = registration(site, Ticking())
     publishing, go_on = threading.Event(), threading.Event()
