@@ -26,7 +26,7 @@ from peer.status.unreadable import unreadable
 from peer.tables.read import read
 from replication.coordination.host import host_record
 from replication.coordination.paths import Election, MemberKind
-from replication.core.frame import FILE_HEADER_BYTES, FrameKind, scan
+from replication.core.frame import FILE_HEADER_BYTES, scan
 from replication.core.ids import ClusterId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import (
@@ -326,7 +326,7 @@ def test_a_host_whose_disk_is_lost_is_forgotten_once_its_control_log_is_given_up
     }
     for site, log in logs.items():
         site.files.make_directory(str(site.config.wal_dir))
-        log.append(FrameKind.CLOSED, ClosedNotice(1, ()).encode(), 1, 0)
+        log.append(ClosedNotice(1, ()).encode(), 1, 0)
         west.register(site)
     (mine,), (lost,) = (site.ledger.files.all(site.config.cluster.host) for site in (one, two))
     member = two.coordination.enrol(MemberKind.WORKERS, "w2", {})

@@ -16,7 +16,6 @@ from peer.repair import newer_files, on_disk
 from peer.repair import reincarnate as reincarnating
 from peer.repair.reincarnate import reincarnate
 from replication.core.definition.schema import TableSpec
-from replication.core.frame import FrameKind
 from replication.core.ids import ClusterId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import ConfigError, RequestError
@@ -199,7 +198,7 @@ def restore_only_the_ledger(east: TableSite, spec: TableSpec, log: TableSpec) ->
     east.ledger.tables.create(log)
     Wal(east, "w0").append(spec, rows(0, 10))
     control = ControlLog(east.ledger, east.files, str(east.config.wal_dir), "h0", east.boot)
-    control.append(FrameKind.CLOSED, ClosedNotice(1, ()).encode(), 1, 0)
+    control.append(ClosedNotice(1, ()).encode(), 1, 0)
     east.register()
     east.replay()
     east.ledger.time.register_writer("w0", "h0", 1, east.boot, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +125,14 @@ def test_chunks_of_a_stored_file_start_where_they_would_on_disk(tmp_path: Path) 
         world = World(tmp_path, stack)
         wal = world.closed(world.spec, 0, 20)
         places = [frame_start(wal.path, at, wal.length) for at in range(0, wal.length, 97)]
-        with FrameReader(wal.path) as reader:
+        with closing(FrameReader(wal.path)) as reader:
             content, _ = reader.read(256, wal.length, 1 << 20)
         world.run()
         wait_until(lambda: world.stored(wal))
         row = world.east.ledger.files.get(wal.file)
         assert row is not None
         assert [frame_start(row.path, at, wal.length) for at in range(0, wal.length, 97)] == places
-        with FrameReader(row.path) as reader:
+        with closing(FrameReader(row.path)) as reader:
             assert reader.read(256, wal.length, 1 << 20)[0] == content
         receiver = stack.enter_context(world.west.receiver())
         middle = wal.length // 2

@@ -56,7 +56,8 @@ class Worker:
         self.host_files = HostFiles(ledger, self.files, HOST, cluster.wal_dir)
         self.registrar = Registrar(ledger, self.host_files)
         self.progress = ProgressLog(ledger)
-        self.control = ControlLog(ledger, self.files, cluster.wal_dir, HOST, cluster.boot, 4000)
+        self.control = ControlLog(ledger, self.files, cluster.wal_dir, HOST, cluster.boot)
+        self.control.roll_bytes = 4000
         self.closed_time = ClosedTime(
             ledger, HOST, self.host_files, self.registrar, self.control, cluster.clock, lambda: cluster.role_epoch
         )

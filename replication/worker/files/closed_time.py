@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replication.core.frame import FrameKind
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.ledger.base import FileKind, Ledger
@@ -75,12 +74,12 @@ class ClosedTime:
         self._quiet_runs = self._quiet_runs + 1 if closed > self._last and not grew else 0
         if closed > self._last:
             notice = ClosedNotice(closed, tuple(sorted(self._grown.items())))
-            self._control.append(FrameKind.CLOSED, notice.encode(), closed, self._role_epoch())
+            self._control.append(notice.encode(), closed, self._role_epoch())
             self._grown.clear()
             self._last = closed
         elif self._last:
             again = ClosedNotice(self._last, ())
-            self._control.append(FrameKind.CLOSED, again.encode(), self._last, self._role_epoch())
+            self._control.append(again.encode(), self._last, self._role_epoch())
         return closed
 
     def _note_growth(self) -> bool:

@@ -29,25 +29,24 @@ _log = log.get(__name__)
 
 
 class ControlLog:
-    """Appends control frames, each durable when ``append`` returns. Rolls by size. Not safe for threads.
+    """Appends closed frames, each durable when ``append`` returns. Rolls by size. Not safe for threads.
 
-    ``roll_bytes`` closes a file at that size.
+    ``roll_bytes`` is the size at which a file is closed.
     """
 
-    def __init__(
-        self, ledger: Ledger, files: Files, directory: str, host: str, boot: str, roll_bytes: int = 1 << 20
-    ) -> None:
+    roll_bytes = 1 << 20
+
+    def __init__(self, ledger: Ledger, files: Files, directory: str, host: str, boot: str) -> None:
         self._ledger = ledger
         self._files = files
         self._directory = directory
         self._host = host
         self._boot = boot
-        self._roll_bytes = roll_bytes
         self._open: _ControlFile | None = None
         self._row: FileRow | None = None  # allocated, but the file does not exist yet
         self._ended: dict[FileId, int] = {}  # lengths of files that are not yet CLOSED in the ledger
 
-    def append(self, kind: FrameKind, payload: bytes, commit: int, role_epoch: int) -> None:
+    def append(self, payload: bytes, commit: int, role_epoch: int) -> None:
         """Seal and append one frame. It is durable and published on return.
 
         Raises:
@@ -62,12 +61,12 @@ class ControlLog:
             control = self._open = _ControlFile.create(self._files, self._row, commit)
             self._row = None
         try:
-            control.append(kind, payload, commit, role_epoch)
+            control.append(payload, commit, role_epoch)
         except StorageError:
             control.poison()
             self.close()
             raise
-        if control.length >= self._roll_bytes:
+        if control.length >= self.roll_bytes:
             self.close()
 
     def close(self) -> None:
@@ -101,10 +100,10 @@ class _ControlFile:
         handle, counters = make(files, row, now, 0)
         return _ControlFile(row, handle, counters)
 
-    def append(self, kind: FrameKind, payload: bytes, commit: int, role_epoch: int) -> None:
+    def append(self, payload: bytes, commit: int, role_epoch: int) -> None:
         header = encode_sealed_header(
             SealedHeader(
-                kind,
+                FrameKind.CLOSED,
                 Codec.NONE,
                 NIL_UUID,
                 "",

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from types import TracebackType
 
 from replication.core.frame import (
     FILE_HEADER_BYTES,
@@ -84,14 +83,6 @@ class FrameReader:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
-
-    def __enter__(self) -> FrameReader:
-        """Itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close."""
-        self.close()
 
     def _pread(self, begin: int, end: int) -> bytes:
         if self._store is not None:

@@ -27,7 +27,7 @@ class Host:
         self.told: list[ClosedNotice] = []
         self.now = 0
         none: Any = SimpleNamespace(refresh=lambda: None, poll=lambda: [], run_once=set)
-        control: Any = SimpleNamespace(append=lambda kind, payload, *_: self.told.append(ClosedNotice.decode(payload)))
+        control: Any = SimpleNamespace(append=lambda payload, *_: self.told.append(ClosedNotice.decode(payload)))
         self.closed_time = ClosedTime(ledger, "h0", none, none, control, lambda: self.now, lambda: 1)
 
     def wal(self) -> FileId:

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from replication.core.frame import FrameKind
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError, StorageError
 from replication.files.memory import MemoryFiles
@@ -25,10 +24,10 @@ def test_a_control_file_that_could_not_be_made_is_tried_again_under_its_number(t
         control = ControlLog(stores.ledger, files, "/data/wal", "h0", "boot")
         for _ in range(3):
             with pytest.raises(NoSpaceError):
-                control.append(FrameKind.CLOSED, b"x", 1, 1)
+                control.append(b"x", 1, 1)
             assert files.names("/data/wal") == []
         files.faults.capacity_bytes = None
-        control.append(FrameKind.CLOSED, b"x", 2, 1)
+        control.append(b"x", 2, 1)
         assert [row.file.number for row in stores.ledger.files.all("h0", open_only=True)] == [0]
         assert files.names("/data/wal") == ["000000000000.len", "000000000000.wal"]
         control.close()
@@ -47,13 +46,14 @@ def away(name: str) -> None:
 
 
 def test_a_file_that_the_ledger_could_not_be_told_is_closed_is_so_before_the_next_frame(ledger: MemoryLedger) -> None:
-    control = ControlLog(ledger, MemoryFiles(), "/data/wal", "h0", "boot", roll_bytes=1)
+    control = ControlLog(ledger, MemoryFiles(), "/data/wal", "h0", "boot")
+    control.roll_bytes = 1
     ledger.fault = away
-    control.append(FrameKind.CLOSED, b"x", 1, 1)
+    control.append(b"x", 1, 1)
     (row,) = ledger.files.all("h0")
     assert not row.closed
     ledger.fault = None
-    control.append(FrameKind.CLOSED, b"x", 2, 1)
+    control.append(b"x", 2, 1)
     assert all(row.closed for row in ledger.files.all("h0")) and len(ledger.files.all("h0")) == 2
 
 
@@ -63,7 +63,7 @@ def test_a_file_that_failed_while_the_ledger_was_away_is_closed_at_its_published
 ) -> None:
     files = MemoryFiles()
     control = ControlLog(ledger, files, "/data/wal", "h0", "boot")
-    control.append(FrameKind.CLOSED, b"x", 1, 1)
+    control.append(b"x", 1, 1)
     (row,) = ledger.files.all("h0")
     counters = DurableLength.open(row.path, "boot", files)
     assert counters is not None
@@ -74,11 +74,11 @@ def test_a_file_that_failed_while_the_ledger_was_away_is_closed_at_its_published
         control.close()
     else:
         with pytest.raises(StorageError):
-            control.append(FrameKind.CLOSED, b"x", 2, 1)
+            control.append(b"x", 2, 1)
     assert counters.poisoned
     counters.close()
     ledger.fault = None
-    control.append(FrameKind.CLOSED, b"x", 3, 1)
+    control.append(b"x", 3, 1)
     row, after = ledger.files.all("h0")
     assert row.closed_length == published and not after.closed
     control.close()

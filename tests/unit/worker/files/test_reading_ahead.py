@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,12 +38,12 @@ def test_the_disk_is_asked_for_what_comes_after_large_reads(
     site.ledger.tables.create(spec)
     wal = site.wal()
     wal.append(spec, rows(0, 10))
-    with FrameReader(wal.path) as reader:
+    with closing(FrameReader(wal.path)) as reader:
         _, frames = reader.read(FILE_HEADER_BYTES, wal.length, 1000)
         assert frames and not asked, "what a writer has just written is in memory"
     while wal.length < 6 * MIB:
         wal.append(spec, rows(0, 30_000))
-    with FrameReader(wal.path) as reader:
+    with closing(FrameReader(wal.path)) as reader:
         at = FILE_HEADER_BYTES
         while at < wal.length:
             _, frames = reader.read(at, wal.length, 2 * MIB)
