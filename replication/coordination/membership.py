@@ -9,7 +9,7 @@ from uuid import uuid4
 from replication.coordination.base import encode_fields
 from replication.coordination.keeper import Keeper
 from replication.coordination.known_nodes import KnownNodes
-from replication.errors import CoordinationError, NotLeaderError
+from replication.errors import CoordinationError
 
 
 class Membership:
@@ -31,11 +31,6 @@ class Membership:
         with self._lock:
             self._content = encode_fields(fields)
         self.refresh()
-
-    def held(self) -> bool:
-        """Whether the node exists and belongs to this session. This may change at any moment."""
-        node = self._keeper.tree.get(self._path)
-        return node is not None and node.owner == self._keeper.session() != 0
 
     def leave(self) -> None:
         """Delete the node if it is this process's, and stop refreshing it. Idempotent."""
@@ -97,11 +92,6 @@ class Candidacy:
             return False
         node = known.get(f"{self._parent}/{candidates[0]}")
         return node is not None and node.owner == session
-
-    def check(self) -> None:
-        """Raise NotLeaderError unless this candidate leads."""
-        if not self.leads():
-            raise NotLeaderError(f"{self._name} is not the leader")
 
     def withdraw(self) -> None:
         """Delete this candidate's nodes."""

@@ -72,10 +72,6 @@ class Coordination:
         """End the session: its members and candidates are removed at once, its thread is joined. Idempotent."""
         self._keeper.close()
 
-    def connected(self) -> bool:
-        """Whether the session is alive, as far as this client knows."""
-        return self._keeper.session() != 0
-
     def establish(
         self, cluster: ClusterId, version: str, former: Collection[ClusterId] = (), role: RoleState | None = None
     ) -> None:

@@ -28,6 +28,7 @@ from replication.core.roles import Role, RoleState
 from replication.errors import ConfigError, CoordinationError
 from replication.tables.spark.jars import java_home_check
 from tests.certificates import Authority
+from tests.sessions import holds
 from tests.waiting import wait_until
 
 EAST = ClusterId("east", uuid4())
@@ -46,7 +47,7 @@ def test_data_and_even_a_session_survive_a_restart_of_the_server(server: Embedde
     with connect(Quorum(server.servers, "/walship/east")) as here:
         here.establish(EAST, "0.1.0")
         here.set_assignment("h0", b"one", -1)
-        membership = here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
+        here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
         seen: list[bytes] = []
         here.watch_assignment("h0", lambda read: seen.append(read.content))
         wait_until(lambda: seen == [b"one"], despite=CoordinationError)
@@ -54,7 +55,7 @@ def test_data_and_even_a_session_survive_a_restart_of_the_server(server: Embedde
         with pytest.raises(CoordinationError):
             here.role()
         server.start()
-        wait_until(membership.held, despite=CoordinationError)
+        wait_until(lambda: holds(here, MemberKind.WORKERS), despite=CoordinationError)
         read = here.assignment("h0")
         assert read is not None and read.content == b"one"
         here.set_assignment("h0", b"two", read.version)
@@ -67,14 +68,14 @@ def test_a_cluster_whose_zookeeper_lost_its_data_is_there_again(server: Embedded
         here.put_host(HostRecord("h0", "/data", ""))
         standby = here.role().state.becomes(Role.STANDBY)
         here.set_role(standby, here.role().version)
-        membership = here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
-        wait_until(membership.held, despite=CoordinationError)
+        here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
+        wait_until(lambda: holds(here, MemberKind.WORKERS), despite=CoordinationError)
         for number in range(200):  # the new server's transactions are behind what was seen
             here.set_assignment(f"h{number}", b"one", -1)
         server.stop()
         shutil.rmtree(tmp_path / "zookeeper")
         server.start()
-        wait_until(membership.held, despite=CoordinationError)
+        wait_until(lambda: holds(here, MemberKind.WORKERS), despite=CoordinationError)
         assert here.public().cluster == EAST and here.role().state == standby
         assert [host.slot for host in here.hosts()] == ["h0"]
 
@@ -134,7 +135,7 @@ def test_the_server_answers_two_four_letter_words_and_no_others(server: Embedded
 def test_a_frozen_server_costs_a_bounded_wait_and_nothing_else(server: EmbeddedZookeeper) -> None:
     with connect(Quorum(server.servers, "/walship/east"), call_timeout_s=0.5) as here:
         here.establish(EAST, "0.1.0")
-        membership = here.enrol(MemberKind.WORKERS, "h0", {})
+        here.enrol(MemberKind.WORKERS, "h0", {})
         assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
         with pytest.raises(CoordinationError):
@@ -143,7 +144,7 @@ def test_a_frozen_server_costs_a_bounded_wait_and_nothing_else(server: EmbeddedZ
                 here.role()
         assert time.monotonic() - began < 5.0
         os.kill(server.pid, signal.SIGCONT)
-        wait_until(membership.held, despite=CoordinationError)
+        wait_until(lambda: holds(here, MemberKind.WORKERS), despite=CoordinationError)
         assert here.role().state.epoch == 1
 
 

@@ -125,7 +125,7 @@ def test_roles_handles_and_masters_of_other_clusters_speak_tls_and_nobody_else_g
     for key, file in ours.section("person").items():
         monkeypatch.setenv(f"WALSHIP_ZOOKEEPER_{key.upper()}", file)
     with connect(address(east)) as found:
-        assert found.config.zookeeper.port == east.zookeeper.port and found.coordination.connected()
+        assert found.config.zookeeper.port == east.zookeeper.port and found.coordination.role()
     (east.data_dir / "walship.toml").unlink()
     told = find_config(address(east))
     assert told.zookeeper.secured and told.zookeeper_servers == east.zookeeper_servers

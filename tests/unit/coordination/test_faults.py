@@ -16,6 +16,7 @@ from replication.coordination.session import Coordination
 from replication.coordination.zookeeper import ZookeeperTree
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NotLeaderError
+from tests.sessions import holds, session_of
 from tests.waiting import wait_until
 
 EAST = ClusterId("east", uuid4())
@@ -41,19 +42,16 @@ def connect(ensemble: MemoryEnsemble) -> Iterator[Callable[..., Coordination]]:
         coordination.close()
 
 
-def session_of(coordination: Coordination) -> int:
-    return coordination._keeper.session()
-
-
 def test_a_client_that_is_cut_off_neither_leads_nor_answers_and_its_members_live_until_they_expire(
     ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
 ) -> None:
     here, other = connect(), connect()
-    candidacy, membership = here.campaign("a"), here.enrol(MemberKind.WORKERS, "h0", {})
+    candidacy = here.campaign("a")
+    here.enrol(MemberKind.WORKERS, "h0", {})
     assert candidacy.leads()
     session = session_of(here)
     ensemble.cut(session)
-    assert not here.connected() and not candidacy.leads()
+    assert session_of(here) == 0 and not candidacy.leads()
     with pytest.raises(CoordinationError):
         here.role()
     assert [member.name for member in other.members(MemberKind.WORKERS)] == ["h0"]
@@ -61,7 +59,7 @@ def test_a_client_that_is_cut_off_neither_leads_nor_answers_and_its_members_live
     assert other.members(MemberKind.WORKERS) == ()
     ensemble.heal()
     wait_until(lambda: len(other.members(MemberKind.WORKERS)) == 1)
-    assert membership.held() and session_of(here) != session
+    assert holds(here, MemberKind.WORKERS) and session_of(here) != session
 
 
 def test_a_client_that_comes_back_in_its_session_keeps_its_place(
@@ -147,7 +145,7 @@ def test_a_failing_ensemble_delays_members_and_watches_but_loses_neither(
     here, other = connect(reread_s=0.02), connect()
     seen: list[int] = []
     here.watch_announcements(seen.append)
-    membership = here.enrol(MemberKind.WORKERS, "h0", {})
+    here.enrol(MemberKind.WORKERS, "h0", {})
     calls: list[str] = []
 
     def fail(call: str, path: str) -> None:
@@ -160,7 +158,7 @@ def test_a_failing_ensemble_delays_members_and_watches_but_loses_neither(
     wait_until(lambda: len(calls) > 60)
     count = other.announce()
     wait_until(lambda: bool(seen) and seen[-1] == count)
-    assert membership.held()
+    assert holds(here, MemberKind.WORKERS)
 
 
 def test_a_watcher_of_a_node_that_holds_rubbish_holds_up_nobody_else(
@@ -191,10 +189,10 @@ def test_a_fault_in_what_is_delivered_to_costs_no_membership_and_is_tried_again(
             raise ValueError("a bug in the caller")
 
     here.watch_announcements(deliver)
-    membership = here.enrol(MemberKind.WORKERS, "h0", {})
+    here.enrol(MemberKind.WORKERS, "h0", {})
     wait_until(lambda: counts == [0, 0])
     ensemble.expire(session_of(here))
-    wait_until(membership.held)
+    wait_until(lambda: holds(here, MemberKind.WORKERS), despite=CoordinationError)
 
 
 def test_what_is_read_after_a_subscription_was_closed_is_not_delivered(connect: Callable[..., Coordination]) -> None:

@@ -18,6 +18,7 @@ from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.errors import ConfigError
 from replication.ledger.sql.memory import MemoryLedger
+from tests.sessions import session_of
 
 EAST = ClusterId("east", UUID(int=1))
 
@@ -51,7 +52,7 @@ def test_a_copy_is_refused_by_name(ensemble: MemoryEnsemble, tmp_path: Path, mon
     for part in ("coordination", "writer"):
         with pytest.raises(ConfigError, match=r"copy is not the data directory of host h0 .* that is .*east, so"):
             getattr(opened, part)
-    assert not any(session.connected() for session in sessions)
+    assert not any(map(session_of, sessions))
     opened.close()
     opened = OpenedParts(_config(tmp_path / "east"), MemoryLedger(EAST))
     assert opened.coordination is sessions[-1]
