@@ -46,6 +46,7 @@ class RoleChange:
     Attributes:
         stopped_s, started_s: when writes stopped, and were taken again, on the monotonic clock; 0 when another process
             did that.
+        has_asked: whether the peer was asked to take over, so that only it knows whether it did.
         beyond: the frames beyond a failover's cut that had landed when it was made; None until they were read.
     """
 
@@ -54,6 +55,7 @@ class RoleChange:
     timeout_s: float = 60.0
     stopped_s: float = field(default=0.0, init=False)
     started_s: float = field(default=0.0, init=False)
+    has_asked: bool = field(default=False, init=False)
     outlived: int = field(default=0, init=False)
     beyond: tuple[LandedFrame, ...] | None = field(default=None, init=False)
 
@@ -88,6 +90,10 @@ class RoleChange:
     def note_started(self) -> None:
         """Writes are taken again."""
         self.started_s = time.monotonic()
+
+    def note_asked(self) -> None:
+        """The peer is asked to take over now."""
+        self.has_asked = True
 
     def unfinished(self) -> StoredSequence | None:
         """The role change that an earlier call left unfinished; None without one."""

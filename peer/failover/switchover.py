@@ -1,7 +1,8 @@
 """Switchover: a peer becomes ACTIVE in place of this cluster, and no acked row is lost.
 
 Steps: the peer gets ready to send everything back; this cluster takes no more writes; the peer gets the rest; the peer
-is ACTIVE. Before the last step a failure undoes the change. After it began, only the peer can tell whether it happened.
+is ACTIVE. Until the peer is asked to take over, a failure undoes the change. After that, only the peer can tell whether
+it happened.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from replication.roles.takeover import change_role
 #: What a stop of the writers, a drain of nothing and a call take together, in seconds.
 _LEAST_OUTAGE_S = 0.3
 _ASSUMED_BYTES_PER_S = 20e6
-_PROMOTION = 3  # the step from which on the peer decides
 _UNDECIDED = (
     "The peer may be ACTIVE already, so this cluster takes no writes. Run it again, or undo it: walship switchover"
     " --cancel"
@@ -147,6 +147,7 @@ class PromotePeer(CommitStep[RoleChange]):
         peer = context.peer(self.peer).cluster
         succession = Succession(context.own, peer, self.epoch, self.at, is_planned=True)
         with context.link(self.peer) as link:
+            context.note_asked()
             link.take_over(TakeOver(context.own, peer, own_address(context), succession))
         context.cluster.ledger.successions.record(succession)
 
@@ -328,9 +329,9 @@ def _already(context: RoleChange, peer: str) -> SwitchedOver | None:
 
 
 def _undone(context: RoleChange, error: StepFailedError, epoch: int) -> ReplicationError:
-    """Undo a switchover whose first run failed before its last step. Returns the error to raise."""
+    """Undo a switchover whose first run failed before the peer was asked. Returns the error to raise."""
     error.hint = _UNDECIDED
-    if error.number < _PROMOTION:
+    if not context.has_asked:
         with context.leased() as stored:
             if stored is not None and stored.failures == 1:  # nobody has run it again meanwhile
                 _take_writes(context, epoch + 1)
