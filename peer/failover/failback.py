@@ -14,15 +14,9 @@ from uuid import UUID
 from peer.bootstrap.space import needed_space
 from peer.client.bootstrap import await_bootstrap, begin_bootstrap
 from peer.failover.lost_writes import lost_writes
+from peer.failover.ready import find_refusals, unready_tables
 from peer.failover.role_change import RoleChange, refuse
-from peer.failover.switchover import (
-    SwitchedOver,
-    find_refusals,
-    pending_bytes,
-    plan_switchover,
-    switchover,
-    unready_tables,
-)
+from peer.failover.switchover import SwitchedOver, pending_bytes, plan_switchover, switchover
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
 from replication.core.roles import Role

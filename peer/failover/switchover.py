@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from uuid import UUID
 
 from peer.client.draining import PendingAtPeer, PendingFiles, await_registered
+from peer.failover.ready import find_refusals, not_ready, not_whole
 from peer.failover.role_change import RoleChange, refuse
 from peer.status.collect import durable_lengths
 from peer.status.drills import drill_warning
 from peer.status.lag import PeerLag
-from peer.status.members import await_writers, members_of
+from peer.status.members import await_writers
 from replication.commit.step import CommitStep, step_type
 from replication.core.ids import NIL_UUID
 from replication.core.roles import Role, RoleState
@@ -27,9 +27,8 @@ from replication.errors import (
     RequestError,
     StepFailedError,
     SuccessionError,
-    UnknownPeerError,
 )
-from replication.ledger.base import FileKind, Phase
+from replication.ledger.base import FileKind
 from replication.link.base import Description, TakeOver
 from replication.roles.takeover import change_role
 
@@ -142,7 +141,11 @@ class PromotePeer(CommitStep[RoleChange]):
         return is_active
 
     def execute(self, context: RoleChange) -> None:
-        """Ask the peer to take over."""
+        """Ask the peer to take over, unless a rule ended since the change began: what was pending for it did not go."""
+        if lacking := not_whole(context, self.peer):
+            raise RequestError(
+                f"{self.peer} has not got everything: {'; '.join(lacking)}", "Mend that, then run it again"
+            )
         context.report(self.describe())
         peer = context.peer(self.peer).cluster
         succession = Succession(context.own, peer, self.epoch, self.at, is_planned=True)
@@ -198,7 +201,7 @@ def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
     context.peer(peer)
     role = context.cluster.coordination.role().state
     found, there = find_refusals(context, peer, role)
-    found += [_unready(name, peer) for _, name in unready_tables(context, peer)]
+    found += not_ready(context, peer)
     epoch = next_epoch(role.epoch, there.role_epoch if there is not None else 0)
     pending = pending_bytes(context, peer)
     lag = _lag_s(context, peer) if pending else 0.0
@@ -350,47 +353,3 @@ def _take_writes(context: RoleChange, epoch: int) -> RoleState:
     context.forget()
     context.hooks.after("switchover", "undo", about)
     return state
-
-
-def unready_tables(context: RoleChange, peer: str) -> list[tuple[UUID, str]]:
-    """The tables that go to a peer and need a bootstrap there, or are being bootstrapped, with their names."""
-    ledger = context.cluster.ledger
-    unready = {rule.table: rule.remote_table for rule in ledger.rules.to(peer) if rule.phase is not Phase.LIVE}
-    specs = {table: ledger.tables.by_uuid(table) for table in unready}
-    found = {table: spec.name if (spec := specs[table]) is not None else name for table, name in unready.items()}
-    return sorted(found.items(), key=lambda each: each[1])
-
-
-def _unready(name: str, peer: str) -> str:
-    return f"{name} is not whole at {peer}: walship bootstrap {peer} -t {name} --wait 600"
-
-
-def find_refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list[str], Description | None]:
-    """What prevents a switchover once every table is whole at the peer, each with its remedy.
-
-    Returns these, and how the peer describes itself; None when it does not answer.
-    """
-    cluster, found = context.cluster, []
-    if role.role is not Role.ACTIVE:
-        found.append(f"{cluster.name} is STANDBY: run it on the ACTIVE cluster")
-    there: Description | None = None
-    try:
-        there = cluster.contacts.reach(peer, context.peer(peer).zookeepers).described
-    except UnknownPeerError:
-        raise
-    except ReplicationError as error:
-        found.append(f"{peer} does not answer ({error.what}): if it is lost, nothing is to be done here")
-    known = next(each for each in cluster.ledger.rules.peers() if each.name == peer)
-    if known.paused:
-        found.append(f"{peer} is paused: walship resume {peer}")
-    missing = [spec.name for spec in cluster.ledger.rules.unsent(peer) if not spec.derived]
-    if missing:
-        names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-        found.append(f"{names} would not be at {peer}: walship enablereplication -t TABLE --bootstrap {peer}")
-    for held in cluster.ledger.sending.held():
-        if held.peer == peer:
-            spec = cluster.ledger.tables.by_uuid(held.table)
-            found.append(f"{peer} refuses {held.table if spec is None else spec.name}: {held.reason}")
-    if not members_of(cluster.coordination).workers:
-        found.append(f"no worker of {cluster.name} runs, which would send the rest: walship up")
-    return found, there

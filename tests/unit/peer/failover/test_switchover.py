@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from peer.failover.role_change import RoleChange
-from peer.failover.switchover import switchover
+from peer.failover.switchover import cancel, switchover
 from replication.core.roles import Role, RoleState
 from replication.errors import StepFailedError
-from tests.role_changes import Pair, role_pair
+from tests.role_changes import TABLE, Killed, Pair, role_pair
 
 
 @pytest.fixture
@@ -43,3 +43,69 @@ def test_a_failure_in_the_last_step_before_the_peer_is_asked_undoes_the_switchov
     assert pair.west.role().role is Role.STANDBY
     assert pair.write() == ["east"]
     assert not pair.east.command().unfinished()
+
+
+def needs_bootstrap(pair: Pair) -> None:
+    pair.east.site.ledger.rules.need_bootstrap("west", pair.east.handle.table(TABLE).uuid, pair.east.site.term)
+
+
+def is_disabled(pair: Pair) -> None:
+    pair.east.site.ledger.rules.disable("west", pair.east.handle.table(TABLE).uuid, ["default"], pair.east.site.term)
+
+
+ENDED = pytest.mark.parametrize(
+    ("end_rule", "reason"),
+    [
+        (needs_bootstrap, "ops.t is not whole at west: walship bootstrap west -t ops.t --wait 600"),
+        (is_disabled, "ops.t would not be at west: walship enablereplication -t TABLE --bootstrap west"),
+    ],
+)
+
+
+def ack_without_shipping(pair: Pair) -> None:
+    pair.east.working.close()
+    assert pair.write() == ["east"]
+
+
+@ENDED
+def test_a_rule_that_ends_with_rows_pending_undoes_the_switchover(
+    pair: Pair, end_rule: Callable[[Pair], None], reason: str
+) -> None:
+    command = pair.east.command()
+
+    def report(text: str) -> None:
+        if "takes no more writes" in text:
+            ack_without_shipping(pair)
+            end_rule(pair)
+
+    command.report = report
+    with pytest.raises(StepFailedError, match=reason) as failed:
+        switchover(command, "west")
+    assert failed.value.hint == "It was undone: east takes writes"
+    assert (pair.east.role().role, pair.west.role().role) == (Role.ACTIVE, Role.STANDBY)
+
+
+@ENDED
+def test_an_interrupted_switchover_is_refused_when_a_rule_ended_meanwhile_and_can_be_cancelled(
+    pair: Pair, end_rule: Callable[[Pair], None], reason: str
+) -> None:
+    command = pair.east.command()
+
+    def report(text: str) -> None:
+        if "takes no more writes" in text:
+            ack_without_shipping(pair)
+        elif "gets everything" in text:
+            raise Killed
+
+    command.report = report
+    with pytest.raises(Killed):
+        switchover(command, "west")
+    pair.east.bury()
+    assert pair.east.role().role is Role.STANDBY
+    end_rule(pair)
+    with pytest.raises(StepFailedError, match=reason) as failed:
+        switchover(pair.east.command(), "west")
+    assert "walship switchover --cancel" in failed.value.hint
+    assert pair.west.role().role is Role.STANDBY
+    assert cancel(pair.east.command()).role is Role.ACTIVE
+    assert pair.write() == ["east"]

@@ -1,0 +1,70 @@
+"""Whether a peer can take over from this cluster without a loss: what prevents it, each with its remedy."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from peer.failover.role_change import RoleChange
+from peer.status.members import members_of
+from replication.core.roles import Role, RoleState
+from replication.errors import ReplicationError, UnknownPeerError
+from replication.ledger.base import Phase
+from replication.link.base import Description
+
+
+def unready_tables(context: RoleChange, peer: str) -> list[tuple[UUID, str]]:
+    """The tables that go to a peer and need a bootstrap there, or are being bootstrapped, with their names."""
+    ledger = context.cluster.ledger
+    unready = {rule.table: rule.remote_table for rule in ledger.rules.to(peer) if rule.phase is not Phase.LIVE}
+    specs = {table: ledger.tables.by_uuid(table) for table in unready}
+    found = {table: spec.name if (spec := specs[table]) is not None else name for table, name in unready.items()}
+    return sorted(found.items(), key=lambda each: each[1])
+
+
+def not_whole(context: RoleChange, peer: str) -> list[str]:
+    """The tables of which a peer does not get everything, each with its remedy."""
+    return [*_unsent(context, peer), *not_ready(context, peer)]
+
+
+def not_ready(context: RoleChange, peer: str) -> list[str]:
+    """Those of ``unready_tables``, each with its remedy."""
+    return [
+        f"{name} is not whole at {peer}: walship bootstrap {peer} -t {name} --wait 600"
+        for _, name in unready_tables(context, peer)
+    ]
+
+
+def find_refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list[str], Description | None]:
+    """What prevents a switchover once every table is whole at the peer, each with its remedy.
+
+    Returns these, and how the peer describes itself; None when it does not answer.
+    """
+    cluster, found = context.cluster, []
+    if role.role is not Role.ACTIVE:
+        found.append(f"{cluster.name} is STANDBY: run it on the ACTIVE cluster")
+    there: Description | None = None
+    try:
+        there = cluster.contacts.reach(peer, context.peer(peer).zookeepers).described
+    except UnknownPeerError:
+        raise
+    except ReplicationError as error:
+        found.append(f"{peer} does not answer ({error.what}): if it is lost, nothing is to be done here")
+    known = next(each for each in cluster.ledger.rules.peers() if each.name == peer)
+    if known.paused:
+        found.append(f"{peer} is paused: walship resume {peer}")
+    found += _unsent(context, peer)
+    for held in cluster.ledger.sending.held():
+        if held.peer == peer:
+            spec = cluster.ledger.tables.by_uuid(held.table)
+            found.append(f"{peer} refuses {held.table if spec is None else spec.name}: {held.reason}")
+    if not members_of(cluster.coordination).workers:
+        found.append(f"no worker of {cluster.name} runs, which would send the rest: walship up")
+    return found, there
+
+
+def _unsent(context: RoleChange, peer: str) -> list[str]:
+    missing = [spec.name for spec in context.cluster.ledger.rules.unsent(peer) if not spec.derived]
+    if not missing:
+        return []
+    names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+    return [f"{names} would not be at {peer}: walship enablereplication -t TABLE --bootstrap {peer}"]
