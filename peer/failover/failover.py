@@ -224,7 +224,7 @@ def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
             context.run(_steps(context, origin, plan.epoch, plan.upto))
     except StepFailedError as error:
         has_begun = error.number > 0 or _resumed(context, origin) is not None
-        again = f"It goes on there when it is run again: walship failover {plan.successor}"
+        again = f"It goes on there when it is run again: walship failover {plan.successor} --from {plan.origin}"
         error.hint = again if has_begun else "Nothing was changed"
         raise
     writable_s = round(context.started_s - began, 3) if context.started_s else None
@@ -267,6 +267,10 @@ def _unknown_address(origin: ClusterId) -> str:
 
 
 def _origin(context: RoleChange, routes: Iterable[InboundRoute], name: str) -> ClusterId:
+    """The cluster that is lost; that of an unfinished failover, though its succession may be known already."""
+    stored = next((step.origin for step in context.unfinished_steps() if isinstance(step, EndOrigin)), "")
+    if stored and name in ("", ClusterId.parse(stored).name):
+        return ClusterId.parse(stored)
     ended = context.cluster.ledger.successions.known()
     found = {route.source for route in routes}
     named = {each for each in found if each.name == name} if name else found

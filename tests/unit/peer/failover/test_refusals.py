@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from peer.client.cluster import Cluster
-from peer.failover.failover import failover, plan_failover
+from peer.failover.failover import TakeWrites, failover, plan_failover
 from peer.failover.role_change import RoleChange
 from replication.config import Config
 from replication.coordination.memory import MemoryEnsemble
@@ -18,12 +18,12 @@ from replication.core.ids import ClusterId
 from replication.core.phase import Phase
 from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
-from replication.errors import RequestError
+from replication.errors import CoordinationError, RequestError, StepFailedError
 from replication.ledger.base import Peer
 from replication.ledger.sql.memory import MemoryLedger
 from tests.sites import table
 
-EAST, WEST = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west"), 1))
+EAST, WEST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "north"), 1))
 STANDBY = RoleState(Role.STANDBY, 2)
 
 
@@ -64,3 +64,29 @@ def test_with_incomplete_it_takes_over_with_what_is_there(change: RoleChange) ->
     assert plan.refusals == () and plan.upto == 0
     failover(change, plan)
     assert change.cluster.coordination.role().state == RoleState(Role.ACTIVE, plan.epoch)
+
+
+def interrupt(change: RoleChange, patched: pytest.MonkeyPatch) -> StepFailedError:
+    """A failover from east fails once it has ended east's epochs, on a cluster to which north sends, too."""
+    table = change.cluster.tables()[1].uuid
+    change.cluster.ledger.landing.declare_routes([InboundRoute(NORTH, table, "default", 1, {}, phase=Phase.LIVE)])
+
+    def no_answer(*_: object) -> None:
+        raise CoordinationError("lost", "")
+
+    with patched.context() as patch:
+        patch.setattr(TakeWrites, "execute", no_answer)
+        with pytest.raises(StepFailedError) as failed:
+            failover(change, plan_failover(change, "east", force=True, incomplete=True))
+    assert change.cluster.ledger.successions.known().of(EAST)
+    return failed.value
+
+
+def test_an_interrupted_failover_goes_on_with_its_own_origin_when_several_clusters_send_here(
+    change: RoleChange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert interrupt(change, monkeypatch).hint.endswith("walship failover west --from east")
+    for name in ("", "east"):
+        assert plan_failover(change, name, force=True).origin == "east"
+    assert failover(change, plan_failover(change, "", force=True)).origin == "east"
+    assert change.cluster.coordination.role().state.role is Role.ACTIVE and change.unfinished() is None
