@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from peer.failover.failover import FailoverPlan
     from peer.failover.loss import Loss
 
+#: The last second of the year 9999, in microseconds since 1970. Later times cannot be shown.
+_TIME_MAX = 253_402_300_799_000_000
 PlanOption = Annotated[bool, typer.Option("--plan", help="Show the steps, and what prevents them; change nothing.")]
 
 
@@ -266,8 +268,10 @@ def _moment(text: str) -> int:
             moment = round((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1e6)
     except ValueError:
         moment = 0
-    if moment <= 0:
-        raise RequestError(f"{text} is not a time", "Give one such as 2026-01-31T12:00:00Z")
+    if not 0 < moment <= _TIME_MAX:
+        raise RequestError(
+            f"{text} is not a time", "Give one such as 2026-01-31T12:00:00Z, or in microseconds since 1970"
+        )
     return moment
 
 
