@@ -77,6 +77,10 @@ def plan_failback(context: RoleChange, peer: str, *, leave: bool = False) -> Fai
         CoordinationError: this cluster's ZooKeeper does not answer.
     """
     cluster, known = context.cluster, context.peer(peer)
+    if context.unfinished_steps():  # of its last step, or of another role change
+        begun = plan_switchover(context, peer)
+        steps, pending = begun.steps, begun.pending_bytes
+        return FailbackPlan(begun.origin, peer, begun.epoch, steps, begun.refusals, {}, pending, begun.outage_s)
     refusals, there = find_refusals(context, peer, cluster.coordination.role().state)
     if there is not None and there.role == Role.ACTIVE.value:
         refusals.append(f"{peer} is ACTIVE, and has not learned yet that {context.own.name} took over: walship status")
@@ -89,13 +93,13 @@ def plan_failback(context: RoleChange, peer: str, *, leave: bool = False) -> Fai
     unready = unready_tables(context, peer) if there is not None else []
     sent = {name: "what differs" if known_there(context, known, table) else "all rows" for table, name in unready}
     planned = plan_switchover(context, peer)
-    steps = [f"{peer} gets {what} of {name}" for name, what in sent.items()]
-    steps += [f"{peer} gets what is in WALs here and not there ({planned.pending_bytes:,} bytes)", *planned.steps]
+    brought = [f"{peer} gets {what} of {name}" for name, what in sent.items()]
+    steps = (*brought, f"{peer} gets what is in WALs here and not there ({planned.pending_bytes:,} bytes)")
     return FailbackPlan(
         planned.origin,
         peer,
         planned.epoch,
-        tuple(steps),
+        (*steps, *planned.steps),
         tuple(refusals),
         sent,
         planned.pending_bytes,

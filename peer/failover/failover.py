@@ -30,6 +30,8 @@ from replication.core.succession import next_epoch
 from replication.errors import ReplicationError, RequestError, StepFailedError
 from replication.link.base import Description
 
+_OTHER_CHANGE = "another role change of this cluster is unfinished"
+
 
 @step_type("failover.prepare")
 @dataclass(frozen=True)
@@ -187,7 +189,9 @@ def plan_failover(
     if begun is None:
         there = None if force else _answer(context, origin)
         phases = {} if incomplete else {route.table: route.phase for route in routes if route.source == origin}
-        refusals = (*_refusals(context, origin, role, phases, there), *opens.refusals, *filter(None, (unfenced,)))
+        other = f"{_OTHER_CHANGE}: walship ops list" if _is_of_another(steps, origin) else ""
+        found = _refusals(context, origin, role, phases, there)
+        refusals = (*filter(None, (other,)), *found, *opens.refusals, *filter(None, (unfenced,)))
         steps = _steps(context, origin, epoch, opens.upto)
     described = tuple(step.describe() for step in steps)
     note = "" if any(isinstance(step, SendBack) for step in steps) else _unknown_address(origin)
@@ -238,8 +242,8 @@ def _resumed(context: RoleChange, origin: ClusterId) -> EndOrigin | None:
     stored = context.unfinished()
     if stored is None:
         return None
-    if all(getattr(step, "origin", "") != str(origin) for step in context.unfinished_steps()):
-        raise RequestError("another role change of this cluster is unfinished", "See walship ops list")
+    if _is_of_another(context.unfinished_steps(), origin):
+        raise RequestError(_OTHER_CHANGE, "See walship ops list")
     with context.leased() as leased:
         if leased is None:
             raise held(stored)
@@ -247,6 +251,11 @@ def _resumed(context: RoleChange, origin: ClusterId) -> EndOrigin | None:
         if begun is None:
             context.forget()
         return begun
+
+
+def _is_of_another(steps: tuple[CommitStep[RoleChange], ...], origin: ClusterId) -> bool:
+    """Whether stored steps are not a failover from this origin."""
+    return bool(steps) and all(getattr(step, "origin", "") != str(origin) for step in steps)
 
 
 def _steps(context: RoleChange, origin: ClusterId, epoch: int, upto: int) -> tuple[CommitStep[RoleChange], ...]:

@@ -39,27 +39,52 @@ def find_refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list
 
     Returns these, and how the peer describes itself; None when it does not answer.
     """
-    cluster, found = context.cluster, []
+    found, there = _reach(context, peer)
     if role.role is not Role.ACTIVE:
-        found.append(f"{cluster.name} is STANDBY: run it on the ACTIVE cluster")
-    there: Description | None = None
+        found.insert(0, f"{context.own.name} is STANDBY: run it on the ACTIVE cluster")
+    return [*found, *_unsent(context, peer), *_unsendable(context, peer)], there
+
+
+def find_obstacles(
+    context: RoleChange, peer: str, role: RoleState, epoch: int, pending_bytes: int
+) -> tuple[list[str], Description | None]:
+    """As ``find_refusals``, of an interrupted switchover that is to be finished under ``epoch``."""
+    found, there = _reach(context, peer)
+    if role.epoch >= epoch and role != RoleState(Role.STANDBY, epoch):
+        found.append(f"the role of {context.own.name} was changed meanwhile: walship switchover --cancel")
+    if pending_bytes or role.role is Role.ACTIVE:
+        found += _unsendable(context, peer)
+    if there is None or not took_over(there, epoch):
+        found += not_whole(context, peer)
+    return found, there
+
+
+def took_over(there: Description, epoch: int) -> bool:
+    """Whether a peer is ACTIVE under an epoch, or a newer one."""
+    return there.role == Role.ACTIVE.value and there.role_epoch >= epoch
+
+
+def _reach(context: RoleChange, peer: str) -> tuple[list[str], Description | None]:
     try:
-        there = cluster.contacts.reach(peer, context.peer(peer).zookeepers).described
+        return [], context.cluster.contacts.reach(peer, context.peer(peer).zookeepers).described
     except UnknownPeerError:
         raise
     except ReplicationError as error:
-        found.append(f"{peer} does not answer ({error.what}): if it is lost, nothing is to be done here")
+        return [f"{peer} does not answer ({error.what}): if it is lost, nothing is to be done here"], None
+
+
+def _unsendable(context: RoleChange, peer: str) -> list[str]:
+    cluster, found = context.cluster, []
     known = next(each for each in cluster.ledger.rules.peers() if each.name == peer)
     if known.paused:
         found.append(f"{peer} is paused: walship resume {peer}")
-    found += _unsent(context, peer)
     for held in cluster.ledger.sending.held():
         if held.peer == peer:
             spec = cluster.ledger.tables.by_uuid(held.table)
             found.append(f"{peer} refuses {held.table if spec is None else spec.name}: {held.reason}")
     if not members_of(cluster.coordination).workers:
         found.append(f"no worker of {cluster.name} runs, which would send the rest: walship up")
-    return found, there
+    return found
 
 
 def _unsent(context: RoleChange, peer: str) -> list[str]:

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from peer.client.draining import PendingAtPeer, PendingFiles, await_registered
-from peer.failover.ready import find_refusals, not_ready, not_whole
+from peer.failover.ready import find_obstacles, find_refusals, not_ready, not_whole, took_over
 from peer.failover.role_change import RoleChange, refuse
 from peer.status.collect import durable_lengths
 from peer.status.drills import drill_warning
@@ -135,10 +135,9 @@ class PromotePeer(CommitStep[RoleChange]):
         """Whether it is."""
         with context.link(self.peer) as link:
             there = link.describe()
-        is_active = there.role == Role.ACTIVE.value and there.role_epoch >= self.epoch
-        if is_active:
+        if has_happened := took_over(there, self.epoch):
             context.note_started()
-        return is_active
+        return has_happened
 
     def execute(self, context: RoleChange) -> None:
         """Ask the peer to take over, unless a rule ended since the change began: what was pending for it did not go."""
@@ -194,22 +193,33 @@ class SwitchedOver:
 def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
     """The steps of a switchover, and what prevents it. Changes nothing.
 
+    Of an interrupted switchover to this peer it shows the stored steps, and what prevents that these are finished.
+
     Raises:
         UnknownPeerError: there is no such peer.
         CoordinationError: this cluster's ZooKeeper does not answer.
     """
     context.peer(peer)
     role = context.cluster.coordination.role().state
-    found, there = find_refusals(context, peer, role)
-    found += not_ready(context, peer)
-    epoch = next_epoch(role.epoch, there.role_epoch if there is not None else 0)
-    pending = pending_bytes(context, peer)
+    pending, steps = pending_bytes(context, peer), context.unfinished_steps()
+    if other := _other_change(steps, peer):
+        steps = ()
+    if steps:
+        epoch = _epoch_of(steps, peer)
+        found, there = find_obstacles(context, peer, role, epoch, pending)
+    else:
+        found, there = find_refusals(context, peer, role)
+        found += not_ready(context, peer)
+        if other:
+            found.insert(0, f"{other}: walship ops list")
+        epoch = next_epoch(role.epoch, there.role_epoch if there is not None else 0)
+        steps = _steps(peer, epoch)
     lag = _lag_s(context, peer) if pending else 0.0
     return SwitchoverPlan(
         context.own.name,
         peer,
         epoch,
-        tuple(step.describe() for step in _steps(peer, epoch)),
+        tuple(step.describe() for step in steps),
         tuple(found),
         pending,
         lag,
@@ -315,11 +325,18 @@ def _steps(peer: str, epoch: int) -> tuple[CommitStep[RoleChange], ...]:
 
 
 def _epoch_of(steps: tuple[CommitStep[RoleChange], ...], peer: str) -> int:
+    if other := _other_change(steps, peer):
+        raise RequestError(other, "Finish it first, or undo it: walship ops list")
+    return next(step.epoch for step in steps if isinstance(step, PromotePeer))
+
+
+def _other_change(steps: tuple[CommitStep[RoleChange], ...], peer: str) -> str:
+    """That the stored steps are not a switchover to this peer; "" when they are, or there are none."""
     promotion = next((step for step in steps if isinstance(step, PromotePeer)), None)
-    if promotion is None or promotion.peer != peer:
-        what = f"a switchover to {promotion.peer}" if promotion is not None else "another role change"
-        raise RequestError(f"{what} of this cluster is unfinished", "Finish it first, or undo it: walship ops list")
-    return promotion.epoch
+    if not steps or promotion is not None and promotion.peer == peer:
+        return ""
+    what = f"a switchover to {promotion.peer}" if promotion is not None else "another role change"
+    return f"{what} of this cluster is unfinished"
 
 
 def _already(context: RoleChange, peer: str) -> SwitchedOver | None:

@@ -90,3 +90,14 @@ def test_an_interrupted_failover_goes_on_with_its_own_origin_when_several_cluste
         assert plan_failover(change, name, force=True).origin == "east"
     assert failover(change, plan_failover(change, "", force=True)).origin == "east"
     assert change.cluster.coordination.role().state.role is Role.ACTIVE and change.unfinished() is None
+
+
+def test_the_plan_of_a_failover_says_that_another_one_is_unfinished(
+    change: RoleChange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(change, monkeypatch)
+    plan = plan_failover(change, "north", force=True, incomplete=True)
+    assert plan.refusals[0] == "another role change of this cluster is unfinished: walship ops list"
+    with pytest.raises(RequestError, match="another role change of this cluster is unfinished"):
+        failover(change, plan)
+    assert plan_failover(change, "east", force=True).refusals == ()

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from peer.failover.failback import plan_failback
+from peer.failover.failover import plan_failover
 from peer.failover.role_change import RoleChange
-from peer.failover.switchover import cancel, switchover
+from peer.failover.switchover import cancel, plan_switchover, switchover
 from replication.core.roles import Role, RoleState
 from replication.errors import StepFailedError
+from replication.roles.takeover import change_role
 from tests.role_changes import TABLE, Killed, Pair, role_pair
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -67,6 +71,23 @@ def ack_without_shipping(pair: Pair) -> None:
     assert pair.write() == ["east"]
 
 
+def interrupt(pair: Pair, as_it_stops: Callable[[Pair], object]) -> None:
+    """Kill a switchover once east is STANDBY and has bytes pending."""
+    command = pair.east.command()
+
+    def report(text: str) -> None:
+        if "takes no more writes" in text:
+            as_it_stops(pair)
+        elif "gets everything" in text:
+            raise Killed
+
+    command.report = report
+    with pytest.raises(Killed):
+        switchover(command, "west")
+    pair.east.bury()
+    assert pair.east.role().role is Role.STANDBY
+
+
 @ENDED
 def test_a_rule_that_ends_with_rows_pending_undoes_the_switchover(
     pair: Pair, end_rule: Callable[[Pair], None], reason: str
@@ -89,23 +110,49 @@ def test_a_rule_that_ends_with_rows_pending_undoes_the_switchover(
 def test_an_interrupted_switchover_is_refused_when_a_rule_ended_meanwhile_and_can_be_cancelled(
     pair: Pair, end_rule: Callable[[Pair], None], reason: str
 ) -> None:
-    command = pair.east.command()
-
-    def report(text: str) -> None:
-        if "takes no more writes" in text:
-            ack_without_shipping(pair)
-        elif "gets everything" in text:
-            raise Killed
-
-    command.report = report
-    with pytest.raises(Killed):
-        switchover(command, "west")
-    pair.east.bury()
-    assert pair.east.role().role is Role.STANDBY
+    interrupt(pair, ack_without_shipping)
     end_rule(pair)
+    assert plan_switchover(pair.east.command(), "west").refusals == (reason,)
     with pytest.raises(StepFailedError, match=reason) as failed:
         switchover(pair.east.command(), "west")
     assert "walship switchover --cancel" in failed.value.hint
     assert pair.west.role().role is Role.STANDBY
     assert cancel(pair.east.command()).role is Role.ACTIVE
     assert pair.write() == ["east"]
+
+
+def test_the_plans_of_an_interrupted_switchover_are_that_it_is_finished(pair: Pair) -> None:
+    interrupt(pair, ack_without_shipping)
+    worker = "no worker of east runs, which would send the rest: walship up"
+    plan = plan_switchover(pair.east.command(), "west")
+    assert plan.refusals == (worker,) and plan.pending_bytes
+    pair.east.ship_to(pair.west)
+    pair.east.handle.drain("west")
+    for plan in (plan_switchover(pair.east.command(), "west"), plan_failback(pair.east.command(), "west")):
+        assert (plan.refusals, plan.epoch, plan.pending_bytes) == ((), 2, 0)
+        assert len(plan.steps) == 4 and plan.steps[-1] == "west takes writes (ACTIVE, epoch 2)"
+    pair.west.is_away = True
+    plan = plan_switchover(pair.east.command(), "west")
+    assert [each.split("(")[0] for each in plan.refusals] == ["west does not answer "]
+    pair.west.is_away = False
+    assert switchover(pair.east.command(), "west").epoch == 2
+    pair.await_same(pair.west)
+
+
+def test_the_plan_of_an_interrupted_switchover_whose_role_was_changed_says_how_to_end_it(pair: Pair) -> None:
+    interrupt(pair, ack_without_shipping)
+    pair.east.ship_to(pair.west)
+    coordination, ledger = pair.east.site.coordination, pair.east.site.ledger
+    change_role(ledger, coordination, lambda _: RoleState(Role.ACTIVE, 5))
+    plan = plan_switchover(pair.east.command(), "west")
+    assert plan.refusals == ("the role of east was changed meanwhile: walship switchover --cancel",)
+    with pytest.raises(StepFailedError, match="the role was changed meanwhile"):
+        switchover(pair.east.command(), "west")
+    assert cancel(pair.east.command()) == RoleState(Role.ACTIVE, 5)
+
+
+def test_plans_say_that_a_role_change_of_another_kind_is_unfinished(pair: Pair) -> None:
+    interrupt(pair, ack_without_shipping)
+    wait_until(lambda: bool(pair.east.site.ledger.landing.routes()), what="the route back")
+    plan = plan_failover(pair.east.command(), "west", force=True)
+    assert "another role change of this cluster is unfinished: walship ops list" in plan.refusals

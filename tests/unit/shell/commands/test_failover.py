@@ -24,7 +24,7 @@ def test_a_time_is_a_text_or_microseconds(text: str, micros: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["noon", "0", "-5", "253402300800000000", "999999999999999999", "9" * 5000])
-def test_what_is_no_time_up_to_the_year_9999_is_refused(text: str) -> None:
+def test_what_is_not_a_time_up_to_the_year_9999_is_refused(text: str) -> None:
     with pytest.raises(RequestError, match="is not a time") as refused:
         _moment(text)
     assert "microseconds since 1970" in refused.value.hint
