@@ -79,8 +79,8 @@ class EndOrigin(CommitStep[RoleChange]):
         """Store it, with the cut."""
         context.report(self.describe())
         origin, now = ClusterId.parse(self.origin), time.time_ns() // 1000
-        within, _ = counting(context, origin, self.upto)
-        context.cluster.ledger.successions.take_over(origin, context.own, self.epoch, now, within)
+        within, opens = counting(context, origin, self.upto)
+        context.cluster.ledger.successions.take_over(origin, context.own, self.epoch, now, within, opens.whole)
 
     def describe(self) -> str:
         """See ``CommitStep``."""

@@ -30,6 +30,7 @@ class Opening:
         upto: no row of the lost cluster with a later commit time counts, in microseconds since 1970; 0 for no limit.
         left_out: the frames that landed and do not count.
         uncut: tables that open with everything that landed, and why; a cut could not be undone for them.
+        whole: these tables' uuids.
         refusals: why the tables cannot open so, with remedies.
     """
 
@@ -37,6 +38,7 @@ class Opening:
     left_out: tuple[LandedFrame, ...] = ()
     uncut: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
+    whole: frozenset[UUID] = frozenset()
 
 
 def opening(context: RoleChange, origin: ClusterId, at: int) -> Opening:
@@ -70,7 +72,7 @@ def counting(context: RoleChange, origin: ClusterId, upto: int) -> tuple[Cut | N
     Raises:
         RequestError: the tables cannot open so.
     """
-    covered = context.cluster.ledger.landing.coverage()  # first: what lands from here on does not count
+    covered = context.cluster.ledger.landing.coverage()  # first: what lands from here on does not count, if it is cut
     made = opening(context, origin, upto)
     if made.refusals:
         raise RequestError("; ".join(made.refusals), f"See the plan: walship failover {context.cluster.name} --plan")
@@ -86,18 +88,19 @@ def _cut(context: RoleChange, origin: ClusterId, upto: int) -> Opening:
     for frame in landed_after(ledger, hosts_of(context.cluster), origin, upto):
         by_table.setdefault(frame.header.table, []).append(frame)
     left_out: list[LandedFrame] = []
-    uncut, refusals = [], []
+    uncut, whole, refusals = [], [], []
     for spec in ledger.tables.all():
         frames = by_table.get(spec.uuid, [])
         if not frames:
             continue
         if why := _why_uncut(context, spec, frames):
             uncut.append(f"{spec.name}: {why}")
+            whole.append(spec.uuid)
             continue
         left_out += frames
         if why := _unreached(context, spec, upto):
             refusals.append(_too_early(upto, why))
-    return Opening(upto, tuple(left_out), tuple(uncut), tuple(refusals))
+    return Opening(upto, tuple(left_out), tuple(uncut), tuple(refusals), frozenset(whole))
 
 
 def _why_uncut(context: RoleChange, spec: TableSpec, frames: list[LandedFrame]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
+from uuid import UUID
 
 from replication.core.ids import ClusterId
 from replication.core.succession import Cut, Succession, Successions
@@ -32,13 +34,20 @@ class SuccessionRecords(Protocol):
         """Have a succession with this epoch refused from now on; False when it is stored already."""
 
     def take_over(
-        self, origin: ClusterId, successor: ClusterId, epoch: int, at: int, within: Cut | None = None
+        self,
+        origin: ClusterId,
+        successor: ClusterId,
+        epoch: int,
+        at: int,
+        within: Cut | None = None,
+        whole: Collection[UUID] = (),
     ) -> Succession:
         """As ``record``, of a succession that is not planned and whose cut is what this cluster has claimed.
 
         One transaction reads the claims and stores the succession: what lands later is beyond the cut. When the
         succession is stored already, it is returned as it is. With ``within``, only these sequences of what is claimed
-        count. Writers' clocks then start above what has landed by a microsecond, in which rows can be restated.
+        count; but all that is claimed of the tables in ``whole``, and of those without a key, whose rows cannot be
+        taken back. Writers' clocks then start above what has landed by a microsecond, in which rows can be restated.
         """
 
     def contradict(self, succession: Succession) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from replication.core.coverage import Ranges
@@ -88,6 +90,19 @@ def test_the_cut_of_a_failover_can_be_less_than_what_has_landed(ledger: Ledger) 
     taken = ledger.successions.take_over(EAST, WEST, 2, 9, {S: Ranges.of((0, 2), (7, 9)), other: Ranges.of((0, 1))})
     assert dict(taken.cut) == {S: Ranges.of((0, 2))}
     assert ledger.time.seen() == seen + 1  # rows can be restated between what has landed and what is written next
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_all_that_has_landed_counts_of_tables_whose_rows_cannot_be_taken_back(ledger: Ledger, is_told: bool) -> None:
+    landed(ledger)
+    spec = table("ops.log", 2) if is_told else replace(table("ops.log", 2), key=())
+    ledger.tables.create(spec)
+    log = stream(spec, wal())
+    ledger.landing.declare_routes([InboundRoute(EAST, spec.uuid, "default", 2)])
+    Route(ledger, wal(5)).land(claims(log, 0, 2, 0))
+    within = {S: Ranges.of((0, 2))}  # nothing had landed of the other one
+    taken = ledger.successions.take_over(EAST, WEST, 2, 9, within, {spec.uuid} if is_told else ())
+    assert dict(taken.cut) == {**within, log: Ranges.of((0, 2))}
 
 
 def test_what_has_landed_of_an_origin_is_known_before_it_is_applied(ledger: Ledger) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -16,10 +18,11 @@ from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.queries.epochs import epoch_of, highest_epoch, raise_epoch
 from replication.ledger.sql.queries.files import newest_commit
 from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import table_spec
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, meta, put_meta, raise_counter
+from replication.ledger.sql.store.store import SqlStore, chunked, meta, put_meta, raise_counter
 
-_s, _stream = schema.successions.c, schema.streams.c
+_s, _stream, _table = schema.successions.c, schema.streams.c, schema.tables.c
 _KNOWN = Prepared(sa.select(_s.content).order_by(_s.epoch, _s.origin))
 _STORED = Prepared(
     sa.select(_s.content).where(_s.origin == sa.bindparam("of_origin"), _s.epoch == sa.bindparam("of_epoch"))
@@ -73,7 +76,13 @@ class SqlSuccessions:
             return True
 
     def take_over(
-        self, origin: ClusterId, successor: ClusterId, epoch: int, at: int, within: Cut | None = None
+        self,
+        origin: ClusterId,
+        successor: ClusterId,
+        epoch: int,
+        at: int,
+        within: Cut | None = None,
+        whole: Collection[UUID] = (),
     ) -> Succession:
         """See ``SuccessionRecords``."""
         with self._store.write() as connection:
@@ -82,7 +91,9 @@ class SqlSuccessions:
                 return known
             cut = _covered(connection, origin)
             if within is not None:
-                cut = common(cut, within)
+                uncut = {*whole, *_keyless(connection, {stream.table for stream in beyond(cut, within)})}
+                kept = {stream: ranges for stream, ranges in cut.items() if stream.table in uncut}
+                cut = common(cut, within) | kept
             raise_counter(connection, "seen", newest_commit(connection) + 1)
             return _record(connection, Succession(origin, successor, epoch, at, is_planned=False, cut=cut))
 
@@ -168,6 +179,14 @@ def _record(connection: Connection, succession: Succession) -> Succession:
 def _covered(connection: Connection, origin: ClusterId) -> dict[StreamId, Ranges]:
     of_origin = _stream.wal.startswith(f"{origin}/", autoescape=True) & (_stream.table_uuid != str(NIL_UUID))
     return coverage(connection, of_origin)
+
+
+def _keyless(connection: Connection, tables: Collection[UUID]) -> set[UUID]:
+    found = set()
+    for ids in chunked([str(table) for table in tables]):
+        specs = connection.scalars(sa.select(_table.spec).where(_table.uuid.in_(ids)))
+        found |= {spec.uuid for spec in map(table_spec, specs) if not spec.key}
+    return found
 
 
 def _lease(connection: Connection, cluster: ClusterId) -> tuple[int, float]:
