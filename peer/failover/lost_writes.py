@@ -111,38 +111,43 @@ def merge(cluster: Cluster, table: str = "") -> int:
     Those that a failover took back are written again, above the rows that stand in their place. Discarded ones stay so.
 
     Raises:
-        RequestError: lost writes were taken back, and this cluster is STANDBY.
-        MissingFileError, CorruptFrameError: a copy cannot be read here; tables before it are merged.
+        RequestError: lost writes were taken back, and this cluster is STANDBY; those before them are merged.
+        MissingFileError, CorruptFrameError: a copy cannot be read here; those before it are merged.
     """
     merged = 0
-    for uuid in dict.fromkeys(record.table for record in _records(cluster, table) if not record.discarded):
-        known = list(_kept(cluster, uuid, also_discarded=True))
-        every = [kept for kept in known if not kept.record.discarded]
-        restated = restated_at([kept.record for kept in known], {kept.place: kept.commit for kept in known})
-        for succession in _counting(cluster, every):
-            cluster.ledger.successions.record(succession)
-        undone = [kept for kept in every if kept.commit < restated]
-        if undone:
-            _write_again(cluster, uuid, undone, restated)
-        for kept in undone:
-            cluster.ledger.replay.release(kept.record.file, kept.record.begin)
-        for batch in _batches(kept.record for kept in every if kept.commit >= restated):
-            retry(cluster.config, cluster.ledger, LocalFiles(), *batch)
-        merged += len(every)
+    groups: dict[tuple[UUID, str], list[Quarantined]] = {}
+    for record in _records(cluster, table):
+        groups.setdefault((record.table, record.succession), []).append(record)
+    for (uuid, name), records in groups.items():
+        if any(not record.discarded for record in records):
+            merged += _merge(cluster, uuid, _succession(cluster, name), [_read(record) for record in records])
     return merged
 
 
-def _counting(cluster: Cluster, every: Iterable[_Kept]) -> list[Succession]:
-    """The successions of lost writes, each with a cut of these frames only."""
-    spans: dict[str, dict[StreamId, list[tuple[int, int]]]] = {}
+def _merge(cluster: Cluster, table: UUID, succession: Succession, known: Sequence[_Kept]) -> int:
+    """Merge a table's lost writes of one succession. What other successions took back was undone at other times."""
+    every = [kept for kept in known if not kept.record.discarded]
+    restated = restated_at([kept.record for kept in known], {kept.place: kept.commit for kept in known})
+    undone = [kept for kept in every if kept.commit < restated]
+    if undone:
+        _check_active(cluster)
+    cluster.ledger.successions.record(replace(succession, cut=_cut_of(every)))
+    if undone:
+        _write_again(cluster, table, undone, restated)
+    for kept in undone:
+        cluster.ledger.replay.release(kept.record.file, kept.record.begin)
+    for batch in _batches(kept.record for kept in every if kept.commit >= restated):
+        retry(cluster.config, cluster.ledger, LocalFiles(), *batch)
+    return len(every)
+
+
+def _cut_of(every: Iterable[_Kept]) -> dict[StreamId, Ranges]:
+    """A cut of these frames only."""
+    spans: dict[StreamId, list[tuple[int, int]]] = {}
     for kept in every:
         header = kept.view.header
-        of_succession = spans.setdefault(kept.record.succession, {})
-        of_succession.setdefault(header.stream, []).append((header.sequence, header.sequence + 1))
-    return [
-        replace(_succession(cluster, name), cut={stream: Ranges.of(*found) for stream, found in streams.items()})
-        for name, streams in spans.items()
-    ]
+        spans.setdefault(header.stream, []).append((header.sequence, header.sequence + 1))
+    return {stream: Ranges.of(*found) for stream, found in spans.items()}
 
 
 def _batches(records: Iterable[Quarantined]) -> Iterator[list[Quarantined]]:
@@ -160,12 +165,16 @@ def _batches(records: Iterable[Quarantined]) -> Iterator[list[Quarantined]]:
         yield batch
 
 
-def _write_again(cluster: Cluster, table: UUID, undone: Sequence[_Kept], restated: int) -> None:
+def _check_active(cluster: Cluster) -> None:
+    """Raise RequestError on a STANDBY, which cannot write rows again."""
     if cluster.coordination.role().state.role is not Role.ACTIVE:
         raise RequestError(
             f"the failover to {cluster.name} took rows back, which only the ACTIVE cluster can write again",
             f"Make {cluster.name} ACTIVE first: walship switchover {cluster.name}",
         )
+
+
+def _write_again(cluster: Cluster, table: UUID, undone: Sequence[_Kept], restated: int) -> None:
     spec = next((spec for spec in cluster.tables() if spec.uuid == table), None)
     if spec is not None:
         lost = [_decoded(cluster, kept) for kept in undone]

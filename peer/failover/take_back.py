@@ -102,9 +102,10 @@ class TakeBack(CommitStep[RoleChange]):
 
 
 def restated_at(records: Sequence[Quarantined], commits: Mapping[tuple[FileId, int], int]) -> int:
-    """The commit time at which the taken-back ones of a table's lost writes were undone; 0 when none was. Pure.
+    """The commit time at which the taken-back ones of lost writes were undone; 0 when none was. Pure.
 
-    ``commits`` has the commit time of each, by file and offset.
+    ``records`` are the lost writes of one table and one succession. ``commits`` has the commit time of each, by file
+    and offset.
     """
     taken = [commits[each.file, each.begin] for each in records if each.reason.startswith(TAKEN_BACK)]
     return max(taken) + 1 if taken else 0

@@ -1,0 +1,83 @@
+"""Lost writes of failovers, decided: what a person is told happens, whatever else happened before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from peer.failover import lost_writes
+from peer.failover.failover import failover, plan_failover
+from peer.failover.take_back import TAKEN_BACK
+from replication.core.succession import Succession
+from replication.ledger.base import Quarantined
+from tests.simulation.failing_over import Acked, World
+from tests.simulation.test_schedules import quiet
+
+__all__ = ["quiet"]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: None) -> Iterator[World]:
+    made = World(0, tmp_path)
+    monkeypatch.setattr("peer.failover.lost_writes.time", made)
+    yield made
+    made.close()
+
+
+def send(world: World, table: int, ids: list[int], text: str) -> Acked:
+    """East writes rows in one frame; west has them in its table, or as lost writes."""
+    world.now_us += 1000
+    rows = world.east.put(world.specs[table], ids, text)
+    world.acked += rows
+    for _ in range(200):
+        world.now_us += 1000
+        for move in (world.east.register, world.east.close_time, world.east.ship, world.west.receive):
+            move()
+        covered = world.west.ledger.landing.coverage()
+        if rows[0].stream in covered and covered[rows[0].stream].contains(rows[0].sequence):
+            break
+    world.west.apply()
+    return rows[0]
+
+
+def fail_over(world: World, upto: int) -> None:
+    """West takes over; the tables open at ``upto``."""
+    plan = plan_failover(world.west.context, "east", at=upto)
+    assert not plan.refusals, plan.refusals
+    failover(world.west.context, plan)
+    world.east.role_epoch = 2
+    world.west.apply()
+
+
+def kept(world: World) -> list[Quarantined]:
+    return [each for each in world.west.ledger.replay.quarantined() if not each.discarded]
+
+
+def move_to(world: World, succession: Succession) -> None:
+    """Let the lost write that was not applied be one that another failover took back."""
+    world.west.ledger.successions.record(succession)
+    (found,) = [each for each in kept(world) if not each.reason.startswith(TAKEN_BACK)]
+    world.west.ledger.replay.release(found.file, found.begin)
+    reason = f"{TAKEN_BACK}: {found.reason}"
+    world.west.ledger.replay.quarantine(replace(found, reason=reason, succession=str(succession)))
+
+
+def test_rows_written_since_a_failover_win_over_its_lost_writes_after_another_failover(world: World) -> None:
+    west, name = world.west, world.specs[0].name
+    base = send(world, 0, [1, 2], "base")
+    send(world, 0, [1], "lost at first")
+    fail_over(world, base.commit)
+    assert west.rows()[name] == {1: "base", 2: "base"}
+    world.now_us += 1000
+    (newer,) = west.put(world.specs[0], [1], "newer")
+    west.register()
+    later = send(world, 0, [2], "lost at last")
+    assert newer.commit < later.commit
+    again = Succession(world.east.id, west.id, 6, world.now_us, is_planned=False)
+    move_to(world, again)
+    lost_writes.merge(west.handle)
+    west.apply()
+    assert west.rows()[name] == {1: "newer", 2: "lost at last"} and not kept(world)
