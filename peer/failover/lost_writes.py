@@ -182,11 +182,17 @@ def _write_again(cluster: Cluster, table: UUID, undone: Sequence[_Kept], restate
             cluster.restate(logs, restated + 1)
 
 
-def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0) -> int:
+def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0, *, leave_applied: bool = False) -> int:
     """Give lost writes up for good. Their copies stay. Returns how many frames.
 
     Clusters that had applied them get the ACTIVE cluster's rows again, under a commit time just above theirs. A STANDBY
     writes nothing: what it keeps, it has not applied, and neither has the cluster that took over.
+
+    Args:
+        cluster: the cluster that keeps them.
+        table: only of this table.
+        timeout_s: how long to wait for replay here.
+        leave_applied: also lost writes that writing rows cannot undo. Clusters that had applied them keep their rows.
 
     Raises:
         RequestError: a table's lost writes cannot be undone by writing rows, or this is a STANDBY and another cluster
@@ -203,7 +209,7 @@ def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0) -> int:
         of_table = [record for record in records if record.table == uuid]
         spec = next((spec for spec in cluster.tables() if spec.uuid == uuid), None)
         if spec is not None and writes:
-            _restate(cluster, spec, [_read(record) for record in of_table], timeout_s)
+            _restate(cluster, spec, [_read(record) for record in of_table], timeout_s, leave_applied)
         for record in of_table:
             discard_frame(cluster.ledger, record)
             discarded += 1
@@ -225,24 +231,33 @@ def discard_refusal(known: Successions, succession: Succession) -> tuple[str, st
     )
 
 
-def _restate(cluster: Cluster, spec: TableSpec, kept: Sequence[_Kept], timeout_s: float) -> None:
+def _restate(cluster: Cluster, spec: TableSpec, kept: Sequence[_Kept], timeout_s: float, leave_applied: bool) -> None:
     """Write this cluster's rows of the keys in ``kept``, where those are older, above the newest of ``kept``."""
-    lost = [_decoded(cluster, each) for each in kept]
+    lost = [_decoded(cluster, each) for each in kept] if spec.key else []
+    undone = [rows for rows in lost if not has_timestamps(rows)]
+    if (not spec.key or len(undone) < len(lost)) and not leave_applied:
+        raise RequestError(*_not_undone(spec))
+    if not undone:
+        return
+    _await_own_writes(cluster, spec, timeout_s)
+    logs = rows_in_place(cluster.reader.catalog, spec, undone, time.time_ns() // 1000)
+    if logs:
+        cluster.restate(logs, max(rows.commit for rows in undone) + 1)
+
+
+def _not_undone(spec: TableSpec) -> tuple[str, str]:
+    """Why a table's lost writes cannot be undone by writing rows, and what to do."""
+    leave = "or discard them where they were not applied, and leave them where they were: --leave-applied"
     if not spec.key:
-        raise RequestError(
+        return (
             f"{spec.name} has no key, so its lost writes cannot be undone by writing rows",
-            f"Merge them, or make the other cluster's table anew: walship droptable {spec.name} there, then"
+            f"Merge them, {leave}. To make the other cluster's table anew: walship droptable {spec.name} there, then"
             " enablereplication --bootstrap",
         )
-    if any(map(has_timestamps, lost)):
-        raise RequestError(
-            f"lost writes of {spec.name} have timestamps of their own, which later writes do not win over",
-            "Merge them, and write the cells that are wanted with newer timestamps",
-        )
-    _await_own_writes(cluster, spec, timeout_s)
-    logs = rows_in_place(cluster.reader.catalog, spec, lost, time.time_ns() // 1000)
-    if logs:
-        cluster.restate(logs, max(rows.commit for rows in lost) + 1)
+    return (
+        f"lost writes of {spec.name} have timestamps of their own, which later writes do not win over",
+        f"Merge them, and write the cells that are wanted with newer timestamps; {leave}",
+    )
 
 
 def _await_own_writes(cluster: Cluster, spec: TableSpec, timeout_s: float) -> None:

@@ -25,9 +25,14 @@ def name_of(frame: Quarantined) -> str:
 
 
 def find(frames: Sequence[Quarantined], name: str) -> Quarantined:
-    """The frame of that name; RequestError when there is none."""
+    """The frame of that name; RequestError when there is none, or when it is a lost write."""
     for frame in frames:
         if name == name_of(frame):
+            if frame.succession:
+                raise RequestError(
+                    f"{name} is a lost write: it was left out by {frame.succession}",
+                    "Decide with walship lostwrites merge, or walship lostwrites discard",
+                )
             return frame
     known = ", ".join(name_of(frame) for frame in frames[:5]) or "none"
     raise RequestError(f"No frame {name} is quarantined", f"Quarantined are {known}; see walship quarantine list")
@@ -57,7 +62,8 @@ def _read(frame: Quarantined) -> tuple[FrameView, bytes]:
         raise MissingFileError(
             f"The copy {frame.copy} of the frame cannot be read: {error.strerror}", "Try on the host that has it"
         ) from None
-    remedy = f"Discard it: walship quarantine discard {name_of(frame)} --yes"
+    verb = "lostwrites discard" if frame.succession else f"quarantine discard {name_of(frame)}"
+    remedy = f"Discard it: walship {verb} --yes"
     try:
         view = read_frame(content, 0)
         if view is not None:

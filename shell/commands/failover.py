@@ -227,6 +227,10 @@ def lostwrites_discard(
     invocation: Invocation,
     table: Annotated[str, table_option("Only of this table.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Confirm that their rows are given up.")] = False,
+    leave_applied: Annotated[
+        bool,
+        typer.Option("--leave-applied", help="Also what cannot be undone; clusters that had applied it keep its rows."),
+    ] = False,
 ) -> None:
     """Give lost writes up; every cluster gets the ACTIVE one's rows. On each cluster that keeps some."""
     from peer.failover.lost_writes import discard, lost_writes
@@ -235,7 +239,7 @@ def lostwrites_discard(
         count = sum(each.rows for each in lost_writes(cluster, table) if each.state == "kept")
         if not yes:
             raise RequestError(f"{count} rows would be given up", "Confirm with --yes")
-        frames = discard(cluster, table)
+        frames = discard(cluster, table, leave_applied=leave_applied)
         printer.value({"discarded": frames, "rows": count}, f"{frames} frames with {count} rows are discarded")
 
 

@@ -53,7 +53,9 @@ def quarantine_list(invocation: Invocation) -> None:
 def quarantine_retry(
     invocation: Invocation,
     frames: FramesArgument = None,
-    every: Annotated[bool, typer.Option("--all", help="Retry every frame that is not discarded.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Retry every frame that is neither discarded nor a lost write.")
+    ] = False,
 ) -> None:
     """Apply quarantined frames again, for example after an upgrade."""
     from peer.repair.quarantine_actions import find, name_of, retry
@@ -63,7 +65,8 @@ def quarantine_retry(
         raise RequestError("Name frames, or give --all", "See walship quarantine list")
     with invocation.connect() as (cluster, printer):
         known = cluster.ledger.replay.quarantined()
-        chosen = [frame for frame in known if not frame.discarded] if every else [find(known, f) for f in frames or []]
+        held = [frame for frame in known if not frame.discarded and not frame.succession]
+        chosen = held if every else [find(known, name) for name in frames or []]
         rows = [
             {
                 "frame": name_of(frame),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +192,16 @@ def test_a_copy_that_is_damaged_or_gone_is_refused_and_loses_nothing(
     assert world.walship("quarantine", "retry", "h0/9:1") == 4
     copy.write_bytes(content)
     assert world.walship("quarantine", "retry", name) == 0
+
+
+def test_a_lost_write_is_left_to_lostwrites(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    (frame,) = world.held()
+    lost = replace(frame, succession="west -> east, epoch 2")
+    world.ledger.replay.release(frame.file, frame.begin)
+    world.ledger.replay.quarantine(lost)
+    name = f"{frame.file.local}:{frame.begin}"
+    assert world.walship("quarantine", "retry", "--all") == 0 and world.held() == [lost]
+    for verb in (("retry", name), ("discard", name, "--yes")):
+        assert world.walship("quarantine", *verb) == 4
+        told = capsys.readouterr().err
+        assert "lost write" in told and "walship lostwrites merge" in told and world.held() == [lost]

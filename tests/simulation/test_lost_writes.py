@@ -12,6 +12,7 @@ from peer.failover import lost_writes
 from peer.failover.failover import failover, plan_failover
 from peer.failover.take_back import TAKEN_BACK
 from replication.core.succession import Succession
+from replication.errors import RequestError
 from replication.ledger.base import Quarantined
 from tests.simulation.failing_over import Acked, World
 from tests.simulation.test_schedules import quiet
@@ -81,3 +82,24 @@ def test_rows_written_since_a_failover_win_over_its_lost_writes_after_another_fa
     lost_writes.merge(west.handle)
     west.apply()
     assert west.rows()[name] == {1: "newer", 2: "lost at last"} and not kept(world)
+
+
+@pytest.mark.parametrize("why", ["no key", "timestamps"])
+def test_lost_writes_that_cannot_be_undone_are_discarded_once_a_person_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    west = world.west
+    fail_over(world, send(world, 0, [1], "base").commit)
+    send(world, 0, [1], "late")
+    before = west.rows()
+    if why == "no key":
+        keyless = [replace(spec, key=()) for spec in world.specs]
+        monkeypatch.setattr(west.handle, "tables", lambda: keyless)
+    else:
+        monkeypatch.setattr("peer.failover.lost_writes.has_timestamps", lambda _: True)
+    with pytest.raises(RequestError) as refused:
+        lost_writes.discard(west.handle)
+    assert "--leave-applied" in refused.value.hint and len(kept(world)) == 1
+    assert lost_writes.discard(west.handle, leave_applied=True) == 1
+    west.apply()
+    assert west.rows() == before and not kept(world)
