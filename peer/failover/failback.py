@@ -13,7 +13,7 @@ from uuid import UUID
 
 from peer.bootstrap.space import needed_space
 from peer.client.bootstrap import await_bootstrap, begin_bootstrap
-from peer.failover.lost_writes import lost_writes
+from peer.failover.lost_writes import undecided
 from peer.failover.ready import find_refusals, unready_tables
 from peer.failover.role_change import RoleChange, refuse
 from peer.failover.switchover import SwitchedOver, pending_bytes, plan_switchover, switchover
@@ -84,11 +84,11 @@ def plan_failback(context: RoleChange, peer: str, *, leave: bool = False) -> Fai
     refusals, there = find_refusals(context, peer, cluster.coordination.role().state)
     if there is not None and there.role == Role.ACTIVE.value:
         refusals.append(f"{peer} is ACTIVE, and has not learned yet that {context.own.name} took over: walship status")
-    undecided = sum(each.rows for each in lost_writes(cluster) if each.state == "kept")
-    if undecided and not leave:
+    frames, _, lost = undecided(cluster)
+    if frames and not leave:
         refusals.append(
-            f"{undecided} rows of lost writes are kept and nobody has decided on them: walship lostwrites merge, or"
-            " discard; --leave-lost-writes leaves them as they are"
+            f"{lost} are kept and nobody has decided on them: walship lostwrites merge, or discard, on each host that"
+            " has some; --leave-lost-writes leaves them as they are"
         )
     unready = unready_tables(context, peer) if there is not None else []
     sent = {name: "what differs" if known_there(context, known, table) else "all rows" for table, name in unready}

@@ -40,7 +40,10 @@ _BYTES_MAX = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class LostWrite:
-    """One kept frame: its place, what it would have changed, and what became of it ("kept" or "discarded")."""
+    """One kept frame: its place, what it would have changed, and what became of it ("kept" or "discarded").
+
+    ``unreadable`` is why its copy cannot be read here, "" when it can; then ``rows`` is 0.
+    """
 
     frame: str
     table: str
@@ -49,6 +52,7 @@ class LostWrite:
     succession: str
     state: str
     copy: str
+    unreadable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +72,31 @@ class _Kept:
 
 
 def lost_writes(cluster: Cluster, table: str = "") -> list[LostWrite]:
-    """All lost writes that this cluster keeps, of one table or all, oldest first.
-
-    A frame whose copy cannot be read has 0 rows.
-    """
+    """All lost writes that this cluster keeps, of one table or all, oldest first."""
     names = {spec.uuid: spec.name for spec in cluster.tables()}
     listed = []
     for record in _records(cluster, table):
+        rows, committed, unreadable = 0, record.at, ""
         try:
             header = _read(record).view.header
             rows, committed = header.row_count, header.commit_hi
-        except (CorruptFrameError, MissingFileError):
-            rows, committed = 0, record.at
+        except (CorruptFrameError, MissingFileError) as error:
+            unreadable = error.what
         state = "discarded" if record.discarded else "kept"
         name = names.get(record.table, str(record.table))
-        listed.append(LostWrite(name_of(record), name, rows, committed, record.succession, state, record.copy))
+        found = (name_of(record), name, rows, committed, record.succession, state, record.copy, unreadable)
+        listed.append(LostWrite(*found))
     return sorted(listed, key=lambda each: each.committed)
+
+
+def undecided(cluster: Cluster, table: str = "") -> tuple[int, int, str]:
+    """How many frames of lost writes nobody has decided on, their rows, and both as a text."""
+    writes = [each for each in lost_writes(cluster, table) if each.state == "kept"]
+    rows, unread = sum(each.rows for each in writes), [each for each in writes if each.unreadable]
+    text = f"{len(writes)} frames of lost writes with {rows} rows"
+    if unread:
+        text += f" and those of {len(unread)} frames that cannot be read here ({unread[0].unreadable})"
+    return len(writes), rows, text
 
 
 def rows_of(cluster: Cluster, table: str) -> Iterator[pa.RecordBatch]:

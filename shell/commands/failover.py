@@ -233,12 +233,12 @@ def lostwrites_discard(
     ] = False,
 ) -> None:
     """Give lost writes up; every cluster gets the ACTIVE one's rows. On each cluster that keeps some."""
-    from peer.failover.lost_writes import discard, lost_writes
+    from peer.failover.lost_writes import discard, undecided
 
     with invocation.connect() as (cluster, printer):
-        count = sum(each.rows for each in lost_writes(cluster, table) if each.state == "kept")
+        _, count, text = undecided(cluster, table)
         if not yes:
-            raise RequestError(f"{count} rows would be given up", "Confirm with --yes")
+            raise RequestError(f"{text} would be given up", "Confirm with --yes")
         frames = discard(cluster, table, leave_applied=leave_applied)
         printer.value({"discarded": frames, "rows": count}, f"{frames} frames with {count} rows are discarded")
 

@@ -103,3 +103,15 @@ def test_lost_writes_that_cannot_be_undone_are_discarded_once_a_person_says_so(
     assert lost_writes.discard(west.handle, leave_applied=True) == 1
     west.apply()
     assert west.rows() == before and not kept(world)
+
+
+def test_lost_writes_whose_copies_are_on_another_host_are_counted_by_frames(world: World) -> None:
+    west = world.west
+    fail_over(world, send(world, 0, [1], "base").commit)
+    send(world, 0, [1, 2], "here")
+    assert lost_writes.undecided(west.handle) == (1, 2, "1 frames of lost writes with 2 rows")
+    send(world, 0, [3], "there")
+    copy = Path(kept(world)[-1].copy)
+    copy.unlink()
+    frames, rows, text = lost_writes.undecided(west.handle)
+    assert (frames, rows) == (2, 2) and "2 frames" in text and str(copy) in text

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
-from peer.failover.failback import known_there
+from peer.failover.failback import known_there, plan_failback
 from peer.failover.role_change import RoleChange
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.bootstrap import Purged
 from replication.core.routes.freshness import Reach
 from replication.core.succession import Succession
-from replication.ledger.base import Peer
+from replication.ledger.base import Peer, Quarantined
 from replication.ledger.sql.memory import MemoryLedger
+from tests.role_changes import role_pair
 
 EAST, WEST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "north"), 1))
 TABLE = UUID(int=9)
@@ -79,3 +81,17 @@ def test_all_rows_are_sent_of_a_table_that_a_third_cluster_feeds(ledger: MemoryL
     context = Context(ledger)
     context.here[stream(NORTH)] = Ranges.of((0, 1))
     assert context.known() == {}
+
+
+def test_a_failback_is_refused_while_lost_writes_are_kept_that_cannot_be_read_here(tmp_path: Path) -> None:
+    with role_pair(tmp_path) as pair:
+        pair.write()
+        pair.east.handle.drain("west")
+        ledger = pair.east.site.ledger
+        file = next(row.file for row in ledger.files.all())
+        copy = "/on-another-host/quarantine/h0-0.frame"
+        place = (file, 256, 300, pair.east.handle.table("ops.t").uuid)
+        ledger.replay.quarantine(Quarantined(*place, "late", copy, 5, succession="west -> east, epoch 2"))
+        (refusal,) = plan_failback(pair.east.command(), "west").refusals
+        assert "1 frames of lost writes" in refusal and copy in refusal and "--leave-lost-writes" in refusal
+        assert plan_failback(pair.east.command(), "west", leave=True).refusals == ()
