@@ -21,10 +21,11 @@ from peer.failover.restate import LostRows, rows_again, rows_in_place
 from peer.failover.take_back import restated_at
 from peer.repair.quarantine_actions import discard as discard_frame
 from peer.repair.quarantine_actions import name_of, retry
+from peer.repair.readable import is_whole
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import TS, TableSpec
 from replication.core.frame import FrameView, read_frame
-from replication.core.ids import FileId, StreamId
+from replication.core.ids import StreamId
 from replication.core.roles import Role
 from replication.core.rows.batch import decode_payload
 from replication.core.succession import Succession, Successions
@@ -61,11 +62,6 @@ class _Kept:
     view: FrameView
 
     @property
-    def place(self) -> tuple[FileId, int]:
-        """Its file and offset."""
-        return self.record.file, self.record.begin
-
-    @property
     def commit(self) -> int:
         """Its commit time."""
         return self.view.header.commit_hi
@@ -99,17 +95,21 @@ def undecided(cluster: Cluster, table: str = "") -> tuple[int, int, str]:
     return len(writes), rows, text
 
 
+def still_undecided(cluster: Cluster, table: str) -> str:
+    """What to say after a decision of the lost writes that are still kept; "" without any."""
+    frames, _, text = undecided(cluster, table)
+    return f"; {text} are still kept: decide on them on the host that has them" if frames else ""
+
+
 def rows_of(cluster: Cluster, table: str) -> Iterator[pa.RecordBatch]:
     """The rows of a table's lost writes, with ``_op`` (0: upsert, else delete), ``_commit`` and ``_group``.
 
-    ``_commit`` is in microseconds since 1970.
+    ``_commit`` is in microseconds since 1970. Frames whose copies cannot be read here are left out.
 
     Raises:
         UnknownTableError: there is no such table.
-        MissingFileError, CorruptFrameError: a copy cannot be read here.
     """
-    spec = cluster.table(table)
-    for kept in _kept(cluster, spec.uuid, also_discarded=True):
+    for kept in _readable(_records(cluster, cluster.table(table).name))[0]:
         batch = _decoded(cluster, kept).batch
         shown = {name: batch.column(name) for name in batch.schema.names if name != TS}
         count = pa.repeat(pa.scalar(kept.view.header.commit_hi), batch.num_rows)
@@ -121,37 +121,49 @@ def merge(cluster: Cluster, table: str = "") -> int:
     """Have lost writes applied as the versions that they are; newer rows win over them. Returns how many frames.
 
     First the successions' cuts grow in the ledger, so that the frames count here and at every peer that learns of it.
-    Those that a failover took back are written again, above the rows that stand in their place. Discarded ones stay so.
+    Those that a failover took back are written again, above the rows that stand in their place. Discarded ones stay so,
+    and those whose copies cannot be read here stay kept.
 
     Raises:
-        RequestError: lost writes were taken back, and this cluster is STANDBY; those before them are merged.
-        MissingFileError, CorruptFrameError: a copy cannot be read here; those before it are merged.
+        RequestError: some that were taken back cannot be written again here; all others are merged.
     """
-    merged = 0
+    merged, refusals = 0, []
     groups: dict[tuple[UUID, str], list[Quarantined]] = {}
     for record in _records(cluster, table):
         groups.setdefault((record.table, record.succession), []).append(record)
     for (uuid, name), records in groups.items():
         if any(not record.discarded for record in records):
-            merged += _merge(cluster, uuid, _succession(cluster, name), [_read(record) for record in records])
+            count, refusal = _merge(cluster, uuid, _succession(cluster, name), records)
+            merged += count
+            refusals += [refusal] if refusal else []
+    if refusals:
+        what, hint = refusals[0]
+        raise RequestError(f"{what}; {merged} frames are merged", hint)
     return merged
 
 
-def _merge(cluster: Cluster, table: UUID, succession: Succession, known: Sequence[_Kept]) -> int:
-    """Merge a table's lost writes of one succession. What other successions took back was undone at other times."""
-    every = [kept for kept in known if not kept.record.discarded]
-    restated = restated_at([kept.record for kept in known], {kept.place: kept.commit for kept in known})
+def _merge(
+    cluster: Cluster, table: UUID, succession: Succession, records: Sequence[Quarantined]
+) -> tuple[int, tuple[str, str] | None]:
+    """Merge a table's lost writes of one succession. What other successions took back was undone at other times.
+
+    Returns how many were merged, and why those that were taken back were not, or None.
+    """
+    restated = restated_at(records)
+    every, unread = _readable(record for record in records if not record.discarded)
     undone = [kept for kept in every if kept.commit < restated]
-    if undone:
-        _check_active(cluster)
-    cluster.ledger.successions.record(replace(succession, cut=_cut_of(every)))
-    if undone:
-        _write_again(cluster, table, undone, restated)
-    for kept in undone:
+    rest = [kept for kept in every if kept.commit >= restated]
+    refusal = _why_not_again(cluster, unread) if undone else None
+    again = [] if refusal else undone
+    if again or rest:
+        cluster.ledger.successions.record(replace(succession, cut=_cut_of([*again, *rest])))
+    if again:
+        _write_again(cluster, table, again, restated)
+    for kept in again:
         cluster.ledger.replay.release(kept.record.file, kept.record.begin)
-    for batch in _batches(kept.record for kept in every if kept.commit >= restated):
+    for batch in _batches(kept.record for kept in rest):
         retry(cluster.config, cluster.ledger, LocalFiles(), *batch)
-    return len(every)
+    return len(again) + len(rest), refusal
 
 
 def _cut_of(every: Iterable[_Kept]) -> dict[StreamId, Ranges]:
@@ -178,13 +190,20 @@ def _batches(records: Iterable[Quarantined]) -> Iterator[list[Quarantined]]:
         yield batch
 
 
-def _check_active(cluster: Cluster) -> None:
-    """Raise RequestError on a STANDBY, which cannot write rows again."""
+def _why_not_again(cluster: Cluster, unread: Sequence[str]) -> tuple[str, str] | None:
+    """Why rows that were taken back cannot be written again here, and what to do; None when they can."""
     if cluster.coordination.role().state.role is not Role.ACTIVE:
-        raise RequestError(
+        return (
             f"the failover to {cluster.name} took rows back, which only the ACTIVE cluster can write again",
             f"Make {cluster.name} ACTIVE first: walship switchover {cluster.name}",
         )
+    if unread:  # of one key's rows the last one is to win
+        return (
+            "rows that a failover took back are written again all together, and"
+            f" {len(unread)} frames cannot be read here: {unread[0]}",
+            "Merge first on the host that has them. If that is refused, too, copy the files here, to the same paths",
+        )
+    return None
 
 
 def _write_again(cluster: Cluster, table: UUID, undone: Sequence[_Kept], restated: int) -> None:
@@ -198,8 +217,9 @@ def _write_again(cluster: Cluster, table: UUID, undone: Sequence[_Kept], restate
 def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0, *, leave_applied: bool = False) -> int:
     """Give lost writes up for good. Their copies stay. Returns how many frames.
 
-    Clusters that had applied them get the ACTIVE cluster's rows again, under a commit time just above theirs. A STANDBY
-    writes nothing: what it keeps, it has not applied, and neither has the cluster that took over.
+    Clusters that had applied them get the ACTIVE cluster's rows again, under a commit time just above theirs. Those
+    whose copies cannot be read here stay kept. A STANDBY discards all and writes nothing: what it keeps, it has not
+    applied, and neither has the cluster that took over.
 
     Args:
         cluster: the cluster that keeps them.
@@ -222,7 +242,9 @@ def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0, *, leave
         of_table = [record for record in records if record.table == uuid]
         spec = next((spec for spec in cluster.tables() if spec.uuid == uuid), None)
         if spec is not None and writes:
-            _restate(cluster, spec, [_read(record) for record in of_table], timeout_s, leave_applied)
+            readable, _ = _readable(of_table)
+            _restate(cluster, spec, readable, timeout_s, leave_applied)
+            of_table = of_table if leave_applied else [kept.record for kept in readable]
         for record in of_table:
             discard_frame(cluster.ledger, record)
             discarded += 1
@@ -297,10 +319,15 @@ def _records(cluster: Cluster, table: str) -> list[Quarantined]:
     ]
 
 
-def _kept(cluster: Cluster, table: UUID, *, also_discarded: bool) -> Iterator[_Kept]:
-    for record in _records(cluster, ""):
-        if record.table == table and (also_discarded or not record.discarded):
-            yield _read(record)
+def _readable(records: Iterable[Quarantined]) -> tuple[list[_Kept], list[str]]:
+    """Those whose copies can be read here, and why the others cannot."""
+    found, unread = [], []
+    for record in records:
+        try:
+            found.append(_read(record))
+        except (CorruptFrameError, MissingFileError) as error:
+            unread.append(error.what)
+    return found, unread
 
 
 def _read(record: Quarantined) -> _Kept:
@@ -315,7 +342,7 @@ def _content(record: Quarantined) -> tuple[FrameView, bytes]:
             f"The copy {record.copy} of a lost write cannot be read: {error.strerror}", "Try on the host that has it"
         ) from None
     view = read_frame(content, 0)
-    if view is None or view.end != len(content):
+    if view is None or view.end != len(content) or not is_whole(view, memoryview(content)):
         raise CorruptFrameError(f"{record.copy} is not a whole frame", offset=0, lost_bytes=len(content))
     return view, content
 

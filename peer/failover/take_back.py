@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -20,8 +20,8 @@ from replication.core.succession import Succession
 from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.base import Ledger, Quarantined
 
-#: How the reason of a lost write begins that was applied here, and undone.
-TAKEN_BACK = "applied and taken back"
+#: How the reason of a lost write begins that was applied here, and undone; the commit time of that follows.
+TAKEN_BACK = "applied and taken back at commit time "
 _POLL_S = 0.1
 
 
@@ -69,15 +69,16 @@ class TakeBack(CommitStep[RoleChange]):
         applied = [frame for frame in frames if (frame.ref.file, frame.ref.begin) not in kept]
         if not applied:
             return
+        restated = max(frame.header.commit_hi for frame in applied) + 1
         lost = list(rows_of_frames(cluster.ledger, hosts, applied))
         logs = rows_in_place(cluster.reader.catalog, spec, lost, time.time_ns() // 1000, self.upto)
         if logs:
-            cluster.restate(logs, max(rows.commit for rows in lost) + 1)
+            cluster.restate(logs, restated)
         succession = self._succession(context)
         quarantine = Quarantine(cluster.config.data_dir / "quarantine", cluster.ledger.replay)
         with HostReader(hosts) as reader:
             for frame in applied:
-                reason = f"{TAKEN_BACK}: written at {succession.origin.name} beyond the cut of {succession}"
+                reason = f"{TAKEN_BACK}{restated}: written at {succession.origin.name} beyond the cut of {succession}"
                 quarantine.add(frame.ref, reason, reader, str(succession))
 
     def _frames(self, context: RoleChange) -> list[LandedFrame]:
@@ -101,14 +102,13 @@ class TakeBack(CommitStep[RoleChange]):
         return known
 
 
-def restated_at(records: Sequence[Quarantined], commits: Mapping[tuple[FileId, int], int]) -> int:
+def restated_at(records: Iterable[Quarantined]) -> int:
     """The commit time at which the taken-back ones of lost writes were undone; 0 when none was. Pure.
 
-    ``records`` are the lost writes of one table and one succession. ``commits`` has the commit time of each, by file
-    and offset.
+    ``records`` are the lost writes of one table and one succession, discarded ones included. Copies are not needed.
     """
-    taken = [commits[each.file, each.begin] for each in records if each.reason.startswith(TAKEN_BACK)]
-    return max(taken) + 1 if taken else 0
+    taken = (each.reason.removeprefix(TAKEN_BACK) for each in records if each.reason.startswith(TAKEN_BACK))
+    return max((int(reason.partition(":")[0]) for reason in taken), default=0)
 
 
 def await_replayed(ledger: Ledger, spec: TableSpec, passed: Mapping[FileId, int], timeout_s: float) -> None:

@@ -16,6 +16,7 @@ from shell.cli.invocation import Invocation, TableArgument, add_verb, table_opti
 from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 
 if TYPE_CHECKING:
+    from peer.client.cluster import Cluster
     from peer.failover.failover import FailoverPlan
     from peer.failover.loss import Loss
 
@@ -209,6 +210,7 @@ def lostwrites_show(invocation: Invocation, table: TableArgument) -> None:
     from peer.failover.lost_writes import rows_of
 
     with invocation.connect() as (cluster, printer):
+        _note_unread(cluster, printer, table)
         rows = [row for batch in rows_of(cluster, table) for row in batch.to_pylist()]
         columns = list(dict.fromkeys(name for row in rows for name in row))
         printer.rows(rows, columns, "no lost writes")
@@ -216,11 +218,11 @@ def lostwrites_show(invocation: Invocation, table: TableArgument) -> None:
 
 def lostwrites_merge(invocation: Invocation, table: Annotated[str, table_option("Only of this table.")] = "") -> None:
     """Apply lost writes as the versions that they are; rows written since win. On each cluster that keeps some."""
-    from peer.failover.lost_writes import merge
+    from peer.failover.lost_writes import merge, still_undecided
 
     with invocation.connect() as (cluster, printer):
-        frames = merge(cluster, table)
-        printer.value({"merged": frames}, f"{frames} frames are merged; replay applies them")
+        frames, rest = merge(cluster, table), still_undecided(cluster, table)
+        printer.value({"merged": frames}, f"{frames} frames are merged; replay applies them{rest}")
 
 
 def lostwrites_discard(
@@ -233,14 +235,15 @@ def lostwrites_discard(
     ] = False,
 ) -> None:
     """Give lost writes up; every cluster gets the ACTIVE one's rows. On each cluster that keeps some."""
-    from peer.failover.lost_writes import discard, undecided
+    from peer.failover.lost_writes import discard, still_undecided, undecided
 
     with invocation.connect() as (cluster, printer):
-        _, count, text = undecided(cluster, table)
+        _, before, text = undecided(cluster, table)
         if not yes:
             raise RequestError(f"{text} would be given up", "Confirm with --yes")
         frames = discard(cluster, table, leave_applied=leave_applied)
-        printer.value({"discarded": frames, "rows": count}, f"{frames} frames with {count} rows are discarded")
+        count, rest = max(0, before - undecided(cluster, table)[1]), still_undecided(cluster, table)
+        printer.value({"discarded": frames, "rows": count}, f"{frames} frames with {count} rows are discarded{rest}")
 
 
 def lostwrites_export(
@@ -255,12 +258,22 @@ def lostwrites_export(
     from peer.failover.lost_writes import rows_of
 
     with invocation.connect() as (cluster, printer):
+        _note_unread(cluster, printer, table)
         batches = list(rows_of(cluster, table))
         if not batches:
             raise RequestError(f"{table} has no lost writes", "See walship lostwrites list")
         made = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
         pq.write_table(made, file)
         printer.value({"file": str(file), "rows": made.num_rows}, f"{made.num_rows} rows are in {file}")
+
+
+def _note_unread(cluster: Cluster, printer: Printer, table: str) -> None:
+    """Say whose rows are missing in what follows."""
+    from peer.failover.lost_writes import lost_writes
+
+    unread = [each.unreadable for each in lost_writes(cluster, table) if each.unreadable]
+    if unread:
+        printer.note(f"{len(unread)} frames cannot be read here, so their rows are left out: {unread[0]}")
 
 
 def _moment(text: str) -> int:

@@ -62,7 +62,7 @@ def move_to(world: World, succession: Succession) -> None:
     world.west.ledger.successions.record(succession)
     (found,) = [each for each in kept(world) if not each.reason.startswith(TAKEN_BACK)]
     world.west.ledger.replay.release(found.file, found.begin)
-    reason = f"{TAKEN_BACK}: {found.reason}"
+    reason = f"{TAKEN_BACK}{world.acked[-1].commit + 1}: {found.reason}"
     world.west.ledger.replay.quarantine(replace(found, reason=reason, succession=str(succession)))
 
 
@@ -115,3 +115,62 @@ def test_lost_writes_whose_copies_are_on_another_host_are_counted_by_frames(worl
     copy.unlink()
     frames, rows, text = lost_writes.undecided(west.handle)
     assert (frames, rows) == (2, 2) and "2 frames" in text and str(copy) in text
+
+
+def hide(frame: Quarantined) -> Path:
+    """Let a copy be on another host; returns where it is."""
+    return Path(frame.copy).rename(f"{frame.copy}.hidden")
+
+
+def test_each_host_merges_the_lost_writes_that_it_can_read(world: World) -> None:
+    west, name = world.west, world.specs[0].name
+    fail_over(world, send(world, 0, [1], "base").commit)
+    send(world, 0, [1], "one host")
+    send(world, 0, [2], "the other")
+    one, other = kept(world)
+    there = hide(other)
+    assert lost_writes.merge(west.handle) == 1
+    west.apply()
+    assert west.rows()[name] == {1: "one host"} and kept(world) == [other]
+    assert other.copy in lost_writes.still_undecided(west.handle, name)
+    assert lost_writes.discard(west.handle) == 0 and kept(world) == [other]
+    there.rename(other.copy)
+    assert lost_writes.merge(west.handle) == 1
+    west.apply()
+    assert west.rows()[name] == {1: "one host", 2: "the other"} and not kept(world)
+
+
+def test_taken_back_rows_wait_for_the_copies_on_another_host(world: World) -> None:
+    west, name = world.west, world.specs[0].name
+    base = send(world, 0, [1, 2], "base")
+    send(world, 0, [1], "taken back")
+    fail_over(world, base.commit)
+    send(world, 0, [2], "late")
+    (taken,) = [each for each in kept(world) if each.reason.startswith(TAKEN_BACK)]
+    (late,) = [each for each in kept(world) if each != taken]
+    there = hide(late)
+    with pytest.raises(RequestError) as refused:
+        lost_writes.merge(west.handle)
+    assert late.copy in refused.value.what and "0 frames are merged" in refused.value.what
+    assert "copy the files here" in refused.value.hint and kept(world) == [taken, late]
+    there.rename(late.copy)
+    away = hide(taken)
+    assert lost_writes.merge(west.handle) == 1  # the host of the late one
+    away.rename(taken.copy)
+    assert lost_writes.merge(west.handle) == 1  # the other host
+    west.apply()
+    assert west.rows()[name] == {1: "taken back", 2: "late"} and not kept(world)
+
+
+def test_copies_of_discarded_lost_writes_are_not_needed(world: World) -> None:
+    west, name = world.west, world.specs[0].name
+    base = send(world, 0, [1, 2], "base")
+    send(world, 0, [1], "taken back")
+    fail_over(world, base.commit)
+    (taken,) = kept(world)
+    assert lost_writes.discard(west.handle) == 1
+    Path(taken.copy).unlink()
+    send(world, 0, [2], "late")
+    assert lost_writes.merge(west.handle) == 1
+    west.apply()
+    assert west.rows()[name] == {1: "base", 2: "late"} and not kept(world)
