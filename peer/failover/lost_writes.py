@@ -22,13 +22,11 @@ from peer.failover.take_back import restated_at
 from peer.repair.quarantine_actions import discard as discard_frame
 from peer.repair.quarantine_actions import name_of, retry
 from peer.repair.readable import is_whole
-from replication.core.coverage import Ranges
 from replication.core.definition.schema import TS, TableSpec
 from replication.core.frame import FrameView, read_frame
-from replication.core.ids import StreamId
 from replication.core.roles import Role
 from replication.core.rows.batch import decode_payload
-from replication.core.succession import Succession, Successions
+from replication.core.succession import Succession, Successions, cut_of
 from replication.errors import CorruptFrameError, MissingFileError, RequestError, WaitTimeoutError
 from replication.files.local import LocalFiles
 from replication.ledger.base import Quarantined
@@ -156,7 +154,9 @@ def _merge(
     refusal = _why_not_again(cluster, unread) if undone else None
     again = [] if refusal else undone
     if again or rest:
-        cluster.ledger.successions.record(replace(succession, cut=_cut_of([*again, *rest])))
+        headers = [kept.view.header for kept in (*again, *rest)]
+        cut = cut_of((header.stream, header.sequence) for header in headers)
+        cluster.ledger.successions.record(replace(succession, cut=cut))
     if again:
         _write_again(cluster, table, again, restated)
     for kept in again:
@@ -164,15 +164,6 @@ def _merge(
     for batch in _batches(kept.record for kept in rest):
         retry(cluster.config, cluster.ledger, LocalFiles(), *batch)
     return len(again) + len(rest), refusal
-
-
-def _cut_of(every: Iterable[_Kept]) -> dict[StreamId, Ranges]:
-    """A cut of these frames only."""
-    spans: dict[StreamId, list[tuple[int, int]]] = {}
-    for kept in every:
-        header = kept.view.header
-        spans.setdefault(header.stream, []).append((header.sequence, header.sequence + 1))
-    return {stream: Ranges.of(*found) for stream, found in spans.items()}
 
 
 def _batches(records: Iterable[Quarantined]) -> Iterator[list[Quarantined]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
-from peer.failover.landed import LandedFrame, hosts_of, landed_after, rows_of_frames
+from peer.failover.landed import LandedFrame, has_timestamps, hosts_of, landed_after, rows_of_frames
 from peer.failover.restate import rows_in_place
 from peer.failover.role_change import RoleChange
 from peer.frames.hosts import HostReader
@@ -16,8 +16,9 @@ from replication.commit.step import CommitStep, step_type
 from replication.core.clock import moment_text
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, FileId
-from replication.core.succession import Succession
-from replication.errors import RequestError, WaitTimeoutError
+from replication.core.succession import Succession, cut_of
+from replication.error_text import one_line
+from replication.errors import ReplicationError, RequestError, WaitTimeoutError
 from replication.ledger.base import Ledger, Quarantined
 
 #: How the reason of a lost write begins that was applied here, and undone; the commit time of that follows.
@@ -51,8 +52,9 @@ class TakeBack(CommitStep[RoleChange]):
                 try:
                     await_replayed(context.cluster.ledger, spec, passed, context.timeout_s)
                     self._take_back(context, spec, frames)
-                except (RequestError, WaitTimeoutError) as error:
-                    failed.append(f"{spec.name}: {error.what}")
+                except Exception as error:  # the other tables are taken back all the same
+                    why = error.what if isinstance(error, ReplicationError) else one_line(error)
+                    failed.append(f"{spec.name}: {why}")
         if failed:
             raise RequestError(f"rows after {moment_text(self.upto)} are still in {'; '.join(failed)}", "Run it again")
 
@@ -64,37 +66,52 @@ class TakeBack(CommitStep[RoleChange]):
         )
 
     def _take_back(self, context: RoleChange, spec: TableSpec, frames: list[LandedFrame]) -> None:
-        cluster, hosts = context.cluster, hosts_of(context.cluster)
-        kept = {(frame.file, frame.begin) for frame in cluster.ledger.replay.quarantined()}
+        kept = {(frame.file, frame.begin) for frame in context.cluster.ledger.replay.quarantined()}
         applied = [frame for frame in frames if (frame.ref.file, frame.ref.begin) not in kept]
-        if not applied:
+        if applied and spec.key:
+            self._undo(context, spec, applied, max(frame.header.commit_hi for frame in applied) + 1)
+        elif applied:
+            self._count(context, f"{spec.name} has no key", applied)
+
+    def _undo(self, context: RoleChange, spec: TableSpec, frames: list[LandedFrame], restated: int) -> None:
+        """Write the rows as they were, under the commit time ``restated``; then keep the frames."""
+        cluster, hosts, succession = context.cluster, hosts_of(context.cluster), self._succession(context)
+        read = list(zip(frames, rows_of_frames(cluster.ledger, hosts, frames), strict=True))
+        if own := [frame for frame, rows in read if has_timestamps(rows)]:
+            self._count(context, f"rows of {spec.name} have timestamps of their own", own)
+        undone = [(frame, rows) for frame, rows in read if not has_timestamps(rows)]
+        if not undone:
             return
-        restated = max(frame.header.commit_hi for frame in applied) + 1
-        lost = list(rows_of_frames(cluster.ledger, hosts, applied))
-        logs = rows_in_place(cluster.reader.catalog, spec, lost, time.time_ns() // 1000, self.upto)
-        if logs:
+        lost = [rows for _, rows in undone]
+        if logs := rows_in_place(cluster.reader.catalog, spec, lost, time.time_ns() // 1000, self.upto):
             cluster.restate(logs, restated)
-        succession = self._succession(context)
+        reason = f"{TAKEN_BACK}{restated}: written at {succession.origin.name} beyond the cut of {succession}"
         quarantine = Quarantine(cluster.config.data_dir / "quarantine", cluster.ledger.replay)
         with HostReader(hosts) as reader:
-            for frame in applied:
-                reason = f"{TAKEN_BACK}{restated}: written at {succession.origin.name} beyond the cut of {succession}"
+            for frame, _ in undone:
                 quarantine.add(frame.ref, reason, reader, str(succession))
 
+    def _count(self, context: RoleChange, why: str, frames: list[LandedFrame]) -> None:
+        """Let frames count after all that landed while the cut was made: writing rows cannot undo theirs."""
+        context.report(f"{why}, so {len(frames)} frames that landed during the failover are not taken back: they count")
+        cut = cut_of((frame.header.stream, frame.header.sequence) for frame in frames)
+        context.cluster.ledger.successions.record(replace(self._succession(context), cut=cut))
+
     def _frames(self, context: RoleChange) -> list[LandedFrame]:
-        """The frames beyond the cut that are not kept as lost writes yet.
+        """The frames beyond the cut, as it is now, that are not kept as lost writes yet.
 
         Those that land later need no look: replay reads the succession after it read what has landed.
         """
         cluster = context.cluster
         if not cluster.ledger.replay.replayers():
             return []  # no tables are kept here
+        succession = self._succession(context)
         if context.beyond is None:
-            succession = self._succession(context)
             landed = landed_after(cluster.ledger, hosts_of(cluster), succession.origin, self.upto)
             context.beyond = tuple(frame for frame in landed if succession.leaves_out(frame.header))
         kept = {(frame.file, frame.begin) for frame in cluster.ledger.replay.quarantined()}
-        return [frame for frame in context.beyond if (frame.ref.file, frame.ref.begin) not in kept]
+        beyond = (frame for frame in context.beyond if succession.leaves_out(frame.header))
+        return [frame for frame in beyond if (frame.ref.file, frame.ref.begin) not in kept]
 
     def _succession(self, context: RoleChange) -> Succession:
         known = context.cluster.ledger.successions.known().of(ClusterId.parse(self.origin))

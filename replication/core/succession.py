@@ -203,16 +203,17 @@ def beyond(covered: Cut, cut: Cut) -> dict[StreamId, Ranges]:
     return {stream: ranges for stream, ranges in left.items() if ranges}
 
 
-def without(cut: Cut, frames: Iterable[tuple[StreamId, int]]) -> dict[StreamId, Ranges]:
-    """A cut without some frames; streams without any sequence left are left out."""
+def cut_of(frames: Iterable[tuple[StreamId, int]]) -> dict[StreamId, Ranges]:
+    """A cut of these frames only."""
     spans: dict[StreamId, list[tuple[int, int]]] = {}
     for stream, sequence in frames:
         spans.setdefault(stream, []).append((sequence, sequence + 1))
-    left = {
-        stream: ranges.subtract(Ranges.union_of(spans[stream])) if stream in spans else ranges
-        for stream, ranges in cut.items()
-    }
-    return {stream: ranges for stream, ranges in left.items() if ranges}
+    return {stream: Ranges.union_of(found) for stream, found in spans.items()}
+
+
+def without(cut: Cut, frames: Iterable[tuple[StreamId, int]]) -> dict[StreamId, Ranges]:
+    """A cut without some frames; streams without any sequence left are left out."""
+    return beyond(cut, cut_of(frames))
 
 
 def contested(own: ClusterId, state: RoleState, known: Sequence[Succession]) -> tuple[Succession, ...]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 
-from peer.failover import lost_writes
+from peer.failover import failover as failing
+from peer.failover import lost_writes, take_back
 from peer.failover.failover import failover, plan_failover
 from peer.failover.take_back import TAKEN_BACK
+from replication.core.definition.schema import TableSpec
 from replication.core.succession import Succession
-from replication.errors import RequestError
+from replication.errors import RequestError, StepFailedError
 from replication.ledger.base import Quarantined
+from replication.tables.base import Catalog
 from tests.simulation.failing_over import Acked, World
 from tests.simulation.test_schedules import quiet
 
@@ -174,3 +179,65 @@ def test_copies_of_discarded_lost_writes_are_not_needed(world: World) -> None:
     assert lost_writes.merge(west.handle) == 1
     west.apply()
     assert west.rows()[name] == {1: "base", 2: "late"} and not kept(world)
+
+
+def lands_during(world: World, monkeypatch: pytest.MonkeyPatch, *tables: int) -> None:
+    """Rows land, and are applied, after the failover saw what has landed and before it made the cut."""
+    real = failing.counting
+
+    def counting(*given: Any) -> Any:
+        made = real(*given)
+        for table in tables:
+            send(world, table, [1], "meanwhile")
+        return made
+
+    monkeypatch.setattr(failing, "counting", counting)
+
+
+def as_keyless(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let failovers see the first table as one without a key."""
+    keyless = [replace(world.specs[0], key=()), world.specs[1]]
+    monkeypatch.setattr(world.west.handle, "tables", lambda: keyless)
+
+
+def test_what_lands_of_a_table_without_a_key_while_the_cut_is_made_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    west, (log, typed) = world.west, [spec.name for spec in world.specs]
+    send(world, 0, [1], "base")
+    base = send(world, 1, [1], "base")
+    as_keyless(world, monkeypatch)
+    lands_during(world, monkeypatch, 0, 1)
+    told: list[str] = []
+    west.context.report = told.append
+    fail_over(world, base.commit)
+    assert west.rows() == {log: {1: "meanwhile"}, typed: {1: "base"}}
+    assert len([text for text in told if f"{log} has no key" in text and "they count" in text]) == 1
+    (taken,) = kept(world)
+    assert taken.table == world.specs[1].uuid and west.context.unfinished() is None
+
+
+def test_an_error_of_one_table_keeps_no_other_from_being_taken_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    west, (first, second) = world.west, [spec.name for spec in world.specs]
+    send(world, 0, [1], "base")
+    base = send(world, 1, [1], "base")
+    send(world, 0, [1], "later")
+    send(world, 1, [1], "later")
+    real = take_back.rows_in_place
+
+    def fails_once(catalog: Catalog, spec: TableSpec, *rest: Any) -> Any:
+        if spec.name == first:
+            raise duckdb.Error("no memory")
+        return real(catalog, spec, *rest)
+
+    monkeypatch.setattr(take_back, "rows_in_place", fails_once)
+    with pytest.raises(StepFailedError, match=f"are still in {first}: Error: no memory"):
+        fail_over(world, base.commit)
+    west.apply()
+    assert west.rows() == {first: {1: "later"}, second: {1: "base"}}
+    monkeypatch.setattr(take_back, "rows_in_place", real)
+    failover(west.context, plan_failover(west.context, "east"))
+    west.apply()
+    assert west.rows() == {first: {1: "base"}, second: {1: "base"}} and len(kept(world)) == 2
