@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import UUID
 
 import pyarrow as pa
@@ -201,7 +202,9 @@ def _write_again(cluster: Cluster, table: UUID, undone: Sequence[_Kept], restate
     spec = next((spec for spec in cluster.tables() if spec.uuid == table), None)
     if spec is not None:
         lost = [_decoded(cluster, kept) for kept in undone]
-        if logs := rows_again(cluster.reader.catalog, spec, lost, restated):
+        with TemporaryDirectory(prefix="walship-lost-") as scratch:
+            logs = rows_again(cluster.reader.catalog, spec, lost, restated, Path(scratch))
+        if logs:
             cluster.restate(logs, restated + 1)
 
 
@@ -266,7 +269,8 @@ def _restate(cluster: Cluster, spec: TableSpec, kept: Sequence[_Kept], timeout_s
     if not undone:
         return
     _await_own_writes(cluster, spec, timeout_s)
-    logs = rows_in_place(cluster.reader.catalog, spec, undone, time.time_ns() // 1000)
+    with TemporaryDirectory(prefix="walship-lost-") as scratch:
+        logs = rows_in_place(cluster.reader.catalog, spec, undone, time.time_ns() // 1000, Path(scratch))
     if logs:
         cluster.restate(logs, max(rows.commit for rows in undone) + 1)
 

@@ -7,13 +7,16 @@ versions that were newer than the lost writes still win.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from peer.tables.versions import attach_versions
+from peer.verify.digest import MEMORY_BYTES_MAX, bound
 from replication.core.definition.aging import horizon
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.rows.batch import LogBatch
@@ -32,7 +35,7 @@ class LostRows:
 
 
 def rows_in_place(
-    catalog: Catalog, spec: TableSpec, lost: Sequence[LostRows], now: int, upto: int | None = None
+    catalog: Catalog, spec: TableSpec, lost: Sequence[LostRows], now: int, scratch: Path, upto: int | None = None
 ) -> list[LogBatch]:
     """Upserts and deletes that undo lost rows of a keyed table without timestamps by users.
 
@@ -41,6 +44,7 @@ def rows_in_place(
         spec: the table.
         lost: the rows.
         now: microseconds since 1970; expired rows are deletes.
+        scratch: a folder for what does not fit into memory.
         upto: the versions as of this commit time; None for the current ones. Keys whose newest version is newer than
             their newest lost row are left out.
 
@@ -50,7 +54,7 @@ def rows_in_place(
     logs: list[LogBatch] = []
     for group in dict.fromkeys(rows.group for rows in lost):
         of_group = [rows for rows in lost if rows.group == group]
-        with open_duckdb() as connection:
+        with _bounded(scratch) as connection:
             found = _versions(connection, catalog, spec, group, of_group, now, upto)
         keys, live = list(spec.key), pc.fill_null(found.column("_live"), False)
         here, gone = found.filter(live).drop_columns(["_live"]), found.filter(pc.invert(live)).select(keys)
@@ -60,7 +64,9 @@ def rows_in_place(
     return logs
 
 
-def rows_again(catalog: Catalog, spec: TableSpec, lost: Sequence[LostRows], restated: int) -> list[LogBatch]:
+def rows_again(
+    catalog: Catalog, spec: TableSpec, lost: Sequence[LostRows], restated: int, scratch: Path
+) -> list[LogBatch]:
     """Lost rows that were undone at the commit time ``restated``, without those whose keys have newer versions.
 
     Group by group, oldest first: of the rows of one key the last one is to win. The table is read once a group.
@@ -69,7 +75,7 @@ def rows_again(catalog: Catalog, spec: TableSpec, lost: Sequence[LostRows], rest
     keys = ", ".join(map(DUCKDB.name, spec.key))
     for group in dict.fromkeys(rows.group for rows in lost):
         of_group = sorted((rows for rows in lost if rows.group == group), key=lambda each: each.commit)
-        with open_duckdb() as connection:
+        with _bounded(scratch) as connection:
             _want(connection, spec, of_group)
             _attach(connection, catalog, spec, group, None)
             connection.execute(f"create table newer as select {keys} from current_version where _commit > {restated}")
@@ -82,6 +88,13 @@ def rows_again(catalog: Catalog, spec: TableSpec, lost: Sequence[LostRows], rest
                 shaped = kept.select(rows.batch.schema.names).cast(rows.batch.schema).combine_chunks()
                 logs += [LogBatch(rows.version, batch) for batch in shaped.to_batches() if batch.num_rows]
     return logs
+
+
+@contextmanager
+def _bounded(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    with open_duckdb() as connection:
+        bound(connection, scratch, MEMORY_BYTES_MAX)
+        yield connection
 
 
 def _versions(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import UUID
 
 from peer.failover.landed import LandedFrame, has_timestamps, hosts_of, landed_after, rows_of_frames
@@ -24,6 +26,8 @@ from replication.ledger.base import Ledger, Quarantined
 #: How the reason of a lost write begins that was applied here, and undone; the commit time of that follows.
 TAKEN_BACK = "applied and taken back at commit time "
 _POLL_S = 0.1
+#: The frames that are taken back together, in bytes.
+_BYTES_MAX = 64 << 20
 
 
 @step_type("failover.take_back")
@@ -69,7 +73,9 @@ class TakeBack(CommitStep[RoleChange]):
         kept = {(frame.file, frame.begin) for frame in context.cluster.ledger.replay.quarantined()}
         applied = [frame for frame in frames if (frame.ref.file, frame.ref.begin) not in kept]
         if applied and spec.key:
-            self._undo(context, spec, applied, max(frame.header.commit_hi for frame in applied) + 1)
+            restated = max(frame.header.commit_hi for frame in applied) + 1
+            for batch in _batches(applied):
+                self._undo(context, spec, batch, restated)
         elif applied:
             self._count(context, f"{spec.name} has no key", applied)
 
@@ -83,7 +89,10 @@ class TakeBack(CommitStep[RoleChange]):
         if not undone:
             return
         lost = [rows for _, rows in undone]
-        if logs := rows_in_place(cluster.reader.catalog, spec, lost, time.time_ns() // 1000, self.upto):
+        with TemporaryDirectory(prefix="walship-lost-") as scratch:
+            now = time.time_ns() // 1000
+            logs = rows_in_place(cluster.reader.catalog, spec, lost, now, Path(scratch), self.upto)
+        if logs:
             cluster.restate(logs, restated)
         reason = f"{TAKEN_BACK}{restated}: written at {succession.origin.name} beyond the cut of {succession}"
         quarantine = Quarantine(cluster.config.data_dir / "quarantine", cluster.ledger.replay)
@@ -117,6 +126,20 @@ class TakeBack(CommitStep[RoleChange]):
         known = context.cluster.ledger.successions.known().of(ClusterId.parse(self.origin))
         assert known is not None, "an earlier step stored it"
         return known
+
+
+def _batches(frames: Iterable[LandedFrame]) -> Iterator[list[LandedFrame]]:
+    """Frames whose rows are in memory together. A key that several batches have is undone by that with its newest."""
+    batch: list[LandedFrame] = []
+    size = 0
+    for frame in frames:
+        if batch and size + frame.bytes > _BYTES_MAX:
+            yield batch
+            batch, size = [], 0
+        batch.append(frame)
+        size += frame.bytes
+    if batch:
+        yield batch
 
 
 def restated_at(records: Iterable[Quarantined]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from peer.failover import failover as failing
-from peer.failover import lost_writes, take_back
+from peer.failover import lost_writes, restate, take_back
 from peer.failover.failover import failover, plan_failover
 from peer.failover.take_back import TAKEN_BACK
 from replication.core.definition.schema import TableSpec
@@ -241,3 +241,32 @@ def test_an_error_of_one_table_keeps_no_other_from_being_taken_back(
     failover(west.context, plan_failover(west.context, "east"))
     west.apply()
     assert west.rows() == {first: {1: "base"}, second: {1: "base"}} and len(kept(world)) == 2
+
+
+def test_rows_are_taken_back_in_batches_of_bounded_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    west, name = world.west, world.specs[0].name
+    base = send(world, 0, [1, 2, 3], "base")
+    for ids in ([1, 2], [2, 3], [3, 4]):
+        send(world, 0, ids, "later")
+    limits = []
+    real_bound, real_rows = restate.bound, take_back.rows_in_place
+
+    def bound(connection: duckdb.DuckDBPyConnection, scratch: Path, bytes_max: int) -> None:
+        real_bound(connection, scratch, bytes_max)
+        limits.append(scratch.parent.is_dir())
+
+    sizes = []
+
+    def rows_in_place(catalog: Catalog, spec: TableSpec, lost: Sequence[restate.LostRows], *rest: Any) -> Any:
+        sizes.append(len(lost))
+        return real_rows(catalog, spec, lost, *rest)
+
+    monkeypatch.setattr(take_back, "_BYTES_MAX", 1)
+    monkeypatch.setattr(restate, "bound", bound)
+    monkeypatch.setattr(take_back, "rows_in_place", rows_in_place)
+    fail_over(world, base.commit)
+    assert sizes == [1, 1, 1] and limits == [True] * 3
+    assert west.rows()[name] == dict.fromkeys((1, 2, 3), "base") and len(kept(world)) == 3
+    lost_writes.merge(west.handle)
+    west.apply()
+    assert west.rows()[name] == dict.fromkeys((1, 2, 3, 4), "later") and len(limits) == 4
