@@ -97,7 +97,7 @@ def plan_bootstrap(
         for _, coverage in received.coverages
     }
     fields = row_fields(spec)
-    decoder = BootstrapDecoder(known, {}, pa.schema(fields), hosts or Hosts(), places)
+    decoder = BootstrapDecoder(known, {}, pa.schema(fields), hosts or Hosts(), spec.key, places)
     paths = {coverage.group: frame.through for frame, coverage in received.coverages}
     labels: list[tuple[str, ...]] = [(str(wal.cluster), wal.local, group, paths[group]) for wal, group in names]
     columns: tuple[str, ...] = ("_origin", "_wal", "_group", "_through")

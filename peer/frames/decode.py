@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 
 from peer.frames.hosts import HostReader, Hosts
 from replication.core.definition.evolution import carried_uuids, missing_columns
-from replication.core.definition.schema import OP, TS, SchemaVersion, TableSpec, column_uuid, user_field
+from replication.core.definition.schema import DELETE_AT, OP, PUT, TS, SchemaVersion, TableSpec, column_uuid, user_field
 from replication.core.frame import Buffer, FrameView, check_payload, read_frame
 from replication.core.ids import FileId
 from replication.core.rows.batch import decode_payload
@@ -84,13 +85,14 @@ class Decoder:
     ``versions`` are schema versions by hash. ``labels`` has a number for each (WAL, group, path).
 
     The user columns of ``schema`` carry their uuids. A frame's column goes to the column with the same uuid, so renames
-    do not matter; dropped columns are left out.
+    do not matter; dropped columns are left out. ``key`` names the key columns of ``schema``.
     """
 
     versions: Mapping[bytes, SchemaVersion]
     labels: Mapping[tuple[FileId, str, str], int]
     schema: pa.Schema
     hosts: Hosts = Hosts()
+    key: tuple[str, ...] = ()
 
     @cached_property
     def _wanted(self) -> dict[UUID, str]:
@@ -165,7 +167,11 @@ class Decoder:
         return frame, payload, version
 
     def shaped(self, log: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-        """Return rows with the columns of ``schema``: from ``columns``, else walship's of ``log``, else NULL."""
+        """Return rows with the columns of ``schema``: from ``columns``, else walship's of ``log``, else NULL.
+
+        Raises:
+            SchemaError: a fold could not apply a row.
+        """
         arrays: list[pa.Array] = []
         for wanted in self.schema:
             array = columns.get(wanted.name)
@@ -173,7 +179,22 @@ class Decoder:
                 at = -1 if column_uuid(wanted) else log.schema.get_field_index(wanted.name)
                 array = log.column(at) if at >= 0 else pa.nulls(log.num_rows, wanted.type)
             arrays.append(array if array.type == wanted.type else array.cast(wanted.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        _check_foldable(rows, self.key)
+        return rows
+
+
+def _check_foldable(rows: pa.RecordBatch, key: Sequence[str]) -> None:
+    """Raise SchemaError when a row has a NULL in its key or is no put or delete: no fold would find or replace it."""
+    for name in key:
+        if nulls := rows.column(name).null_count:
+            raise SchemaError(f"key column {name!r} is NULL in {nulls} of {rows.num_rows} rows")
+    at = rows.schema.get_field_index(OP)
+    if at < 0 or not rows.num_rows:
+        return
+    ops = rows.column(at)
+    if ops.null_count or ops.to_numpy().view(np.uint32).max() > DELETE_AT:  # unsigned, negative ones are large
+        raise SchemaError(f"a row's {OP} is not one of {PUT} to {DELETE_AT}")
 
 
 def plan_decode(
@@ -203,7 +224,7 @@ def plan_decode(
     check_known(spec, [known[name] for name in {frame.schema for frame in frames} if name in known])
     paths = sorted({(frame.wal, frame.group, frame.through) for frame in frames})
     schema = pa.schema(row_fields(spec))
-    decoder = Decoder(known, {path: at for at, path in enumerate(paths)}, schema, hosts or Hosts())
+    decoder = Decoder(known, {path: at for at, path in enumerate(paths)}, schema, hosts or Hosts(), spec.key)
     width = 4 if spec.key else 2
     columns = ("_origin", "_wal", "_group", "_through")[:width]
     labels = [(str(wal.cluster), wal.local, group, hops)[:width] for wal, group, hops in paths]

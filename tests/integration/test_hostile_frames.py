@@ -22,6 +22,7 @@ from peer.receive.landing_file import LandingFile
 from peer.receive.receiver import Receiver
 from peer.status.collect import collect
 from peer.status.members import Members
+from replication.core.definition.schema import SchemaVersion
 from replication.core.frame import (
     HOPS_MAX,
     Codec,
@@ -218,6 +219,39 @@ def test_a_frame_that_unpacks_to_more_than_it_may_is_quarantined_and_others_are_
         settle(site.replayer())
     (kept,) = site.ledger.replay.quarantined()
     assert "unpacks to 2 rows" in kept.reason and "at most" in kept.reason
+    assert site.rows() == {"a": 1, "b": 2} and site.applied()
+    site.ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "why"),
+    [
+        ("k", ["x", None], "key column 'k' is NULL in 1 of 2 rows"),
+        ("k", None, "key column 'k' is NULL in 2 of 2 rows"),
+        ("_op", [0, 3], "_op is not one of"),
+        ("_op", [-1, 0], "_op is not one of"),
+        ("_op", [0, None], "_op is not one of"),
+        ("_op", None, "_op is not one of"),
+    ],
+)
+def test_rows_that_no_fold_could_apply_are_quarantined_and_others_are_applied(
+    tmp_path: Path, column: str, values: list[Any] | None, why: str
+) -> None:
+    tables = MemoryTables()
+    site = Site(tmp_path, Warehouse(tables, tables.rollback, "ops"))
+    site.put(("a", 1))
+    spec, group = site.spec, site.spec.groups[0].name
+    given = {"_op": [0, 0], "k": ["x", "y"], "v": [8, 9], column: values}
+    fields = [field for field in spec.versions[group].arrow if given[field.name] is not None]
+    version = SchemaVersion.of(spec.uuid, group, pa.schema(fields))
+    site.ledger.tables.put_schema(version)
+    arrays = [pa.array(given[field.name], field.type) for field in fields]
+    payload = encode_payload(pa.RecordBatch.from_arrays(arrays, schema=version.arrow), Codec.LZ4).to_pybytes()
+    site.wal.frame(spec.uuid, group, version.hash, payload, 2)
+    site.put(("b", 2))
+    settle(site.replayer())
+    (kept,) = site.ledger.replay.quarantined()
+    assert why in kept.reason
     assert site.rows() == {"a": 1, "b": 2} and site.applied()
     site.ledger.close()
 

@@ -37,11 +37,13 @@ def bootstrap_schema(version: SchemaVersion) -> pa.Schema:
 def decode_rows(payload: Buffer, version: SchemaVersion) -> pa.RecordBatch:
     """Decode the rows of a BOOTSTRAP frame. Raises SchemaError when the payload does not fit the schema version."""
     from replication.core.rows.batch import check_unpacked  # deferred: the ledger needs no Arrow
+    from replication.core.rows.years import check_years
 
     check_unpacked(payload)
     try:
         batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(payload)), bootstrap_schema(version))
         batch.validate(full=True)
+        check_years(batch)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise SchemaError(f"payload is not a bootstrap of schema {version.hash.hex()[:12]}: {error}") from None
     return batch

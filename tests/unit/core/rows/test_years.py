@@ -13,6 +13,7 @@ from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec
+from replication.core.routes.bootstrap import bootstrap_schema, decode_rows
 from replication.core.rows.batch import decode_payload, encode_payload
 from replication.core.rows.convert import upserts_from_arrow, upserts_from_rows
 from replication.errors import SchemaError
@@ -84,3 +85,12 @@ def test_a_frame_with_another_year_does_not_decode() -> None:
     bad = log.batch.set_column(log.batch.schema.get_field_index("v"), "v", times([1, LAST + 1]))
     with pytest.raises(SchemaError, match="9999"):
         decode_payload(encode_payload(bad, Codec.LZ4), log.version)
+
+
+def test_a_bootstrap_with_another_year_does_not_decode() -> None:
+    version = table("timestamp").versions["default"]
+    schema = bootstrap_schema(version)
+    columns = [times([LAST + 1]) if field.name == "v" else pa.array([0], field.type) for field in schema]
+    payload = encode_payload(pa.RecordBatch.from_arrays(columns, schema=schema), Codec.LZ4)
+    with pytest.raises(SchemaError, match="9999"):
+        decode_rows(memoryview(payload), version)

@@ -17,7 +17,7 @@ from tests.fuzz import examples as true
 SPEC = true.PLAIN
 (VERSION,) = SPEC.versions.values()
 PLACES = {"default": ([0, 1], [Ranges.of((0, 9)), Ranges.of((0, 9))])}
-DECODER = BootstrapDecoder({VERSION.hash: VERSION}, {}, pa.schema(row_fields(SPEC)), places=PLACES)
+DECODER = BootstrapDecoder({VERSION.hash: VERSION}, {}, pa.schema(row_fields(SPEC)), key=SPEC.key, places=PLACES)
 
 
 def framed(changed: dict[str, list[int | None]], **header: int) -> bytes:
@@ -42,6 +42,12 @@ def test_rows_within_their_header_are_decoded() -> None:
     [{"_commit": [5, 8]}, {"_commit": [4, 7]}, {"_commit": [5, 1 << 62]}, {"_at": [0, -1]}, {"_at": [None, 0]}],
 )
 def test_rows_outside_their_header_are_refused(changed: dict[str, list[int | None]]) -> None:
+    with pytest.raises(SchemaError):
+        DECODER.rows(framed(changed))
+
+
+@pytest.mark.parametrize("changed", [{"id": [1, None]}, {"_op": [0, 3]}, {"_op": [-1, 0]}, {"_op": [None, 0]}])
+def test_rows_that_no_fold_could_apply_are_refused(changed: dict[str, list[int | None]]) -> None:
     with pytest.raises(SchemaError):
         DECODER.rows(framed(changed))
 
