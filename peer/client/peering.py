@@ -226,7 +226,9 @@ class Peering:
         rows = count_rows(spec)  # counted last: what is replayed meanwhile counts twice rather than not at all
         if rows is None:
             return f"rows in {sum(ranges.total for ranges in covered.values()):,} frames already"
-        waiting = sum(ranges.total for stream, ranges in covered.items() if not reached[stream].visible)
+        waiting = sum(ranges.total for stream, ranges in covered.items() if not reached[stream].applied)
+        of_table = (frame for frame in self.ledger.replay.quarantined() if frame.table == spec.uuid)
+        waiting += sum(not frame.discarded and not frame.succession for frame in of_table)
         frames = f"in up to {waiting:,} frames that are not replayed yet"
         if not rows:
             return f"rows {frames}" if waiting else ""

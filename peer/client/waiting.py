@@ -11,7 +11,7 @@ from peer.status.replay_report import silence
 from replication.core.ids import StreamId
 from replication.core.phase import Phase
 from replication.core.position import Position
-from replication.core.routes.freshness import NO_ROUTE, Reach, Until
+from replication.core.routes.freshness import LOST_WRITES, NO_ROUTE, Reach, Until
 from replication.errors import (
     FormatError,
     PeerUnavailableError,
@@ -67,7 +67,7 @@ class Waiting:
 
         Raises:
             WaitTimeoutError: it took too long. The data is safe; the message says what is missing there.
-            ReplayError: a frame of it was quarantined, so it will not become visible.
+            ReplayError: a frame of it was quarantined or discarded, or is a lost write, so it will not become visible.
             FormatError: ``until``, the position or the time is not valid.
             UnknownPeerError: no such cluster, or it is a peer that the table does not go to.
             UnknownTableError: the table was dropped there.
@@ -228,7 +228,7 @@ def _missing(reached: Mapping[StreamId, Reach], goal: Until) -> str:
     """What is missing for the goal; "" when it is reached.
 
     Raises:
-        ReplayError: all of it has arrived, but some was quarantined, so it will not become visible.
+        ReplayError: all of it has arrived, but some was kept out of the table, so it will not become visible.
         UnknownTableError: a table of it was dropped there.
     """
     for found in reached.values():
@@ -237,7 +237,8 @@ def _missing(reached: Mapping[StreamId, Reach], goal: Until) -> str:
     missing = [found for found in reached.values() if not found.has(goal)]
     text = "; ".join(found.held_by for found in missing)
     if missing and goal is Until.VISIBLE and all(found.applied for found in missing):
-        raise ReplayError(text, "There: walship quarantine list, then quarantine retry or discard")
+        noun, act = ("lostwrites", "merge") if LOST_WRITES in text else ("quarantine", "retry")
+        raise ReplayError(text, f"There: walship {noun} list, then {noun} {act} or discard")
     return text
 
 

@@ -7,7 +7,7 @@ import pytest
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.core.routes.carried import InboundRoute
-from replication.core.routes.freshness import ClosedNotice
+from replication.core.routes.freshness import ClosedNotice, Reach
 from replication.errors import ClosedFileError, RequestError
 from replication.ledger.base import Claim, FileKind, Ledger, Quarantined
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, Route, applied, claims, stream, table, wal
@@ -55,6 +55,20 @@ def test_a_discarded_frame_holds_nothing_and_stays_on_record(ledger: Ledger, rou
     assert (frame.discarded, frame.copy, frame.reason) == (99, "/q/1", "unknown schema")
     with pytest.raises(RequestError, match="no frame at offset 256 of .* is quarantined"):
         ledger.replay.discard(route.file, HEADER, 99)
+
+
+def test_a_discarded_frame_is_applied_but_not_visible_until_it_is_tried_again(ledger: Ledger, route: Route) -> None:
+    held = ledger.time.reached({S: 3})[S]
+    assert held.applied and not held.visible and held.held_by.startswith("quarantined (walship quarantine list)")
+    ledger.replay.discard(route.file, BAD, 99)
+    gone = ledger.time.reached({S: 3})[S]
+    assert gone.applied and not gone.visible and gone.held_by.startswith("discarded (walship quarantine list)")
+    into = landing(ledger)
+    ledger.replay.requeue({(route.file, BAD): copy_of(1)}, into)
+    waits = ledger.time.reached({S: 3})[S]
+    assert not waits.applied and "landed but not applied: sequences [1, 2)" in waits.held_by
+    applied(ledger, FLIGHTS, {into: HEADER + FRAME}, 2)
+    assert ledger.time.reached({S: 3})[S] == Reach(True, True, True)
 
 
 @pytest.mark.parametrize("retired", [False, True], ids=["its file is there", "its file is retired"])

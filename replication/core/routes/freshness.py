@@ -23,6 +23,10 @@ from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId, check_g
 from replication.errors import FormatError, VersionError
 
 NO_ROUTE = "comes by no open route"
+#: Why frames were kept out of their tables.
+QUARANTINED = "quarantined (walship quarantine list)"
+LOST_WRITES = "lost writes (walship lostwrites list)"
+DISCARDED = "discarded (walship quarantine list)"
 NOTICE_VERSION = 2
 _HEAD = struct.Struct("<BqHHI")  # version, t, files, tables, streams
 _STREAM = struct.Struct("<HHQ")  # file index, table index, last sequence; the group follows
@@ -176,7 +180,7 @@ class RouteCoverage:
 
 
 class Until(StrEnum):
-    """What to wait for. ``applied`` counts quarantined frames; ``visible`` means in ``<table>__latest``."""
+    """What to wait for. ``applied`` counts frames that were kept out; ``visible`` means in ``<table>__latest``."""
 
     DURABLE = "durable"
     APPLIED = "applied"
@@ -187,8 +191,9 @@ class Until(StrEnum):
 class Reach:
     """Whether a cluster has all required sequences of a stream up to one; ``held_by`` says what is missing.
 
-    ``applied`` includes quarantined frames, ``visible`` does not. ``comes`` is False when no open route carries the
-    stream, for instance after its table was ``dropped`` there. ``covered`` are the claimed sequences.
+    ``applied`` includes frames that were kept out: quarantined or discarded ones, and lost writes. ``visible`` does
+    not. ``comes`` is False when no open route carries the stream, for instance after its table was ``dropped`` there.
+    ``covered`` are the claimed sequences.
     """
 
     durable: bool
@@ -204,7 +209,7 @@ class Reach:
         return {Until.DURABLE: self.durable, Until.APPLIED: self.applied, Until.VISIBLE: self.visible}[until]
 
     def is_final(self, until: Until) -> bool:
-        """Whether waiting for that is over: it is reached, or quarantined frames and dropped tables never come."""
+        """Whether waiting for that is over: it is reached, or what was kept out or dropped never comes."""
         return self.has(until) or self.dropped or self.applied
 
 
@@ -263,7 +268,7 @@ def replicated_time(
                 due = route.required(stream.wal, last)
                 lacking = due.subtract(applied.get(stream, Ranges()))
                 if lacking:
-                    held = quarantined.get(stream, Ranges())
+                    held = {QUARANTINED: quarantined.get(stream, Ranges())}
                     return Replicated(reached, _holder(stream, lacking, covered.get(stream, Ranges()), held))
             checked[stream] = last
         passed = max(passed, notice.t)
@@ -271,11 +276,17 @@ def replicated_time(
 
 
 def reach(
-    stream: StreamId, last: int, routes: Sequence[RouteCoverage], covered: Ranges, applied: Ranges, quarantined: Ranges
+    stream: StreamId,
+    last: int,
+    routes: Sequence[RouteCoverage],
+    covered: Ranges,
+    applied: Ranges,
+    kept_out: Mapping[str, Ranges],
 ) -> Reach:
     """Return whether this cluster has what ``routes`` require of a stream up to ``last``.
 
-    The other arguments are as of ``replicated_time``. If no route requires ``last`` and it is not claimed, it will not
+    ``kept_out`` has the sequences that were kept out of the table, by reason. The other arguments are as of
+    ``replicated_time``. If no route requires ``last`` and it is not claimed, it will not
     arrive, and all three results are False.
     """
     due = Ranges.union_of(span for route in routes for span in route.required(stream.wal, last))
@@ -291,8 +302,8 @@ def reach(
     lacking = due.subtract(applied)
     if not lacking:
         return Reach(True, True, True)
-    held_by = _holder(stream, lacking, covered, quarantined)
-    return Reach(not due.subtract(covered), not lacking.subtract(quarantined), False, held_by)
+    held_by = _holder(stream, lacking, covered, kept_out)
+    return Reach(not due.subtract(covered), not _waiting(lacking, kept_out), False, held_by)
 
 
 def named(held_by: str, names: Mapping[UUID, str]) -> str:
@@ -302,13 +313,19 @@ def named(held_by: str, names: Mapping[UUID, str]) -> str:
     return held_by
 
 
-def _holder(stream: StreamId, lacking: Ranges, covered: Ranges, quarantined: Ranges) -> str:
-    absent = lacking.subtract(covered)
-    waiting = lacking.subtract(quarantined)
-    what, why = lacking, "quarantined (walship quarantine list)"
-    if absent:
-        what, why = absent, "not arrived"
-    elif waiting:
-        what, why = waiting, "landed but not applied"
+def _waiting(lacking: Ranges, kept_out: Mapping[str, Ranges]) -> Ranges:
+    for ranges in kept_out.values():
+        lacking = lacking.subtract(ranges)
+    return lacking
+
+
+def _holder(stream: StreamId, lacking: Ranges, covered: Ranges, kept_out: Mapping[str, Ranges]) -> str:
+    if absent := lacking.subtract(covered):
+        found = {"not arrived": absent}
+    elif waiting := _waiting(lacking, kept_out):
+        found = {"landed but not applied": waiting}
+    else:
+        found = {why: lacking.subtract(lacking.subtract(ranges)) for why, ranges in kept_out.items()}
+    what = " and ".join(f"{why}: sequences {ranges}" for why, ranges in found.items() if ranges)
     wal = f"{stream.wal.cluster.name}/{stream.wal.local}"
-    return f"{why}: sequences {what} of WAL {wal}, table {stream.table}, group {stream.group!r}"
+    return f"{what} of WAL {wal}, table {stream.table}, group {stream.group!r}"

@@ -15,8 +15,9 @@ from replication.core.routes.bootstrap import Coverage, Purged
 from replication.core.status import is_applied as status_is_applied
 from replication.errors import DivergenceError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, FileRow, PassedOn, Phase
+from replication.ledger.sql.queries.applied import is_applied
 from replication.ledger.sql.queries.files import NewFile, add_file
-from replication.ledger.sql.queries.freshness import acknowledged, is_applied
+from replication.ledger.sql.queries.freshness import acknowledged
 from replication.ledger.sql.queries.rules import RuleCache
 from replication.ledger.sql.queries.statuses import statuses
 from replication.ledger.sql.schema import sending

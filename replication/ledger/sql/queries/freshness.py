@@ -17,6 +17,7 @@ from replication.core.phase import Phase
 from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import (
     EVERYTHING,
+    QUARANTINED,
     ClosedNotice,
     Reach,
     Replicated,
@@ -24,33 +25,20 @@ from replication.core.routes.freshness import (
     reach,
     replicated_time,
 )
+from replication.ledger.sql.queries.applied import APPLICABLE, every_kept_out, is_applied, quarantined, sequences_of
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.keys import file_id, stream_id
+from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import chunked
 
 NOTICES_MAX = 256  # of an origin
-_Sequences = dict[StreamId, Ranges]
 
-_n, _s, _c, _f, _p = (t.c for t in (schema.notices, schema.streams, schema.claims, schema.files, schema.positions))
-_r, _t, _q, _h = schema.routes.c, schema.tables.c, schema.quarantined.c, schema.last_seen.c
+_n, _s, _c = schema.notices.c, schema.streams.c, schema.claims.c
+_r, _t, _h = schema.routes.c, schema.tables.c, schema.last_seen.c
 _succession = schema.successions.c
 _v = schema.acknowledged.c
 
-
-_APPLICABLE = (
-    schema.claims.join(schema.streams, _s.id == _c.stream_id)
-    .outerjoin(schema.files, _f.id == _c.file_id)
-    .outerjoin(schema.positions, (_p.file_id == _c.file_id) & (_p.table_uuid == _s.table_uuid))
-)
-
-
-def is_applied() -> sa.ColumnElement[bool]:
-    """Whether a row of claims (outer-joined with files and positions) is applied to its table."""
-    return _c.file_id.is_(None) | (_c.end <= _f.applied) | (_c.end <= sa.func.coalesce(_p.applied, 0))
-
-
-_WAITING = sa.select(_c.id).select_from(_APPLICABLE).where(~_c.divergent, ~is_applied())
+_WAITING = sa.select(_c.id).select_from(APPLICABLE).where(~_c.divergent, ~is_applied())
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +69,10 @@ class RouteSnapshot:
         routes = by_group(open_routes(connection, *([] if table is None else [table])))
         is_own = own == str(origin)
         waiting = "" if is_own else _waiting(routes.values(), live)
-        found = _coverage(connection, wanted)
-        return RouteSnapshot(
-            origin, is_own, notices, routes, frozenset(live), *found, waiting, acknowledged(connection)
-        )
+        covered, applied, kept_out = sequences_of(connection, wanted, {QUARANTINED: quarantined(connection)})
+        held = {stream: each[QUARANTINED] for stream, each in kept_out.items()}
+        losses = acknowledged(connection)
+        return RouteSnapshot(origin, is_own, notices, routes, frozenset(live), covered, applied, held, waiting, losses)
 
     def of(self, table: UUID) -> RouteSnapshot:
         """The snapshot for one of its tables."""
@@ -156,7 +144,7 @@ def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId,
     if not named:
         return {}
     routes = by_group(open_routes(connection, *named))
-    covered, applied, quarantined = _coverage(connection, sequences)
+    covered, applied, kept_out = sequences_of(connection, sequences, every_kept_out(connection))
     none, gaps = Ranges(), acknowledged(connection, *named)
     return {
         stream: dropped.get(stream.table)
@@ -167,7 +155,7 @@ def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId,
                 own_route(stream, gaps) if stream.wal.cluster == own else routes_of(stream, routes, gaps),
                 covered.get(stream, none),
                 applied.get(stream, none),
-                quarantined.get(stream, none),
+                kept_out.get(stream, {}),
             ),
             covered=covered.get(stream, none),
         )
@@ -194,7 +182,7 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
     for route in open_routes(connection, table):
         feeding |= {str(route.source), *(str(each.origin) for each in route.carried)}
     feeding -= _ended(connection) - {str(own)}
-    held = list(_quarantined(connection))
+    held = list(quarantined(connection))
     for origin in seen - feeding:
         of_origin = (_s.table_uuid == str(table)) & _s.wal.startswith(f"{origin}/", autoescape=True)
         kept_out = sa.select(_s.id).where(of_origin, _s.id.in_(held))
@@ -213,10 +201,10 @@ def origins_of_tables(connection: Connection, own: ClusterId) -> dict[UUID, set[
     ended = {ClusterId.parse(text) for text in _ended(connection)} - {own}
     feeding = {table: origins - ended for table, origins in feeding.items()}
     rest = {origin for origins in feeding.values() for origin in seen - origins}
-    held = list(_quarantined(connection))
+    held = list(quarantined(connection))
     for origin in rest:
         of_origin = _s.wal.startswith(f"{origin}/", autoescape=True)
-        waiting = sa.select(_s.table_uuid).select_from(_APPLICABLE).where(~_c.divergent, ~is_applied(), of_origin)
+        waiting = sa.select(_s.table_uuid).select_from(APPLICABLE).where(~_c.divergent, ~is_applied(), of_origin)
         kept_out = sa.select(_s.table_uuid).where(of_origin, _s.id.in_(held))
         for query in (waiting, kept_out):
             for table in map(UUID, connection.scalars(query.distinct())):
@@ -344,50 +332,3 @@ def _carried(text: str) -> tuple[Carried, ...]:
 def decode_notice(payload: bytes) -> ClosedNotice:
     """Decode a stored notice, cached since every read of replicated time needs it."""
     return ClosedNotice.decode(payload)
-
-
-def _coverage(connection: Connection, wanted: Iterable[StreamId]) -> tuple[_Sequences, _Sequences, _Sequences]:
-    """Covered, applied and quarantined sequences of the streams."""
-    streams = set(wanted)
-    held = _quarantined(connection)
-    covered: dict[StreamId, list[tuple[int, int]]] = {}
-    applied: dict[StreamId, list[tuple[int, int]]] = {}
-    kept_out: dict[StreamId, Ranges] = {}
-    for wals in chunked(sorted({str(stream.wal) for stream in streams})):
-        rows = connection.execute(
-            sa.select(
-                _s.wal,
-                _s.table_uuid,
-                _s.table_group,
-                _c.stream_id,
-                _c.seq_begin,
-                _c.seq_end,
-                is_applied().label("done"),
-            )
-            .select_from(_APPLICABLE)
-            .where(_s.wal.in_(wals), ~_c.divergent)
-        )
-        for row in rows:
-            stream = stream_id(row.wal, row.table_uuid, row.table_group)
-            if stream not in streams:
-                continue
-            covered.setdefault(stream, []).append((row.seq_begin, row.seq_end))
-            if row.stream_id in held:
-                kept_out[stream] = held[row.stream_id]
-            if row.done:
-                done = Ranges.of((row.seq_begin, row.seq_end)).subtract(held.get(row.stream_id, Ranges()))
-                applied.setdefault(stream, []).extend(done)
-    return (
-        {stream: Ranges.union_of(spans) for stream, spans in covered.items()},
-        {stream: Ranges.union_of(spans) for stream, spans in applied.items()},
-        kept_out,
-    )
-
-
-def _quarantined(connection: Connection) -> dict[int, Ranges]:
-    """Sequences per stream key that hold back replicated time: of quarantined frames, but no lost or discarded ones."""
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for held in connection.scalars(sa.select(_q.held).where(_q.discarded == 0, _q.succession == "")):
-        for key, begin, end in json.loads(held):
-            spans.setdefault(key, []).append((begin, end))
-    return {key: Ranges.union_of(of_key) for key, of_key in spans.items()}

@@ -18,10 +18,11 @@ from rich.console import Console
 from peer.client.contacts import NO_PROOF, Contacts, Proof, known_peer, meant_by
 from peer.client.peering import Peering
 from replication import __version__
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId
 from replication.core.routes.carried import InboundRoute
 from replication.errors import PeerExistsError, PeerRefusedError, PeerUnavailableError, RequestError
-from replication.ledger.base import Peer, ReplayCheckpoint
+from replication.ledger.base import Peer, Quarantined, ReplayCheckpoint
 from replication.link.base import PROTOCOL
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
@@ -96,6 +97,24 @@ def test_rows_that_would_not_be_sent_are_named_before_they_are_replayed(
         peering.enable("ops.new", [], "west", count_rows=lambda _: shown)
     assert "--from-now" in caught.value.hint
     assert "ops.new" not in peering.sent_to("west")
+
+
+@pytest.mark.parametrize("kept_out", ["quarantined", "discarded", "lost"])
+def test_frames_that_were_given_up_are_not_said_to_wait_for_replay(east: Site, kept_out: str) -> None:
+    spec, wal = east.ledger.tables.get("ops.new"), east.wal()
+    end = wal.append(spec, rows(0, 10))
+    with east.worker():
+        wait_until(lambda: east.ledger.landing.coverage(spec.uuid))
+    succession = "one" if kept_out == "lost" else ""
+    begin = FILE_HEADER_BYTES
+    east.ledger.replay.quarantine(Quarantined(wal.file, begin, end, spec.uuid, "", "", 1, succession=succession))
+    east.ledger.replay.checkpoint_applied(ReplayCheckpoint(spec.uuid, 1, 1, 1, {wal.file: end}))
+    if kept_out == "discarded":
+        east.ledger.replay.discard(wal.file, begin, 9)
+    peering = Peering(east.ledger, east.coordination, Contacts(east.ledger, east.config.tls))
+    said = peering._unsent(spec, lambda _: 7)
+    more = ", and more in up to 1 frames that are not replayed yet"
+    assert said == "7 rows already" + (more if kept_out == "quarantined" else "")
 
 
 def test_an_adopted_table_has_the_name_that_was_asked_for(east: Site) -> None:

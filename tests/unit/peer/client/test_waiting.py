@@ -19,8 +19,15 @@ from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
 from replication.core.position import Position
 from replication.core.routes.freshness import Reach, Until
-from replication.errors import FormatError, PeerUnavailableError, UnknownPeerError, UnknownTableError, WaitTimeoutError
-from replication.ledger.base import FileKind, Peer, PeerProgress
+from replication.errors import (
+    FormatError,
+    PeerUnavailableError,
+    ReplayError,
+    UnknownPeerError,
+    UnknownTableError,
+    WaitTimeoutError,
+)
+from replication.ledger.base import FileKind, Peer, PeerProgress, Quarantined
 from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import Description, PeerLink
 from replication.settings import TlsSection
@@ -129,6 +136,24 @@ def test_a_timeout_names_the_peer_the_tables_and_the_cause() -> None:
     with pytest.raises(WaitTimeoutError) as raised:
         waiting.wait(Position(WEST, {file: HEADER + FRAME}, {written: 0}), there.name, "visible", 0.05)
     assert (raised.value.hint or "").startswith(f"The bootstrap of {spec.name} is on its way to {there.name}: ")
+    ledger.close()
+
+
+@pytest.mark.parametrize(("succession", "verb"), [("one", "lostwrites merge"), ("", "quarantine retry")])
+def test_a_wait_for_rows_that_were_kept_out_fails_at_once_and_names_the_verb(succession: str, verb: str) -> None:
+    ledger, one = MemoryLedger(WEST), table()
+    ledger.tables.create(one)
+    theirs, route = stream(one, wal()), Route(ledger)
+    route.land(claims(theirs, 0, 1, HEADER))
+    frame = Quarantined(route.file, HEADER, HEADER + FRAME, one.uuid, "", "", 1, succession=succession)
+    ledger.replay.quarantine(frame)
+    ledger.replay.discard(route.file, HEADER, 9)
+    applied(ledger, one, {route.file: route.at})
+    waiting, position = Waiting(ledger, cast(Contacts, None)), Position(EAST, {}, {theirs: 0})
+    waiting.wait(position, None, "applied", 0.0)
+    with pytest.raises(ReplayError) as raised:
+        waiting.wait(position, None, "visible", 60.0)
+    assert f"{verb} or discard" in (raised.value.hint or "")
     ledger.close()
 
 
