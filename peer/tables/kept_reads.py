@@ -38,7 +38,7 @@ class KeptReads:
     def latest(self, spec: TableSpec) -> tuple[duckdb.DuckDBPyConnection, str]:
         """Return a connection of the caller's own, and a query of a table's live rows for it.
 
-        The rows are those of the table's Iceberg tables as they are at the call, or newer.
+        The rows are those of the table's Iceberg tables as they are at the call, whatever other threads read meanwhile.
 
         Raises:
             UnknownTableError: replay has not created them yet.
@@ -52,7 +52,7 @@ class KeptReads:
             kept = self._kept(self._connection, spec)
             with _transaction(self._connection, kept):
                 query = kept.follow(self._connection, self._catalog)
-            return self._connection.cursor(), query
+            return kept.pinned(self._connection), query
 
     def close(self) -> None:
         """Close the database. Idempotent."""
@@ -110,6 +110,13 @@ class _KeptTable:
             connection.execute(f"create or replace view {self._latest} as {query}")
             self._shown = shown
         return f"from {self._latest}"
+
+    def pinned(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+        """Return a new connection, in a transaction for which the views stay as they are."""
+        cursor = connection.cursor()
+        cursor.begin()
+        cursor.sql(f"from {DUCKDB.name(self._views[''].name)}")  # a transaction begins with its first statement
+        return cursor
 
     def forget(self) -> None:
         """Start anew with the next ``follow``."""

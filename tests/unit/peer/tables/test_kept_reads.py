@@ -15,7 +15,7 @@ import replication.tables.duckdb.kept_view as kept_view
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.fold import merge_changes
 from peer.tables.kept_reads import KeptReads
-from peer.tables.read import Reader, read
+from peer.tables.read import Reader, query_result, read
 from replication.core.definition.alter import add_column, rename_column
 from replication.core.definition.schema import TableSpec
 from replication.errors import MissingFileError, RequestError
@@ -179,6 +179,22 @@ def test_threads_read_side_by_side(tables: Tables) -> None:
                 return int(connection.execute(f"select v from ({rows})").fetchall()[0][0])
 
             assert set(pool.map(found, range(8))) == {value}
+    kept.close()
+
+
+def test_a_query_that_has_yet_to_run_keeps_its_views_while_others_read(tables: Tables) -> None:
+    specs = [tables.create(f"ops.t{number}") for number in range(9)]
+    for number, spec in enumerate(specs):
+        tables.commit(spec, ("a", number))
+    kept = KeptReads(tables.catalog)
+    first, rows = kept.latest(specs[0])
+    for spec in specs[1:]:
+        kept.latest(spec)
+    second, more = kept.latest(specs[8])
+    kept.latest(rename_column(specs[8], "v", "value", 2))
+    tables.commit(specs[8], ("a", 99))
+    assert query_result(first, rows).read_all().to_pylist() == [{"k": "a", "v": 0}]
+    assert query_result(second, more).read_all().to_pylist() == [{"k": "a", "v": 8}]
     kept.close()
 
 
