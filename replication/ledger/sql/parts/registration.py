@@ -25,7 +25,7 @@ from replication.ledger.sql.store.last_seen import LastSeen
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import SqlStore, greatest
 
-_f, _c = schema.files.c, schema.claims.c
+_f, _c, _r = schema.files.c, schema.claims.c, schema.received.c
 
 _GROW = Prepared(
     schema.files.update()
@@ -51,6 +51,16 @@ _LENGTHEN = Prepared(
 _CLAIM = Prepared(schema.claims.insert())
 _DUPLICATE = Prepared(schema.duplicates.insert())
 _RECEIVE = Prepared(schema.received.insert())
+_RECEIVE_MORE = Prepared(
+    schema.received.update()
+    .where(
+        _r.source_id == sa.bindparam("source"),
+        _r.source_end == sa.bindparam("from_source"),
+        _r.file_id == sa.bindparam("key"),
+        _r.end == sa.bindparam("from"),
+    )
+    .values(end=sa.bindparam("to"), source_end=sa.bindparam("to_source"))
+)
 
 
 class SqlRegistration:
@@ -73,15 +83,7 @@ class SqlRegistration:
                 key = names.file(group.file)
                 if not self._grow(connection, key, group.file, group.begin, group.end, group.claims):
                     continue
-                source = {
-                    "source_id": names.source(group.source),
-                    "file_id": key,
-                    "begin": group.begin,
-                    "end": group.end,
-                    "source_begin": group.source_begin,
-                    "source_end": group.source_end,
-                }
-                _RECEIVE.run(connection, source)
+                _receive(connection, key, names.source(group.source), group)
                 self._last_seen.note(connection, group.source.cluster)
                 diverged = self._claim(connection, names, key, group.file, group.begin, group.end, group.claims)
                 for origin, notice in group.notices:
@@ -175,6 +177,30 @@ class SqlRegistration:
             return stream.wal if held is not None and held.key else file
         name = connection.scalar(sa.select(_f.file).where(_f.id == held.file))
         return stream.wal if name is None else file_id(name)
+
+
+def _receive(connection: Connection, key: int, source: int, landed: Landed) -> None:
+    """Store a source's range. One without rows, of which an idle WAL has several a second, lengthens the one before."""
+    if all(claim.stream.table == NIL_UUID for claim in landed.claims):
+        more = {
+            "source": source,
+            "from_source": landed.source_begin,
+            "key": key,
+            "from": landed.begin,
+            "to": landed.end,
+            "to_source": landed.source_end,
+        }
+        if _RECEIVE_MORE.run(connection, more).rowcount:
+            return
+    row = {
+        "source_id": source,
+        "file_id": key,
+        "begin": landed.begin,
+        "end": landed.end,
+        "source_begin": landed.source_begin,
+        "source_end": landed.source_end,
+    }
+    _RECEIVE.run(connection, row)
 
 
 def _place(key: int, stream_key: int, run: Run) -> dict[str, object]:
