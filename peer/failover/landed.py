@@ -75,7 +75,7 @@ def rows_of_frames(ledger: Ledger, hosts: Hosts, frames: list[LandedFrame]) -> I
     with HostReader(hosts) as reader:
         for frame in frames:
             header, ref = frame.header, frame.ref
-            version = ledger.tables.schema(header.schema)
+            version = ledger.tables.schema(header.schema, header.table)
             if version is None:
                 raise CorruptFrameError(f"{ref.path} has an unknown schema", offset=ref.begin, lost_bytes=frame.bytes)
             (content,) = reader.read(ref.path, [(ref.end - header.payload_bytes, ref.end)])

@@ -345,7 +345,7 @@ def _content(record: Quarantined) -> tuple[FrameView, bytes]:
 def _decoded(cluster: Cluster, kept: _Kept) -> LostRows:
     view, content = _content(kept.record)
     header = view.header
-    version = cluster.ledger.tables.schema(header.schema)
+    version = cluster.ledger.tables.schema(header.schema, header.table)
     if version is None:
         raise CorruptFrameError(f"{kept.record.copy} has an unknown schema", offset=0, lost_bytes=len(content))
     batch = decode_payload(memoryview(content)[view.payload_begin : view.end], version)

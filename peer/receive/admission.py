@@ -189,7 +189,8 @@ class Admission:
                 header.table,
             )
         _granted(data, table, partial(scope.check_frame, header))
-        if header.kind in (FrameKind.DATA, FrameKind.BOOTSTRAP) and not self.definitions.has_schema(header.schema):
+        is_decoded = header.kind in (FrameKind.DATA, FrameKind.BOOTSTRAP)
+        if is_decoded and not self.definitions.has_schema(header.table, header.schema):
             raise _refused(
                 Reason.UNKNOWN_SCHEMA,
                 data,

@@ -27,7 +27,7 @@ class Definitions:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._tables: frozenset[UUID] = frozenset()
-        self._schemas: set[bytes] = set()
+        self._schemas: set[tuple[UUID, bytes]] = set()
         self._joined: dict[UUID, TableSpec] = {}
 
     def refresh(self) -> None:
@@ -37,7 +37,7 @@ class Definitions:
     def read(self, tables: Collection[UUID]) -> dict[UUID, TableSpec]:
         """Read the definitions here of some tables, dropped ones included, and which schema versions are known."""
         found = self._ledger.tables.definitions(tables)
-        self._schemas.update(version.hash for _, versions in found.values() for version in versions)
+        self._schemas.update((version.table, version.hash) for _, versions in found.values() for version in versions)
         return {table: spec for table, (spec, _) in found.items()}
 
     def has_table(self, table: UUID) -> bool:
@@ -46,11 +46,12 @@ class Definitions:
             self.refresh()
         return table in self._tables
 
-    def has_schema(self, name: bytes) -> bool:
-        """Return whether the ledger has the schema version of this hash."""
-        if name not in self._schemas and self._ledger.tables.schema(name) is not None:
-            self._schemas.add(name)
-        return name in self._schemas
+    def has_schema(self, table: UUID, name: bytes) -> bool:
+        """Return whether the ledger has the schema version of a table with this hash."""
+        key = table, name
+        if key not in self._schemas and self._ledger.tables.schema(name, table) is not None:
+            self._schemas.add(key)
+        return key in self._schemas
 
     def create(self, source: ClusterId, spec: TableSpec, *, may_define: bool = True) -> None:
         """Create a table with the sender's uuid, unless it exists.
@@ -95,7 +96,7 @@ class Definitions:
     def learn(self, known: Sequence[SchemaVersion | TableSpec], *, may_define: bool = True, source: str = "") -> None:
         """Join definitions into those here. Store a schema version once the table's definition has its columns.
 
-        So every landed frame can be replayed into the table.
+        So every landed frame can be replayed into the table. Versions of unknown tables are not stored.
 
         Raises:
             PeerRefusedError: TABLE_CONFLICT when a definition conflicts with the one here; NOT_GRANTED when it
@@ -104,12 +105,12 @@ class Definitions:
         for each in known:
             if isinstance(each, TableSpec):
                 self._join(each, may_define, source)
-            elif not self.has_schema(each.hash):
+            elif not self.has_schema(each.table, each.hash):
                 spec = self._ledger.tables.by_uuid(each.table)
-                if spec is None or not missing_columns(spec, each):
+                if spec is not None and not missing_columns(spec, each):
                     self._check_number(each.table)
                     self._ledger.tables.put_schema(each)
-                    self._schemas.add(each.hash)
+                    self._schemas.add((each.table, each.hash))
 
     def _check_number(self, table: UUID) -> None:
         if len(self._ledger.tables.schemas(table)) >= SCHEMAS_MAX:

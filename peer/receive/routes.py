@@ -74,6 +74,7 @@ class Routes:
         """Return the route to store, once the table and its definitions are. Raises PeerRefusedError."""
         source = grant.cluster
         self._check_names(source, route)
+        self._check_schemas(source, route)
         spec = replace(route.spec, name=route.remote_table)
         check_table(grant, self._ledger.cluster, spec.name if here is None else here.name)
         self._definitions.create(source, spec, may_define=grant.defines)
@@ -93,6 +94,16 @@ class Routes:
         """Return whether a route may carry an origin: it is not this cluster, and the sender may forward it."""
         is_own = one.origin.name == self._ledger.cluster.name and one.origin not in self._ledger.former
         return not is_own and grant.forwards(one.origin, {each.origin for each in declared})
+
+    def _check_schemas(self, source: ClusterId, route: Route) -> None:
+        """Check that the schema versions are of the route's table, the only one that was granted with it."""
+        if other := next((each.table for each in route.schemas if each.table != route.spec.uuid), None):
+            raise Refusal(
+                Reason.NOT_GRANTED,
+                f"{source.name} opens a route of table {route.remote_table} to {self._ledger.cluster.name} with a"
+                f" schema version of another table, {other}",
+                f"A route brings the schema versions of its own table: check the version of walship on {source.name}",
+            ).error()
 
     def _check_names(self, source: ClusterId, route: Route) -> None:
         """Check table names again: they become folders and catalog names, and the sender is not trusted."""

@@ -243,7 +243,7 @@ def _frame(cluster: Cluster, frame: FrameView) -> dict[str, object]:
 def _content(cluster: Cluster, view: WalView, frame: FrameView) -> list[dict[str, object]]:
     from replication.core.rows.batch import decode_payload
 
-    version = cluster.ledger.tables.schema(frame.header.schema)
+    version = cluster.ledger.tables.schema(frame.header.schema, frame.header.table)
     if version is None:
         raise FormatError(
             f"Schema version {frame.header.schema.hex()[:12]} of the frame at offset {frame.begin} is not known here",

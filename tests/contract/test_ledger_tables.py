@@ -38,6 +38,17 @@ def test_tables_are_found_by_name_and_their_schemas_by_hash(ledger: Ledger) -> N
     assert ledger.tables.get("ops.flights").uuid == table(number=5).uuid
 
 
+def test_tables_with_the_same_columns_have_each_their_own_schema_version(made: Ledger) -> None:
+    made.tables.create(copied := replace(FLIGHTS, uuid=uuid4(), name="ops.copied"))
+    (version,), (same,) = FLIGHTS.versions.values(), copied.versions.values()
+    assert version.hash == same.hash
+    assert made.tables.schemas(FLIGHTS.uuid) == [version] and made.tables.schemas(copied.uuid) == [same]
+    assert made.tables.schema(version.hash, FLIGHTS.uuid) == version
+    assert made.tables.schema(version.hash, copied.uuid) == same
+    assert made.tables.schema(version.hash, uuid4()) is None
+    assert made.tables.schema(version.hash) in (version, same)
+
+
 def test_an_altered_table_is_read_back_with_its_schema_versions(made: Ledger) -> None:
     before = made.tables.revision()
     altered = made.tables.alter(FLIGHTS.uuid, lambda s: add_column(s, "seats", pa.int32(), "", uuid4(), 5))

@@ -87,7 +87,7 @@ def open_shipment(
     session = _open(link, context.ledger, to, routes, files)
     opened = session.opened
     selection = _accepted(context, to, opened)
-    known = [version.hash for route in routes for version in route.schemas]
+    known = [(version.table, version.hash) for route in routes for version in route.schemas]
     schemas = PeerSchemas(context.ledger, selection.rules, known)
     losses = {file: loss.losses for file, loss in opened.lost.items()}
     shipment = Shipment(session, to.peer, context, selection, schemas, to.term, losses)

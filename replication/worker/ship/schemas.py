@@ -26,7 +26,9 @@ class UnknownSchemaError(FormatError):
 class PeerSchemas:
     """Tracks the schema versions that were sent on one stream; reads others from the ledger."""
 
-    def __init__(self, ledger: Ledger, rules: Mapping[tuple[UUID, str], Rule], known: Iterable[bytes]) -> None:
+    def __init__(
+        self, ledger: Ledger, rules: Mapping[tuple[UUID, str], Rule], known: Iterable[tuple[UUID, bytes]]
+    ) -> None:
         self._ledger = ledger
         self._rules = rules
         self._known = set(known)
@@ -40,9 +42,9 @@ class PeerSchemas:
         versions: list[SchemaVersion] = []
         tables: dict[UUID, TableSpec] = {}
         for table, group, name in used:
-            if name in self._known:
+            if (table, name) in self._known:
                 continue
-            version = self._ledger.tables.schema(name)
+            version = self._ledger.tables.schema(name, table)
             if version is None:
                 raise UnknownSchemaError(table, group, name)
             versions.append(version)
@@ -53,7 +55,7 @@ class PeerSchemas:
 
     def sent(self, used: Sequence[SchemaRef]) -> None:
         """Note that the peer has these versions."""
-        self._known.update(name for _, _, name in used)
+        self._known.update((table, name) for table, _, name in used)
 
     def forget(self) -> None:
         """Forget all versions, because the peer lacks one: each is sent again at its next use."""

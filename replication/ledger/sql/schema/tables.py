@@ -58,11 +58,12 @@ tables = Table(
     partial_index("tables_name", "name", "NOT dropped", unique=True),
 )
 
+# By hash and table: a version that a peer teaches for its own table does not stand for that of another table.
 schemas = Table(
     "schemas",
     metadata,
     Column("hash", LargeBinary, primary_key=True),
-    Column("table_uuid", String, nullable=False, index=True),
+    Column("table_uuid", String, primary_key=True, index=True),
     Column("table_group", String, nullable=False),
     Column("body", LargeBinary, nullable=False),
 )

@@ -21,7 +21,8 @@ _VERSION, _TABLE = ".schema", ".table"
 class DefinitionFiles:
     """The folder ``schemas`` beside a ledger: a file for each schema version, and one for each table.
 
-    A version's file has a line with table and group, then the body. A table's file has its definition as JSON.
+    A version's file is named by table and hash. It has a line with table and group, then the body. A table's file has
+    its definition as JSON.
 
     Args:
         ledger: the ledger's file.
@@ -29,15 +30,16 @@ class DefinitionFiles:
 
     def __init__(self, ledger: Path) -> None:
         self._folder = ledger.parent / "schemas"
-        self._kept: set[bytes] = set()
+        self._kept: set[str] = set()
 
     def keep_version(self, version: SchemaVersion) -> None:
         """Write a version unless its file exists; durable on return. Raises StorageError when writing fails."""
-        if version.hash not in self._kept:
-            path = self._folder / f"{version.hash.hex()}{_VERSION}"
+        name = f"{version.table}.{version.hash.hex()}"
+        if name not in self._kept:
+            path = self._folder / f"{name}{_VERSION}"
             if not path.exists():
                 self._write(path, f"{version.table} {version.group}\n".encode() + version.body)
-            self._kept.add(version.hash)
+            self._kept.add(name)
 
     def keep_table(self, spec: TableSpec) -> None:
         """Write or replace a table's definition; durable on return. Raises StorageError when writing fails."""
@@ -60,7 +62,7 @@ class DefinitionFiles:
             named, _, body = path.read_bytes().partition(b"\n")
             try:
                 table, _, group = named.decode().partition(" ")
-                found.append(SchemaVersion.load(UUID(table), group, bytes.fromhex(path.stem), body))
+                found.append(SchemaVersion.load(UUID(table), group, bytes.fromhex(path.stem.rpartition(".")[2]), body))
             except (FormatError, ValueError):  # damaged: leave it out
                 continue
         return found

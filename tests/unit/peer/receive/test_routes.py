@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from peer.receive.definitions import Definitions
 from peer.receive.routes import Routes
+from replication.core.definition.schema import SchemaVersion
 from replication.core.grants import Grant
 from replication.core.ids import ClusterId
 from replication.core.routes.carried import InboundRoute
@@ -68,3 +70,34 @@ def test_a_refused_route_does_not_keep_the_others_from_being_opened(ledger: Memo
     refused = Routes(ledger, Definitions(ledger)).open(GRANT, [_route(number) for number in range(3)])
     assert {key: each.reason for key, each in refused.items()} == {(SPECS[1].uuid, "default"): Reason.TABLE_CONFLICT}
     assert {route.table for route in ledger.landing.routes()} == {SPECS[0].uuid, SPECS[2].uuid}
+
+
+def test_a_route_brings_no_schema_version_of_another_table(ledger: MemoryLedger) -> None:
+    ledger.tables.create(victim := keyed("hr.wages"))
+    definitions = Definitions(ledger)
+    (own,) = SPECS[0].versions.values()
+    foreign = [
+        SchemaVersion.of(victim.uuid, "default", own.arrow.remove(1)),  # it would count to the most of that table
+        SchemaVersion.of(uuid4(), "default", own.arrow),  # of no table at all
+    ]
+    for version in foreign:
+        route = replace(_route(0), schemas=(own, version))
+        (refusal,) = Routes(ledger, definitions).open(GRANT, [route]).values()
+        assert refusal.reason is Reason.NOT_GRANTED and str(version.table) in refusal.what
+        assert version.hash not in {kept.hash for kept in ledger.tables.schemas(version.table)}
+    definitions.learn(foreign[1:])
+    assert not ledger.tables.schemas(foreign[1].table), "an unknown table has none"
+    assert ledger.tables.by_uuid(SPECS[0].uuid) is None, "nothing is created for a route that is refused"
+    assert not Routes(ledger, definitions).open(GRANT, [_route(0)])
+
+
+def test_a_schema_version_of_one_table_does_not_stand_for_that_of_another(ledger: MemoryLedger) -> None:
+    """The columns of a table are no secret, so another table can have them, and so the same hash."""
+    victim = SPECS[0]
+    ledger.tables.create(copied := replace(victim, uuid=uuid4(), name="ops.copied"))
+    (version,) = victim.versions.values()
+    assert next(iter(copied.versions.values())).hash == version.hash
+    definitions = Definitions(ledger)
+    assert definitions.has_schema(copied.uuid, version.hash) and not definitions.has_schema(victim.uuid, version.hash)
+    assert not Routes(ledger, definitions).open(GRANT, [_route(0)])
+    assert definitions.has_schema(victim.uuid, version.hash) and ledger.tables.schemas(victim.uuid) == [version]
