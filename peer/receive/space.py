@@ -24,7 +24,8 @@ class LandingSpace:
     ``held`` has a reason for each table that is refused because replay holds it. It is empty unless
     ``waiting_bytes_max`` is exceeded. ``over_quota`` has the sender that is refused because it has most of what waits,
     and the reason. One sender alone does not take the last quarter of ``waiting_bytes_max`` from the others. The same
-    holds for as much free space as must stay free anyway.
+    holds for as much free space as must stay free anyway. Bootstraps count for free space only: one is replayed as a
+    whole, so it may be larger than what else may wait.
     """
 
     def __init__(self, ledger: Ledger, limits: LandingLimits) -> None:
@@ -43,12 +44,13 @@ class LandingSpace:
     def shortage_for(self, size: int) -> str:
         """Return why ``size`` more bytes do not fit here, landed and in tables; "" when they do."""
         free = shutil.disk_usage(self._limits.directory).free if size else 0
-        needed = 2 * size + self._limits.disk_free_min_bytes
-        if not size or free >= needed:
+        least = self._limits.disk_free_min_bytes
+        needed = size + max(size, least)  # once landed, it leaves so much free that its sender is not over its quota
+        if not size or free >= needed + least:
             return ""
         return (
-            f"a bootstrap needs about {2 * size >> 20} MiB at {self._ledger.cluster.name}, where {free >> 20} MiB are"
-            f" free and {self._limits.disk_free_min_bytes >> 20} MiB must stay free"
+            f"a bootstrap needs about {needed >> 20} MiB at {self._ledger.cluster.name}, where {free >> 20} MiB are"
+            f" free and {least >> 20} MiB must stay free"
         )
 
     def shortage(self, *, between_groups: bool = False) -> str:
@@ -82,19 +84,22 @@ class LandingSpace:
     def _over_quota(self, rows: Sequence[FileRow], waiting: int, free: int) -> dict[str, str]:
         """Return the sender with most of what waits, with the reason, when space gets scarce and there are others."""
         limits = self._limits
-        if 4 * waiting <= 3 * limits.waiting_bytes_max and free >= 2 * limits.disk_free_min_bytes:
+        is_disk_scarce = free < 2 * limits.disk_free_min_bytes
+        if 4 * waiting <= 3 * limits.waiting_bytes_max and not is_disk_scarce:
             return {}
+        kinds = (FileKind.LANDING, FileKind.BOOTSTRAP) if is_disk_scarce else (FileKind.LANDING,)
         by_sender = Counter[str]()
         for row in rows:
-            if row.kind is FileKind.LANDING and row.source is not None:
+            if row.kind in kinds and row.source is not None:
                 by_sender[row.source.cluster.name] += row.length - row.applied
         others = {route.source.name for route in self._ledger.landing.routes()}
-        if not waiting or len(others | by_sender.keys()) < 2:
+        total = by_sender.total()
+        if not total or len(others | by_sender.keys()) < 2:
             return {}
         ((name, most),) = by_sender.most_common(1)
         if name not in self.over_quota:
             _log.warning("sender_over_quota", host=limits.host, source=name, bytes=most)
-        why = f"space gets scarce, and {most >> 20} of the {waiting >> 20} MiB that wait for replay are of {name}"
+        why = f"space gets scarce, and {most >> 20} of the {total >> 20} MiB that wait for replay are of {name}"
         return {name: f"{why}; the rest is for other clusters"}
 
     def _leave_out_held(self, waiting: int) -> int:

@@ -67,3 +67,56 @@ def test_a_sender_over_its_quota_and_a_table_that_is_held_are_logged_once_each_t
         ]
         monkeypatch.setattr(SqlFileRecords, "all", lambda *_, rows=rows: rows)
         assert logged(made) == events
+
+
+def test_a_sender_of_bootstraps_without_end_is_refused_before_the_disk_is_full_for_all(
+    made: LandingSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        SimpleNamespace(kind=FileKind.BOOTSTRAP, source=wal(0, EAST), length=5 << 20, applied=0),
+        SimpleNamespace(kind=FileKind.BOOTSTRAP, source=None, length=9 << 20, applied=0),  # written here
+        SimpleNamespace(kind=FileKind.LANDING, source=wal(0, NORTH), length=60, applied=0),
+    ]
+    monkeypatch.setattr(SqlFileRecords, "all", lambda *_: rows)
+    for free, refused in ((1 << 40, set()), (1500, {"east"})):
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
+        assert made.shortage(between_groups=True) == "" and made.over_quota.keys() == refused
+    assert "5 of the 5 MiB" in made.over_quota["east"]
+
+
+def test_a_large_bootstrap_is_no_reason_to_refuse_its_sender_for_what_waits_of_others(
+    made: LandingSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        SimpleNamespace(kind=FileKind.BOOTSTRAP, source=wal(0, EAST), length=5 << 20, applied=0),
+        SimpleNamespace(kind=FileKind.LANDING, source=wal(1, EAST), length=5, applied=0),
+        SimpleNamespace(kind=FileKind.LANDING, source=wal(0, NORTH), length=90, applied=0),
+    ]
+    monkeypatch.setattr(SqlFileRecords, "all", lambda *_: rows)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 40))
+    made.shortage(between_groups=True)
+    assert made.over_quota.keys() == {"north"}
+
+
+@pytest.mark.parametrize("size", [1, 500, 5000])
+def test_a_bootstrap_that_is_let_in_does_not_end_over_its_quota(
+    made: LandingSpace, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    free = 0
+
+    def usage(_: object) -> SimpleNamespace:
+        return SimpleNamespace(free=free)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    while made.shortage_for(size):
+        free += 1
+    free -= size  # it has landed
+    rows = [
+        SimpleNamespace(kind=FileKind.BOOTSTRAP, source=wal(0, EAST), length=size, applied=0),
+        SimpleNamespace(kind=FileKind.LANDING, source=wal(0, NORTH), length=1, applied=0),
+    ]
+    monkeypatch.setattr(SqlFileRecords, "all", lambda *_: rows)
+    assert not made.shortage(between_groups=True) and not made.over_quota
+    free -= size  # and is in the table
+    assert not made.shortage(between_groups=True)
