@@ -137,11 +137,11 @@ class FileRecords(Protocol):
     def upcoming(self, host: str) -> int:
         """The number that ``allocate`` returns next; every file of the host has a lower one."""
 
-    def overtaken(self, seen: Sequence[FileId] = ()) -> FileId | None:
-        """Return a file of this cluster that a peer has and this ledger never allocated: the ledger is an older copy.
+    def overtaken(self, peer: ClusterId, seen: Sequence[FileId] = ()) -> FileId | None:
+        """Return a file of this cluster that ``peer`` has and this ledger never allocated: the ledger is an older copy.
 
-        ``seen`` are the newest files that peers have. A file that is found is stored, since its number is allocated
-        next, and later calls return it.
+        ``seen`` are the newest files that the peer has. A file that is found is stored, since its number is allocated
+        next, and later calls for that peer return it. What one peer says does not count for others: it may lie.
         """
 
     def last_seen_by(self, peer: ClusterId) -> tuple[FileId, ...]:

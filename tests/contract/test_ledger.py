@@ -28,6 +28,7 @@ from tests.contract.ledger_stores import (
     EAST,
     FRAME,
     HEADER,
+    NORTH,
     WEST,
     Route,
     Stores,
@@ -95,6 +96,17 @@ def test_numbers_of_a_slot_are_dense_and_shared_by_every_kind_of_file(ledger: Le
     assert ledger.files.get(made[0].file) == made[0]
     assert ledger.files.all("h0") == made and len(ledger.files.all()) == len(FileKind) + 1
     assert [ledger.files.upcoming(host) for host in ("h0", "h1", "h2")] == [len(FileKind), 1, 0]
+
+
+def test_what_a_peer_knows_of_files_that_were_never_made_is_kept_for_that_peer_alone(ledger: Ledger) -> None:
+    ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot")
+    made, ahead, elsewhere = FileId(WEST, "h0", 0), FileId(WEST, "h0", 1), FileId(WEST, "joined-since", 0)
+    assert ledger.files.overtaken(EAST, [made, FileId(NORTH, "h0", 9)]) is None
+    assert ledger.files.overtaken(EAST, [made, ahead]) == ahead
+    ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot")
+    assert ledger.files.overtaken(EAST) == ahead, "also when the number has been given since"
+    assert ledger.files.overtaken(NORTH) is None
+    assert ledger.files.overtaken(NORTH, [elsewhere]) == elsewhere, "a host that joined after the backup"
 
 
 def test_what_lands_is_registered_and_claimed(ledger: Ledger, route: Route) -> None:

@@ -102,9 +102,9 @@ def test_a_backup_that_goes_on_under_its_old_id_is_told_although_its_peer_knows_
             (error,) = wait_until(
                 lambda: [p.error for p in copy.ledger.files.progress("west") if p.error], what="a refusal"
             )
-    assert f"a peer knew file {newest.local}" in error and "walship reincarnate" in error
+    assert f"west knew file {newest.local}" in error and "walship reincarnate" in error
     Wal(copy, "w0").append(spec, rows(100, 1))
-    assert copy.ledger.files.overtaken() == newest  # also when its number has been given
+    assert copy.ledger.files.overtaken(west.cluster) == newest  # also when its number has been given
     copy.close()
 
 

@@ -17,7 +17,7 @@ from peer.receive.inbound_stream import InboundStream
 from peer.receive.receiver import Receiver
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
-from replication.core.ids import ClusterId
+from replication.core.ids import ClusterId, FileId
 from replication.core.status import reported
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Divergence, Landed
@@ -150,6 +150,20 @@ def test_a_cluster_of_a_copied_id_is_refused_however_often_it_asks(pair: Pair, r
     pair.east.send_to(pair.west, pair.spec)
     to = Destination("west", pair.west.cluster, pair.east.ledger.rules.all(), pair.east.term, 1)
     with pytest.raises(PeerRefusedError, match="two ledgers have had term") as caught:
+        open_shipment(pair.link(receiver), context_of(pair), to, [])
+    assert caught.value.reason == "ID_CLASH" and "reincarnate" in caught.value.hint
+
+
+def test_a_peer_that_names_files_that_were_never_made_stops_only_what_is_sent_to_itself(
+    pair: Pair, receiver: Receiver
+) -> None:
+    east, west = pair.east.ledger, pair.west.cluster
+    assert east.files.overtaken(ClusterId("evil", uuid4()), [FileId(east.cluster, "anything", 0)])
+    pair.east.send_to(pair.west, pair.spec)
+    to = Destination("west", west, east.rules.all(), pair.east.term, 1)
+    open_shipment(pair.link(receiver), context_of(pair), to, [])[0].close()
+    assert east.files.overtaken(west, [FileId(east.cluster, "anything", 0)])
+    with pytest.raises(PeerRefusedError, match="west knew file .*anything.* before") as caught:
         open_shipment(pair.link(receiver), context_of(pair), to, [])
     assert caught.value.reason == "ID_CLASH" and "reincarnate" in caught.value.hint
 

@@ -174,9 +174,9 @@ def _identity_error(
     clash = ledger.terms.recognise(opened.cluster, opened.term_history)
     if clash:
         return id_clash(opened.cluster, clash).error()
-    ahead = ledger.files.overtaken(opened.newest)
+    ahead = ledger.files.overtaken(to.cluster, opened.newest)
     if ahead is not None:
-        why = f"a peer knew file {ahead.local} before the ledger here had given that number"
+        why = f"{to.cluster.name} knew file {ahead.local} before the ledger here had given that number"
         remedy = OLDER_COPY_REMEDY.format("This cluster's data", "")
         return id_clash(ledger.cluster, why, remedy).error()
     newest = {file.slot: file for file in opened.newest}

@@ -69,11 +69,12 @@ class SqlFileRecords:
         with self._store.read() as connection:
             return next_number(connection, host)
 
-    def overtaken(self, seen: Sequence[FileId] = ()) -> FileId | None:
+    def overtaken(self, peer: ClusterId, seen: Sequence[FileId] = ()) -> FileId | None:
         """See ``FileRecords``."""
+        name = f"overtaken {peer}"
         own = [file for file in seen if file.cluster == self._cluster]
         with self._store.read() as connection:
-            text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "overtaken"))
+            text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == name))
             ahead = [file for file in own if file.number >= next_number(connection, file.slot)]
         noted = None if text is None else FileId.parse(text)
         if noted is not None and noted.cluster == self._cluster:  # a note from before a new id does not count
@@ -81,7 +82,7 @@ class SqlFileRecords:
         if not ahead:
             return None
         with self._store.write() as connection:
-            put_meta(connection, {"overtaken": str(ahead[0])})
+            put_meta(connection, {name: str(ahead[0])})
         return ahead[0]
 
     def last_seen_by(self, peer: ClusterId) -> tuple[FileId, ...]:
