@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.coverage import UNKNOWN_HASH, Ranges
+from replication.ledger.base import Claim
 from replication.ledger.decisions.claiming import Held, Run, judge
 from replication.ledger.sql.memory import MemoryLedger
 from tests.budget import examples
@@ -69,6 +70,25 @@ def test_two_histories_never_mix_in_what_is_claimed(seen: list[tuple[int, int]],
         assert one.end <= two.begin
         if one.end == two.begin:
             assert one.last == two.previous
+
+
+frames = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 3), st.integers(1, 3)), max_size=14)
+
+
+def in_file_order(seen: list[tuple[int, int, int]], size: int = FRAME) -> list[Claim]:
+    """Frames of any sequence and any hashes, one after the other in a file."""
+    return [
+        Claim(S, n, bytes([previous]) * 32, bytes([last]) * 32, at * size, (at + 1) * size, 0)
+        for at, (n, previous, last) in enumerate(seen)
+    ]
+
+
+@given(frames)
+def test_in_whatever_order_frames_of_one_message_come_none_is_claimed_twice(seen: list[tuple[int, int, int]]) -> None:
+    runs = sorted(judge(in_file_order(seen), []).claimed, key=lambda run: run.seq_begin)
+    for one, two in zip(runs, runs[1:], strict=False):
+        assert one.seq_end <= two.seq_begin
+        assert one.seq_end < two.seq_begin or one.last == two.previous
 
 
 @examples(40)

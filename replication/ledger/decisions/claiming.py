@@ -79,8 +79,11 @@ def judge(claims: Sequence[Claim], held: Sequence[Held]) -> ClaimDecision:
     known = sorted((h for h in held if not h.divergent), key=lambda h: h.begin)
     begins = [h.begin for h in known]
     divergent = {h.last: h for h in held if h.divergent}
+    runs: dict[int, int] = {}  # by claimed sequence: the index of its run
     for claim in claims:
-        if decision.claimed and claim.hash not in divergent and _follows(decision.claimed[-1], claim, known, begins):
+        is_separate = claim.sequence not in runs and claim.sequence + 1 not in runs and claim.hash not in divergent
+        if decision.claimed and is_separate and _follows(decision.claimed[-1], claim, known, begins):
+            runs[claim.sequence] = len(decision.claimed) - 1
             continue
         run = Run(claim.stream, claim.sequence, claim.sequence + 1, claim.begin, claim.end, claim.previous, claim.hash)
         holder, contradiction = _find(claim, known, begins, decision.claimed)
@@ -93,6 +96,7 @@ def judge(claims: Sequence[Claim], held: Sequence[Held]) -> ClaimDecision:
         elif holder is not None:
             _append(decision.duplicate, run, claim)
         else:
+            runs[claim.sequence] = len(decision.claimed)
             decision.claimed.append(run)
     return decision
 
@@ -114,7 +118,7 @@ def _find(
 ) -> tuple[Held | None, Held | None]:
     """The row that already has the claim's sequence, and the row that its hashes contradict."""
     n = claim.sequence
-    for run in claimed:  # runs of this call only: a handful at most
+    for run in claimed:  # runs of this call only
         own = Held(0, None, run.seq_begin, run.seq_end, run.previous, run.last)
         if own.begin <= n < own.end:
             return own, own if _contradicts(claim, own) else None
