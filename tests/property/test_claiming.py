@@ -5,11 +5,13 @@ from __future__ import annotations
 from itertools import count
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.coverage import UNKNOWN_HASH, Ranges
 from replication.ledger.base import Claim
+from replication.ledger.decisions import claiming
 from replication.ledger.decisions.claiming import Held, Run, judge
 from replication.ledger.sql.memory import MemoryLedger
 from tests.budget import examples
@@ -89,6 +91,29 @@ def test_in_whatever_order_frames_of_one_message_come_none_is_claimed_twice(seen
     for one, two in zip(runs, runs[1:], strict=False):
         assert one.seq_end <= two.seq_begin
         assert one.seq_end < two.seq_begin or one.last == two.previous
+
+
+@given(frames)
+def test_only_runs_beside_a_frame_decide_about_it(seen: list[tuple[int, int, int]]) -> None:
+    """As if every run of the message were looked at."""
+    found = judge(in_file_order(seen), [])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(claiming, "_near", lambda claim, claimed, runs: list(claimed))
+        assert judge(in_file_order(seen), []) == found
+
+
+def test_frames_with_gaps_are_compared_with_their_neighbours_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    count, compared = 20_000, [0]
+    real = claiming._contradicts
+
+    def counted(claim: Claim, held: Held) -> bool:
+        compared[0] += 1
+        assert compared[0] <= 6 * count
+        return real(claim, held)
+
+    monkeypatch.setattr(claiming, "_contradicts", counted)
+    decision = judge(in_file_order([(2 * n, 1, 1) for n in range(count)]), [])
+    assert len(decision.claimed) == count
 
 
 @examples(40)

@@ -9,7 +9,7 @@ inside an interval is found only when the other history reaches an end of it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from replication.core.coverage import differ
@@ -86,7 +86,7 @@ def judge(claims: Sequence[Claim], held: Sequence[Held]) -> ClaimDecision:
             runs[claim.sequence] = len(decision.claimed) - 1
             continue
         run = Run(claim.stream, claim.sequence, claim.sequence + 1, claim.begin, claim.end, claim.previous, claim.hash)
-        holder, contradiction = _find(claim, known, begins, decision.claimed)
+        holder, contradiction = _find(claim, known, begins, _near(claim, decision.claimed, runs))
         if holder is None and contradiction is None:
             contradiction = divergent.get(claim.previous) or divergent.get(claim.hash)
         if contradiction is not None:
@@ -99,6 +99,12 @@ def judge(claims: Sequence[Claim], held: Sequence[Held]) -> ClaimDecision:
             runs[claim.sequence] = len(decision.claimed)
             decision.claimed.append(run)
     return decision
+
+
+def _near(claim: Claim, claimed: Sequence[Run], runs: Mapping[int, int]) -> list[Run]:
+    """The claimed runs that have the claim's sequence or a neighbour of it, in the order in which they were claimed."""
+    n = claim.sequence
+    return [claimed[at] for at in sorted({runs[each] for each in (n - 1, n, n + 1) if each in runs})]
 
 
 def _append(runs: list[Run], run: Run, claim: Claim) -> None:
@@ -114,11 +120,14 @@ def _follows(run: Run, claim: Claim, known: list[Held], begins: list[int]) -> bo
 
 
 def _find(
-    claim: Claim, known: list[Held], begins: list[int], claimed: Sequence[Run]
+    claim: Claim, known: list[Held], begins: list[int], claimed: Iterable[Run]
 ) -> tuple[Held | None, Held | None]:
-    """The row that already has the claim's sequence, and the row that its hashes contradict."""
+    """The row that already has the claim's sequence, and the row that its hashes contradict.
+
+    ``claimed`` are runs of this call beside it.
+    """
     n = claim.sequence
-    for run in claimed:  # runs of this call only
+    for run in claimed:
         own = Held(0, None, run.seq_begin, run.seq_end, run.previous, run.last)
         if own.begin <= n < own.end:
             return own, own if _contradicts(claim, own) else None

@@ -148,12 +148,12 @@ class SqlRegistration:
             near = held.get(stream_key, [])
             decision = judge(group, near)
             is_system = stream.table == NIL_UUID
+            # system frames are not replayed: their registrations need no rows of their own
+            by_end = {h.end: h for h in reversed(near) if h.file == key} if is_system else {}
             for run in decision.claimed:
                 needs_replay |= not is_system and names.has_table(stream.table)
-                before = (
-                    next((h for h in near if h.end == run.seq_begin and h.file == key), None) if is_system else None
-                )
-                if before is not None:  # system frames are not replayed: their registrations need no rows of their own
+                before = by_end.get(run.seq_begin)
+                if before is not None:
                     values = {"key": before.key, "to_sequence": run.seq_end, "to": run.end, "to_hash": run.last}
                     _LENGTHEN.run(connection, values)
                 else:
