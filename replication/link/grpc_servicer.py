@@ -329,6 +329,8 @@ def _taken(raw: bytes, inbound: Inbound) -> Refusal | None:
         return None
     except FormatError as error:
         return Refusal(Reason.CORRUPT, error.what, "Nothing to do: it is sent again")
+    except PeerRefusedError as error:
+        return Refusal.of(error)
     except ReplicationError as error:
         _log.warning("stream_failed", error=str(error))
         return Refusal(Reason.NOT_READY, error.what, error.hint)

@@ -176,6 +176,18 @@ def test_a_refusal_of_one_message_does_not_end_the_stream(session: ShipSession, 
     assert session.receive(20) == Ack(FILE, ((400, 500),))
 
 
+@pytest.mark.parametrize("link", ["grpc"], indirect=True)
+def test_a_message_that_ends_the_stream_is_answered_with_its_own_reason(session: ShipSession, service: Service) -> None:
+    ended = Refusal(Reason.STALE_EPOCH, "north took over", "The sender opens a stream under its new epoch")
+
+    def refuse(_: object) -> NoReturn:
+        raise ended.error()
+
+    service.refuse = refuse
+    session.send(data(256, 300, content(256, 300)))
+    assert session.receive(10) == ended
+
+
 def test_schema_versions_come_before_the_frames_that_use_them(session: ShipSession, service: Service) -> None:
     session.send((VERSION,))
     session.send(data(1, 2))
