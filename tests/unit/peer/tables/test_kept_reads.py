@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.fold import merge_changes
 from peer.tables.kept_reads import KeptReads
 from peer.tables.read import Reader, query_result, read
-from replication.core.definition.alter import add_column, rename_column
+from replication.core.definition.alter import add_column, rename_column, set_properties
 from replication.core.definition.schema import TableSpec
 from replication.errors import MissingFileError, RequestError
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
@@ -42,11 +43,12 @@ class Tables:
         self.catalog.create(spec)
         return spec
 
-    def commit(self, spec: TableSpec, *puts: tuple[str, int | None]) -> None:
-        """A commit of replay; None deletes the key."""
+    def commit(self, spec: TableSpec, *puts: tuple[str, int | None], at: int = 0) -> None:
+        """A commit of replay; None deletes the key. The rows' commit time is ``at``, or the number of the commit."""
         self.replay += 1
+        at = at or self.replay
         versions = [
-            Version(key, "default", int(value is None), None, self.replay, "e:1", self.replay, row, value)
+            Version(key, "default", int(value is None), None, at, "e:1", self.replay, row, value)
             for row, (key, value) in enumerate(puts)
         ]
         changes, rows = (
@@ -195,6 +197,28 @@ def test_a_query_that_has_yet_to_run_keeps_its_views_while_others_read(tables: T
     tables.commit(specs[8], ("a", 99))
     assert query_result(first, rows).read_all().to_pylist() == [{"k": "a", "v": 0}]
     assert query_result(second, more).read_all().to_pylist() == [{"k": "a", "v": 8}]
+    kept.close()
+
+
+def test_a_query_that_has_yet_to_run_reads_at_one_fold(tables: Tables) -> None:
+    spec, merged = keyed("ops.t"), IcebergTables(tables.catalog, cast(Any, None))
+    spec = set_properties(spec, {"max_age_s": "86400"}, 1)  # each read of such a table has a query of its own
+    tables.catalog.create(spec)
+    now = time.time_ns() // 1000 - 60_000_000
+    tables.commit(spec, ("a", 1), at=now)
+    merge_changes(merged, spec, now)
+    tables.commit(spec, ("b", 5), at=now + 1)
+    kept = KeptReads(tables.catalog)
+    connection, rows = kept.latest(spec)
+    tables.commit(spec, ("a", 3), at=now + 3)
+    merge_changes(merged, spec, now + 3)
+    tables.commit(spec, ("a", 2), at=now + 2)
+    other, newer = kept.latest(spec)
+    assert query_result(connection, rows).read_all().sort_by("k").to_pylist() == [
+        {"k": "a", "v": 1},
+        {"k": "b", "v": 5},
+    ]
+    assert query_result(other, newer).read_all().sort_by("k").to_pylist() == [{"k": "a", "v": 3}, {"k": "b", "v": 5}]
     kept.close()
 
 
