@@ -66,9 +66,11 @@ class Clusters:
     followed: FollowingCluster | None = None
 
     def set_role(self, name: str, role: Role, epoch: int) -> None:
+        """Set a role, and wait until the writers know it."""
         coordination = self.sites[name].coordination
         coordination.set_role(RoleState(role, epoch), coordination.role().version)
         self.sites[name].ledger.terms.keep_role(RoleState(role, epoch))
+        wait_until(lambda: all(w.fields["epoch"] == epoch for w in coordination.members(MemberKind.WRITERS)))
 
     def know(self, at: str, origin: str, successor: str, epoch: int) -> None:
         """A succession that one cluster knows, with the successor's address."""
