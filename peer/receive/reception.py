@@ -22,7 +22,7 @@ from peer.status.drills import drill_health
 from replication import __version__, log
 from replication.core.coverage import Ranges
 from replication.core.definition.define import unusable_name
-from replication.core.definition.schema import SchemaVersion, TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.grants import Caller, Grant
 from replication.core.ids import ClusterId, FileId, StreamId
@@ -149,14 +149,6 @@ class Reception:
         peers = {peer.name: peer.zookeepers for peer in self._ledger.rules.peers()}
         drills, common = drill_health(self._ledger.drills.all()), (*own, PROTOCOL, peers)
         return Description(*common, () if grant is None else grant.tables, drills.drilled, drills.failure)
-
-    def get_schema(self, name: bytes, caller: Caller) -> SchemaVersion | None:
-        """Return the schema version of this hash, or None. PeerRefusedError when its table is not the caller's."""
-        found = self._ledger.tables.schema(name)
-        spec = None if found is None else self._ledger.tables.by_uuid(found.table)
-        if spec is not None:
-            self._rights.check_sees(caller, spec)
-        return found
 
     def get_table(self, name: str, caller: Caller) -> TableSpec | None:
         """Return the definition of the table with this name, or None. PeerRefusedError when it is not the caller's."""

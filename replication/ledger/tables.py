@@ -51,8 +51,8 @@ class TableRecords(Protocol):
     def put_schema(self, version: SchemaVersion) -> None:
         """Store a schema version; idempotent."""
 
-    def schema(self, name: bytes, table: UUID | None = None) -> SchemaVersion | None:
-        """The version with hash ``name`` of a table, or None. Without ``table``: of any table that has it."""
+    def schema(self, name: bytes, table: UUID) -> SchemaVersion | None:
+        """The version with hash ``name`` of a table, or None."""
 
     def schemas(self, table: UUID) -> list[SchemaVersion]:
         """Every schema version of a table, by group and hash."""

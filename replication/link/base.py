@@ -291,9 +291,6 @@ class PeerLink(Protocol):
     def describe(self, invitation: str = "") -> Description:
         """Who is there. PeerRefusedError when the caller shows an invitation that cannot be used."""
 
-    def get_schema(self, name: bytes, table: UUID, group: str) -> SchemaVersion | None:
-        """The schema version of that hash, when the peer knows it."""
-
     def get_table(self, name: str) -> TableSpec | None:
         """The definition of the table of that name there, when there is one."""
 
@@ -364,9 +361,6 @@ class ReceiverService(Protocol):
 
     def describe(self, caller: Caller) -> Description:
         """Who this is; to strangers no more than that."""
-
-    def get_schema(self, name: bytes, caller: Caller) -> SchemaVersion | None:
-        """The schema version of that hash."""
 
     def get_table(self, name: str, caller: Caller) -> TableSpec | None:
         """The definition of the table of that name; None when there is none."""

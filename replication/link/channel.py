@@ -11,7 +11,6 @@ from replication.core.frame import FRAME_BYTES_MAX
 SERVICE = "walship.Link"
 SHIP = f"/{SERVICE}/Ship"
 DESCRIBE = f"/{SERVICE}/Describe"
-GET_SCHEMA = f"/{SERVICE}/GetSchema"
 GET_TABLE = f"/{SERVICE}/GetTable"
 PROGRESS = f"/{SERVICE}/Progress"
 REACHED = f"/{SERVICE}/Reached"

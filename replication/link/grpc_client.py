@@ -11,14 +11,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
-from uuid import UUID
 
 import grpc
 from grpc import _common
 
 from replication import __version__
 from replication.core.coverage import Span
-from replication.core.definition.schema import SchemaVersion, TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import Reach, Until
 from replication.core.succession import Succession
@@ -95,10 +94,6 @@ class GrpcLink:
         """Who is there."""
         shown = ((channel.INVITATION_KEY, invitation),) if invitation else ()
         return wire.decode_description(self._call(channel.DESCRIBE, b"", shown))
-
-    def get_schema(self, name: bytes, table: UUID, group: str) -> SchemaVersion | None:
-        """The schema version of that hash, when the peer knows it."""
-        return wire.decode_schema(self._call(channel.GET_SCHEMA, pb.GetSchemaRequest(hash=name).SerializeToString()))
 
     def get_table(self, name: str) -> TableSpec | None:
         """The definition of the table of that name there, when there is one."""

@@ -88,7 +88,6 @@ def _handlers(servicer: LinkServicer) -> grpc.GenericRpcHandler:
     handlers = {
         "Ship": both(servicer.Ship),
         "Describe": unary(servicer.Describe),
-        "GetSchema": unary(servicer.GetSchema),
         "GetTable": unary(servicer.GetTable),
         "Progress": unary(servicer.Progress),
         "Reached": unary(servicer.Reached),

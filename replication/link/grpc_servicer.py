@@ -66,15 +66,6 @@ class LinkServicer:
         """Who this cluster is."""
         return self._answer(context, lambda caller: wire.encode_description(self._service.describe(caller)))
 
-    def GetSchema(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
-        """The schema version of a hash; empty when it is not known here."""
-        return self._answer(
-            context,
-            lambda caller: wire.encode_schema(
-                self._service.get_schema(read_message(pb.GetSchemaRequest, raw).hash, caller)
-            ),
-        )
-
     def GetTable(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """A table's definition by name; empty when there is none."""
         return self._answer(

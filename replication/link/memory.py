@@ -10,10 +10,9 @@ import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 from replication.core.coverage import Span
-from replication.core.definition.schema import SchemaVersion, TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.core.grants import Caller
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import Reach, Until
@@ -75,11 +74,6 @@ class MemoryLink:
         """Who is there."""
         caller = self._admitted("Describe")
         return wire.decode_description(wire.encode_description(self._service.describe(caller)))
-
-    def get_schema(self, name: bytes, table: UUID, group: str) -> SchemaVersion | None:
-        """The schema version of that hash, when the peer knows it."""
-        caller = self._admitted("GetSchema")
-        return wire.decode_schema(wire.encode_schema(self._service.get_schema(name, caller)))
 
     def get_table(self, name: str) -> TableSpec | None:
         """The definition of the table of that name there, when there is one."""

@@ -311,19 +311,6 @@ def _read_spans(bounds: Sequence[int]) -> Ranges:
     return Ranges.union_of(zip(bounds[::2], bounds[1::2], strict=False))
 
 
-def encode_schema(version: SchemaVersion | None) -> bytes:
-    """A Schema; empty for None."""
-    return bytes(_schema(version).SerializeToString()) if version else b""
-
-
-def decode_schema(raw: bytes) -> SchemaVersion | None:
-    """Read a Schema; None when it is empty. Raises FormatError."""
-    try:
-        return _read_schema(read_message(pb.Schema, raw)) if raw else None
-    except ValueError as error:
-        raise FormatError(f"a schema version cannot be read: {error}") from None
-
-
 def encode_table(spec: TableSpec | None) -> bytes:
     """A TableReply."""
     return bytes(pb.TableReply(table=spec.to_json() if spec else "").SerializeToString())

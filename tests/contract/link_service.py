@@ -84,9 +84,6 @@ class Service:
     def describe(self, caller: Caller | None = None) -> Description:
         return Description(WEST, "1.0", "STANDBY", 3, peers={"north": "zk:1/n"})
 
-    def get_schema(self, name: bytes, caller: Caller) -> SchemaVersion | None:
-        return VERSION if name == VERSION.hash else None
-
     def progress(self, files: Sequence[FileId], caller: Caller) -> dict[FileId, FileStatus]:
         return dict.fromkeys(files, THERE)
 

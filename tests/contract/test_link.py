@@ -103,11 +103,6 @@ def test_answers_what_is_reached_of_streams(link: PeerLink) -> None:
     assert link.reached({near: 1 << 40, far: 0}) == {near: REACH, far: Reach(False, False, False)}
 
 
-def test_finds_schema_versions_by_hash(link: PeerLink) -> None:
-    assert link.get_schema(VERSION.hash, SPEC.uuid, "default") == VERSION
-    assert link.get_schema(bytes(32), SPEC.uuid, "default") is None
-
-
 def test_a_route_arrives_whole(link: PeerLink, service: Service) -> None:
     link.open_route(EAST, WEST, ROUTE)
     (route,) = service.routes

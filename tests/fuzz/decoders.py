@@ -189,7 +189,6 @@ def _calls() -> dict[str, Decoder]:
         "wire.description": _both(wire.encode_description, wire.decode_description, there),
         "wire.sequences": Decoder(wire.decode_sequences, (wire.encode_sequences(sequences, Until.VISIBLE, 2.5),)),
         "wire.reached": _both(wire.encode_reached, wire.decode_reached, reached),
-        "wire.schema": _both(wire.encode_schema, wire.decode_schema, *true.VERSIONS.values()),
         "wire.table": _both(wire.encode_table, wire.decode_table, *true.SPECS),
         "wire.ask": _both(ranges.encode_ask, ranges.decode_ask, ask),
         "wire.pieces": Decoder(lambda raw: list(ranges.decode_pieces([raw, end], "east")), (piece, end)),

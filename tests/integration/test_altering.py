@@ -142,9 +142,9 @@ def test_a_version_whose_columns_are_unknown_is_not_taken(world: World) -> None:
     route = Route(spec, "default", spec.name, 1, {}, tuple(ahead.versions.values()))
     link.open_route(east.cluster, west.cluster, route)
     (version,) = ahead.versions.values()
-    assert west.ledger.tables.schema(version.hash) is None
+    assert west.ledger.tables.schema(version.hash, spec.uuid) is None
     link.open_route(east.cluster, west.cluster, replace(route, spec=ahead))
-    assert west.ledger.tables.schema(version.hash) is not None
+    assert west.ledger.tables.schema(version.hash, spec.uuid) is not None
 
 
 def test_a_definition_that_does_not_join_holds_its_table_only_and_says_what_to_do(world: World) -> None:

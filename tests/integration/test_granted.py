@@ -134,7 +134,6 @@ def test_a_grant_of_other_tables_opens_no_route_and_is_told_what_to_do(pair: Pai
     for ask in (
         lambda: link.open_route(pair.east.cluster, pair.west.cluster, renamed),
         lambda: link.get_table("hr.wages"),
-        lambda: link.get_schema(next(iter(wages.versions.values())).hash, wages.uuid, "default"),
     ):
         with pytest.raises(PeerRefusedError, match=r"no table hr\.wages"):
             ask()

@@ -37,7 +37,6 @@ GARBAGE = {
 }
 CALLS: dict[str, Callable[[PeerLink], object]] = {
     "Describe": lambda link: link.describe(),
-    "GetSchema": lambda link: link.get_schema(b"x" * 32, SPEC.uuid, "default"),
     "GetTable": lambda link: link.get_table(SPEC.name),
     "Progress": lambda link: link.progress([FileId(EAST, "h0", 1)]),
     "Reached": lambda link: link.reached({}),

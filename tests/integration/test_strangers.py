@@ -47,7 +47,6 @@ def route(spec: object = NEW) -> Route:
 
 
 CALLS: dict[str, Callable[[PeerLink, Site], object]] = {
-    "GetSchema": lambda link, west: link.get_schema(VERSION.hash, SPEC.uuid, "default"),
     "GetTable": lambda link, west: link.get_table(SPEC.name),
     "Progress": lambda link, west: link.progress([]),
     "Reached": lambda link, west: link.reached({StreamId(west.wal().file, SPEC.uuid, "default"): 0}),

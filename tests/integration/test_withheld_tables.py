@@ -110,7 +110,7 @@ def test_a_table_of_which_a_schema_version_is_missing_here_holds_up_no_other(
     lost = [version.hash for version in other.versions.values()]
     definitions, schema = world.east.ledger.tables.definitions, world.east.ledger.tables.schema
     with monkeypatch.context() as patch:
-        patch.setattr(world.east.ledger.tables, "schema", lambda name: None if name in lost else schema(name))
+        patch.setattr(world.east.ledger.tables, "schema", lambda name, of: None if name in lost else schema(name, of))
         patch.setattr(
             world.east.ledger.tables,
             "definitions",

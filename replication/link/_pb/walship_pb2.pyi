@@ -331,12 +331,6 @@ class DescribeReply(_message.Message):
     drill_failure: str
     def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., role: _Optional[str] = ..., role_epoch: _Optional[int] = ..., peers: _Optional[_Mapping[str, str]] = ..., granted: _Optional[_Iterable[str]] = ..., drilled: _Optional[int] = ..., drill_failure: _Optional[str] = ...) -> None: ...
 
-class GetSchemaRequest(_message.Message):
-    __slots__ = ("hash",)
-    HASH_FIELD_NUMBER: _ClassVar[int]
-    hash: bytes
-    def __init__(self, hash: _Optional[bytes] = ...) -> None: ...
-
 class GetTableRequest(_message.Message):
     __slots__ = ("name",)
     NAME_FIELD_NUMBER: _ClassVar[int]

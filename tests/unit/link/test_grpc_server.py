@@ -17,7 +17,7 @@ from replication.link.base import PROTOCOL, Ack, OpenReply, Reason, Refusal
 from replication.link.grpc_servicer import LinkServicer
 from replication.link.places import Places
 from replication.link.statuses import decode_progress
-from tests.contract.link_service import EAST, FILE, HELLO, ROUTE, SPEC, THERE, VERSION, WEST, Service, data
+from tests.contract.link_service import EAST, FILE, HELLO, ROUTE, SPEC, THERE, WEST, Service, data
 
 LINK = pb.DESCRIPTOR.services_by_name["Link"]
 CALLER = Caller(EAST, frozenset({"east"}))
@@ -71,9 +71,6 @@ def test_every_call_of_the_service_is_answered() -> None:
 def test_single_calls_answer_what_the_service_says(server: grpc_testing.Server, service: Service) -> None:
     files = pb.ProgressRequest(files=[str(FILE)]).SerializeToString()
     assert wire.decode_description(call(server, "Describe", b"")[0]) == service.describe()
-    known = pb.GetSchemaRequest(hash=VERSION.hash).SerializeToString()
-    assert wire.decode_schema(call(server, "GetSchema", known)[0]) == VERSION
-    assert call(server, "GetSchema", pb.GetSchemaRequest(hash=bytes(32)).SerializeToString())[0] == b""
     assert decode_progress(call(server, "Progress", files)[0]) == {FILE: THERE}
 
 

@@ -146,11 +146,9 @@ class SqlTableRecords:
         )
         connection.execute(insert.on_conflict_do_nothing())
 
-    def schema(self, name: bytes, table: UUID | None = None) -> SchemaVersion | None:
+    def schema(self, name: bytes, table: UUID) -> SchemaVersion | None:
         """See ``TableRecords``."""
-        wanted = sa.select(schema.schemas).where(_v.hash == name).order_by(_v.table_uuid).limit(1)
-        if table is not None:
-            wanted = wanted.where(_v.table_uuid == str(table))
+        wanted = sa.select(schema.schemas).where(_v.hash == name, _v.table_uuid == str(table))
         with self._store.read() as connection:
             row = connection.execute(wanted).one_or_none()
         return None if row is None else schema_version(row.table_uuid, row.table_group, row.hash, row.body)

@@ -56,7 +56,7 @@ def derived_bytes(site: DerivingSite, spec: TableSpec) -> bytes:
             content = Path(row.path).read_bytes()[: row.length]
             for frame in scan(content, 256):
                 if frame.header.table == spec.uuid:
-                    version = site.ledger.tables.schema(frame.header.schema)
+                    version = site.ledger.tables.schema(frame.header.schema, spec.uuid)
                     assert version is not None
                     payload = content[frame.payload_begin : frame.end]
                     batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(payload)), version.arrow)
