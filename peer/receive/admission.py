@@ -6,7 +6,8 @@ writes. Hashing takes most of the time, and releases the GIL.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -17,11 +18,13 @@ from peer.receive.definitions import Definitions
 from peer.receive.received import AcceptedTerms
 from replication.core.frame import FRAME_BYTES_MAX, HOPS_MAX, FrameKind, FrameView, check_payload, scan
 from replication.core.ids import NIL_UUID, ClusterId
-from replication.core.routes.freshness import FOREIGN_STREAMS_MAX, ClosedNotice
+from replication.core.routes.freshness import FOREIGN_STREAMS_MAX, NOTED_STREAMS_MAX, ClosedNotice
 from replication.errors import CorruptFrameError, FormatError, NoSpaceError, PeerRefusedError, VersionError
 from replication.ledger.base import Ledger
 from replication.link.base import Data, Reason, Refusal
 
+_LARGE_STREAMS = 1 << 16  # of closed notices
+_STREAM_BYTES = 400  # of a decoded notice
 _BOOTSTRAP = (FrameKind.BOOTSTRAP, FrameKind.COVERAGE)
 _AGAIN = "It is sent again. If the error repeats, run `walship wal verify` on the sender's file"
 
@@ -38,6 +41,11 @@ class IncomingFrames:
     def is_bootstrap(self) -> bool:
         """Whether it is part of a bootstrap, which replay applies as a whole."""
         return any(frame.header.kind in _BOOTSTRAP for frame in self.frames)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes while it waits."""
+        return len(self.data.frames) + _STREAM_BYTES * sum(len(notice.streams) for _, notice in self.notices)
 
 
 class RefusedData(PeerRefusedError):
@@ -64,6 +72,7 @@ class Admission:
         self, ledger: Ledger, definitions: Definitions, message_bytes_max: int, commit_ahead_max_s: float
     ) -> None:
         self._cluster = ledger.cluster
+        self._ledger = ledger
         self.definitions = definitions
         self._message_bytes_max = message_bytes_max
         self._terms = AcceptedTerms(ledger)
@@ -120,6 +129,7 @@ class Admission:
                 self._check_known(frame, data, scope)
                 self._check_commit(frame, frame.header.commit_hi, latest, data)
                 if frame.header.kind is FrameKind.CLOSED:
+                    self._check_listed(data, notices)
                     notice = ClosedNotice.decode(view[frame.payload_begin : frame.end], FOREIGN_STREAMS_MAX)
                     self._check_commit(frame, notice.t, latest, data)
                     if scope.believes(frame.header.wal.cluster):
@@ -141,8 +151,35 @@ class Admission:
                 f"a message of {size} bytes in {len(frames)} frames exceeds the limit of {bytes_max} bytes",
                 "Set worker.message_bytes_max on the sender to no more than receiver.message_bytes_max here",
             )
+        self._check_space_for(data, notices)
         self._clocks.check(frames)
         return IncomingFrames(data, tuple(frames), tuple(notices))
+
+    @staticmethod
+    def _check_listed(data: Data, notices: Sequence[tuple[ClusterId, ClosedNotice]]) -> None:
+        """Check that a message has no notice after a large one: its bytes do not tell how large they are decoded."""
+        if sum(len(notice.streams) for _, notice in notices) > _LARGE_STREAMS:
+            raise _refused(
+                Reason.TOO_LARGE,
+                data,
+                f"a message has another closed notice after one of more than {_LARGE_STREAMS} streams",
+                "The sender sends smaller messages",
+            )
+
+    def _check_space_for(self, data: Data, notices: Sequence[tuple[ClusterId, ClosedNotice]]) -> None:
+        """Check that notices that wait to be reached by tables here do not list ever more streams."""
+        wanted = Counter[ClusterId]()
+        for origin, notice in notices:
+            wanted[origin] += len(notice.streams)
+        for origin, streams in wanted.items():
+            if streams and not self._ledger.time.may_note(origin, streams):
+                raise _refused(
+                    Reason.NOT_READY,
+                    data,
+                    f"closed notices of {origin.name} that tables here have not reached would list more than"
+                    f" {NOTED_STREAMS_MAX:,} streams",
+                    f"It is sent again. On {self._cluster.name}: walship status shows which tables are held, and why",
+                )
 
     @staticmethod
     def _check_commit(frame: FrameView, commit: int, latest: int, data: Data) -> None:

@@ -110,7 +110,7 @@ class LandingQueue:
 
     def put(self, item: Item) -> None:
         """Queue a message. Blocks while ``bytes_max`` bytes are queued. After ``stop`` the message is dropped."""
-        size, name = len(item.incoming.data.frames), item.incoming.data.file.cluster.name
+        size, name = item.incoming.size, item.incoming.data.file.cluster.name
         with self._changed:
             while not self._has_space(name, size) and not self._stopping:
                 self._changed.wait()
@@ -150,7 +150,7 @@ class LandingQueue:
             size = 0
             while self._queues and len(group) < _GROUP_COUNT and (not group or size < _GROUP_BYTES):
                 item = self._next()
-                size += len(item.incoming.data.frames)
+                size += item.incoming.size
                 group.append(item)
             self._bytes -= size
             self._changed.notify_all()
@@ -178,7 +178,7 @@ class LandingQueue:
         name = min(self._queues, key=lambda each: self._queues[each].served)
         queue = self._queues[name]
         number, item = queue.items.popleft()
-        size = len(item.incoming.data.frames)
+        size = item.incoming.size
         self._served = queue.served
         queue.served += size + _ITEM_BYTES
         queue.bytes -= size

@@ -95,6 +95,12 @@ class Time(Protocol):
     def note_closed(self, origin: ClusterId, notice: ClosedNotice) -> None:
         """Store a closed frame's notice until it is satisfied."""
 
+    def may_note(self, origin: ClusterId, streams: int) -> bool:
+        """Whether a notice of another origin may list so many streams, beside those that are kept.
+
+        Kept notices that every table has reached are dropped if need be.
+        """
+
     def announced(self, origin: ClusterId) -> ClosedNotice:
         """What an origin last announced: its newest closed time, and the last sequence of streams not reached by then.
 

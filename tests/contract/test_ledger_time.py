@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import sqlalchemy as sa
 
@@ -9,7 +11,9 @@ from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import ClosedNotice, Replicated
+from replication.errors import NoSpaceError
 from replication.ledger.base import FileKind, Grown, Ledger, Quarantined
+from replication.ledger.sql.parts import registration, time
 from replication.ledger.sql.queries.freshness import NOTICES_MAX
 from replication.ledger.sql.schema import tables as schema
 from tests.contract.ledger_stores import (
@@ -17,6 +21,7 @@ from tests.contract.ledger_stores import (
     FLIGHTS,
     FRAME,
     HEADER,
+    NORTH,
     WEATHER,
     WEST,
     Route,
@@ -177,6 +182,32 @@ def test_a_large_notice_that_is_satisfied_is_dropped_soon(sending: Ledger) -> No
     for t in range(2, 5):
         sending.time.note_closed(EAST, ClosedNotice(t, ()))
     assert _largest_notice(sending) < 100
+
+
+def test_notices_of_another_cluster_list_only_so_many_streams_until_tables_reach_them(
+    sending: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (registration, time):
+        monkeypatch.setattr(module, "NOTED_STREAMS_MAX", 100)
+    sending.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 1)])
+    route = Route(sending)
+
+    def noted(t: int) -> None:
+        streams = tuple((StreamId(wal(number), FLIGHTS.uuid, "default"), 0) for number in range(60))
+        sending.registration.register([replace(route.group(), notices=((EAST, ClosedNotice(t, streams)),))])
+
+    assert sending.time.may_note(EAST, 60) and not sending.time.may_note(EAST, 101)
+    noted(10)
+    assert sending.time.may_note(EAST, 40) and not sending.time.may_note(EAST, 41)
+    with pytest.raises(NoSpaceError, match="more than 100 streams"):
+        noted(20)
+    assert sending.time.announced(EAST).t == 10 and sending.time.may_note(NORTH, 100)
+    route.land(*(claims(StreamId(wal(number), FLIGHTS.uuid, "default"), 0, 1, 0) for number in range(60)))
+    applied(sending, FLIGHTS, {route.file: route.at})
+    sending.registration.register([replace(route.group(), notices=((EAST, ClosedNotice(11, ())),))])
+    assert sending.time.may_note(EAST, 60), "the first is dropped once it is reached"
+    noted(20)
+    assert sending.time.replicated()[EAST].t == 20
 
 
 @pytest.mark.heavy

@@ -11,14 +11,18 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from peer.receive import definitions, divergence, inbound_stream, open_files, space
+from peer.receive import admission, definitions, divergence, inbound_stream, open_files, space
 from peer.receive import receiver as receiver_process
 from peer.receive.receiver import Receiver
 from peer.repair.quarantine_actions import discard
 from replication.core.definition.schema import SchemaVersion
+from replication.core.frame import FrameKind
 from replication.core.grants import Grant
+from replication.core.ids import NIL_UUID, StreamId
+from replication.core.routes.freshness import ClosedNotice
 from replication.errors import PeerRefusedError
 from replication.ledger import landing as ledger_landing
+from replication.ledger.sql.parts import registration, time
 from replication.link import callers
 from replication.link.base import Ack, Data, Reason, Refusal
 from replication.link.grpc_servicer import Replies
@@ -160,6 +164,33 @@ def test_who_has_most_of_what_waits_for_replay_is_refused_before_the_others(
 
         refusal = wait_until(over_quota)
         assert refusal.reason is Reason.DISK_FULL and "are of east" in refusal.what
+        lands(north, receiver)
+
+
+def test_closed_notices_that_are_not_reached_list_only_so_many_streams(
+    both: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (time, admission, registration):
+        monkeypatch.setattr(module, "NOTED_STREAMS_MAX", 100)
+    monkeypatch.setattr(admission, "_LARGE_STREAMS", 30)
+    east, north = both()
+
+    def noted(number: int, count: int) -> bytes:
+        wals = [replace(east.wal.file, number=number * 1000 + n) for n in range(count)]
+        streams = tuple((StreamId(wal, east.spec.uuid, "default"), 1) for wal in wals)
+        control = {"kind": FrameKind.CLOSED, "table": NIL_UUID, "group": "", "row_count": 0, "sequence": 2 * number}
+        return forged(east, ClosedNotice(number, streams).encode(), **control)
+
+    with east.west.receiver() as receiver:
+        session = east.ship(receiver)
+        assert isinstance(answer(session, sent(east, noted(90, 60), 90)), Ack)
+        refusal = refused(session, sent(east, noted(91, 60), 91))
+        assert refusal.reason is Reason.NOT_READY and "more than 100 streams" in refusal.what
+        assert "walship status" in refusal.remedy
+        refusal = refused(session, sent(east, noted(92, 31) + noted(93, 1), 92))
+        assert refusal.reason is Reason.TOO_LARGE
+        assert isinstance(answer(session, sent(east, noted(92, 31), 92)), Ack)
+        assert east.west.ledger.time.announced(east.east.cluster).t == 92
         lands(north, receiver)
 
 

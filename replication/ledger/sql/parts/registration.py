@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
-from replication.core.routes.freshness import ClosedNotice
+from replication.core.routes.freshness import NOTED_STREAMS_MAX, ClosedNotice
 from replication.errors import ClosedFileError, GapError
 from replication.ledger.base import Claim, Divergence, Landed
 from replication.ledger.decisions.claiming import Held, Run, by_stream, judge
@@ -87,7 +87,7 @@ class SqlRegistration:
                 self._last_seen.note(connection, group.source.cluster)
                 diverged = self._claim(connection, names, key, group.file, group.begin, group.end, group.claims)
                 for origin, notice in group.notices:
-                    keep_notice(connection, str(origin), notice)
+                    keep_notice(connection, str(origin), notice, NOTED_STREAMS_MAX)
                 if group.parts and not diverged:
                     keep_landed(connection, group.parts)
                 found += diverged

@@ -9,7 +9,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
-from replication.core.routes.freshness import ClosedNotice, Reach, Replicated, accumulate
+from replication.core.routes.freshness import NOTED_STREAMS_MAX, ClosedNotice, Reach, Replicated, accumulate
 from replication.ledger.base import FileKind, Grown, SkewedClock, WriterEntry, WriterRow
 from replication.ledger.sql.queries.files import newest_commit
 from replication.ledger.sql.queries.freshness import (
@@ -20,7 +20,7 @@ from replication.ledger.sql.queries.freshness import (
     origins_of_tables,
     reached,
 )
-from replication.ledger.sql.queries.notices import keep_notice
+from replication.ledger.sql.queries.notices import drop_reached, keep_notice, listed
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
 from replication.ledger.sql.store.prepared import Prepared, insert_for
@@ -153,6 +153,16 @@ class SqlTime:
         """See ``Time``."""
         with self._store.write() as connection:
             keep_notice(connection, str(origin), notice)
+
+    def may_note(self, origin: ClusterId, streams: int) -> bool:
+        """See ``Time``."""
+        with self._store.read() as connection:
+            if listed(connection, str(origin)) + streams <= NOTED_STREAMS_MAX:
+                return True
+            reached_by_all = RouteSnapshot.load(connection, origin, None).replicated().t
+        with self._store.write() as connection:
+            drop_reached(connection, origin, reached_by_all)
+            return listed(connection, str(origin)) + streams <= NOTED_STREAMS_MAX
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         """See ``Time``."""

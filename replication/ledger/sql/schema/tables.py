@@ -316,6 +316,7 @@ notices = Table(
     Column("origin", Text, primary_key=True),
     Column("closed", BigInteger, primary_key=True),
     Column("payload", LargeBinary, nullable=False),
+    Column("streams", BigInteger, nullable=False),  # how many it lists
 )
 
 # origins with commit times far ahead of a local clock: the newest one, and when it was seen

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 
 from peer.receive.admission import IncomingFrames
 from peer.receive.landing_queue import Item, LandingQueue, SenderStates
-from replication.core.ids import ClusterId, FileId
+from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
+from replication.core.routes.freshness import ClosedNotice
 from replication.link.base import Data
 from tests.waiting import wait_until
 
@@ -52,6 +54,22 @@ def test_large_messages_of_one_wait_for_as_many_bytes_of_the_other() -> None:
     while len(order) < 40:
         order += names(queue.take())
     assert order[:32].count("honest") >= 24 and order[:32].count("hostile") <= 8
+
+
+def test_closed_notices_count_as_what_they_take_decoded() -> None:
+    streams = tuple((StreamId(FileId(CLUSTERS["hostile"], "h0", n), NIL_UUID, ""), 1) for n in range(1000))
+    incoming = replace(item("hostile", 10).incoming, notices=((CLUSTERS["hostile"], ClosedNotice(1, streams)),))
+    assert incoming.size > 400_000
+    queue = LandingQueue(MIB, 0)
+    threads = [
+        threading.Thread(target=queue.put, args=[Item(incoming, 1, lambda _: None)], daemon=True) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(queue) == 2)
+    assert len(queue.take() or ()) == 2
+    wait_until(lambda: len(queue) == 2, what="the other two, once the first have landed")
+    assert sum(thread.is_alive() for thread in threads) == 0
 
 
 def test_who_waited_for_nothing_gets_no_turns_in_advance() -> None:
