@@ -28,6 +28,7 @@ from replication.core.rows.convert import cells, deletes, upserts_from_rows
 from replication.ledger.base import Claim, FileKind, FileRow, Ledger
 from replication.ledger.sql.ledger import initialise, open_ledger
 from tests.ledgers import ledger_url
+from tests.noted import note_closed
 
 
 def new_ledger(directory: Path, name: str = "east") -> Ledger:
@@ -111,7 +112,7 @@ class OriginWal:
             self.registered, self.claims = end, []
         if closed is not None:
             streams = tuple((stream, last) for stream, (last, _) in self._chains.items())
-            self.ledger.time.note_closed(self.ledger.cluster, ClosedNotice(closed, streams))
+            note_closed(self.ledger, self.ledger.cluster, ClosedNotice(closed, streams))
 
     def sequences(self, spec: TableSpec) -> Ranges:
         """Sequences written to the table's first group."""

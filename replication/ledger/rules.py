@@ -143,13 +143,6 @@ class Rules(Protocol):
         Rules that began again since stay as they are. Ending twice has no effect. Returns the table's LIVE rules.
         """
 
-    def need_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
-        """Make a table's rules NEEDS_BOOTSTRAP, which stops retaining files for them.
-
-        Raises:
-            RequestError: the table is not replicated to that peer.
-        """
-
     def disable(self, peer: str, table: UUID, groups: Sequence[str], term: int) -> None:
         """End the rules. Enabling again begins a new generation, with the frames in between as its gap."""
 

@@ -92,9 +92,6 @@ class Time(Protocol):
         Reads only files with newer commits, and of those only claims past the registered length in ``seen``.
         """
 
-    def note_closed(self, origin: ClusterId, notice: ClosedNotice) -> None:
-        """Store a closed frame's notice until it is satisfied."""
-
     def may_note(self, origin: ClusterId, streams: int) -> bool:
         """Whether a notice of another origin may list so many streams, beside those that are kept.
 

@@ -40,6 +40,7 @@ from replication.worker.files.register import Registrar
 from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.bench.measure import SCHEMA
+from tests.noted import note_closed as keep_closed
 
 _BATCH = 10_000
 
@@ -47,7 +48,7 @@ _BATCH = 10_000
 def note_closed(ledger: Ledger) -> None:
     """Keep a notice of all that is registered, as a closed frame that lands does."""
     streams = tuple((stream, ranges.end - 1) for stream, ranges in ledger.landing.coverage().items())
-    ledger.time.note_closed(ledger.cluster, ClosedNotice(ledger.time.closed(), streams))
+    keep_closed(ledger, ledger.cluster, ClosedNotice(ledger.time.closed(), streams))
 
 
 @dataclass

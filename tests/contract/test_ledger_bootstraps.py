@@ -25,6 +25,7 @@ from tests.contract.ledger_stores import (
     stream,
     wal,
 )
+from tests.noted import need_bootstrap, note_closed
 
 S = stream(FLIGHTS, wal())
 LONG = HEADER + 1000
@@ -86,7 +87,7 @@ def test_a_file_begun_again_replaces_the_one_before(sending: Ledger) -> None:
     with pytest.raises(MissingFileError):
         sending.bootstraps.finish_file(old, LONG)
     sending.bootstraps.finish_file(new, LONG)
-    sending.rules.need_bootstrap("north", FLIGHTS.uuid, 0)
+    need_bootstrap(sending, "north", FLIGHTS.uuid)
     with pytest.raises(RequestError, match="begun again"):
         sending.bootstraps.begin_file(wanted, "h0", "/data/wal", "boot")
     assert [row.file for row in sending.files.retirable("h0")] == [new]  # nobody waits for it
@@ -159,7 +160,7 @@ def test_a_bootstrap_of_another_history_is_refused_as_a_whole(sending: Ledger) -
 
 def test_replicated_time_does_not_rise_while_a_sender_bootstraps_or_has_lost_rows(ledger: Ledger) -> None:
     ledger.tables.create(FLIGHTS)
-    ledger.time.note_closed(EAST, ClosedNotice(50, ()))
+    note_closed(ledger, EAST, ClosedNotice(50, ()))
 
     def now() -> tuple[int, str]:
         found = ledger.time.replicated(FLIGHTS.uuid)[EAST]

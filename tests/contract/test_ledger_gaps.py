@@ -9,6 +9,7 @@ from replication.core.ids import FileId
 from replication.errors import StaleTermError
 from replication.ledger.base import FileKind, Ledger, PeerProgress, Rule
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, claims, peer, stream, table, wal
+from tests.noted import need_bootstrap
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
 LATER = 1 << 60
@@ -125,7 +126,7 @@ def test_what_needs_a_bootstrap_and_ends_does_not_count_as_whole(sending: Ledger
     grown = Growing(sending)
     grown.grow(3)
     sending.files.close(grown.file, grown.end)
-    sending.rules.need_bootstrap("north", FLIGHTS.uuid, 0)
+    need_bootstrap(sending, "north", FLIGHTS.uuid)
     disable(sending)
     (gap,) = enable(sending).gaps
     assert gap.frames == 3

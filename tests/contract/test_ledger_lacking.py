@@ -13,6 +13,7 @@ from replication.core.shipping.planner import FileView
 from replication.core.status import ranges_needing_replication
 from replication.ledger.base import FileKind, Ledger, PeerProgress
 from tests.contract.ledger_stores import FRAME, HEADER, Route, Stores, applied, claims, peer, stream, table
+from tests.noted import need_bootstrap
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
 END = HEADER + 2 * FRAME
@@ -71,7 +72,7 @@ def changes(acting: Ledger, old: FileId, first: FileId, second: FileId) -> list[
         step("a rule that begins anew", lambda: rules.begin_bootstrap("north", FLIGHTS.uuid, 0)),
         step("frames while it is bootstrapped", lambda: registration.register_own(second, HEADER, END, ())),
         step("the bootstrap's end", lambda: rules.end_bootstrap("north", FLIGHTS.uuid, 99, 0)),
-        step("a table to be bootstrapped", lambda: rules.need_bootstrap("south", FLIGHTS.uuid, 0)),
+        step("a table to be bootstrapped", lambda: need_bootstrap(acting, "south", FLIGHTS.uuid)),
         step("a file moved", lambda: files.move(first, "s3://bucket/000.wal")),
         step("the own replay", lambda: applied(acting, FLIGHTS, {first: END})),
         step("everything there", lambda: [report(first, name, WHOLE, END, losses=1) for name in ("north", "south")]),

@@ -24,6 +24,7 @@ from tests.contract.ledger_stores import (
     stream,
     wal,
 )
+from tests.noted import need_bootstrap
 
 S = stream(FLIGHTS, wal())
 END = HEADER + 2 * FRAME
@@ -95,7 +96,7 @@ def test_a_table_that_needs_a_bootstrap_holds_nothing(sending: Ledger) -> None:
     sending.rules.enable("north", WEATHER.uuid, ["first"], "ops.weather", 0)
     file = written(sending, shipped=False)
     assert held(sending)[file] == ("north lacks 200 bytes", "north lacks 200 bytes")
-    (rule,) = sending.rules.need_bootstrap("north", FLIGHTS.uuid, 0)
+    (rule,) = need_bootstrap(sending, "north", FLIGHTS.uuid)
     assert rule.phase is Phase.NEEDS_BOOTSTRAP
     assert held(sending)[file] == ("north lacks 200 bytes",)  # for the other table
     assert {rule.table for _, rule, _ in sending.files.statuses()} == {WEATHER.uuid}
@@ -107,7 +108,7 @@ def test_a_table_that_needs_a_bootstrap_holds_nothing(sending: Ledger) -> None:
 def test_a_bootstrap_begins_rules_anew_from_now_on(sending: Ledger) -> None:
     before = enable(sending)
     file = written(sending, shipped=False)
-    sending.rules.need_bootstrap("north", FLIGHTS.uuid, 0)
+    need_bootstrap(sending, "north", FLIGHTS.uuid)
     (rule,) = sending.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
     assert rule.phase is Phase.BOOTSTRAPPING and rule.generation > before.generation
     assert rule.required_from == {file: 2}
@@ -122,7 +123,7 @@ def test_a_bootstrap_requires_what_fills_gaps_later(sending: Ledger) -> None:
     route = Route(sending)
     route.land(claims(S, 0, 2, 0), claims(S, 4, 5, 0))
     assert enable(sending, bootstrap=True).required_from == {wal(): 2}
-    assert sending.rules.need_bootstrap("north", FLIGHTS.uuid, 0)[0].required_from == {wal(): 2}
+    assert need_bootstrap(sending, "north", FLIGHTS.uuid)[0].required_from == {wal(): 2}
 
 
 def test_moving_between_phases_is_for_the_master_in_term(stores: Stores) -> None:
@@ -132,7 +133,6 @@ def test_moving_between_phases_is_for_the_master_in_term(stores: Stores) -> None
     rule = enable(ledger)
     other.terms.raise_to_next()
     stale: list[Callable[[], object]] = [
-        lambda: ledger.rules.need_bootstrap("north", FLIGHTS.uuid, 0),
         lambda: ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0),
         lambda: ledger.rules.end_bootstrap("north", FLIGHTS.uuid, rule.generation, 0),
     ]
@@ -146,4 +146,4 @@ def test_only_what_goes_to_a_peer_can_be_bootstrapped_there(sending: Ledger) -> 
     with pytest.raises(RequestError, match="does not go to north"):
         sending.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
     with pytest.raises(UnknownPeerError):
-        sending.rules.need_bootstrap("south", FLIGHTS.uuid, 0)
+        sending.rules.begin_bootstrap("south", FLIGHTS.uuid, 0)

@@ -11,6 +11,7 @@ from replication.core.routes.freshness import ClosedNotice, Reach
 from replication.errors import ClosedFileError, RequestError
 from replication.ledger.base import Claim, FileKind, Ledger, Quarantined
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, Route, applied, claims, stream, table, wal
+from tests.noted import note_closed
 
 FLIGHTS = table()
 S = stream(FLIGHTS, wal())
@@ -26,7 +27,7 @@ def route(ledger: Ledger) -> Route:
     made.land(claims(S, 0, 4, 0))
     ledger.replay.quarantine(Quarantined(made.file, BAD, BAD + FRAME, FLIGHTS.uuid, "unknown schema", "/q/1", 7))
     applied(ledger, FLIGHTS, {made.file: made.at})
-    ledger.time.note_closed(EAST, ClosedNotice(10, ((S, 3),)))
+    note_closed(ledger, EAST, ClosedNotice(10, ((S, 3),)))
     return made
 
 

@@ -11,6 +11,7 @@ from replication.core.shipping.retention import RetentionPolicy, held_by
 from replication.errors import RequestError
 from replication.ledger.base import FileKind, Ledger, PeerProgress
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, Route, applied, claims, peer, stream, table, wal
+from tests.noted import note_closed
 
 FLIGHTS = table()
 S = stream(FLIGHTS, wal())
@@ -142,10 +143,10 @@ def test_what_landed_after_the_last_closed_time_of_its_source_stays(ledger: Ledg
     made.land(claims(S, 0, 2, 0, commit=500))
     applied(ledger, FLIGHTS, {made.file: made.at})
     ledger.files.close(made.file, made.at)
-    ledger.time.note_closed(EAST, ClosedNotice(400, ()))
+    note_closed(ledger, EAST, ClosedNotice(400, ()))
     assert ledger.files.retirable("h0") == [] and ledger.files.retired(EAST) == 0
     with pytest.raises(RequestError, match="has not announced a closed time"):
         ledger.files.retire(made.file, 0)
-    ledger.time.note_closed(EAST, ClosedNotice(500, ()))
+    note_closed(ledger, EAST, ClosedNotice(500, ()))
     ledger.files.retire(made.file, 0)
     assert ledger.files.retired(EAST) == 500

@@ -10,6 +10,7 @@ from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
 from replication.ledger.base import Claim, Ledger, Quarantined, Readable
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, applied, claims, table, wal
+from tests.noted import note_closed
 
 FLIGHTS = table()
 FAR = wal(0, NORTH)
@@ -55,7 +56,7 @@ def test_a_route_is_kept_as_declared_and_declared_anew_while_it_is_open(ledger: 
 
 def test_only_routes_that_bring_an_origin_require_its_sequences(ledger: Ledger) -> None:
     declare(ledger, 1)
-    ledger.time.note_closed(NORTH, ClosedNotice(10, ((S, 4),)))
+    note_closed(ledger, NORTH, ClosedNotice(10, ((S, 4),)))
     assert ledger.time.replicated()[NORTH] == Replicated(10)
     declare(ledger, 1, (THROUGH,), required_from=3)
     found = ledger.time.replicated()[NORTH]

@@ -35,6 +35,7 @@ from tests.contract.ledger_stores import (
     stream,
     wal,
 )
+from tests.noted import note_closed
 
 NUMBERS = (UUID(int=9000 + i) for i in itertools.count())
 KEYLESS = typed_table("ops.log", pa.schema([("a", pa.int64())]), [], uuids=NUMBERS)
@@ -102,7 +103,7 @@ def own_time(ledger: Ledger) -> int:
 def test_what_can_be_read_is_copied_the_rest_is_lost_and_nobody_waits_for_it(sending: Ledger) -> None:
     file = closed(sending, 4)
     s = stream(FLIGHTS, file)
-    sending.time.note_closed(WEST, ClosedNotice(10, ((s, 3),)))
+    note_closed(sending, WEST, ClosedNotice(10, ((s, 3),)))
     loss = salvage(sending, file, at(4), readable_frames(file, (0, 1, 3)))
     assert loss.lost == {s: Ranges.of((2, 3))} and len(loss.wanted) == 3 and loss.unreadable_bytes == FRAME
     assert not loss.lacking and not loss.at_peers and not loss.unknown_bytes

@@ -26,6 +26,7 @@ from tests.contract.ledger_stores import (
     table,
     wal,
 )
+from tests.noted import note_closed
 
 FLIGHTS = table()
 S = stream(FLIGHTS, wal())
@@ -39,8 +40,8 @@ def landed(ledger: Ledger, frames: int = 3) -> Route:
     ledger.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 1)])
     made.land(claims(S, 0, frames, 0))
     applied(ledger, FLIGHTS, {made.file: made.at})
-    ledger.time.note_closed(EAST, ClosedNotice(10, ((S, frames - 1),)))
-    ledger.time.note_closed(EAST, ClosedNotice(20, ((S, frames + 1),)))
+    note_closed(ledger, EAST, ClosedNotice(10, ((S, frames - 1),)))
+    note_closed(ledger, EAST, ClosedNotice(20, ((S, frames + 1),)))
     return made
 
 

@@ -32,6 +32,7 @@ from tests.contract.ledger_stores import (
     wal,
     write,
 )
+from tests.noted import note_closed
 
 S = stream(FLIGHTS, wal())
 
@@ -89,8 +90,8 @@ def test_what_grew_is_found_by_commit_time_and_by_the_length_seen(sending: Ledge
 def test_own_replicated_time_follows_the_own_replay(sending: Ledger) -> None:
     file = own_wal(sending, 3)
     assert sending.time.replicated() == {WEST: Replicated(0, "no closed frame of west has come yet")}
-    sending.time.note_closed(WEST, ClosedNotice(10, ((stream(FLIGHTS, file), 1),)))
-    sending.time.note_closed(WEST, ClosedNotice(20, ((stream(FLIGHTS, file), 2),)))
+    note_closed(sending, WEST, ClosedNotice(10, ((stream(FLIGHTS, file), 1),)))
+    note_closed(sending, WEST, ClosedNotice(20, ((stream(FLIGHTS, file), 2),)))
     assert "landed but not applied: sequences [0, 2)" in sending.time.replicated()[WEST].held_by
     assert sending.time.replicated(WEATHER.uuid) == {WEST: Replicated(20)}
     check_by_table(sending)
@@ -107,8 +108,8 @@ def test_replicated_time_needs_what_open_routes_require_and_no_more(sending: Led
         [InboundRoute(EAST, FLIGHTS.uuid, "default", 3, {wal(): 2}, {wal(): Ranges.of((4, 5))})]
     )
     sending.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 2)])  # older: changes nothing
-    sending.time.note_closed(EAST, ClosedNotice(10, ((S, 3), (unsent, 8))))
-    sending.time.note_closed(EAST, ClosedNotice(20, ((S, 6),)))
+    note_closed(sending, EAST, ClosedNotice(10, ((S, 3), (unsent, 8))))
+    note_closed(sending, EAST, ClosedNotice(20, ((S, 6),)))
     assert "not arrived: sequences [2, 4) of WAL east/h0/000000000000" in sending.time.replicated()[EAST].held_by
     route.land(claims(S, 2, 4, 0))
     assert "landed but not applied" in sending.time.replicated(FLIGHTS.uuid)[EAST].held_by
@@ -134,7 +135,7 @@ def test_a_quarantined_frame_holds_the_replicated_time_of_its_own_table(sending:
     sending.replay.quarantine(Quarantined(route.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "bad", "/q/1", 1))
     for spec in (FLIGHTS, WEATHER):
         applied(sending, spec, {route.file: route.at})
-    sending.time.note_closed(EAST, ClosedNotice(10, ((S, 0), (other, 0))))
+    note_closed(sending, EAST, ClosedNotice(10, ((S, 0), (other, 0))))
     assert sending.time.replicated(FLIGHTS.uuid)[EAST].t == 0
     assert sending.time.replicated(WEATHER.uuid)[EAST].t == 10
     check_by_table(sending)
@@ -149,7 +150,7 @@ def test_notices_are_thinned_without_losing_what_they_require(sending: Ledger) -
     sending.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 1)])
     total = 2 * NOTICES_MAX
     for n in range(total):
-        sending.time.note_closed(EAST, ClosedNotice(n + 1, ((S, n),)))
+        note_closed(sending, EAST, ClosedNotice(n + 1, ((S, n),)))
     assert sending.time.replicated()[EAST].t == 0
     half = total // 2
     route.land(claims(S, 0, half, 0))
@@ -170,7 +171,7 @@ def test_replicated_time_that_is_held_stays_where_it_is_for_every_table(sending:
     for spec in (FLIGHTS, WEATHER):
         applied(sending, spec, {route.file: route.at})
     for n in range(NOTICES_MAX + NOTICES_MAX // 4 + 2):  # flights lack all from 3 on, weather all from 8 on
-        sending.time.note_closed(EAST, ClosedNotice(n + 1, ((S, n), (other, n))))
+        note_closed(sending, EAST, ClosedNotice(n + 1, ((S, n), (other, n))))
     assert sending.time.replicated(FLIGHTS.uuid)[EAST].t == sending.time.replicated()[EAST].t == 3
     assert sending.time.replicated(WEATHER.uuid)[EAST].t == 8
 
@@ -178,9 +179,9 @@ def test_replicated_time_that_is_held_stays_where_it_is_for_every_table(sending:
 @pytest.mark.heavy
 def test_a_large_notice_that_is_satisfied_is_dropped_soon(sending: Ledger) -> None:
     streams = tuple((StreamId(wal(), NIL_UUID, f"x{n:060}"), n) for n in range(6000))  # of no table here: not required
-    sending.time.note_closed(EAST, ClosedNotice(1, streams))
+    note_closed(sending, EAST, ClosedNotice(1, streams))
     for t in range(2, 5):
-        sending.time.note_closed(EAST, ClosedNotice(t, ()))
+        note_closed(sending, EAST, ClosedNotice(t, ()))
     assert _largest_notice(sending) < 100
 
 
@@ -213,13 +214,13 @@ def test_notices_of_another_cluster_list_only_so_many_streams_until_tables_reach
 @pytest.mark.heavy
 def test_notices_of_more_wals_than_one_could_list_once_are_joined(sending: Ledger) -> None:
     first = [StreamId(FileId(EAST, "h0", n), FLIGHTS.uuid, "default") for n in range(70_000)]
-    sending.time.note_closed(EAST, ClosedNotice(10, tuple((s, 0) for s in first[:35_000])))
-    sending.time.note_closed(EAST, ClosedNotice(10, tuple((s, 0) for s in first[35_000:])))
+    note_closed(sending, EAST, ClosedNotice(10, tuple((s, 0) for s in first[:35_000])))
+    note_closed(sending, EAST, ClosedNotice(10, tuple((s, 0) for s in first[35_000:])))
     assert _largest_notice(sending) > 70_000
 
 
 def test_a_stream_of_the_system_table_is_never_required(sending: Ledger) -> None:
-    sending.time.note_closed(EAST, ClosedNotice(10, ((StreamId(wal(), NIL_UUID, ""), 5),)))
+    note_closed(sending, EAST, ClosedNotice(10, ((StreamId(wal(), NIL_UUID, ""), 5),)))
     assert sending.time.replicated()[EAST] == Replicated(10)
 
 

@@ -30,6 +30,7 @@ from replication.writer.wal.registration import lock_path
 from shell.cli.render import Printer
 from shell.main import run
 from shell.status.page import show_status
+from tests.noted import note_closed
 from tests.replaying import TableSite
 from tests.sites import Site, flip, rows, site_of, table
 from tests.waiting import wait_until
@@ -134,7 +135,7 @@ def test_frames_before_and_after_the_damage_are_saved_for_both(
     east, west = world.east, world.west
     world.wal.finish()
     east.register()
-    east.ledger.time.note_closed(east.cluster, ClosedNotice(50, ((world.stream, 2),)))
+    note_closed(east.ledger, east.cluster, ClosedNotice(50, ((world.stream, 2),)))
     flip(world.wal, world.ends[1] + 6 if part == "head" else world.ends[2] - 20)
     world.connect()
     done = salvage(site_of(east), world.wal.file)

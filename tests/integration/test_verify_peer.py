@@ -28,6 +28,7 @@ from replication.ledger.sql.ledger import open_ledger
 from replication.link import questions as q
 from replication.link.grpc_client import connect
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from tests.noted import note_closed
 from tests.sites import Site
 from tests.tables_made import cell, grouped, keyed, uuids
 from tests.waiting import wait_until
@@ -56,7 +57,7 @@ class Pair:
         """Replicated time of both sides is beyond any moment of the test."""
         self.now = time.time_ns() // 1000 + 3_600_000_000
         for site in (self.east, self.west):
-            site.ledger.time.note_closed(site.cluster, ClosedNotice(self.now, ()))
+            note_closed(site.ledger, site.cluster, ClosedNotice(self.now, ()))
 
     def fill(self, site: Site, spec: TableSpec, rows: Sequence[dict[str, Any]]) -> None:
         """Make the table on a site with these rows, as if they had been folded."""

@@ -32,14 +32,13 @@ facts = st.builds(
     st.just(LENGTH),
     st.one_of(st.none(), st.integers(0, LENGTH), st.just(LENGTH)),
     st.lists(holds, max_size=3).map(tuple),
-    st.sampled_from((True, True, True, False)),
 )
 
 
 @given(facts)
-def test_no_file_goes_whose_bytes_a_named_peer_lacks_or_that_is_open_unreplayed_or_unreadable(file: FileFacts) -> None:
+def test_no_file_goes_whose_bytes_a_named_peer_lacks_or_that_is_open_or_unreplayed(file: FileFacts) -> None:
     if may_retire(file):
-        assert file.closed and file.readable
+        assert file.closed
         assert file.replayed is None or file.replayed >= file.length
         for hold in file.peers:
             assert hold.status.shipped.contains(128, LENGTH)

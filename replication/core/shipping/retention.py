@@ -60,7 +60,6 @@ class FileFacts:
     length: int
     replayed: int | None
     peers: tuple[PeerHold, ...]
-    readable: bool = True
     registered: int | None = None
     past_notice: bool = False
 
@@ -68,8 +67,6 @@ class FileFacts:
 def held_by(facts: FileFacts) -> tuple[str, ...]:
     """Return why the file must stay, for people to read; empty when it may be deleted."""
     reasons = []
-    if not facts.readable:
-        reasons.append("it cannot be read, and there may be no other copy of its frames")
     if not facts.closed:
         reasons.append("it is OPEN")
     if facts.registered is not None and facts.registered < facts.length:

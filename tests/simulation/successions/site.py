@@ -39,6 +39,7 @@ from replication.ledger.base import FileKind, Landed
 from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import PROTOCOL, AskedLease, Description, Hello, Reason, TakeOver
 from replication.roles.takeover import Takeover
+from tests.noted import note_closed
 from tests.simulation.successions.frames import Stored, Versions, address, claim, newest
 from tests.simulation.successions.granting import HOST, PEERS, config_of
 from tests.simulation.successions.writer import Writer
@@ -295,7 +296,7 @@ class Site:
                 self.take(Stored(each.view, (*each.provenance, self.id)))
         self.received[source.id] = max(here, end)
         if self.world.chance.random() < 0.2 and (notice := source.notice()) is not None:
-            self.ledger.time.note_closed(source.id, notice)
+            note_closed(self.ledger, source.id, notice)
 
     def notice(self) -> ClosedNotice | None:
         """What the cluster announces as acked."""

@@ -213,15 +213,6 @@ class SqlRules:
             rules = self._rules_cache.in_force(connection, table)
         return [rule for rule in rules if (rule.peer, rule.phase) == (peer, Phase.LIVE)]
 
-    def need_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
-        """See ``Rules``."""
-        here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
-        with self._store.write() as connection:
-            check_term(connection, term)
-            self._of_table(connection, peer, table)
-            connection.execute(sending.rules.update().where(here).values(phase=Phase.NEEDS_BOOTSTRAP.value))
-            return self._of_table(connection, peer, table)
-
     def _of_table(self, connection: Connection, peer: str, table: UUID) -> list[Rule]:
         """A table's rules for a peer, one at least."""
         self._known_peer(connection, peer)

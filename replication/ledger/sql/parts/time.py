@@ -20,7 +20,7 @@ from replication.ledger.sql.queries.freshness import (
     origins_of_tables,
     reached,
 )
-from replication.ledger.sql.queries.notices import drop_reached, keep_notice, listed
+from replication.ledger.sql.queries.notices import drop_reached, listed
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
 from replication.ledger.sql.store.prepared import Prepared, insert_for
@@ -148,11 +148,6 @@ class SqlTime:
                 }
                 found[file] = Grown(row.length, own)
         return found
-
-    def note_closed(self, origin: ClusterId, notice: ClosedNotice) -> None:
-        """See ``Time``."""
-        with self._store.write() as connection:
-            keep_notice(connection, str(origin), notice)
 
     def may_note(self, origin: ClusterId, streams: int) -> bool:
         """See ``Time``."""

@@ -133,7 +133,7 @@ def release(connection: Connection, rules_cache: RuleCache, budget: int) -> list
         oldest = past_budget(((e.row.file, e.row.needed) for e in pinned), budget)
         broken = {table for e in pinned if e.row.file in oldest for table in e.pinned_for}
         if broken:
-            _need_bootstrap(connection, peer, broken)
+            need_bootstrap(connection, peer, broken)
             released.append(Released(peer, (), 0, tuple(sorted(broken))))
         free = [e for e in here if not e.pinned_for]
         if sum(each.row.needed for each in free) <= budget:
@@ -142,7 +142,7 @@ def release(connection: Connection, rules_cache: RuleCache, budget: int) -> list
         due = past_budget(((e.row.file, e.row.needed) for e in free if lost[e.row.file]), budget)
         tables = {table for file in due for table in lost[file]}
         files = [each for each in free if lost[each.row.file] <= tables]  # no other table needs these
-        _need_bootstrap(connection, peer, tables)
+        need_bootstrap(connection, peer, tables)
         for each in files:
             whole = Ranges.of((FILE_HEADER_BYTES, each.row.needed)).to_json()
             values = {"shipped": whole, "applied": each.row.needed, "commit": 0, "error": ""}
@@ -154,7 +154,8 @@ def release(connection: Connection, rules_cache: RuleCache, budget: int) -> list
     return released
 
 
-def _need_bootstrap(connection: Connection, peer: str, tables: Iterable[UUID]) -> None:
+def need_bootstrap(connection: Connection, peer: str, tables: Iterable[UUID]) -> None:
+    """Retain no files for tables at a peer until they are bootstrapped there."""
     for table in tables:
         of_table = (_rule.peer == peer) & (_rule.table_uuid == str(table))
         connection.execute(sending.rules.update().where(of_table).values(phase=Phase.NEEDS_BOOTSTRAP.value))

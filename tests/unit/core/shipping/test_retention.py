@@ -44,7 +44,6 @@ def test_a_file_that_all_have_applied_goes() -> None:
         (facts(APPLIED, closed=False), "it is OPEN"),
         (facts(APPLIED, replayed=999), "the own replay has 1 bytes to go"),
         (facts(APPLIED, replayed=None, registered=900), "100 bytes are not registered yet"),
-        (facts(APPLIED, readable=False), "it cannot be read, and there may be no other copy of its frames"),
     ],
 )
 def test_a_file_stays_and_says_why(held: FileFacts, why: str) -> None:

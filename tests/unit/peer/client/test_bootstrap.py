@@ -13,6 +13,7 @@ from peer.client.peering import Announcer, Peering
 from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.ledger_stores import FLIGHTS, WEATHER, WEST, peer
+from tests.noted import need_bootstrap
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_a_wait_for_several_bootstraps_ends_with_the_last(peering: Peering) -> N
     rules.end_bootstrap("north", FLIGHTS.uuid, rules.generation(), 0)
     with pytest.raises(WaitTimeoutError, match="within 0 s: ops.weather. The"):
         await_bootstrap(peering, names, "north", 0.0)
-    rules.need_bootstrap("north", WEATHER.uuid, 0)
+    need_bootstrap(peering.ledger, "north", WEATHER.uuid)
     with pytest.raises(RequestError, match="the bootstrap of ops.weather at north has stopped"):
         await_bootstrap(peering, names, "north", 0.0)
     rules.begin_bootstrap("north", WEATHER.uuid, 0)

@@ -11,6 +11,7 @@ from peer.tables.fold import fold
 from replication.core.routes.freshness import ClosedNotice
 from tests import sites
 from tests.deriving import DerivingSite
+from tests.noted import note_closed
 from tests.replaying import TableSite
 from tests.unit.peer.derive.test_derived import PUBLIC, people, rows
 
@@ -54,7 +55,7 @@ def test_a_table_is_as_old_as_what_was_folded_last(tmp_path: Path) -> None:
         now = time.time_ns() // 1000
         for past_s in (90, 40):
             closed = now - past_s * 1_000_000
-            site.ledger.time.note_closed(site.cluster, ClosedNotice(closed, ()))
+            note_closed(site.ledger, site.cluster, ClosedNotice(closed, ()))
             fold(site.tables, site.ledger, spec, now, 3600)
             upto, age = told()
             assert upto == closed and age is not None and past_s <= age < past_s + 30
