@@ -178,7 +178,7 @@ def test_a_peer_whose_zookeeper_cannot_be_reached_is_found_through_what_the_work
         assert there.tables() == frozenset()
     with pytest.raises(RequestError, match="not host:port"), other_side(pair.cluster, "west", receiver="nowhere"):
         pass
-    with pytest.raises(RequestError, match="no peer"), other_side(pair.cluster, "north", receiver=pair.address):
+    with pytest.raises(RequestError, match="not a peer"), other_side(pair.cluster, "north", receiver=pair.address):
         pass
     pair.cluster._opened._coordination = None
 
