@@ -45,7 +45,7 @@ from replication.tls_checks import is_loopback, plain_connections, unfit_files
 
 ENV_PREFIX = "WALSHIP_"
 # Of the command line, the caches and the tests: not configuration, so not refused as unknown keys.
-_OTHER_VARIABLES = ("CLUSTER", "CONFIG", "CACHE", "DEBUG", "DRILL")
+_OTHER_VARIABLES = ("AUDIT_URL", "CLUSTER", "CONFIG", "CACHE", "DATASETS", "DEBUG", "DRILL")
 _OTHER_PREFIXES = ("TEST_", "BENCH_", "DEMO_", "DRILL_", "HOOK_")
 
 

@@ -76,8 +76,11 @@ def _spark_master(value: str) -> str:
 
 
 def _path(value: Path, info: ValidationInfo) -> Path:
-    folder: Path = (info.context or {}).get("folder", Path.cwd())
-    return Path(os.path.abspath(folder / value.expanduser()))
+    folder: Path = (info.context or {}).get("folder") or Path.cwd()
+    try:
+        return Path(os.path.abspath(folder / value.expanduser()))
+    except RuntimeError:
+        raise ValueError(f"{value} is in the home of a user who is not known here") from None
 
 
 def _folder(value: Path, info: ValidationInfo) -> Path:

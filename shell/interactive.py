@@ -27,7 +27,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from peer.client.connect import find_config
 from replication.errors import ReplicationError
 from replication.ledger.sql.ledger import open_ledger
-from shell.cli.find import FoundCluster, clusters_below, find_cluster
+from shell.cli.find import FoundCluster, clusters_below, current_folder, find_cluster
 from shell.cli.render import Printer
 
 LEAVE = ("exit", "quit")
@@ -129,7 +129,7 @@ class Shell:
 
     def completer(self) -> Completer:
         """For the prompt."""
-        return VerbCompleter(self._app, self._names, lambda: [found.name for found in clusters_below(Path.cwd())])
+        return VerbCompleter(self._app, self._names, lambda: [found.name for found in clusters_below(current_folder())])
 
     def _names(self) -> Mapping[str, Sequence[str]]:
         return _names(self._found.target if self._found else "", int(time.monotonic() / _NAMES_S))
@@ -177,7 +177,7 @@ class Shell:
 
     def _use(self, words: Sequence[str]) -> int:
         try:
-            self._found = find_cluster(words[0] if words else None, os.environ, Path.cwd())
+            self._found = find_cluster(words[0] if words else None, os.environ, current_folder())
         except ReplicationError as error:
             self._printer.error(error)
             return error.exit_code

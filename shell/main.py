@@ -10,6 +10,7 @@ import errno
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any, cast
 
@@ -101,17 +102,11 @@ def run(arguments: Sequence[str]) -> int:
         print_error(printer.stopped())
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the reader has gone; nothing may be flushed
         return 0
-    except ReplicationError as error:
-        if debug:
-            raise
-        printer.error(error)
-        return error.exit_code
     except Exception as error:
         if debug:
-            raise
-        expected = _foreseen(error)
+            traceback.print_exc()
+        expected = error if isinstance(error, ReplicationError) else _foreseen(error)
         printer.error(expected)
         return expected.exit_code
 
@@ -132,7 +127,6 @@ def _wrong_line(error: Any, printer: Printer) -> int:
 def _foreseen(error: Exception) -> ReplicationError:
     full = os.strerror(errno.ENOSPC)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and (error.filename or error.strerror == full):
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  its buffer would be flushed again
         return NoSpaceError(f"No space left for {error.filename or 'the output'}", "Make room, or write elsewhere")
     if full in str(error):  # Arrow and Java name no file
         return NoSpaceError(
@@ -152,6 +146,10 @@ def main() -> None:
     gc.set_threshold(50_000, 20, 50)  # collection took a fifth of a short command's time
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for plugins took a thirtieth of it
     code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # its reader has gone, or its disk is full: it would be flushed again
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if code == INTERRUPTED:
         leave_now()
     leave(code)

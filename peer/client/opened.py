@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S = 10.0
 _MEMBERS_S = 2.0
-_EMBEDDED = "walship up runs it: if it is frozen, kill its process, and another is started"
+_EMBEDDED = "Start the cluster: walship up. If it runs, its ZooKeeper hangs: kill its process, and another is started"
 
 
 class OpenedParts:

@@ -11,6 +11,7 @@ the archive the JVM starts sooner and takes less memory. Another JVM, or one wit
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import json
 import os
@@ -240,16 +241,16 @@ class EmbeddedZookeeper:
         deadline = time.monotonic() + retry_s
         while True:
             try:
-                with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+                with socket.socket(socket.AF_INET6 if ":" in self._host else socket.AF_INET) as probe:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     probe.bind((self._host, self._port))
                 return
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise ConfigError(
-                        f"ZooKeeper cannot listen on {self.servers}: {error.strerror}",
-                        "Stop the program that uses the port, or set another: [zookeeper] port",
-                    ) from None
+                    hint = "Stop the program that uses the port, or set another: [zookeeper] port"
+                    if error.errno != errno.EADDRINUSE:
+                        hint = "Correct [zookeeper] listen and port"
+                    raise ConfigError(f"ZooKeeper cannot listen on {self.servers}: {error.strerror}", hint) from None
             time.sleep(0.05)
 
     def _end_leftover(self) -> bool:

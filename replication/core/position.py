@@ -59,4 +59,6 @@ class Position:
                 int(raw["commit"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise FormatError(f"{text[:80]!r} is not a position", "Give the text of Position.to_json") from None
+            raise FormatError(
+                f"{text[:80]!r} is not a position", "Give the position that walship write --json prints"
+            ) from None

@@ -51,7 +51,7 @@ def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -
     if wanted is not None and ":" in wanted and "/" in wanted.rpartition(":")[2]:
         return FoundCluster(wanted.rpartition("/")[2], wanted)
     if wanted is not None and (wanted.endswith(".toml") or "/" in wanted):
-        file = Path(wanted).expanduser()
+        file = _expanded(wanted)
         file = folder / file if not file.is_absolute() else file
         if file.is_dir():
             file /= "walship.toml"
@@ -75,6 +75,21 @@ def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -
         names = ", ".join(f"{found.name} ({found.target})" for found in known)
         raise ConfigError(f"Several clusters were found: {names}", f"Choose one: --cluster NAME, or {VARIABLE}=NAME")
     return known[0]
+
+
+def current_folder() -> Path:
+    """The current folder. ConfigError when it was removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ConfigError("The current folder does not exist any more", "Change to another one: cd") from None
+
+
+def _expanded(wanted: str) -> Path:
+    try:
+        return Path(wanted).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{wanted} is in the home of a user who is not known here", "Give its whole path") from None
 
 
 def _name_in(file: Path) -> str:

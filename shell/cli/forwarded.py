@@ -66,7 +66,7 @@ def forward(words: Sequence[str]) -> int | None:
             if server.recv(1) != READY:
                 return None
             return _ended(server)
-    except (OSError, LookupError, ValueError, TypeError):  # no file, no supervisor, another user's, or none that can
+    except Exception:  # no file, no supervisor, another user's, or none that can; this process says what is wrong
         return None
 
 
@@ -95,15 +95,11 @@ def _may_be_asked(words: Sequence[str]) -> bool:
 
 
 def _cluster(words: Sequence[str]) -> Path:
-    from replication.errors import ConfigError  # deferred: most verbs are not asked for
-    from shell.cli.find import find_cluster
+    from shell.cli.find import find_cluster  # deferred: most verbs are not asked for
 
     named = [words[at + 1] for at, word in enumerate(words) if word in _TAKE_VALUES]
     named += [word.partition("=")[2] for word in words if word.startswith("--cluster=")]
-    try:
-        return Path(find_cluster(named[-1] if named else None, os.environ, Path.cwd()).target)
-    except ConfigError as error:
-        raise LookupError from error  # this process says it
+    return Path(find_cluster(named[-1] if named else None, os.environ, Path.cwd()).target)
 
 
 def _run_dir(file: Path) -> Path:

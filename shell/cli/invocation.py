@@ -12,13 +12,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from replication.core.definition.choice import full_name, full_pattern
-from shell.cli.find import VARIABLE, FoundCluster, find_cluster
+from shell.cli.find import VARIABLE, FoundCluster, current_folder, find_cluster
 from shell.cli.help import Verb
 from shell.cli.interrupting import GRACE_S, INTERRUPTED, leaving_on_interrupt, print_error
 from shell.cli.render import Printer
@@ -101,7 +100,7 @@ class Invocation:
 
     def find(self) -> FoundCluster:
         """The cluster meant, not connected to; ConfigError when none or several are."""
-        return find_cluster(self.cluster, os.environ, Path.cwd())
+        return find_cluster(self.cluster, os.environ, current_folder())
 
     @property
     def names_cluster(self) -> bool:
@@ -109,14 +108,15 @@ class Invocation:
         return bool(self.cluster or os.environ.get(VARIABLE))
 
     @contextmanager
-    def connect(self, grace_s: float = GRACE_S) -> Iterator[tuple[Cluster, Printer]]:
+    def connect(self, grace_s: float = GRACE_S, *, header: bool = True) -> Iterator[tuple[Cluster, Printer]]:
         """The cluster meant, its name printed as the header; closed at the end, within ``grace_s`` of Ctrl-C."""
         from peer.client.connect import connect  # deferred: most of a short command's time would go into it
 
         printer = self.printer
         found = self.find()
         with leaving_on_interrupt(printer.stopped, grace_s), connect(found.target, for_writing=False) as cluster:
-            printer.header(cluster.name, found.target)
+            if header:
+                printer.header(cluster.name, found.target)
             yield cluster, printer
 
 

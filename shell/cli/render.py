@@ -74,18 +74,30 @@ class Printer:
             for name, field in plain(value).items():
                 self.out.print(f"  [dim]{escape(name):<18}[/] {escape(_cell(field))}", soft_wrap=True)
 
-    def rows(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str], empty: str = "nothing") -> None:
-        """A table of ``columns``, without empty ones; in JSON every field of every row."""
+    def rows(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        columns: Sequence[str],
+        empty: str = "nothing",
+        *,
+        verbatim: bool = False,
+    ) -> None:
+        """A table of ``columns``, without empty ones; in JSON every field of every row.
+
+        With ``verbatim``, as for a user's own rows, every column is shown under its very name, and NULL is NULL.
+        """
         shown = [plain(row) for row in rows]
         if self.as_json:
             self.value(shown)
             return
-        columns = [c for c in columns if any(row.get(c) not in (None, "", [], {}) for row in shown)] or columns
+        if not verbatim:
+            columns = [c for c in columns if any(row.get(c) not in (None, "", [], {}) for row in shown)] or columns
         if not shown:
             self.out.print(f"[dim]{escape(empty)}[/]")
             return
-        cells = [[_cell(row.get(column)) for column in columns] for row in shown]
-        heads = [column.replace("_", " ") for column in columns]
+        null = "NULL" if verbatim else _cell(None)
+        cells = [[null if row.get(c) is None else _cell(row[c]) for c in columns] for row in shown]
+        heads = list(columns) if verbatim else [column.replace("_", " ") for column in columns]
         widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
         numeric = [all(_is_number(row.get(column)) for row in shown) for column in columns]
         room = self.out.width - _PADDING * (len(columns) - 1)

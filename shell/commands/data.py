@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +16,11 @@ import typer
 from replication.errors import RequestError
 from shell.cli.interrupting import GRACE_S, detached
 from shell.cli.invocation import Invocation, TableArgument, UntilOption, add_verb, timeout_option
-from shell.cli.render import bytes_text
+from shell.cli.render import bytes_text, counted
 from shell.commands.tables import listed
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+    from pyarrow import RecordBatch, Schema
 
     from peer.client.cluster import Cluster
     from peer.drill.open_fork import OpenFork
@@ -131,11 +132,11 @@ def read(
 
     Bytes that are not printable ASCII are shown as \xNN, and a backslash as \\; write reads them so.
     """
-    with invocation.connect() as (cluster, printer):
+    with invocation.connect(header=sys.stdout.isatty()) as (cluster, printer):
         _reach(cluster, at_least, timeout_s)
         with _source(cluster) as source:
-            batches = iter(source.read(table, where=where, columns=listed(columns) or None, limit=limit))
-            _give(printer, batches, output)
+            found = source.read(table, where=where, columns=listed(columns) or None, limit=limit)
+            _give(printer, iter(found), found.schema, output)
 
 
 def sql(
@@ -157,7 +158,7 @@ def sql(
     """
     if settings == bool(query) or (settings and output):
         raise RequestError("sql takes a QUERY, or --settings", 'For instance: walship sql "show tables"')
-    with invocation.connect(grace_s=0 if spark else GRACE_S) as (cluster, printer):
+    with invocation.connect(grace_s=0 if spark else GRACE_S, header=sys.stdout.isatty()) as (cluster, printer):
         if settings:
             from peer.client.on_demand import spark_settings
 
@@ -167,12 +168,13 @@ def sql(
         _reach(cluster, at_least, timeout_s)
         if not spark:
             with _source(cluster) as source:
-                _give(printer, iter(source.sql(query)), output)
+                rows = source.sql(query)
+                _give(printer, iter(rows), rows.schema, output)
             return
         from peer.client.on_demand import spark_sql  # deferred: most queries need none of it
 
         found = detached(lambda: spark_sql(cluster.config, cluster.tables(), query))
-        _give(printer, iter(found.to_batches()), output)
+        _give(printer, iter(found.to_batches()), found.schema, output)
 
 
 @contextmanager
@@ -197,12 +199,12 @@ def _reach(cluster: Cluster, at_least: str, timeout_s: float) -> None:
         cluster.wait(Position.from_json(at_least), timeout_s=timeout_s)
 
 
-def _give(printer: Printer, batches: Iterator[RecordBatch], output: Path | None) -> None:
+def _give(printer: Printer, batches: Iterator[RecordBatch], schema: Schema, output: Path | None) -> None:
     """Print rows, or save them in a file and say how many."""
     from shell.rows.reading import print_rows, save_rows  # deferred: it loads Arrow
 
     if output is None:
         print_rows(printer, batches)
         return
-    rows = save_rows(output, batches)
-    printer.value({"rows": rows, "file": str(output)}, f"{rows:,} rows are in {output}")
+    rows = save_rows(output, batches, schema)
+    printer.value({"rows": rows, "file": str(output)}, f"{counted(rows, 'row')} in {output}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replication.errors import ConfigError, RequestError
-from shell.cli.find import FoundCluster, find_cluster
+from shell.cli.find import FoundCluster, current_folder, find_cluster
 from shell.cli.invocation import Invocation, add_verb, timeout_option
 from shell.cli.render import Printer, moment_text, seconds_text
 
@@ -93,7 +93,7 @@ def _opened(invocation: Invocation, name: str) -> Iterator[tuple[Cluster, FoundC
             raise
     if found is None or found.name != name:
         try:
-            found = find_cluster(name, {}, Path.cwd())
+            found = find_cluster(name, {}, current_folder())
         except ConfigError:
             raise RequestError(
                 f"a drill of {name} is run on a host of {name}, and its configuration was not found here",
@@ -119,7 +119,7 @@ def _rehearsal(invocation: Invocation, cluster: Cluster) -> Callable[[], Switcho
                 f"the clusters that send to {cluster.name} are {known}, and the file of one of them must be here",
                 "Run it in a folder that has both clusters' files",
             )
-        with connect(find_cluster(names[0], {}, Path.cwd()).target, for_writing=False) as active:
+        with connect(find_cluster(names[0], {}, current_folder()).target, for_writing=False) as active:
             return plan_switchover(RoleChange(active), cluster.name)
 
     return plan
@@ -127,7 +127,7 @@ def _rehearsal(invocation: Invocation, cluster: Cluster) -> Callable[[], Switcho
 
 def _is_here(name: str) -> bool:
     try:
-        find_cluster(name, {}, Path.cwd())
+        find_cluster(name, {}, current_folder())
     except ConfigError:
         return False
     return True

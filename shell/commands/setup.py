@@ -169,7 +169,8 @@ def _load_forwarded(config: Config) -> None:
     register_all(typer.Typer(), FORWARDED)
 
     def answer(ledger: Ledger) -> None:
-        show_status(Printer(False, Console(file=StringIO())), collect(config, ledger, Members()))
+        nobody = Console(file=StringIO())
+        show_status(Printer(False, nobody, nobody), collect(config, ledger, Members()))
 
     with suppress(Exception):  # the command itself tells what is wrong; nothing may end the supervisor
         use_before_forks(config.ledger_url, config.ledger.busy_timeout_s, answer)

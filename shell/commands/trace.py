@@ -66,7 +66,7 @@ def parse_key(spec: TableSpec, given: list[str]) -> dict[str, Any]:
         texts = {name: value for name, _, value in (text.partition("=") for text in given)}
     else:
         texts = dict(zip(names, given, strict=False)) if len(given) == len(names) else {}
-    if set(texts) != set(names):
+    if set(texts) != set(names) or None in texts.values():
         raise RequestError(
             f"The key of {spec.name} is {shown}", "Give a value for each, in that order or as NAME=VALUE"
         )

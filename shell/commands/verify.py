@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from peer.verify.verdict import DIFFERENCES_MAX
 from replication import config as configuration
-from replication.errors import DivergenceError, RequestError, WaitTimeoutError
-from shell.cli.find import find_cluster
+from replication.errors import ConfigError, DivergenceError, RequestError, WaitTimeoutError
+from shell.cli.find import current_folder, find_cluster
 from shell.cli.invocation import Invocation, add_verb, tables_argument, timeout_option
 from shell.cli.render import Printer
 from shell.cli.verdicts import show_verdicts
@@ -98,7 +98,12 @@ def _zookeepers(cluster: Cluster, other: str, receiver: str) -> str:
     """Where to find a cluster that is not a peer: the ZooKeeper that was given, or its file's; "" for a peer."""
     if receiver or any(peer.name == other for peer in cluster.ledger.rules.peers()):
         return ""
-    target = find_cluster(other, os.environ, Path.cwd()).target
+    try:
+        target = find_cluster(other, os.environ, current_folder()).target
+    except ConfigError as error:
+        peers = ", ".join(peer.name for peer in cluster.ledger.rules.peers()) or "none"
+        hint = f"Peers of {cluster.name}: {peers}. Name others by file: walship verify DIR/walship.toml"
+        raise ConfigError(error.what, hint) from None
     if not Path(target).is_file():
         return target
     config = configuration.load(target)

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import TextIO
 
 from replication.datasets.job import CopyJob
+from replication.errors import RequestError
 from shell.cli.render import Printer
 
 
@@ -23,7 +25,7 @@ def reporting(job: CopyJob, path: Path | None, printer: Printer, *, show: bool) 
         show: print each outcome that is not "same", too.
     """
     with ExitStack() as stack:
-        file = stack.enter_context(path.open("w", encoding="utf-8")) if path is not None else None
+        file = stack.enter_context(_opened(path)) if path is not None else None
         lock = Lock()
 
         def report(outcome: str, name: str, size: int, reason: str) -> None:
@@ -36,3 +38,10 @@ def reporting(job: CopyJob, path: Path | None, printer: Printer, *, show: bool) 
 
         job.report = report
         yield
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"the report {path} cannot be written: {error.strerror}", "Give another path") from None

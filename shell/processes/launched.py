@@ -76,7 +76,9 @@ class Launched:
                 )
             what = lines[0].removeprefix("error").strip() if lines else f"exit code {self.process.returncode}"
             hint = lines[1].removeprefix("hint").strip() if len(lines) > 1 else f"See {self.output}"
-            raise ReplicationError(f"Cluster {self.name} did not stay up: {what}", hint)
+            error = ReplicationError(f"Cluster {self.name} did not stay up: {what}", hint)
+            error.exit_code = max(1, self.process.returncode)
+            raise error
 
     def leave_running(self) -> None:
         """Cut the tie, so that the cluster runs on."""

@@ -95,9 +95,12 @@ def running_pid(run_dir: Path) -> int | None:
     file = run_dir / "up.pid"
     try:
         with _opened(file) as opened:
+            if not opened.read():  # nobody's: a lock, however short, would be in the way of one that starts
+                return None
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
+                opened.seek(0)
                 return int(opened.read() or b"0") or None
     except (OSError, ValueError):
         return None

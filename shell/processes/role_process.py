@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -127,18 +128,24 @@ def _served(role: str, config: Config, stop: threading.Event, logger: BoundLogge
 
 
 def leave(code: int) -> NoReturn:
-    """Exit once the threads have ended, without Python's finalization, in which native threads can hang."""
-    deadline = time.monotonic() + _LEAVE_S
-    pool = sys.modules.get("pyiceberg.utils.concurrent")
-    if pool is not None:  # its threads wait for work until it is shut down
-        pool.ExecutorFactory.get_or_create().shutdown(wait=False)
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join(max(0.0, deadline - time.monotonic()))
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    """Exit once the threads have ended, without Python's finalization, in which native threads can hang.
+
+    It never returns nor raises: in a fork, the code of its parent would go on.
+    """
+    try:
+        deadline = time.monotonic() + _LEAVE_S
+        pool = sys.modules.get("pyiceberg.utils.concurrent")
+        if pool is not None:  # its threads wait for work until it is shut down
+            pool.ExecutorFactory.get_or_create().shutdown(wait=False)
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # its reader has gone, or its disk is full
+                stream.flush()
+    finally:
+        os._exit(code)
 
 
 def _exit_at_deadline(stop: threading.Event) -> None:

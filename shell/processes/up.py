@@ -53,7 +53,8 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
             names.append("zookeeper")
         elsewhere = set() if config.zookeeper.embedded else {"zookeeper"}
         if elsewhere.issuperset(names):
-            raise ConfigError("None of these roles runs here", "ZooKeeper runs elsewhere ([zookeeper] servers)")
+            hint = "ZooKeeper runs elsewhere ([zookeeper] servers)" if names else f"Choose of {', '.join(ROLES)}"
+            raise ConfigError("None of these roles runs here", hint)
         return tuple(role for role in ROLES if role in names and role not in elsewhere)
     disabled = {
         "zookeeper": not config.zookeeper.embedded,

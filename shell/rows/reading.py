@@ -17,7 +17,7 @@ from pyarrow import csv
 
 from replication.core.rows.escaped import escaped_column
 from replication.errors import NoSpaceError, RequestError
-from shell.cli.render import Printer, to_json
+from shell.cli.render import Printer, counted, to_json
 
 _SHOWN_ROWS = 1000
 
@@ -42,18 +42,18 @@ def print_rows(printer: Printer, batches: Iterator[pa.RecordBatch]) -> None:
         names = batch.schema.names
         rows += batch.slice(0, max(0, _SHOWN_ROWS - len(rows))).to_pylist()
         shown += batch.num_rows
-    printer.rows(rows, names, "no rows")
+    printer.rows(rows, names, "no rows", verbatim=True)
     more = f", of which {_SHOWN_ROWS:,} are shown; --json or -o FILE gives all" if shown > _SHOWN_ROWS else ""
-    printer.line(f"{shown:,} rows{more}")
+    printer.line(f"{counted(shown, 'row')}{more}")
 
 
-def save_rows(output: Path, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write rows to a file, by its suffix; returns how many."""
+def save_rows(output: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> int:
+    """Write rows of a schema to a file, by its suffix; returns how many."""
     rows = 0
     batches = map(_named_once, batches)
     first = next(batches, None)
     if first is None:
-        raise RequestError("There are no rows to write", "Check the query")
+        first = _named_once(pa.RecordBatch.from_pylist([], schema))
     kind = output.suffix.lower()
     if kind not in (".csv", ".parquet"):
         raise RequestError(f"{output} is neither .csv nor .parquet", "Give the file one of these suffixes")

@@ -115,7 +115,8 @@ def test_keys_are_read_as_their_columns_take_them() -> None:
     assert parse_key(spec, ['{"at": "2013-01-01T10:00:00Z", "carrier": "UA", "flight": 1545}']) == wanted
     assert parse_key(cell("ops.c"), ["r1", "f", "q", ""])["row"] == b"r1"
     assert parse_key(cell("ops.c"), [r"\x00\\", "f", "q", ""])["row"] == b"\x00\\"
-    for wrong in (["UA"], ["at=x", "carrier=UA", "flight=1"], ["flight=1", "carrier=UA"]):
+    null = '{"at": null, "carrier": "UA", "flight": 1545}'
+    for wrong in (["UA"], [null], ["at=x", "carrier=UA", "flight=1"], ["flight=1", "carrier=UA"]):
         with pytest.raises(RequestError):
             parse_key(spec, wrong)
     zoned = parse_key(spec, ["2013-01-01T12:00:00+02:00", "UA", "1545"])

@@ -132,6 +132,7 @@ def test_an_environment_variable_without_a_section_is_refused_but_the_command_li
     file = write(tmp_path, "[cluster]\nname = 'east'\n")
     assert "leases" in problems_of(file, WALSHIP_LEASES_S="3")
     load(file, environ={"WALSHIP_CLUSTER": "west", "WALSHIP_TEST_SEED": "1", "WALSHIP_CACHE": "/nowhere"})
+    load(file, environ={"WALSHIP_DATASETS": "sets.toml", "WALSHIP_AUDIT_URL": "x", "WALSHIP_DEBUG": "1"})
 
 
 def test_tables_and_lists_come_from_the_environment_as_json(tmp_path: Path) -> None:
@@ -377,3 +378,7 @@ def test_servers_beyond_loopback_are_reached_over_tls_or_plain_text_is_asked_for
         load(None, {**plain, "tls": {"allow_plaintext": True}}, {})
         for uri in (f"{url}?sslmode=verify-full", "thrift://db:9083", "https://["):
             load(None, {**overrides, "catalog": {engine: {"uri": uri}}}, {})
+
+
+def test_a_home_that_is_not_known_is_named(tmp_path: Path) -> None:
+    assert "~nosuchuser/x" in problems_of(write(tmp_path, "[cluster]\nname = 'east'\ndata_dir = '~nosuchuser/x'\n"))

@@ -68,7 +68,8 @@ def any_converter_of(text: str) -> Converter | Unpacker:
     found = list(entry_points(group=GROUP, name=name))
     if len(found) != 1:
         known = sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
-        raise RequestError(f"{len(found)} conversions are called {name!r}", f"Choose of {', '.join(known)}")
+        many = f"{len(found)} plug-ins are called" if found else "no conversion is called"
+        raise RequestError(f"{many} {name!r}", f"Choose of {', '.join(known)}")
     return cast("ConverterFactory", found[0].load())(argument)
 
 

@@ -14,7 +14,7 @@ from pyarrow import csv as arrow_csv
 from replication.files.rows.csv_values import RowError, is_from_text, typed
 from replication.files.rows.quotes import Quoted
 
-_BLOCK_BYTES = 8 << 20
+CSV_ROW_BYTES_MAX = 8 << 20  # of a block, which holds whole rows
 _SHOWN_CHARACTERS = 60
 
 
@@ -80,7 +80,7 @@ def _opened(
 ) -> arrow_csv.CSVStreamingReader:
     return arrow_csv.open_csv(
         quoted,
-        read_options=arrow_csv.ReadOptions(block_size=_BLOCK_BYTES),
+        read_options=arrow_csv.ReadOptions(block_size=CSV_ROW_BYTES_MAX),
         parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
         convert_options=arrow_csv.ConvertOptions(
             column_types={name: _read_as(kind) for name, kind in wanted.items()},

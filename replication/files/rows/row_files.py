@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 
 from replication.errors import FormatError, RequestError
-from replication.files.rows.csv_rows import csv_batches, line_of
+from replication.files.rows.csv_rows import CSV_ROW_BYTES_MAX, csv_batches, line_of
 from replication.files.rows.csv_values import RowError
 
 FORMATS = ("parquet", "arrow", "orc", "csv")
@@ -86,6 +86,11 @@ class RowFile:
             raise FormatError(f"{self.path}, {error.what}", error.hint) from None
         except (pa.ArrowException, OSError, ValueError) as error:
             what = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            if "straddl" in what:
+                raise FormatError(
+                    f"{self.path} has a row of more than {CSV_ROW_BYTES_MAX >> 20} MiB",
+                    "Write it as JSON or Parquet",
+                ) from None
             raise FormatError(
                 f"{self.path} is not readable as {self.form}: {what}", "Name the format, or correct the file"
             ) from None

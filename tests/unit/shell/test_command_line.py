@@ -173,11 +173,11 @@ def test_a_name_that_is_given_twice_or_without_a_value_is_refused():
             pairs(wrong)
 
 
-def test_debug_shows_the_traceback(tmp_path, monkeypatch):
+def test_debug_shows_the_traceback(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WALSHIP_CLUSTER", raising=False)
-    with pytest.raises(ConfigError):
-        main.run(["status", "--debug"])
+    assert main.run(["status", "--debug"]) == ConfigError.exit_code
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_init_writes_a_configuration_that_loads_and_never_overwrites_one(tmp_path, monkeypatch, capsys):

@@ -96,3 +96,53 @@ def test_what_the_command_makes_is_its_users_alone(tmp_path: Path) -> None:
     made = [tmp_path / "east", *(tmp_path / "east").rglob("*")]
     assert any(path.name == "walship.toml" for path in made)
     assert [path for path in made if path.stat().st_mode & 0o077] == []
+
+
+def command(folder: Path, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What the installed command does, by a shell."""
+    line = f"{sys.executable} -c 'from shell.entry import main; main()' {words}"
+    given = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), **environment}
+    return subprocess.run(line, shell=True, cwd=folder, env=given, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("-c odd.toml status", 2, "cluster"),
+        ("-c home.toml listtables", 2, "~nosuchuser/x"),
+        ("-c ~nosuchuser/walship.toml status", 2, "~nosuchuser"),
+        ("copy odd.toml there --report /nosuch/r.json", 4, "the report /nosuch/r.json cannot be written"),
+        ("-c odd.toml status --debug", 2, "cluster"),
+    ],
+)
+def test_odd_configurations_and_paths_are_named_without_a_traceback(
+    tmp_path: Path, words: str, code: int, said: str
+) -> None:
+    (tmp_path / "odd.toml").write_text('cluster = "x"\n')
+    (tmp_path / "home.toml").write_text('[cluster]\nname = "east"\ndata_dir = "~nosuchuser/x"\n')
+    done = command(tmp_path, words)
+    assert done.returncode == code and said in done.stderr, done.stderr
+    assert ("Traceback" in done.stderr) == ("--debug" in words)
+
+
+def test_a_folder_that_was_removed_is_said(tmp_path: Path) -> None:
+    done = command(tmp_path, "status", BASH_ENV="")
+    assert done.returncode == 2
+    (tmp_path / "gone").mkdir()
+    line = f"cd gone && rmdir ../gone && {sys.executable} -c 'from shell.entry import main; main()' status"
+    given = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(line, shell=True, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "folder does not exist any more" in done.stderr, done.stderr
+
+
+def test_an_interactive_shell_prints_on_after_a_file_that_takes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    (tmp_path / "lines").write_text("copy a.csv there --report /dev/full\ncopy --help\n")
+    done = command(tmp_path, "shell < lines")
+    assert "No space left" in done.stderr and "--report" in done.stdout, (done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])
+def test_a_forwarded_verb_with_a_closed_stream_ends_with_its_own_code(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "east.toml").write_text('[cluster]\nname = "east"\n')
+    assert command(tmp_path, f"-c east.toml describetable nosuch {closed}").returncode == 2

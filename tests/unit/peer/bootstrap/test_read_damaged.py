@@ -41,7 +41,7 @@ def test_rows_that_are_read(damaged: str, tmp_path: Path) -> None:
             reading.query_result(connection, damaged).read_all()
         output = tmp_path / "out.parquet"
         with pytest.raises(StorageError, match=r"a\.parquet.*from a backup"):
-            save_rows(output, iter(reading.query_result(connection, damaged)))
+            save_rows(output, iter(reading.query_result(connection, damaged)), pa.schema([]))
         assert not output.exists()
 
 

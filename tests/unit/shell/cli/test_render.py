@@ -176,3 +176,10 @@ def test_a_table_that_fits_is_printed_as_rich_would(terminal, rows, monkeypatch)
     expected = printed()
     assert re.sub(r"\x1b\[[0-9;]*m", "", found) == re.sub(r"\x1b\[[0-9;]*m", "", expected)
     assert ("\x1b[1m" in found) == ("\x1b[1m" in expected) == terminal
+
+
+def test_rows_of_a_user_are_shown_under_their_own_names_with_every_column():
+    shown, out, _ = printer()
+    shown.rows([{"my_col": 1, "none": None, "text": "-"}], ["my_col", "none", "text"], verbatim=True)
+    lines = out.getvalue().splitlines()
+    assert lines[0].split() == ["my_col", "none", "text"] and lines[1].split() == ["1", "NULL", "-"]

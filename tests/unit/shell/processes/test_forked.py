@@ -96,6 +96,23 @@ with Wakes(None) as wakes:
     assert run(script, tmp_path / "out").splitlines() == ["3 True", "True"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_a_child_whose_output_takes_nothing_ends_and_does_not_go_on_as_its_parent(tmp_path: Path) -> None:
+    script = """
+full = os.open("/dev/full", os.O_WRONLY)
+def child():
+    print("a line", file=sys.stderr)
+    return 7
+try:
+    status = fork(child, (os.devnull, out, full), ()).wait(30)
+finally:
+    os.write(out, b"a parent ")
+print(status)
+"""
+    assert run(script, tmp_path / "out") in ("1", "7")
+    assert (tmp_path / "out").read_text() == "a parent "
+
+
 def test_a_process_with_an_open_ledger_does_not_fork(tmp_path: Path) -> None:
     """SQLite would take the locks of its parent's connection for the child's own, and damage the file."""
     script = """

@@ -48,19 +48,21 @@ def test_why_a_role_ends_again_and_again_is_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "told"),
+    ("ends", "told", "code"),
     [
-        ("", "was stopped before it was ready"),
-        ("raise SystemExit(7)", "did not stay up: exit code 7"),
-        ("print('error no Java'); raise SystemExit(2)", "did not stay up: no Java"),
+        ("", "was stopped before it was ready", 1),
+        ("raise SystemExit(7)", "did not stay up: exit code 7", 7),
+        ("print('error no Java'); raise SystemExit(2)", "did not stay up: no Java", 2),
+        ("import os; os.abort()", "did not stay up: exit code -6", 1),
     ],
 )
-def test_one_that_ended_says_why(tmp_path: Path, ends: str, told: str) -> None:
+def test_one_that_ended_says_why(tmp_path: Path, ends: str, told: str, code: int) -> None:
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     launched = Launched("east", tmp_path / "walship.toml", config, ("master",))
     launched.output.parent.mkdir()
     with launched.output.open("wb") as output:
         launched.process = subprocess.Popen([sys.executable, "-c", ends], stdout=output)
     launched.process.wait()
-    with pytest.raises(ReplicationError, match=f"east {told}"):
+    with pytest.raises(ReplicationError, match=f"east {told}") as caught:
         launched.check()
+    assert caught.value.exit_code == code

@@ -130,7 +130,7 @@ def test_whatever_is_saved_as_csv_is_read_back(tmp_path, name):
     table = pa.table({"n": [1, 2, 3], name: pa.array(values, kind)})
     if name == "s":
         table = table.set_column(1, name, pa.array(["NA", "", None]))
-    assert save_rows(tmp_path / "a.csv", iter(table.to_batches())) == 3
+    assert save_rows(tmp_path / "a.csv", iter(table.to_batches()), table.schema) == 3
     [batch] = batches_of(str(tmp_path / "a.csv"), schema=table.schema)
     assert str(batch.to_pylist()) == str(table.to_pylist())
 
@@ -139,7 +139,7 @@ def test_whatever_is_saved_as_csv_is_read_back(tmp_path, name):
 def test_any_bytes_come_back_from_csv_and_json(tmp_path_factory, values):
     folder = tmp_path_factory.mktemp("bytes")
     table = pa.table({"n": range(len(values)), "b": pa.array(values, pa.binary())})
-    save_rows(folder / "a.csv", iter(table.to_batches()))
+    save_rows(folder / "a.csv", iter(table.to_batches()), table.schema)
     (folder / "a.jsonl").write_text("".join(f"{to_json(row)}\n" for row in table.to_pylist()))
     for name in ("a.csv", "a.jsonl"):
         [batch] = batches_of(str(folder / name), schema=table.schema)

@@ -41,20 +41,20 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path, suffix):
         targets.append((f"closed/a{suffix}", "Permission denied"))
     for name, why in targets:
         with pytest.raises(RequestError, match=f"cannot be written: (?i:{why})"):
-            save_rows(tmp_path / name, iter([ROW]))
+            save_rows(tmp_path / name, iter([ROW]), ROW.schema)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
 def test_a_file_without_room_is_said_with_the_remedy(tmp_path):
     (tmp_path / "x.csv").symlink_to("/dev/full")
     with pytest.raises(NoSpaceError, match=r"x\.csv cannot be written: No space left on device\. Make room"):
-        save_rows(tmp_path / "x.csv", iter([ROW]))
+        save_rows(tmp_path / "x.csv", iter([ROW]), ROW.schema)
 
 
 def test_a_column_that_parquet_has_no_type_for_is_named_and_nothing_is_written(tmp_path):
     odd = pa.record_batch({"gap": pa.array([(0, 1, 0)], pa.month_day_nano_interval())})
     with pytest.raises(RequestError, match="no type for column 'gap'"):
-        save_rows(tmp_path / "a.parquet", iter([odd]))
+        save_rows(tmp_path / "a.parquet", iter([odd]), odd.schema)
     assert not (tmp_path / "a.parquet").exists()
 
 
@@ -63,12 +63,18 @@ def test_what_a_query_gives_is_saved_like_what_is_read(tmp_path, monkeypatch, ca
     rows = pa.table({"id": [1, 2], "b": [b"\x00", b"a"]})
     monkeypatch.setattr("peer.client.on_demand.spark_sql", lambda config, specs, query: rows)
     cluster = SimpleNamespace(config=None, tables=list, sql=lambda query: rows.to_reader())
-    invocation = SimpleNamespace(connect=lambda grace_s: nullcontext((cluster, Printer(as_json=True))))
+    invocation = SimpleNamespace(connect=lambda grace_s, header: nullcontext((cluster, Printer(as_json=True))))
     for name in ("rows.parquet", "rows.csv"):
         sql(invocation, "select", spark=spark, output=tmp_path / name)
         assert json.loads(capfd.readouterr().out) == {"rows": 2, "file": str(tmp_path / name)}
     assert parquet.read_table(tmp_path / "rows.parquet").equals(rows)
     assert (tmp_path / "rows.csv").read_text().splitlines()[1:] == [r'1,"\x00"', '2,"a"']
+    rows = rows.slice(0, 0)
+    sql(invocation, "select", spark=spark, output=tmp_path / "none.csv")
+    sql(invocation, "select", spark=spark, output=tmp_path / "none.parquet")
+    assert (tmp_path / "none.csv").read_text().strip() == '"id","b"'
+    assert parquet.read_table(tmp_path / "none.parquet").equals(rows)
+    capfd.readouterr()
     for query, settings in (("", True), ("", False)):
         with pytest.raises(RequestError, match="takes a QUERY"):
             sql(invocation, query, settings=settings, output=tmp_path / "more.csv")
