@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from replication.core.copying.attributes import FileAttributes
@@ -84,9 +84,7 @@ class Comparison:
         versions = TargetVersions(self._source, self._target, conf) if conf.versions else None
         find = self._finder(folder) if versions is None else lambda path: None
         batch: list[CopyableFile] = []
-        names: set[str] | None = None
-        if self._configuration.delete and not self._source.traits.has_cheap_status:
-            names = set()
+        known = self._known()
         is_empty = True
         for entry in self._source.scan(folder):
             is_empty = False
@@ -94,35 +92,52 @@ class Comparison:
                 return
             file = entry.attributes
             if entry.refused or file is None:
-                self._refused(folder, entry)
+                self._refused(folder, entry, known)
                 continue
             if file.path == STAGING or file.path.name == STAGING:
                 continue
-            if names is not None:
-                names.add(file.path)
             if entry.kind is EntryKind.FOLDER:
-                if self._configuration.recursive and self._configuration.filters.enters(file.path):
+                if known is not None:
+                    known[file.path] = True
+                if conf.recursive and conf.filters.enters(file.path):
                     below.append(file.path)
-            elif self._configuration.filters.takes(file):
+            elif (copyable := self._built(file, known)) is not None:
                 if versions is None:
-                    self._one(file, find, batch)
+                    self._one(copyable, find, batch)
                 else:
-                    self._take(*versions.decide(self._build(file)), batch)
+                    self._take(*versions.decide(copyable), batch)
                 if len(batch) >= BATCH:
                     self._give(batch)
                     batch = []
         self._give(batch)
         if is_empty and folder and folder in self.missing and conf.filters.names(folder):
             self._sink.empty(folder)
-        if self._configuration.delete and folder not in self.missing:
-            self._extras(folder, names)
+        if conf.delete and folder not in self.missing:
+            self._extras(folder, known)
 
-    def _refused(self, folder: RelativePath, entry: Entry) -> None:
+    def _known(self) -> dict[str, bool] | None:
+        """The destinations of a folder, and whether a file that is meant has each; None if nobody asks for them."""
+        conf = self._configuration
+        return {} if conf.conversions or (conf.delete and not self._source.traits.has_cheap_status) else None
+
+    def _built(self, file: FileAttributes, known: dict[str, bool] | None) -> CopyableFile | None:
+        """The copyable file of one that is meant; None if it is not. What filters exclude is known, and so stays."""
+        is_meant = self._configuration.filters.takes(file)
+        if not is_meant and known is None:
+            return None
+        copyable = self._build(file)
+        if known is not None:
+            known[copyable.destination] = is_meant or known.get(copyable.destination, False)
+        return copyable if is_meant else None
+
+    def _refused(self, folder: RelativePath, entry: Entry, known: dict[str, bool] | None) -> None:
         if entry.refused:
             if self._configuration.filters.names(entry.path):
                 self._sink.failed(entry.path or folder or "/", entry.refused)
-        else:
-            self._sink.skipped(entry.kind.value, entry.path, 0)
+            return
+        if known is not None:
+            known.setdefault(self._build(FileAttributes(entry.path, 0)).destination, False)
+        self._sink.skipped(entry.kind.value, entry.path, 0)
 
     def _give(self, batch: list[CopyableFile]) -> None:
         if batch:
@@ -132,9 +147,9 @@ class Comparison:
                     self._sink.ended(file.file_set)
 
     def _one(
-        self, file: FileAttributes, find: Callable[[RelativePath], Entry | None], batch: list[CopyableFile]
+        self, copyable: CopyableFile, find: Callable[[RelativePath], Entry | None], batch: list[CopyableFile]
     ) -> None:
-        copyable = self._build(file)
+        file = copyable.origin
         entry = find(copyable.destination)
         if entry is not None and entry.kind is EntryKind.FOLDER:
             self._sink.failed(file.path, "the target has a folder of that name")
@@ -169,20 +184,20 @@ class Comparison:
             return lambda path: None
         return self._target.status if self._target.traits.has_cheap_status else there.get
 
-    def _extras(self, folder: RelativePath, names: set[str] | None) -> None:
-        """Files of the target that the source does not have; what filters exclude stays."""
+    def _extras(self, folder: RelativePath, known: Collection[str] | None) -> None:
+        """Files of the target that the copy does not make; what filters exclude stays."""
         try:
             entries = self._target.scan(folder)
             for entry in entries:
                 there = entry.attributes
                 if there is None or there.path.name == STAGING or there.path == self._configuration.backup_dir:
                     continue
-                is_known = there.path in names if names is not None else self._source.status(there.path) is not None
+                is_known = there.path in known if known is not None else self._source.status(there.path) is not None
                 if is_known:
                     continue
                 if entry.kind is EntryKind.FOLDER:
                     if self._configuration.recursive and self._configuration.filters.enters(there.path):
-                        self._extras(there.path, set())
+                        self._extras(there.path, ())
                 elif entry.kind is EntryKind.FILE and self._configuration.filters.takes(there):
                     self._sink.extra(there)
         except FileNotFoundError:

@@ -1,0 +1,38 @@
+"""Listing of files that are converted: the target has them by other names than the source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from replication.core.copying.filters import FilterRule, Filters
+from replication.datasets.preview import compared
+from tests.copying import copied, read_tree, write_tree
+
+
+def test_what_was_converted_is_in_the_source_for_delete_and_for_check(tmp_path: Path) -> None:
+    source, target = tmp_path / "src", tmp_path / "dst"
+    write_tree(source, {"x.txt": b"1", "a/y.txt": b"2", "a/left.out": b"3"})
+    write_tree(target, {"gone.gz": b"", "a/gone.gz": b"", "b/gone.gz": b"", "a/left.out.gz": b"kept"})
+    made = copied(
+        source,
+        target,
+        conversions=("gzip",),
+        delete=True,
+        filters=Filters((FilterRule(False, "left.out"),)),
+    )
+    kept = {"x.txt.gz", "a/y.txt.gz", "a/left.out.gz"}
+    assert set(read_tree(target)) == kept
+    assert compared(made).found == {"same": 2}
+    again = copied(source, target, conversions=("gzip",), delete=True)
+    assert set(read_tree(target)) == kept and again.progress.counts.deleted == 0
+    write_tree(target, {"x.txt": b"not what the copy makes"})
+    assert copied(source, target, conversions=("gzip",), delete=True).progress.counts.deleted == 1
+
+
+def test_where_a_link_of_the_source_would_go_nothing_is_removed(tmp_path: Path) -> None:
+    source, target = tmp_path / "src", tmp_path / "dst"
+    write_tree(source, {"x": b"1"})
+    (source / "link").symlink_to("x")
+    write_tree(target, {"link.gz": b"copied when links were followed"})
+    copied(source, target, conversions=("gzip",), delete=True)
+    assert set(read_tree(target)) == {"x.gz", "link.gz"}
