@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -35,10 +36,11 @@ def copy_job(
 
     Raises:
         MissingFileError: nothing is at ``source``.
-        RequestError: one address is within the other.
+        RequestError: the target is within the source; or the source, if it is a folder, within a target whose files
+            that it does not have are to be removed.
         StorageError: a store does not answer.
     """
-    refuse_nested(source, target)
+    refuse_nested(source, target, either=False)
     with ExitStack() as stack:
         origin = stack.enter_context(open_source(source, dict(source_options or {}), configuration))
         found = at_root(origin)
@@ -46,6 +48,7 @@ def copy_job(
             raise MissingFileError(f"there is nothing at {origin.url}", "Check the address")
         dataset: CopyableDataset
         if found is None or found.kind is EntryKind.FOLDER:
+            refuse_nested(source, target, either=configuration.delete)
             there = stack.enter_context(open_store(target, dict(target_options or {})))
             dataset = RecursiveDataset(origin)
         elif found.kind is EntryKind.FILE:
@@ -109,12 +112,28 @@ def _has_entries(store: Store) -> bool:
         return False
 
 
-def refuse_nested(source: str, target: str) -> None:
-    """Raise RequestError if the target is the source, or within it."""
-    if not (is_local(source) and is_local(target)):
-        if source.rstrip("/") == target.rstrip("/"):
-            raise RequestError("the two addresses are the same", "Name another target")
-        return
-    origin, there = (os.path.realpath(local_path(url)) for url in (source, target))
-    if there == origin or there.startswith(f"{origin.rstrip('/')}/"):
-        raise RequestError(f"{there} is {origin} or within it", "Name a target outside of the source")
+def refuse_nested(source: str, target: str, *, either: bool = True) -> None:
+    """Raise RequestError if the target is the source, or within it.
+
+    Args:
+        source: the address of a folder.
+        target: that of another.
+        either: also refuse a source within the target, which a sync copies into itself and ``delete`` removes.
+    """
+    origin, there = _segments(source), _segments(target)
+    shown, other = redact(source), redact(target)
+    if there[: len(origin)] == origin:
+        raise RequestError(f"{other} is {shown} or within it", "Name a target outside of the source")
+    if either and origin[: len(there)] == there:
+        raise RequestError(f"{shown} is within {other}", "Name a target that does not hold the source")
+
+
+def _segments(url: str) -> list[str]:
+    """The parts of an address, the same for every address of one folder: the store's, then each folder's name."""
+    if is_local(url):
+        return ["file", *Path(os.path.realpath(local_path(url))).parts]
+    scheme, _, rest = url.partition("://")
+    host, *folders = rest.split("/")
+    user, _, host = host.rpartition("@")
+    store = ["s3" if scheme == "s3a" else scheme, user.partition(":")[0], host.lower()]
+    return [*store, *(folder for folder in folders if folder)]

@@ -11,6 +11,7 @@ from replication.datasets.declared.history import DatasetHistory
 from replication.datasets.finders.plugins import finder_of
 from replication.datasets.job import CopyJob
 from replication.datasets.publication.recording import RecordedDataset
+from replication.datasets.request import refuse_nested
 from replication.datasets.stores.open import open_source, open_store
 from replication.error_text import one_line
 from replication.errors import LockedFileError, RequestError
@@ -31,13 +32,15 @@ def run_dataset(
         run: runs the job; the command line shows its progress.
 
     Raises:
-        RequestError: it is paused, or it failed too often and was suspended.
+        RequestError: it is paused, it failed too often and was suspended, or one of its folders is within the other.
         LockedFileError: another run of it goes on; nothing is noted.
     """
     state = history.state(definition.name)
     if state.paused or state.suspended:
         why = "is paused" if state.paused else f"failed {state.failures} times and is suspended: {state.error}"
         raise RequestError(f"dataset {definition.name} {why}", f"walship dataset resume {definition.name}")
+    if definition.finder == "folder" and definition.source_options == definition.target_options:
+        refuse_nested(definition.source, definition.target, either=configuration.delete)
     with (
         open_source(definition.source, resolved(definition.source_options), configuration) as source,
         open_store(definition.target, resolved(definition.target_options)) as target,

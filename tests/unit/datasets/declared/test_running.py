@@ -12,7 +12,7 @@ from replication.datasets.declared.definitions import DatasetDefinition
 from replication.datasets.declared.history import FAILURES_MAX, DatasetHistory
 from replication.datasets.declared.running import run_dataset
 from replication.datasets.job import CopyJob
-from replication.errors import CopyError, LockedFileError
+from replication.errors import CopyError, LockedFileError, RequestError
 
 
 class Runs:
@@ -50,3 +50,10 @@ def test_interrupted_runs_do_not_suspend_a_dataset(runs: Runs) -> None:
     assert runs.history.state("d").failures == 1
     latest = runs.history.runs("d", 1)[0]
     assert latest.error == "interrupted" and latest.ended_us
+
+
+def test_a_dataset_whose_target_holds_its_source_is_not_run_with_delete(runs: Runs, tmp_path: Path) -> None:
+    nested = DatasetDefinition("n", str(tmp_path / "src"), str(tmp_path))
+    with pytest.raises(RequestError, match="src is within"):
+        run_dataset(nested, CopyConfiguration(delete=True), runs.history)
+    assert not runs.history.runs("n", 1)

@@ -1,0 +1,54 @@
+"""Addresses of a copy: which are refused, and where a single file goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replication.core.copying.configuration import CopyConfiguration
+from replication.datasets.request import copy_job, refuse_nested
+from replication.errors import RequestError
+from tests.copying import read_tree, write_tree
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        ("/t", "/t/s"),
+        ("/t", "file:///t/s/../s"),
+        ("/", "/t"),
+        ("s3://b", "s3a://b//sub/"),
+        ("sftp://u:secret@host/a", "sftp://u@HOST/a/b"),
+        ("hdfs://nn:8020/", "hdfs://nn:8020/a"),
+    ],
+)
+def test_an_address_within_the_other_is_refused(outer: str, inner: str) -> None:
+    for pair in ((outer, inner), (inner, outer), (inner, inner)):
+        with pytest.raises(RequestError, match="within") as refused:
+            refuse_nested(*pair)
+        assert "secret" not in str(refused.value)
+    refuse_nested(inner, outer, either=False)
+    with pytest.raises(RequestError, match="or within it"):
+        refuse_nested(outer, inner, either=False)
+
+
+def test_addresses_side_by_side_are_taken() -> None:
+    for pair in (
+        ("/t/s", "/t/sub"),
+        ("s3://b/a", "s3://b/ab"),
+        ("s3://b", "s3://c/b"),
+        ("/t", "memory://t/s"),
+        ("sftp://u@h/a", "sftp://v@h/a"),
+    ):
+        refuse_nested(*pair)
+
+
+def test_delete_does_not_remove_the_source_and_what_is_beside_it(tmp_path: Path) -> None:
+    write_tree(tmp_path / "t", {"s/x": b"1", "kept": b"2"})
+    source, target = str(tmp_path / "t/s"), str(tmp_path / "t")
+    with pytest.raises(RequestError, match="s is within"), copy_job(source, target, CopyConfiguration(delete=True)):
+        pass
+    with copy_job(f"{source}/x", target, CopyConfiguration(delete=True)) as job:  # of a file nothing is removed
+        job.run()
+    assert read_tree(tmp_path / "t") == {"s/x": b"1", "kept": b"2", "x": b"1"}
