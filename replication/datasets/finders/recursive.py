@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from replication.core.copying.attributes import FileAttributes
-from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.configuration import CopyConfiguration, Grouping
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.finders.base import CopyableDataset, ListsIntoSink
@@ -44,11 +44,14 @@ class RecursiveDataset:
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Compare the folder with the target's."""
-        given: dict[str, Any] = {} if self._file_set is None else {"file_set": self._file_set}
+        file_set = self._file_set
+        if file_set is None and configuration.grouping is Grouping.DATASET:
+            file_set = self.root
+        given: dict[str, Any] = {} if file_set is None else {"file_set": file_set}
         build = partial(
             CopyableFile.build, self._source.url, configuration=configuration, metadata=self._metadata, **given
         )
-        Comparison(self._source, target, configuration, build, sink, self._file_set).run(self.root)
+        Comparison(self._source, target, configuration, build, sink, file_set).run(self.root)
 
 
 class SingleFileDataset:
