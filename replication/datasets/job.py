@@ -35,6 +35,7 @@ from replication.datasets.copying.window import CopyWindow
 from replication.datasets.finders.base import CopyableDataset, DatasetFinder, ListsIntoSink
 from replication.datasets.listing.sink import ListingSink, Tasks
 from replication.datasets.publication.events import EventSink
+from replication.datasets.publication.moves import Expected
 from replication.datasets.publication.publisher import PublishedJob, Publisher
 from replication.datasets.publication.recording import InstantRecorder, RecordedDataset
 from replication.datasets.publication.steps import CopySite, PublishFileSet, StartInstant, is_lost
@@ -67,6 +68,7 @@ class CopyJob:
         events: where an event for each file and file set goes.
         recorded: the timeline that is told of every file; None for none.
         retry_suspended: try publications again that failed too often.
+        expected: what the target's files must still be when they are replaced or removed; None does not look.
         stopped: ends the run early, when it is set; what is staged stays.
     """
 
@@ -80,6 +82,7 @@ class CopyJob:
     events: EventSink | None = None
     recorded: RecordedDataset | None = None
     retry_suspended: bool = False
+    expected: Expected | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -105,6 +108,14 @@ class CopyJob:
         """
         with telling_faults(self.target.url, self.state_dir):
             return self._run()
+
+    def finish_earlier(self) -> None:
+        """Finish publications that earlier runs left, and copy nothing. Raises as :meth:`run`."""
+        with telling_faults(self.target.url, self.state_dir):
+            if (self.state_dir / "commits").exists():
+                with locked(self.state_dir / "lock", self.target.url):
+                    steps = FileCommitSteps(f"file://{self.state_dir}/commits")
+                    self._redo(steps, CopySite(self.target, redoes=True, events=self.events))
 
     def _run(self) -> CopyCounts:
         self.target.make_folder(ROOT)
@@ -219,7 +230,7 @@ class _Run:
             site.registrar(configuration.register)  # fails now, not after the first file
         self._window = CopyWindow(SMALL_BYTES_MAX, configuration.files_per_split, SPLIT_BYTES)
         self._publisher = Publisher(
-            PublishedJob(job.id, job.target, self.staging, configuration, journal, steps, job.progress),
+            PublishedJob(job.id, job.target, self.staging, configuration, journal, steps, job.progress, job.expected),
             site,
             self._folder_like,
             self._published,

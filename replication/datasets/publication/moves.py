@@ -7,23 +7,54 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
 from replication.datasets.copying.file_sets import StagedFile
 from replication.datasets.copying.transfer import digest_of
 from replication.datasets.stores.base import Entry, EntryKind, SentUpload, Store, Uploads
-from replication.errors import CopyError, MissingFileError
+from replication.errors import ChangedFileError, CopyError, MissingFileError
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a path of the target had when it was listed: a file of that size and time, or no file (None)."""
+
+    size: int | None = None
+    timestamp_ns: int | None = None
+
+    @classmethod
+    def of(cls, file: FileAttributes | None) -> Listed:
+        """What was listed; None for no file."""
+        return cls() if file is None else cls(file.size, file.timestamp_ns)
+
+    def is_changed(self, there: Entry | None) -> bool:
+        """Whether a path has something else by now. A file that is gone is no change: nothing of it can be lost."""
+        if there is None:
+            return False
+        return there.kind is not EntryKind.FILE or Listed.of(there.attributes) != self
+
+
+#: Tells what a path of the target had when it was listed.
+Expected = Callable[[RelativePath], Listed]
 
 
 @dataclass(frozen=True, slots=True)
 class MovedFile:
-    """A file of a move: its path below the move's, its size in bytes, its digest and the range size of the digest."""
+    """A file of a move.
+
+    Attributes:
+        name: its path below the move's.
+        size: in bytes.
+        digest: of its content.
+        listed: what its destination must still have before the move; None replaces whatever is there.
+    """
 
     name: str
     size: int
     digest: str
+    listed: Listed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +125,13 @@ def _move(destination: RelativePath, staged_root: RelativePath, files: list[Stag
     return Move("" if sent else destination.below(staged_root), destination, is_folder, moved, (), sent)
 
 
+def guarded(move: Move, expected: Expected) -> Move:
+    """A move that is not made when its files' destinations have something else than was listed."""
+    destination = RelativePath(move.destination)
+    files = (replace(file, listed=expected(RelativePath(file.name).below(destination))) for file in move.files)
+    return replace(move, files=tuple(files))
+
+
 def make(target: Store, move: Move, backup: RelativePath | None) -> None:
     """Make a move; it may have been made in part.
 
@@ -107,7 +145,7 @@ def make(target: Store, move: Move, backup: RelativePath | None) -> None:
         _complete(target, move, move.sent, backup)
         return
     if not move.is_folder:
-        _move_file(target, origin, destination, backup)
+        _move_file(target, (origin, destination), backup, move.files[0].listed)
         return
     _move_folder(target, move, backup)
     for folder in move.folders:
@@ -132,7 +170,7 @@ def _move_folder(target: Store, move: Move, backup: RelativePath | None) -> None
             raise
         for file in move.files:  # the folder was made meanwhile
             name = RelativePath(file.name)
-            _move_file(target, name.below(origin), name.below(destination), backup)
+            _move_file(target, (name.below(origin), name.below(destination)), backup, file.listed)
         target.remove_folder(origin)
 
 
@@ -163,8 +201,11 @@ def _uploads(target: Store) -> Uploads:
 def _complete(target: Store, move: Move, sent: SentUpload, backup: RelativePath | None) -> None:
     if _is_completed(target, move):
         return  # by an earlier run; what is there must not be kept as what was replaced
-    destination = RelativePath(move.destination)
-    if backup is not None and target.status(destination) is not None:
+    destination, listed = RelativePath(move.destination), move.files[0].listed
+    there = target.status(destination) if backup is not None or listed is not None else None
+    if listed is not None and listed.is_changed(there):
+        raise changed(destination)
+    if backup is not None and there is not None:
         _keep(target, destination, backup)
     _uploads(target).complete(sent)
 
@@ -175,12 +216,23 @@ def _keep(target: Store, path: RelativePath, backup: RelativePath) -> None:
     target.keep(path, kept)
 
 
-def _move_file(target: Store, origin: RelativePath, destination: RelativePath, backup: RelativePath | None) -> None:
+def changed(path: RelativePath) -> ChangedFileError:
+    """The error for a file of the target that is not what was listed."""
+    return ChangedFileError(f"{path} was changed in the target meanwhile", "The next run decides on it anew")
+
+
+def _move_file(
+    target: Store, way: tuple[RelativePath, RelativePath], backup: RelativePath | None, listed: Listed | None
+) -> None:
+    origin, destination = way
     if (staged := target.status(origin)) is None:
         return  # moved by an earlier run; verify looks at what is there
-    there = target.status(destination) if backup is not None else None
-    if backup is not None and there is not None and not _is_copied(staged, there):
-        _keep(target, destination, backup)
+    there = target.status(destination) if backup is not None or listed is not None else None
+    if there is not None and not _is_copied(staged, there):
+        if listed is not None and listed.is_changed(there):
+            raise changed(destination)
+        if backup is not None:
+            _keep(target, destination, backup)
     try:
         target.move(origin, destination)
     except FileNotFoundError:
@@ -217,13 +269,16 @@ def is_made(target: Store, move: Move, *, read: bool, range_bytes: int) -> bool:
     for file in move.files:
         path = RelativePath(file.name).below(destination)
         entry = target.status(path)
-        if entry is None or entry.kind is not EntryKind.FILE or entry.attributes is None:
+        found = entry.attributes if entry is not None and entry.kind is EntryKind.FILE else None
+        is_there = found is not None and found.size == file.size
+        if is_there and (not read or digest_of(target, path, file.size, range_bytes) == file.digest):
+            continue
+        if file.listed is not None:
+            raise changed(path)
+        if not is_there:
             return False
-        if entry.attributes.size != file.size:
-            return False
-        if read and digest_of(target, path, file.size, range_bytes) != file.digest:
-            raise CopyError(
-                f"{path} was published, but has other content than was copied",
-                "If it was changed since, give the publication up; else check the disk",
-            )
+        raise CopyError(
+            f"{path} was published, but has other content than was copied",
+            "If it was changed since, give the publication up; else check the disk",
+        )
     return True

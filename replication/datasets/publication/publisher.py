@@ -25,7 +25,7 @@ from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
 from replication.datasets.publication.events import failed_event, published_events
 from replication.datasets.publication.folders import SYNCED_ONE_BY_ONE, NewFolders, emptied
-from replication.datasets.publication.moves import Move, MovedFolder, plan_moves
+from replication.datasets.publication.moves import Expected, Move, MovedFolder, changed, guarded, plan_moves
 from replication.datasets.publication.recording import InstantRecorder, added_versions, key_of, overwritten, replaced
 from replication.datasets.publication.steps import (
     CopySite,
@@ -62,6 +62,7 @@ class PublishedJob:
         journal: forgets what is published.
         steps: where commit steps are stored.
         progress: told of what is published.
+        expected: what the target's files must still be when they are replaced or removed; None does not look.
     """
 
     id: str
@@ -71,6 +72,7 @@ class PublishedJob:
     journal: CopyJournal
     steps: CommitStepStore
     progress: CopyProgress
+    expected: Expected | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Publisher:
     ) -> None:
         self._target, self._staging, self._configuration = job.target, job.staging, job.configuration
         self._journal, self._steps, self._job, self._progress = job.journal, job.steps, job.id, job.progress
-        self._published, self._recorder = published, recorder
+        self._published, self._recorder, self._expected = published, recorder, job.expected
         self._new = NewFolders(job.target, job.configuration, folder_like)
         self._site = site
         self._folders: dict[RelativePath, None] = {}
@@ -219,6 +221,8 @@ class Publisher:
 
     def _allowed(self, file_set: FileSet) -> _Planned | None:
         """What publishes a file set; None if it may not be published, which is told."""
+        if self._expected is not None and not self._leave_changed(file_set, self._expected):
+            return None
         planned = self._planned(file_set)
         over = overwritten(self._target, planned.step.moves) if self._configuration.register else ()
         if not over:
@@ -227,11 +231,25 @@ class Publisher:
         self._not_published(file_set, CopyError(what, "Give new files other names, or say --skip"))
         return None
 
+    def _leave_changed(self, file_set: FileSet, expected: Expected) -> bool:
+        """Take files out of a file set that have changed in the target, which is told; whether any are left."""
+        left = []
+        for each in file_set.staged:
+            path = each.file.destination
+            if expected(path).is_changed(self._target.status(path)):
+                self._progress.failed(path, one_line(changed(path)))
+            else:
+                left.append(each)
+        file_set.staged = left
+        return bool(left)
+
     def _planned(self, file_set: FileSet) -> _Planned:
         root = self._staging.folder_of(file_set.name)
         folders = self._target.traits.moves_folders and self._staging.is_clean(root)
         moves = plan_moves(file_set.staged, root, self._is_there, folders=folders)
         moves = [replace(move, folders=self._new_folders(move)) for move in moves]
+        if self._expected is not None:
+            moves = [guarded(move, self._expected) for move in moves]
         backup = self._configuration.backup_dir or ""
         step = PublishFileSet(file_set.name, tuple(moves), self._configuration.range_bytes, backup)
         if self._recorder is None:
@@ -340,7 +358,8 @@ class Publisher:
     def _removal(self, paths: Sequence[RelativePath], folders: Sequence[RelativePath]) -> CommitSequence[CopySite]:
         urn = f"remove-{hashlib.sha256(chr(0).join(paths).encode()).hexdigest()[:16]}"
         synced = {path.parent for path in (*paths, *folders)} | {ROOT}
-        removal = RemoveExtras(tuple(paths), self._configuration.backup_dir or "", tuple(folders))
+        listed = tuple(self._expected(path) for path in paths) if self._expected is not None else ()
+        removal = RemoveExtras(tuple(paths), self._configuration.backup_dir or "", tuple(folders), listed)
         steps: list[CommitStep[CopySite]] = [removal, SyncTarget(urn, tuple(sorted(synced)))]
         if self._recorder is not None:
             start, complete = self._recorder.request(urn, removes=tuple(key_of(path) for path in paths))

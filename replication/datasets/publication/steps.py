@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from replication.commit.step import CommitStep, step_type
@@ -10,11 +10,11 @@ from replication.core.copying.names import RelativePath
 from replication.core.timeline.instants import Changes, FileKey, FileVersion, InstantState
 from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.folders import SYNCED_ONE_BY_ONE
-from replication.datasets.publication.moves import Move, check_sent, is_made, make
+from replication.datasets.publication.moves import Listed, Move, check_sent, is_made, make
 from replication.datasets.registration.base import FileRegistrar, RegisteredFile
 from replication.datasets.registration.plugins import registrar_of
 from replication.datasets.stores.base import Store
-from replication.errors import MissingFileError, ReplicationError, StepFailedError
+from replication.errors import ChangedFileError, MissingFileError, ReplicationError, StepFailedError
 from replication.timeline.base import Timeline
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
@@ -87,22 +87,31 @@ class PublishFileSet(CommitStep[CopySite]):
 @step_type("copy.remove")
 @dataclass(frozen=True)
 class RemoveExtras(CommitStep[CopySite]):
-    """Remove files that the source does not have, or move them to the backup folder; and folders that this empties."""
+    """Remove files that the source does not have, or move them to the backup folder; and folders that this empties.
+
+    With ``listed``, what each path must still have, a file that has changed since stays.
+    """
 
     paths: tuple[str, ...]
     backup: str = ""
     folders: tuple[str, ...] = ()
+    listed: tuple[Listed, ...] = ()
 
     def verify(self, context: CopySite) -> bool:
         """Whether none of them is there."""
-        return all(context.target.status(RelativePath(path)) is None for path in self.paths)
+        return next(self._left(context.target), None) is None
+
+    def _left(self, target: Store) -> Iterator[RelativePath]:
+        """Those that are still to be removed."""
+        for number, text in enumerate(self.paths):
+            path = RelativePath(text)
+            there = target.status(path)
+            if there is not None and not (self.listed and self.listed[number].is_changed(there)):
+                yield path
 
     def execute(self, context: CopySite) -> None:
         """Remove them."""
-        for text in self.paths:
-            path = RelativePath(text)
-            if context.target.status(path) is None:
-                continue
+        for path in self._left(context.target):
             if self.backup:
                 kept = path.below(RelativePath(self.backup))
                 context.target.make_folder(kept.parent)
@@ -245,8 +254,11 @@ class CompleteInstant(CommitStep[CopySite]):
 
 
 def is_lost(error: ReplicationError, steps: Sequence[CommitStep[CopySite]]) -> bool:
-    """Whether a sequence failed since what it publishes is gone: redoing it never helps, copying anew does."""
-    if not isinstance(error, StepFailedError) or not isinstance(error.cause, MissingFileError):
+    """Whether a sequence failed since what it publishes is gone, or what it replaces is not what was listed.
+
+    Redoing it never helps, copying anew does.
+    """
+    if not isinstance(error, StepFailedError) or not isinstance(error.cause, MissingFileError | ChangedFileError):
         return False
     return isinstance(steps[error.number], PublishFileSet)
 

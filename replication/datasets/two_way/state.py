@@ -159,6 +159,12 @@ class SyncState:
             for first, second, *_ in rows:
                 yield _file(first) if first else None, _file(second) if second else None
 
+    def file(self, side: int, path: RelativePath) -> FileAttributes | None:
+        """A file of a side as it was listed; None if it had none."""
+        with self._lock:
+            found = self._db.execute(f"SELECT {_SIDES[side]} FROM listing.files WHERE path = ?", (path,)).fetchone()
+        return _file(found[0]) if found is not None and found[0] is not None else None
+
     def is_free(self, path: RelativePath) -> bool:
         """Whether neither side has a file of a name."""
         with self._lock:

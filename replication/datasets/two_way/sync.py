@@ -28,9 +28,11 @@ from replication.datasets.finders.recursive import OneDataset
 from replication.datasets.job import CopyJob, locked
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.walk import walk
+from replication.datasets.publication.moves import Listed, changed
 from replication.datasets.request import is_missing
 from replication.datasets.stores.base import Entry, EntryKind, Store
 from replication.datasets.two_way.state import SyncState, telling_damage
+from replication.error_text import one_line
 from replication.errors import RequestError
 from replication.log import get
 
@@ -115,6 +117,10 @@ class TwoWaySync:
         return result
 
     def _run(self, state: SyncState, *, dry_run: bool) -> SyncResult:
+        earlier = CopyProgress()
+        if not dry_run:
+            for side in (0, 1):  # what they change is listed, then
+                self._job(side, state, earlier).finish_earlier()
         for side, store in enumerate(self._stores):
             progress = self._begin(f"listing {store.url}")
             list_side(store, self._configuration, side, state, progress)
@@ -122,7 +128,7 @@ class TwoWaySync:
                 raise RequestError(
                     f"{store.url} has none of the files that it had", "Check that it is mounted, or remove the rest"
                 )
-        result = SyncResult(state.decide(sync_action))
+        result = SyncResult(state.decide(sync_action), failures=dict(earlier.counts.failures))
         if not dry_run:
             state.forget_gone()
             self._compare(state, result)
@@ -160,12 +166,20 @@ class TwoWaySync:
     def _digest(self, side: int, file: FileAttributes) -> str:
         return digest_of(self._stores[side], file.path, file.size, self._configuration.range_bytes)
 
+    def _job(self, side: int, state: SyncState, progress: CopyProgress) -> CopyJob:
+        """The copy from one side to the other."""
+        source, target = self._stores[side], self._stores[1 - side]
+        job = CopyJob(source, target, OneDataset(_Chosen(source, side, state)), self._configuration, progress)
+        job.expected = lambda path: Listed.of(state.file(1 - side, path))
+        job.retry_suspended = True  # nobody can say so to a sync
+        return job
+
     def _one_way(self, side: int, state: SyncState, result: SyncResult) -> None:
         """Copy from one side, and remove from the other."""
         removed, _ = state.total(_REMOVALS[side])
         if not removed and not state.total(_WAYS[side])[0]:
             return
-        source, target = self._stores[side], self._stores[1 - side]
+        target = self._stores[1 - side]
         progress = self._begin(f"copying to {target.url}")
 
         def published(file_set: FileSet) -> None:
@@ -177,13 +191,16 @@ class TwoWaySync:
                     agreed[file.path] = Agreed(*states) if side == 0 else Agreed(*reversed(states))
             state.change(agreed, ())
 
-        chosen = OneDataset(_Chosen(source, side, state))
-        job = CopyJob(source, target, chosen, self._configuration, progress, published=published)
-        result.failures.update(job.run().failures)
+        job = self._job(side, state, progress)
+        job.published = published
+        counts = job.run()
+        result.failures.update(counts.failures)
         for pair in state.files(_REMOVALS[side]):
             gone = pair[1 - side]
             if gone is not None and target.status(gone.path) is None:
                 state.change({}, [gone.path])
+            elif gone is not None and not counts.failed:
+                result.failures[gone.path] = one_line(changed(gone.path))
 
 
 class _Chosen:

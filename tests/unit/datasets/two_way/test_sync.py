@@ -11,6 +11,7 @@ import pytest
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.filters import FilterRule, Filters
+from replication.datasets.publication.steps import PublishFileSet
 from replication.datasets.stores.base import Store
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
@@ -211,3 +212,46 @@ def test_two_addresses_at_which_nothing_is_are_refused_and_nothing_is_made(tmp_p
     assert not list(tmp_path.iterdir())
     write_tree(tmp_path / "a", {"x": b"1"})
     assert sync(tmp_path).actions == {"copied to the second": 1}
+
+
+def test_what_is_edited_while_a_sync_runs_is_neither_replaced_nor_removed(
+    pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(pair / "a", {"x/1": b"of a", "y/3": b"of a"}, LATER)
+    (pair / "a/x/2").unlink()
+
+    def edit(self: TwoWaySync, *given: Any) -> None:
+        write_tree(pair / "b", edited, LATER + 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TwoWaySync, "_compare", edit)
+        edited = {"x/2": b"edited"}
+        result = sync(pair)
+        assert both(pair)[1] == {"x/1": b"of a", "x/2": b"edited", "y/3": b"of a"} and set(result.failures) == {"x/2"}
+        assert not sync(pair).failures
+        write_tree(pair / "a", {"x/1": b"again", "x/2": b"again"}, LATER + 2)
+        edited = {"x/1": b"edited, too"}
+        result = sync(pair)
+    assert both(pair)[1]["x/1"] == b"edited, too" and set(result.failures) == {"x/1"}
+    assert both(pair)[1]["x/2"] == b"again", "the other files of the folder are copied"
+    assert sync(pair).conflicts == ["x/1.conflict-second-20231114T221501Z"], "the next run decides anew"
+    first, second = both(pair)
+    assert first == second and sorted(first.values()) == [b"again", b"again", b"edited, too", b"of a"]
+
+
+def test_what_a_killed_sync_left_is_finished_before_both_sides_are_listed(
+    pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(pair / "a", {"x/1": b"of a", "y/3": b"of a"}, LATER)
+
+    def kill(self: PublishFileSet, context: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(PublishFileSet, "execute", kill)
+        sync(pair)
+    write_tree(pair / "b", {"x/1": b"edited after that"}, LATER + 1)
+    result = sync(pair)
+    assert not result.failures and result.conflicts == ["x/1.conflict-first-20231114T221500Z"]
+    assert both(pair) == ({"x/1": b"edited after that", result.conflicts[0]: b"of a", "x/2": b"2", "y/3": b"of a"},) * 2
+    assert set(sync(pair).actions) == {"same"} and not list((pair / "b").rglob("commits"))
