@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -127,8 +128,9 @@ def sync(
 
     refuse_nested(first, second)
     replacing = ReplaceOptions(max_delete=max_delete, backup_dir=backup_dir)
-    filters = files if not backup_dir else replace(files, exclude=[*(files.exclude or ()), backup_dir.strip("/")])
-    configuration = configuration_of(filters, replacing, WriteOptions(), speed)
+    if kept := backup_dir.strip("/"):  # that folder only, and before any rule that includes it
+        files = replace(files, filters=[f"- regex:^{re.escape(kept)}(/|$)", *(files.filters or ())])
+    configuration = configuration_of(files, replacing, WriteOptions(), speed)
     with open_store(first) as one, open_store(second) as other:
         syncing = TwoWaySync(one, other, configuration)
         with ShownProgress(syncing.view, invocation.printer), as_user():
