@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.conversions import converted_path
 from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.finders.base import CopyableDataset
 from replication.datasets.finders.recursive import OneDataset, RecursiveDataset, SingleFileDataset
@@ -60,7 +61,7 @@ def copy_job(
                 there = stack.enter_context(open_store(target, dict(target_options or {})))
                 dataset = RecursiveDataset(origin, unpacked.attributes.path)
             else:
-                there, destination = _single_target(target, name, dict(target_options or {}))
+                there, destination = _single_target(target, name, dict(target_options or {}), configuration)
                 stack.enter_context(there)
                 dataset = SingleFileDataset(origin, RelativePath(named), destination)
         else:
@@ -68,11 +69,13 @@ def copy_job(
         yield CopyJob(origin, there, OneDataset(dataset), configuration)
 
 
-def _single_target(target: str, name: str, options: dict[str, Any]) -> tuple[Store, RelativePath]:
+def _single_target(
+    target: str, name: str, options: dict[str, Any], configuration: CopyConfiguration
+) -> tuple[Store, RelativePath]:
     there = open_store(target, options)
     found = at_root(there)
     if target.endswith("/") or (found is not None and found.kind is EntryKind.FOLDER):
-        return there, RelativePath(name)
+        return there, converted_path(RelativePath(name), configuration.conversions)
     there.close()
     above, given = _split(target)
     return open_store(above, options), RelativePath(given)

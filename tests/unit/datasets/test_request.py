@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 from replication.core.copying.configuration import CopyConfiguration
+from replication.datasets.converters.plugins import conversions_of
 from replication.datasets.request import copy_job, refuse_nested
 from replication.errors import RequestError
 from tests.copying import read_tree, write_tree
@@ -52,3 +54,15 @@ def test_delete_does_not_remove_the_source_and_what_is_beside_it(tmp_path: Path)
     with copy_job(f"{source}/x", target, CopyConfiguration(delete=True)) as job:  # of a file nothing is removed
         job.run()
     assert read_tree(tmp_path / "t") == {"s/x": b"1", "kept": b"2", "x": b"1"}
+
+
+@pytest.mark.parametrize(("target", "name"), [("dst/", "dst/x.csv"), ("src", "src/x.csv"), ("y.gz", "y.gz")])
+def test_a_single_file_loses_the_extension_of_what_is_unpacked_unless_it_is_given_a_name(
+    tmp_path: Path, target: str, name: str
+) -> None:
+    write_tree(tmp_path, {"src/x.csv.gz": gzip.compress(b"unpacked")})
+    configuration = CopyConfiguration(conversions=conversions_of(["gunzip"]))
+    for skipped in (0, 1):
+        with copy_job(str(tmp_path / "src/x.csv.gz"), f"{tmp_path}/{target}", configuration) as job:
+            assert job.run().skipped.get("same", 0) == skipped
+    assert read_tree(tmp_path)[name] == b"unpacked"
