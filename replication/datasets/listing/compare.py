@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from functools import partial
 
 from replication.core.copying.attributes import FileAttributes
@@ -98,14 +99,14 @@ class Comparison:
                 continue
             if entry.kind is EntryKind.FOLDER:
                 if known is not None:
-                    known[file.path] = True
+                    known.setdefault(file.path, False)
                 if conf.recursive and conf.filters.enters(file.path):
                     below.append(file.path)
             elif (copyable := self._built(file, known)) is not None:
                 if versions is None:
                     self._one(copyable, find, batch)
                 else:
-                    self._take(*versions.decide(copyable), batch)
+                    self._version(copyable, versions, batch)
                 if len(batch) >= BATCH:
                     self._give(batch)
                     batch = []
@@ -125,7 +126,12 @@ class Comparison:
         is_meant = self._configuration.filters.takes(file)
         if not is_meant and known is None:
             return None
-        copyable = self._build(file)
+        try:
+            copyable = self._build(file)
+        except UnsafeNameError as error:
+            if is_meant:
+                self._sink.failed(file.path, error.what)
+            return None
         if known is not None:
             known[copyable.destination] = is_meant or known.get(copyable.destination, False)
         return copyable if is_meant else None
@@ -136,7 +142,8 @@ class Comparison:
                 self._sink.failed(entry.path or folder or "/", entry.refused)
             return
         if known is not None:
-            known.setdefault(self._build(FileAttributes(entry.path, 0)).destination, False)
+            with suppress(UnsafeNameError):  # of such a name the target has nothing
+                known.setdefault(self._build(FileAttributes(entry.path, 0)).destination, False)
         self._sink.skipped(entry.kind.value, entry.path, 0)
 
     def _give(self, batch: list[CopyableFile]) -> None:
@@ -156,6 +163,12 @@ class Comparison:
             return
         there = entry.attributes if entry is not None else None
         self._take(decision_on(self._source, self._target, file, there, self._configuration), copyable, batch)
+
+    def _version(self, copyable: CopyableFile, versions: TargetVersions, batch: list[CopyableFile]) -> None:
+        try:
+            self._take(*versions.decide(copyable), batch)
+        except UnsafeNameError as error:
+            self._sink.failed(copyable.origin.path, error.what)
 
     def _take(self, decision: Decision, copyable: CopyableFile, batch: list[CopyableFile]) -> None:
         if decision.is_copied:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from replication.core.copying.filters import FilterRule, Filters
 from replication.datasets.preview import compared
@@ -36,3 +39,13 @@ def test_where_a_link_of_the_source_would_go_nothing_is_removed(tmp_path: Path) 
     write_tree(target, {"link.gz": b"copied when links were followed"})
     copied(source, target, conversions=("gzip",), delete=True)
     assert set(read_tree(target)) == {"x.gz", "link.gz"}
+
+
+@pytest.mark.parametrize("given", [{"conversions": ("gzip",)}, {"versions": True}])
+def test_a_file_whose_new_name_is_too_long_hides_no_other(tmp_path: Path, given: dict[str, Any]) -> None:
+    source, target = tmp_path / "src", tmp_path / "dst"
+    write_tree(source, {"n" * 254: b"1", "a/" + "n" * 254: b"1", "a/b/x": b"2", "a/y": b"3", "z": b"4"})
+    counts = copied(source, target, **given).progress.counts
+    assert sorted(counts.failures) == ["a/" + "n" * 254, "n" * 254]
+    assert all("longer than 255 bytes" in reason for reason in counts.failures.values())
+    assert len(read_tree(target)) == 3
