@@ -132,8 +132,12 @@ class Comparison:
             if is_meant:
                 self._sink.failed(file.path, error.what)
             return None
-        if known is not None:
-            known[copyable.destination] = is_meant or known.get(copyable.destination, False)
+        if known is None:
+            return copyable
+        if is_meant and known.get(copyable.destination):
+            self._sink.failed(file.path, f"another file of the source becomes {copyable.destination}, too: exclude one")
+            return None
+        known[copyable.destination] = is_meant or known.get(copyable.destination, False)
         return copyable if is_meant else None
 
     def _refused(self, folder: RelativePath, entry: Entry, known: dict[str, bool] | None) -> None:

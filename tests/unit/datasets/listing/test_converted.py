@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,16 @@ def test_a_file_whose_new_name_is_too_long_hides_no_other(tmp_path: Path, given:
     assert sorted(counts.failures) == ["a/" + "n" * 254, "n" * 254]
     assert all("longer than 255 bytes" in reason for reason in counts.failures.values())
     assert len(read_tree(target)) == 3
+
+
+def test_of_two_files_with_one_destination_the_second_fails_alone(tmp_path: Path) -> None:
+    source, target = tmp_path / "src", tmp_path / "dst"
+    write_tree(source, {"x.csv": b"1", "x.csv.gz": gzip.compress(b"1"), "y": b"2"})
+    for _ in range(2):
+        counts = copied(source, target, conversions=("gunzip",)).progress.counts
+        ((path, reason),) = counts.failures.items()
+        assert path in ("x.csv", "x.csv.gz") and reason == "another file of the source becomes x.csv, too: exclude one"
+        assert read_tree(target) == {"x.csv": b"1", "y": b"2"}
+    one = Filters((FilterRule(False, path),))
+    counts = copied(source, target, conversions=("gunzip",), filters=one).progress.counts
+    assert counts.failures == {}
