@@ -14,7 +14,7 @@ from replication.errors import UnsafeNameError
 #: C0, DEL and C1 control characters, line and paragraph separators, and marks that reorder text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _BYTES_MAX = 4096
-_PART_BYTES_MAX = 255
+PART_BYTES_MAX = 255
 _SHOWN_MAX = 200
 #: Folder of a copy's own files in a target; never listed or copied.
 STAGING = ".walship"
@@ -102,6 +102,6 @@ def _problem(text: str) -> str:
     for part in text.split("/"):
         if part in ("", ".", ".."):
             return "it is absolute or may lead out of its folder"
-        if len(part) > _PART_BYTES_MAX // 4 and len(part.encode()) > _PART_BYTES_MAX:
-            return f"a part is longer than {_PART_BYTES_MAX} bytes"
+        if len(part) > PART_BYTES_MAX // 4 and len(part.encode()) > PART_BYTES_MAX:
+            return f"a part is longer than {PART_BYTES_MAX} bytes"
     return ""

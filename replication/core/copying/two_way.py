@@ -7,12 +7,19 @@ from datetime import UTC, datetime
 from enum import Enum
 
 from replication.core.copying.attributes import FileAttributes
-from replication.core.copying.names import RelativePath
+from replication.core.copying.names import PART_BYTES_MAX, RelativePath
+
+_NS_MAX = (1 << 63) - 1  # what SQLite holds; in the year 2262
+_EXTENSION_BYTES_MAX = 32  # what is longer is taken for the name's end
+_FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799  # the years 1 and 9999
 
 
 @dataclass(frozen=True, slots=True)
 class SideState:
-    """What tells versions of a file apart on one side: its size in bytes and its time, as that store has them."""
+    """What tells versions of a file apart on one side: its size in bytes and its time, as that store has them.
+
+    Times past 2262 are taken for the last moment before, and likewise those before 1677.
+    """
 
     size: int
     timestamp_ns: int | None
@@ -20,7 +27,8 @@ class SideState:
     @classmethod
     def of(cls, file: FileAttributes) -> SideState:
         """The state of a listed file."""
-        return cls(file.size, file.timestamp_ns)
+        time_ns = file.timestamp_ns
+        return cls(file.size, None if time_ns is None else min(max(time_ns, -_NS_MAX), _NS_MAX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +70,13 @@ def sync_action(first: SideState | None, second: SideState | None, agreed: Agree
 def conflict_path(file: FileAttributes, side: str, number: int = 0) -> RelativePath:
     """The name under which the older version of a conflict is kept: ``a/b.conflict-first-20260102T030405Z.csv``.
 
-    Another ``number`` gives another name, for one that is taken.
+    Another ``number`` gives another name, for one that is taken. A long name is cut before that.
     """
     stem, dot, extension = file.path.name.rpartition(".")
-    if not stem:
+    if not stem or len(extension.encode()) > _EXTENSION_BYTES_MAX:
         stem, dot, extension = file.path.name, "", ""
-    at = datetime.fromtimestamp((file.timestamp_ns or 0) / 1e9, UTC)
+    at = datetime.fromtimestamp(min(max((file.timestamp_ns or 0) // 10**9, _FIRST_S), _LAST_S), UTC)
     numbered = f"{at:%Y%m%dT%H%M%SZ}" + (f"-{number}" if number else "")
-    return file.path.parent.child(f"{stem}.conflict-{side}-{numbered}{dot}{extension}")
+    end = f".conflict-{side}-{numbered}{dot}{extension}"
+    stem = stem.encode()[: PART_BYTES_MAX - len(end.encode())].decode(errors="ignore")
+    return file.path.parent.child(f"{stem}{end}")

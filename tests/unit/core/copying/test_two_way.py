@@ -35,8 +35,13 @@ def test_a_change_is_copied_a_removal_follows_and_a_change_wins_over_a_removal(
 
 
 def test_the_older_version_of_a_conflict_keeps_its_extension() -> None:
-    def kept(name: str, number: int = 0) -> str:
-        return conflict_path(FileAttributes(RelativePath(name), 1, 1_700_000_000 * 10**9), "first", number)
+    def kept(name: str, number: int = 0, time_s: int = 1_700_000_000) -> str:
+        return conflict_path(FileAttributes(RelativePath(name), 1, time_s * 10**9), "first", number)
 
     assert kept("a/b.csv") == "a/b.conflict-first-20231114T221320Z.csv"
     assert kept(".profile", 2) == ".profile.conflict-first-20231114T221320Z-2"
+    assert kept("x", time_s=10**12) == "x.conflict-first-99991231T235959Z"
+    assert kept("x", time_s=-(10**12)).startswith("x.conflict-first-1")
+    for name in ("n" * 255, "n" * 251 + ".csv", "n." + "x" * 253, "é" * 123 + ".parquet"):
+        assert len(kept(f"a/{name}").encode()) <= 2 + 255 and kept(name) != kept(name, 1)
+    assert kept("é" * 125 + ".csv").endswith("é.conflict-first-20231114T221320Z.csv")

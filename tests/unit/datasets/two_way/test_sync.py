@@ -268,3 +268,14 @@ def test_only_the_folder_of_backups_itself_is_left_out(tmp_path: Path) -> None:
     assert both(tmp_path) == (kept, kept | {"o[l]d.d/p/o[l]d/f": b"1"})
     assert run(["sync", *sides, "--backup-dir", "/o[l]d.d/", "--filter", "+ **"]) == 0
     assert read_tree(tmp_path / "a") == kept, "what is kept is not synced"
+
+
+def test_a_time_that_sqlite_does_not_hold_and_a_conflict_of_a_long_name_stop_no_sync(tmp_path: Path) -> None:
+    write_tree(tmp_path / "a", {"far": b"1"}, 10_413_792_000)  # in 2300
+    write_tree(tmp_path / "a", {"n" * 255: b"of a", "other": b"1"})
+    write_tree(tmp_path / "b", {"n" * 255: b"of b, newer"}, LATER)
+    result = sync(tmp_path)
+    assert not result.failures and len(result.conflicts) == 1
+    assert sync(tmp_path).actions == {"same": 4}
+    first, second = both(tmp_path)
+    assert first == second and sorted(first.values()) == [b"1", b"1", b"of a", b"of b, newer"]
