@@ -282,15 +282,10 @@ class _Run:
             self.failed(path, reason)
 
     def _remove_extras(self) -> None:
-        most = self._job.configuration.delete_max
         if self._job.progress.counts.failed:
             _log.warning("extras_kept", reason="some files failed", extras=len(self._extras))
-        elif most is not None and len(self._extras) > most:
-            raise RequestError(
-                f"{len(self._extras)} files of the target are not in the source, more than --max-delete {most} allows",
-                "Nothing was removed. Look at walship copy --check, then allow more",
-            )
         else:
+            check_removals(len(self._extras), self._job.configuration)
             self._publisher.remove(self._extras, self._job.source)
             for path in self._extras:
                 self._job.report("deleted", path, 0, "")
@@ -337,6 +332,16 @@ class _Run:
             if len(kept) >= EXTRAS_MAX:
                 raise RequestError(f"more than {EXTRAS_MAX:,} {what}", "Check SRC, or copy its folders one by one")
             kept.append(path)
+
+
+def check_removals(count: int, configuration: CopyConfiguration) -> None:
+    """Raise RequestError if more files are to be removed than are allowed."""
+    most = configuration.delete_max
+    if most is not None and count > most:
+        raise RequestError(
+            f"{count} files of the target are not in the source, more than --max-delete {most} allows",
+            "Nothing was removed. Look at walship copy --check, then allow more",
+        )
 
 
 def list_into(dataset: CopyableDataset, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:

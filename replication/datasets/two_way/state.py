@@ -159,6 +159,18 @@ class SyncState:
             for first, second, *_ in rows:
                 yield _file(first) if first else None, _file(second) if second else None
 
+    def in_the_way(self, copied: SyncAction, removed: SyncAction, side: int) -> list[FileAttributes]:
+        """Files of a side to be removed where a folder is to be copied, or below the path of a file that is."""
+        below = "b.path > a.path || '/' AND b.path < a.path || '0'"  # 0 follows /
+        pairs = f"SELECT {{}}.{_SIDES[side]} FROM listing.files a JOIN listing.files b ON {below} WHERE "
+        with self._lock:
+            rows = self._db.execute(
+                f"{pairs.format('a')} a.action = :removed AND b.action = :copied"
+                f" UNION {pairs.format('b')} a.action = :copied AND b.action = :removed",
+                {"copied": copied.name, "removed": removed.name},
+            ).fetchall()
+        return [_file(text) for (text,) in rows]
+
     def file(self, side: int, path: RelativePath) -> FileAttributes | None:
         """A file of a side as it was listed; None if it had none."""
         with self._lock:

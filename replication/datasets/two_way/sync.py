@@ -25,7 +25,7 @@ from replication.datasets.copying.progress import CopyProgress, ProgressView
 from replication.datasets.copying.staging import job_id, state_dir
 from replication.datasets.copying.transfer import digest_of
 from replication.datasets.finders.recursive import OneDataset
-from replication.datasets.job import CopyJob, locked
+from replication.datasets.job import CopyJob, check_removals, locked
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.walk import walk
 from replication.datasets.publication.moves import Listed, changed
@@ -191,16 +191,46 @@ class TwoWaySync:
                     agreed[file.path] = Agreed(*states) if side == 0 else Agreed(*reversed(states))
             state.change(agreed, ())
 
+        self._clear_way(side, state, removed)
         job = self._job(side, state, progress)
         job.published = published
         counts = job.run()
         result.failures.update(counts.failures)
         for pair in state.files(_REMOVALS[side]):
-            gone = pair[1 - side]
-            if gone is not None and target.status(gone.path) is None:
+            if (gone := pair[1 - side]) is None:
+                continue
+            there = target.status(gone.path)
+            if there is None or there.kind is EntryKind.FOLDER:
                 state.change({}, [gone.path])
-            elif gone is not None and not counts.failed:
+            elif not counts.failed:
                 result.failures[gone.path] = one_line(changed(gone.path))
+
+    def _clear_way(self, side: int, state: SyncState, removed: int) -> None:
+        """Remove files first where a folder will be, and those of a folder where a file will be."""
+        files = state.in_the_way(_WAYS[side], _REMOVALS[side], 1 - side)
+        if files:
+            check_removals(removed, self._configuration)
+            job = self._job(side, state, CopyProgress())
+            job.finder = OneDataset(_Removed(files))
+            job.run()
+
+
+class _Removed:
+    """A dataset of files that are only removed from the target."""
+
+    root = ROOT
+
+    def __init__(self, files: list[FileAttributes]) -> None:
+        self._files = files
+
+    def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterator[CopyableFile]:
+        """None."""
+        return iter(())
+
+    def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
+        """List them."""
+        for file in self._files:
+            sink.extra(file)
 
 
 class _Chosen:

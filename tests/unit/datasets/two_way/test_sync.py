@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.filters import FilterRule, Filters
+from replication.core.copying.names import RelativePath
 from replication.datasets.publication.steps import PublishFileSet
 from replication.datasets.stores.base import Store
 from replication.datasets.stores.local import LocalStore
@@ -279,3 +281,23 @@ def test_a_time_that_sqlite_does_not_hold_and_a_conflict_of_a_long_name_stop_no_
     assert sync(tmp_path).actions == {"same": 4}
     first, second = both(tmp_path)
     assert first == second and sorted(first.values()) == [b"1", b"1", b"of a", b"of b, newer"]
+
+
+def test_a_file_becomes_a_folder_and_a_folder_a_file_on_the_other_side_too(pair: Path) -> None:
+    (pair / "a/y/3").unlink()
+    shutil.rmtree(pair / "a/x")
+    write_tree(pair / "a", {"y/3/below": b"of the folder", "x": b"of the file"}, LATER)
+    with pytest.raises(RequestError, match="--max-delete"):
+        sync(pair, delete_max=2)
+    assert read_tree(pair / "b") == {"x/1": b"1", "x/2": b"2", "y/3": b"3"}
+    assert not sync(pair, backup_dir=RelativePath("old")).failures
+    files = {"y/3/below": b"of the folder", "x": b"of the file"}
+    assert both(pair) == (files, files | {"old/x/1": b"1", "old/x/2": b"2", "old/y/3": b"3"})
+
+
+def test_a_file_that_was_edited_where_a_folder_is_to_be_stays(pair: Path) -> None:
+    (pair / "a/y/3").unlink()
+    write_tree(pair / "a", {"y/3/below": b"of the folder"}, LATER)
+    write_tree(pair / "b", {"y/3": b"edited"}, LATER)
+    assert set(sync(pair).failures) == {"y/3", "y/3/below"}
+    assert read_tree(pair / "b")["y/3"] == b"edited" and read_tree(pair / "a")["y/3/below"] == b"of the folder"
