@@ -1,4 +1,6 @@
-"""The journal of a copy: what is staged already, by guid, so that the next run reuses it. A SQLite file.
+"""The journal of a copy: what is staged already, by its path, so that the next run reuses it. A SQLite file.
+
+It is reused only for the same state: the same origin file, copied with the same conversions, attributes and range size.
 
 An entry is trusted as it is until the machine restarts. After a restart the staged bytes may not have reached the disk,
 so they are compared with the digest first. Parts of an upload are trusted if the store lists them as they are noted.
@@ -6,6 +8,7 @@ so they are compared with the digest first. Parts of an upload are trusted if th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import threading
@@ -14,29 +17,51 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.conversions import applied
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import RelativePath
 from replication.datasets.stores.base import Parts, Upload
 from replication.files.boot import boot_id
 
+_VERSION = 2  # of the tables; what others have is dropped, and copied anew
 _TABLES = """
-CREATE TABLE IF NOT EXISTS staged (guid TEXT PRIMARY KEY, path TEXT, size INTEGER, digest BLOB, boot TEXT)
+CREATE TABLE IF NOT EXISTS staged (path TEXT PRIMARY KEY, state TEXT, size INTEGER, digest TEXT, boot TEXT)
   WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS ranges (guid TEXT, number INTEGER, size INTEGER, digest BLOB, boot TEXT,
-  PRIMARY KEY (guid, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS uploads (guid TEXT, path TEXT, id TEXT, token TEXT, begun REAL,
-  PRIMARY KEY (guid, path)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS parts (guid TEXT, number INTEGER, sent TEXT, PRIMARY KEY (guid, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS ranges (path TEXT, number INTEGER, state TEXT, size INTEGER, digest BLOB, boot TEXT,
+  sent TEXT, PRIMARY KEY (path, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS uploads (path TEXT, state TEXT, destination TEXT, id TEXT, token TEXT, begun REAL,
+  PRIMARY KEY (path, state)) WITHOUT ROWID;
 """
-_PARTS = "LEFT JOIN parts USING (guid, number)"
-_ALL = ("staged", "ranges", "uploads", "parts")
+_OLD_TABLES = "".join(f"DROP TABLE IF EXISTS {table};" for table in ("staged", "ranges", "uploads", "parts"))
+_ALL = ("staged", "ranges", "uploads")
+
+
+class JournalKey(NamedTuple):
+    """Where a file is staged, and a digest of all that the staged bytes and attributes depend on."""
+
+    path: RelativePath
+    state: str
+
+    @classmethod
+    def of(cls, file: CopyableFile, path: RelativePath, configuration: CopyConfiguration) -> JournalKey:
+        """The key of a file that is staged at ``path``."""
+        parts = (
+            file.guid,
+            [each.text for each in applied(file.origin.path, configuration.conversions)],
+            (file.owner, file.group, file.permission, sorted(file.preserve)),
+            (file.replication, file.block_size, configuration.range_bytes),
+        )
+        return cls(path, hashlib.sha256(repr(parts).encode()).hexdigest()[:40])
 
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A whole file in the staging folder: its guid, its path there, its size in bytes and its digest."""
+    """A whole file in the staging folder: its key, its size in bytes and its digest."""
 
-    guid: str
-    path: str
+    key: JournalKey
     size: int
     digest: str
 
@@ -72,6 +97,8 @@ class CopyJournal:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
+        if self._db.execute("PRAGMA user_version").fetchone() != (_VERSION,):
+            self._db.executescript(f"{_OLD_TABLES} PRAGMA user_version={_VERSION};")
         self._db.executescript(_TABLES)
         self.is_empty = self.has_nothing()
 
@@ -83,71 +110,75 @@ class CopyJournal:
         with self._lock:
             return not any(self._any(table) for table in _ALL)
 
+    def begin(self, keys: Iterable[JournalKey]) -> None:
+        """Files that will be written: what is noted at their paths is forgotten, but for ranges of the same state."""
+        if self.is_empty:
+            return
+        rows = list(keys)
+        with self._lock:
+            self._db.execute("BEGIN")
+            self._db.executemany("DELETE FROM staged WHERE path = ?", [row[:1] for row in rows])
+            self._db.executemany("DELETE FROM ranges WHERE path = ? AND state <> ?", rows)
+            self._db.execute("COMMIT")
+
     def add(self, staged: Iterable[JournalEntry]) -> None:
         """Files that are staged whole; their ranges are forgotten."""
-        rows = [(each.guid, each.path, each.size, each.digest, self._boot) for each in staged]
+        rows = [(*each.key, each.size, each.digest, self._boot) for each in staged]
         with self._lock:
             self._db.execute("BEGIN")
             self._db.executemany("INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?, ?)", rows)
-            self._db.executemany("DELETE FROM ranges WHERE guid = ?", [row[:1] for row in rows])
+            self._db.executemany("DELETE FROM ranges WHERE path = ?", [row[:1] for row in rows])
             self._db.execute("COMMIT")
 
-    def find(self, guid: str) -> tuple[JournalEntry, bool] | None:
+    def find(self, key: JournalKey) -> tuple[JournalEntry, bool] | None:
         """A staged file, and whether it is trusted without reading it."""
         if self.is_empty:
             return None
         with self._lock:
-            row = self._db.execute(
-                "SELECT guid, path, size, digest, boot FROM staged WHERE guid = ?", (guid,)
-            ).fetchone()
-        return None if row is None else (JournalEntry(*row[:4]), row[4] == self._boot)
+            row = self._db.execute("SELECT size, digest, boot FROM staged WHERE path = ? AND state = ?", key).fetchone()
+        return None if row is None else (JournalEntry(key, *row[:2]), row[2] == self._boot)
 
-    def add_range(self, guid: str, number: int, size: int, digest: bytes, parts: Parts = ()) -> None:
+    def add_range(self, key: JournalKey, number: int, size: int, digest: bytes, parts: Parts = ()) -> None:
         """A range of a large file whose bytes are durable; ``parts`` if it is uploaded."""
+        row = (key.path, number, key.state, size, digest, self._boot, json.dumps(parts))
         with self._lock:
-            self._db.execute("BEGIN")
-            self._db.execute(
-                "INSERT OR REPLACE INTO ranges VALUES (?, ?, ?, ?, ?)", (guid, number, size, digest, self._boot)
-            )
-            if parts:
-                self._db.execute("INSERT OR REPLACE INTO parts VALUES (?, ?, ?)", (guid, number, json.dumps(parts)))
-            self._db.execute("COMMIT")
+            self._db.execute("INSERT OR REPLACE INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
-    def ranges(self, guid: str) -> dict[int, JournaledRange]:
+    def ranges(self, key: JournalKey) -> dict[int, JournaledRange]:
         """The ranges of a large file that are there, by number."""
         if self.is_empty:
             return {}
         with self._lock:
             rows = self._db.execute(
-                f"SELECT number, size, digest, boot, sent FROM ranges {_PARTS} WHERE guid = ?", (guid,)
+                "SELECT number, size, digest, boot, sent FROM ranges WHERE path = ? AND state = ?", key
             ).fetchall()
         return {
             number: JournaledRange(
-                size, digest, boot == self._boot, tuple((part, etag) for part, etag in json.loads(sent or "[]"))
+                size, digest, boot == self._boot, tuple((part, etag) for part, etag in json.loads(sent))
             )
             for number, size, digest, boot, sent in rows
         }
 
-    def add_upload(self, guid: str, upload: Upload) -> None:
+    def add_upload(self, key: JournalKey, upload: Upload) -> None:
         """An upload of a file: before it is begun without an id, then with it."""
-        row = (guid, upload.path, upload.id, upload.token, time.time())
+        row = (*key, upload.path, upload.id, upload.token, time.time())
         with self._lock:
-            self._db.execute("INSERT OR REPLACE INTO uploads VALUES (?, ?, ?, ?, ?)", row)
+            self._db.execute("INSERT OR REPLACE INTO uploads VALUES (?, ?, ?, ?, ?, ?)", row)
 
-    def uploads(self, guid: str = "", path: str = "") -> list[JournaledUpload]:
-        """The uploads that were begun and are not known to be over; all, or that of one file to one path."""
-        found, given = "SELECT path, id, token, begun FROM uploads", (guid, path) if guid else ()
+    def uploads(self, key: JournalKey | None = None) -> list[JournaledUpload]:
+        """The uploads that were begun and are not known to be over; all, or that of one file."""
+        found = "SELECT destination, id, token, begun FROM uploads"
         with self._lock:
-            rows = self._db.execute(f"{found} WHERE guid = ? AND path = ?" if guid else found, given).fetchall()
+            rows = self._db.execute(f"{found} WHERE path = ? AND state = ?" if key else found, key or ()).fetchall()
         return [JournaledUpload(Upload(path, id, token), begun) for path, id, token, begun in rows]
 
-    def forget(self, guids: Iterable[str]) -> None:
+    def forget(self, keys: Iterable[JournalKey]) -> None:
         """Files that are published, or whose staged bytes are bad."""
-        rows = [(guid,) for guid in guids]
+        rows = list(keys)
         with self._lock:
             self._db.execute("BEGIN")
             for table in _ALL:
-                self._db.executemany(f"DELETE FROM {table} WHERE guid = ?", rows)
+                self._db.executemany(f"DELETE FROM {table} WHERE path = ? AND state = ?", rows)
             self._db.execute("COMMIT")
 
     def clear(self) -> None:

@@ -22,7 +22,7 @@ from replication.datasets.copying.copier import (
 )
 from replication.datasets.copying.faults import no_space
 from replication.datasets.copying.file_sets import FileSets, StagedFile
-from replication.datasets.copying.journal import CopyJournal, JournaledRange, JournalEntry
+from replication.datasets.copying.journal import CopyJournal, JournaledRange, JournalEntry, JournalKey
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
 from replication.datasets.copying.transfer import check_digest, digest_of
@@ -130,9 +130,14 @@ class Stager:
         if (uploads := self._uploads_of(file)) is None:
             if (path := self.made_path(file)) is None:
                 return None
-            known = self.journal.ranges(file.guid) if self.target.status(path) else {}
+            known = self.journal.ranges(self.key_of(file)) if self.target.status(path) else {}
+            self.journal.begin([self.key_of(file)])
             return _RangedCopy(self, file, path, known)
-        found = attempted(lambda: begun(uploads, self.journal, file), self.configuration.attempts, self._stopped)
+
+        def attempt() -> tuple[Upload, dict[int, JournaledRange]]:
+            return begun(uploads, self.journal, self.key_of(file), file.destination)
+
+        found = attempted(attempt, self.configuration.attempts, self._stopped)
         if isinstance(found, CopiedItem):
             self.failed(file, found)
             return None
@@ -148,18 +153,23 @@ class Stager:
                 staged.append(found)
             elif (path := self.made_path(file)) is not None:
                 items.append(CopyItem(file, path))
+        self.journal.begin(self.key_of(item.file) for item in items)
         for item, copied in zip(items, self._carry(items), strict=False):  # fewer are copied once it is stopped
             if copied.has_failed:
                 self.failed(item.file, copied)
                 continue
             staged.append(StagedFile(item.file, copied.digest, copied.size))
-            entries.append(JournalEntry(item.file.guid, item.staged, copied.size, copied.digest))
+            entries.append(JournalEntry(self.key_of(item.file), copied.size, copied.digest))
         self.journal.add(entries)
         self.file_sets.staged(staged)
 
     def carried(self, item: CopyItem) -> CopiedItem | None:
         """What became of one item; None if the copy is stopped."""
         return next(iter(self._carry([item])), None)
+
+    def key_of(self, file: CopyableFile) -> JournalKey:
+        """What the journal knows a file by."""
+        return JournalKey.of(file, self.staging.path_of(file), self.configuration)
 
     def made_path(self, file: CopyableFile) -> RelativePath | None:
         """Where a file is staged, with its folder made; None if that failed, which is told then."""
@@ -177,20 +187,19 @@ class Stager:
         """A file that an earlier run staged and did not publish; None if there is none that is good."""
         if self.journal.is_empty:
             return None
-        guid = file.guid
-        if (entry := self.journal.find(guid)) is None:
+        key = self.key_of(file)
+        if (entry := self.journal.find(key)) is None:
             return None
         staged, is_trusted = entry
-        path = self.staging.path_of(file)
-        found = self.target.status(path)
-        if found is None or found.attributes is None or found.attributes.size != staged.size or staged.path != path:
+        found = self.target.status(key.path)
+        if found is None or found.attributes is None or found.attributes.size != staged.size:
             return None
         range_bytes = self.configuration.range_bytes
-        if not is_trusted and digest_of(self.target, path, staged.size, range_bytes) != staged.digest:
-            self.journal.forget([guid])
+        if not is_trusted and digest_of(self.target, key.path, staged.size, range_bytes) != staged.digest:
+            self.journal.forget([key])
             return None
         self.progress.reused(staged.size)
-        _log.info("staged_file_reused", file=file.destination, guid=guid)
+        _log.info("staged_file_reused", file=file.destination, guid=file.guid)
         return StagedFile(file, staged.digest, staged.size)
 
     def failed(self, file: CopyableFile, copied: CopiedItem) -> None:
@@ -215,7 +224,7 @@ class _RangedCopy:
     ) -> None:
         self._stager, self._file, self._path = stager, file, path
         self._known, self._upload = known, upload
-        self._guid = file.guid
+        self._key = stager.key_of(file)
         self._parts = ranges_of(file.origin.size, stager.configuration.range_bytes)
         self._digests: list[bytes] = [b""] * len(self._parts)
         self._lock = threading.Lock()
@@ -249,7 +258,7 @@ class _RangedCopy:
             self._give_up(copied)
             return None
         digest = bytes.fromhex(copied.digest)
-        stager.journal.add_range(self._guid, part.index, part.size, digest, copied.parts)
+        stager.journal.add_range(self._key, part.index, part.size, digest, copied.parts)
         return digest, copied.parts
 
     def _give_up(self, copied: CopiedItem) -> None:
@@ -281,7 +290,7 @@ class _RangedCopy:
             self._give_up(failure)
             return
         digest = file_digest(self._digests)
-        stager.journal.add([JournalEntry(self._guid, self._path, self._file.origin.size, digest)])
+        stager.journal.add([JournalEntry(self._key, self._file.origin.size, digest)])
         stager.file_sets.staged([StagedFile(self._file, digest, self._file.origin.size)])
 
     def _give_attributes(self) -> None:

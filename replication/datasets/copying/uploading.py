@@ -5,26 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
-from replication.datasets.copying.journal import CopyJournal, JournaledRange, JournaledUpload
+from replication.datasets.copying.journal import CopyJournal, JournaledRange, JournaledUpload, JournalKey
 from replication.datasets.stores.base import Upload, Uploads
 
 _SKEW = timedelta(minutes=15)  # that S3 allows between clocks
 
 
-def begun(uploads: Uploads, journal: CopyJournal, file: CopyableFile) -> tuple[Upload, dict[int, JournaledRange]]:
-    """The upload of a file, and the ranges that it has by number; what an earlier run sent is gone on with."""
-    guid, path = file.guid, file.destination
-    for known in journal.uploads(guid, path):
+def begun(
+    uploads: Uploads, journal: CopyJournal, key: JournalKey, path: RelativePath
+) -> tuple[Upload, dict[int, JournaledRange]]:
+    """The upload of a file to ``path``, and the ranges that it has by number.
+
+    What an earlier run sent of the same state is gone on with; uploads of other states are given up at the end.
+    """
+    for known in journal.uploads(key):
         if known.upload.id and (parts := uploads.parts(known.upload)) is not None:
-            there, noted = set(parts), journal.ranges(guid)
+            there, noted = set(parts), journal.ranges(key)
             found = {number: each for number, each in noted.items() if each.parts and there.issuperset(each.parts)}
             return known.upload, {number: replace(each, is_trusted=True) for number, each in found.items()}
         _give_up(uploads, known)
-    journal.add_upload(guid, Upload(path, "", ""))
+    journal.add_upload(key, Upload(path, "", ""))
     upload = uploads.begin(path)
-    journal.add_upload(guid, upload)
+    journal.add_upload(key, upload)
     return upload, {}
 
 

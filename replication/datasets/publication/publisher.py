@@ -20,7 +20,7 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import ROOT, RelativePath
 from replication.core.timeline.instants import FileKey, FileVersion
 from replication.datasets.copying.file_sets import FileSet
-from replication.datasets.copying.journal import CopyJournal
+from replication.datasets.copying.journal import CopyJournal, JournalKey
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
 from replication.datasets.publication.events import failed_event, published_events
@@ -312,7 +312,8 @@ class Publisher:
             self._staging.forget_set(file_set.name)
             self._progress.published(len(file_set.staged))
             self._published(file_set)
-        self._journal.forget([each.file.guid for file_set in file_sets for each in file_set.staged])
+        files = (each.file for file_set in file_sets for each in file_set.staged)
+        self._journal.forget(JournalKey.of(file, self._staging.path_of(file), self._configuration) for file in files)
 
     def _not_published(
         self, file_set: FileSet, error: ReplicationError, sequence: CommitSequence[CopySite] | None = None

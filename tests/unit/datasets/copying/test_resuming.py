@@ -1,0 +1,126 @@
+"""What a killed run has staged is reused by the next one only if that would stage the same."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Generator, Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replication.core.copying.names import RelativePath
+from replication.datasets.converters import plugins
+from replication.datasets.copying.journal import CopyJournal, JournalEntry, JournalKey
+from replication.datasets.publication.publisher import Publisher
+from replication.datasets.stores.local import LocalStore
+from tests.copying import DyingStore, Killed, copied, job, read_tree, write_tree
+
+MIB = 1 << 20
+
+
+def killed_before_publishing(at: Path, **given: Any) -> None:
+    """A run that stages all and publishes nothing."""
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Publisher, "_publish", killed)
+        copied(at / "src", at / "dst", **given)
+
+
+def killed_within_a_file(at: Path, range_bytes: int, changes: int) -> None:
+    with pytest.raises(Killed):
+        dying = DyingStore(str(at / "dst"), changes)
+        job(LocalStore(str(at / "src")), dying, range_bytes=range_bytes, threads=1).run()
+
+
+def test_ranges_of_another_size_are_copied_again(tmp_path: Path) -> None:
+    content = os.urandom(6 * MIB)
+    write_tree(tmp_path / "src", {"big": content})
+    killed_within_a_file(tmp_path, 2 * MIB, 6)
+    counts = copied(tmp_path / "src", tmp_path / "dst", range_bytes=4 * MIB).progress.counts
+    assert (counts.bytes_reused, counts.failed) == (0, 0)
+    assert read_tree(tmp_path / "dst") == {"big": content}
+
+
+def test_a_staged_file_has_the_digest_of_the_range_size_that_it_is_published_with(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"big": os.urandom(6 * MIB)})
+    killed_before_publishing(tmp_path, range_bytes=MIB)
+    digests = []
+    for target in ("dst", "other"):
+        made = job(LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / target)), range_bytes=2 * MIB)
+        made.published = lambda file_set: digests.extend(each.digest for each in file_set.staged)
+        made.run()
+    assert len(digests) == 2 and digests[0] == digests[1]
+
+
+class Keyed:
+    """Puts a key before the content."""
+
+    removes_suffix, adds_suffix = "", ".keyed"
+
+    def __init__(self, key: str) -> None:
+        self._key = key.encode()
+
+    def __call__(self, pieces: Iterable[bytes], size: int) -> Generator[bytes]:
+        yield self._key
+        yield from pieces
+
+
+def test_what_is_staged_is_reused_with_the_same_conversion_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(plugins.BUILT_IN, "keyed", Keyed)
+    write_tree(tmp_path / "src", {"a": b" content"})
+    for key, reused in (("one", 1), ("two", 0)):
+        killed_before_publishing(tmp_path, conversions=["keyed=one"])
+        counts = copied(tmp_path / "src", tmp_path / "dst", conversions=[f"keyed={key}"]).progress.counts
+        assert counts.files_reused == reused
+        assert read_tree(tmp_path / "dst") == {"a.keyed": f"{key} content".encode()}
+        (tmp_path / "dst/a.keyed").unlink()
+
+
+def test_what_is_staged_is_copied_again_if_its_permissions_have_changed_since(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"a": b"secret"})
+    (tmp_path / "src/a").chmod(0o644)
+    killed_before_publishing(tmp_path)
+    (tmp_path / "src/a").chmod(0o600)
+    copied(tmp_path / "src", tmp_path / "dst")
+    assert stat.S_IMODE((tmp_path / "dst/a").stat().st_mode) == 0o600
+
+
+def test_what_was_staged_is_not_reused_after_another_version_was_staged_over_it(tmp_path: Path) -> None:
+    versions = [({"a": bytes([number]) * 100}, 1_700_000_000 + number) for number in (1, 2)]
+    for tree, time_s in versions:
+        write_tree(tmp_path / "src", tree, time_s)
+        killed_before_publishing(tmp_path)
+    write_tree(tmp_path / "src", *versions[0])
+    copied(tmp_path / "src", tmp_path / "dst")
+    assert read_tree(tmp_path / "dst") == versions[0][0]
+
+
+def test_ranges_are_not_reused_after_those_of_another_version_were_written_over_them(tmp_path: Path) -> None:
+    versions = [({"big": os.urandom(8 * MIB)}, 1_700_000_000 + number) for number in (1, 2)]
+    for tree, time_s in versions:
+        write_tree(tmp_path / "src", tree, time_s)
+        killed_within_a_file(tmp_path, 2 * MIB, 6)
+    write_tree(tmp_path / "src", *versions[0])
+    copied(tmp_path / "src", tmp_path / "dst", range_bytes=2 * MIB)
+    assert read_tree(tmp_path / "dst") == versions[0][0]
+
+
+def test_the_journal_of_an_earlier_version_of_walship_is_dropped(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as old:
+        old.execute("CREATE TABLE staged (guid TEXT PRIMARY KEY, path TEXT)")
+        old.execute("INSERT INTO staged VALUES ('a', 'b')")
+        old.commit()
+    with closing(CopyJournal(tmp_path / "journal.db")) as journal:
+        assert journal.is_empty
+        journal.add([JournalEntry(JournalKey(RelativePath("a"), "state"), 1, "")])
+    with closing(CopyJournal(tmp_path / "journal.db")) as journal:
+        assert not journal.is_empty
