@@ -231,6 +231,22 @@ def test_a_damaged_archive_and_names_that_lead_out_are_refused_and_the_rest_is_c
         list(unpacker_of(text).members(io.BytesIO(b"no archive")))
 
 
+@pytest.mark.parametrize("damage", ["checksum", "cut at a header", "cut within a header"])
+def test_a_tar_whose_second_member_is_not_found_is_refused_whole_and_nothing_of_it_is_removed(
+    damage: str, tmp_path: Path
+) -> None:
+    content = tar(TREE)
+    write_tree(tmp_path / "src", {"day.tar": content})
+    with unpacking(tmp_path, "untar", delete=True) as job:
+        job.run()
+    at = content.index(b"y/z/2")
+    cut = {"checksum": content[: at + 150] + b"x" + content[at + 151 :], "cut at a header": content[:at]}
+    write_tree(tmp_path / "src", {"day.tar": cut.get(damage, content[: at + 100])}, 1_700_000_001)
+    with unpacking(tmp_path, "untar", delete=True) as job:
+        assert "is not an archive that can be read" in job.run().failures["day"]
+    assert read_tree(tmp_path / "dst") == {f"day/{name}": each for name, each in TREE.items()}
+
+
 @pytest.mark.parametrize("text", ["gzip=x", "untar=x", "decrypt=x", "encrypt", "xor=no", "nothing", "xor"])
 def test_what_does_not_fit_is_refused_before_anything_is_copied(text: str) -> None:
     with pytest.raises(RequestError):
@@ -243,6 +259,6 @@ def test_the_names_of_plugins_are_told_with_the_others() -> None:
     assert {*BUILT_IN, "xor", "unxor", "unlines"} <= set(refused.value.hint.removeprefix("Choose of ").split(", "))
 
 
-def unpacking(at: Path, text: str) -> AbstractContextManager[CopyJob]:
-    configuration = CopyConfiguration(conversions=conversions_of([text]))
+def unpacking(at: Path, text: str, *, delete: bool = False) -> AbstractContextManager[CopyJob]:
+    configuration = CopyConfiguration(conversions=conversions_of([text]), delete=delete)
     return copy_job(str(at / "src"), str(at / "dst"), configuration)

@@ -37,6 +37,14 @@ class Tar:
                 is_folder=info.isdir(),
                 is_link=info.issym() or info.islnk(),
             )
+        _check_end(file, archive.offset)
+
+
+def _check_end(file: IO[bytes], at: int) -> None:
+    """Raise if the members do not end with a block of zeros: tarfile takes a bad header for the end."""
+    file.seek(at)
+    if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise tarfile.ReadError("it is cut short, or the header of a member is damaged")
 
 
 class Zip:
