@@ -79,6 +79,31 @@ class NewFolders:
         return path not in made and self._target.status(path) is None
 
 
+class LinkedFolders:
+    """Finds links among the folders of a target: what is written below one may lie outside the target.
+
+    Args:
+        target: the store; one that needs a request for each status is not asked.
+    """
+
+    def __init__(self, target: Store) -> None:
+        self._target, self._asks = target, target.traits.has_cheap_status
+        self._checked: set[RelativePath] = set()
+
+    def above(self, path: RelativePath) -> RelativePath | None:
+        """The folder above a path that is a link; None if none is."""
+        there = []
+        for folder in path.parent.with_folders() if self._asks else ():
+            if folder in self._checked:
+                break
+            if (found := self._target.status(folder)) is not None and found.kind is EntryKind.LINK:
+                return folder
+            if found is not None:
+                there.append(folder)
+        self._checked.update(there)
+        return None
+
+
 def emptied(source: Store, removed: Iterable[RelativePath]) -> list[RelativePath]:
     """The folders of files that are removed and that the source does not have, the deepest first."""
     known: dict[RelativePath, bool] = {}

@@ -24,7 +24,7 @@ from replication.datasets.copying.journal import CopyJournal, JournalKey
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
 from replication.datasets.publication.events import failed_event, published_events
-from replication.datasets.publication.folders import SYNCED_ONE_BY_ONE, NewFolders, emptied
+from replication.datasets.publication.folders import SYNCED_ONE_BY_ONE, LinkedFolders, NewFolders, emptied
 from replication.datasets.publication.moves import Expected, Move, MovedFolder, changed, guarded, plan_moves
 from replication.datasets.publication.recording import InstantRecorder, added_versions, key_of, overwritten, replaced
 from replication.datasets.publication.steps import (
@@ -109,6 +109,7 @@ class Publisher:
         self._journal, self._steps, self._job, self._progress = job.journal, job.steps, job.id, job.progress
         self._published, self._recorder, self._expected = published, recorder, job.expected
         self._new = NewFolders(job.target, job.configuration, folder_like)
+        self._links = LinkedFolders(job.target)
         self._site = site
         self._folders: dict[RelativePath, None] = {}
         self._waiting: queue.Queue[FileSet | None] = queue.Queue(WAITING_MAX)
@@ -222,6 +223,11 @@ class Publisher:
     def _allowed(self, file_set: FileSet) -> _Planned | None:
         """What publishes a file set; None if it may not be published, which is told."""
         if self._expected is not None and not self._leave_changed(file_set, self._expected):
+            return None
+        above = {each.file.destination.parent: each.file.destination for each in file_set.staged}.values()
+        if link := next(filter(None, map(self._links.above, above)), None):
+            what = f"{link} is a symbolic link of the target, and nothing is written through it"
+            self._not_published(file_set, CopyError(what, "Remove it, or exclude what is below it"))
             return None
         planned = self._planned(file_set)
         over = overwritten(self._target, planned.step.moves) if self._configuration.register else ()

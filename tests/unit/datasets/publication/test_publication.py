@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from replication.commit.sequence import FAILURES_MAX
+from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import RelativePath
+from replication.datasets.finders.manifest import ManifestFinder
+from replication.datasets.job import CopyJob
 from replication.datasets.stores.local import LocalStore
 from tests.copying import copied, job, read_tree, write_tree
 
@@ -65,3 +68,22 @@ def test_a_file_set_that_always_fails_is_suspended_and_the_others_are_copied(
     again.retry_suspended = True
     assert again.run().failed == 0
     assert read_tree(target) == FILES | {"b/2": b"later"}
+
+
+@pytest.mark.parametrize("below", ["", "/sub"])
+def test_a_file_set_of_a_manifest_is_not_published_through_a_link_of_the_target(tmp_path: Path, below: str) -> None:
+    write_tree(tmp_path / "src", {"list": f"linked{below}/1\n".encode(), f"linked{below}/1": b""})
+    (tmp_path / f"outside{below}").mkdir(parents=True)
+    (tmp_path / "dst").mkdir()
+    (tmp_path / "dst/linked").symlink_to(tmp_path / "outside")
+    source = LocalStore(str(tmp_path / "src"))
+    finder = ManifestFinder(source, {"manifest": "list"})
+    for expected in (1, 0):
+        made = CopyJob(source, LocalStore(str(tmp_path / "dst")), finder, CopyConfiguration())
+        counts = made.run()
+        assert counts.failed == expected
+        assert read_tree(tmp_path / "outside") == {}
+        if expected:
+            assert "linked is a symbolic link" in counts.failures[f"linked{below}/1"]
+            (tmp_path / "dst/linked").unlink()
+    assert read_tree(tmp_path / "dst").keys() == {f"linked{below}/1"}
