@@ -186,7 +186,8 @@ class LocalStore:
     def sync(self, paths: Iterable[RelativePath]) -> None:
         """Make files and folders durable."""
         for path in paths:
-            fd = os.open(self.local_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            nofollow = os.O_NOFOLLOW if path else 0  # the root may be a link
+            fd = os.open(self.local_path(path), os.O_RDONLY | os.O_CLOEXEC | nofollow)
             try:
                 os.fsync(fd)
             finally:

@@ -257,6 +257,15 @@ def test_nothing_is_written_through_a_link_of_the_target(tmp_path: Path) -> None
     assert read_tree(tmp_path / "dst")["b/1"] == b"2"
 
 
+def test_the_target_itself_may_be_a_link(folders: tuple[Path, Path]) -> None:
+    source, target = folders
+    target.mkdir()
+    linked = target.with_name("linked")
+    linked.symlink_to(target)
+    assert copied(source, linked).progress.counts.failures == {}
+    assert read_tree(target) == NEW
+
+
 def test_a_second_run_of_the_same_copy_is_refused_while_the_first_goes_on(folders: tuple[Path, Path]) -> None:
     source, target = folders
     waiting = job(LocalStore(str(source)), LocalStore(str(target)))
