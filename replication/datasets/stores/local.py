@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from types import TracebackType
+from uuid import uuid4
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
@@ -162,9 +163,20 @@ class LocalStore:
         os.rename(self.local_path(origin), self.local_path(destination))
 
     def keep(self, path: RelativePath, kept: RelativePath) -> None:
-        """Give a file a second name."""
-        with suppress(FileExistsError):
-            os.link(self.local_path(path), self.local_path(kept), follow_symlinks=False)
+        """Give a file a second name, in place of another file that has it."""
+        origin, second = self.local_path(path), self.local_path(kept)
+        try:
+            os.link(origin, second, follow_symlinks=False)
+        except FileExistsError:
+            if os.path.samestat(os.lstat(origin), os.lstat(second)):
+                return
+            new = f"{os.path.dirname(second)}/.walship-{uuid4().hex}"
+            os.link(origin, new, follow_symlinks=False)
+            try:
+                os.replace(new, second)
+            except OSError:
+                os.unlink(new)
+                raise
 
     def remove(self, path: RelativePath) -> None:
         """Remove a file, if it exists."""

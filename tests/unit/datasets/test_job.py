@@ -123,11 +123,21 @@ def test_extra_files_are_deleted_within_a_limit_and_kept_in_a_backup(folders: tu
     assert not copied(source, target, delete=True, backup_dir=RelativePath("kept")).progress.counts.deleted
 
 
-def test_a_replaced_file_is_kept_in_the_backup_folder(folders: tuple[Path, Path]) -> None:
+def test_the_version_that_was_replaced_last_is_kept_in_the_backup_folder(folders: tuple[Path, Path]) -> None:
     source, target = folders
     write_tree(target, {"top": b"before"})
     copied(source, target, backup_dir=RelativePath("kept"))
     assert read_tree(target) == NEW | {"kept/top": b"before"}
+    write_tree(source, {"top": b"newest"}, 1_700_000_001)
+    copied(source, target, backup_dir=RelativePath("kept"))
+    assert read_tree(target) == NEW | {"kept/top": NEW["top"], "top": b"newest"}
+    store = LocalStore(str(target))
+    for _ in range(2):  # as a publication that is redone
+        store.keep(RelativePath("top"), RelativePath("kept/top"))
+    assert read_tree(target)["kept/top"] == b"newest"
+    with pytest.raises(IsADirectoryError):
+        store.keep(RelativePath("top"), RelativePath("a"))
+    assert {path.name for path in target.iterdir()} == {"a", "b", "d", "kept", "top"}
 
 
 @pytest.mark.parametrize("grouping", list(Grouping))
