@@ -113,11 +113,11 @@ class LocalStore:
 
     def create(self, path: RelativePath, file: CopyableFile, size: int) -> _LocalWriter:
         """A new file, or one of that size whose ranges are written anew."""
-        return _LocalWriter(os.open(self.local_path(path), _NEW | (os.O_TRUNC if size < 0 else 0), 0o600), file, size)
+        return _LocalWriter(_open_new(self.local_path(path), os.O_TRUNC if size < 0 else 0), file, size)
 
     def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
         """A whole new file in one call."""
-        fd = os.open(self.local_path(path), _NEW | os.O_TRUNC, 0o600)
+        fd = _open_new(self.local_path(path), os.O_TRUNC)
         try:
             if data and os.write(fd, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
@@ -238,6 +238,15 @@ class LocalStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Nothing to close."""
+
+
+def _open_new(path: str, flags: int) -> int:
+    """Open a new file for writing, or one that an earlier attempt has left; ranges that it has are kept."""
+    try:
+        return os.open(path, _NEW | flags, 0o600)
+    except PermissionError:
+        os.chmod(path, 0o600)  # that attempt gave it its own mode, which is read-only
+        return os.open(path, _NEW | flags, 0o600)
 
 
 class _LocalReader:

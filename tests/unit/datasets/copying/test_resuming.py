@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
@@ -112,6 +113,34 @@ def test_ranges_are_not_reused_after_those_of_another_version_were_written_over_
     write_tree(tmp_path / "src", *versions[0])
     copied(tmp_path / "src", tmp_path / "dst", range_bytes=2 * MIB)
     assert read_tree(tmp_path / "dst") == versions[0][0]
+
+
+@pytest.mark.parametrize("size", [100, 6 * MIB])
+def test_a_read_only_file_that_was_staged_and_not_noted_is_staged_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    content = os.urandom(size)
+    write_tree(tmp_path / "src", {"a": content})
+    (tmp_path / "src/a").chmod(0o444)
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(CopyJournal, "add", killed)
+        copied(tmp_path / "src", tmp_path / "dst", range_bytes=MIB)
+    plain_open = os.open
+
+    def refusing(path: Any, flags: int, *given: Any, **named: Any) -> int:
+        """As for a user other than root."""
+        if flags & os.O_WRONLY and Path(path).exists() and not Path(path).stat().st_mode & stat.S_IWUSR:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return plain_open(path, flags, *given, **named)
+
+    monkeypatch.setattr(os, "open", refusing)
+    assert copied(tmp_path / "src", tmp_path / "dst", range_bytes=MIB).progress.counts.failures == {}
+    assert read_tree(tmp_path / "dst") == {"a": content}
+    assert stat.S_IMODE((tmp_path / "dst/a").stat().st_mode) == 0o444
 
 
 def test_the_journal_of_an_earlier_version_of_walship_is_dropped(tmp_path: Path) -> None:
