@@ -28,7 +28,7 @@ from replication.datasets.copying.file_sets import FileSet, FileSets
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyCounts, CopyProgress
 from replication.datasets.copying.stager import Stager
-from replication.datasets.copying.staging import Staging, job_id, state_dir
+from replication.datasets.copying.staging import Staging, job_id, make_state_dir, state_dir
 from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
 from replication.datasets.copying.uploading import give_up_all
 from replication.datasets.copying.window import CopyWindow
@@ -119,7 +119,7 @@ class CopyJob:
 
     def _run(self) -> CopyCounts:
         self.target.make_folder(ROOT)
-        self.state_dir.mkdir(parents=True, exist_ok=True)
+        make_state_dir(self.state_dir)
         with locked(self.state_dir / "lock", self.target.url), ExitStack() as stack:
             steps = FileCommitSteps(f"file://{self.state_dir}/commits")
             site = CopySite(self.target, redoes=True, events=self.events)
@@ -373,7 +373,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
             if os.fstat(fd).st_ino == os.stat(path).st_ino:
                 break
         except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)  # the run before has removed it
+            make_state_dir(path.parent)  # the run before has removed it
         os.close(fd)
     try:
         yield

@@ -29,6 +29,13 @@ def state_dir(target: Store, name: str) -> Path:
     return Path(home) / "walship" / "copies" / name
 
 
+def make_state_dir(folder: Path) -> None:
+    """Make such a folder; nobody else may look into it or, in a target, into what is staged beside it."""
+    folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    for each in (folder.parent, folder):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
 class Staging:
     """Where a job's files wait to be published.
 

@@ -22,7 +22,7 @@ from replication.core.copying.two_way import Agreed, SideState, SyncAction, conf
 from replication.datasets.copying.faults import telling_faults
 from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.progress import CopyProgress, ProgressView
-from replication.datasets.copying.staging import job_id, state_dir
+from replication.datasets.copying.staging import job_id, make_state_dir, state_dir
 from replication.datasets.copying.transfer import digest_of
 from replication.datasets.finders.recursive import OneDataset
 from replication.datasets.job import CopyJob, check_removals, locked
@@ -105,7 +105,7 @@ class TwoWaySync:
         with telling_faults(f"{first.url} or {second.url}", self._state_dir), ExitStack() as stack:
             path: Path | str = self._state_dir / "state.db"
             if not dry_run:
-                self._state_dir.mkdir(parents=True, exist_ok=True)
+                make_state_dir(self._state_dir)
                 stack.enter_context(locked(self._state_dir / "lock", second.url))
             elif not os.path.exists(path):
                 path = ":memory:"

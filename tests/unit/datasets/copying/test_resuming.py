@@ -18,6 +18,7 @@ from replication.datasets.converters import plugins
 from replication.datasets.copying.journal import CopyJournal, JournalEntry, JournalKey
 from replication.datasets.publication.publisher import Publisher
 from replication.datasets.stores.local import LocalStore
+from replication.permissions import user_umask
 from tests.copying import DyingStore, Killed, copied, job, read_tree, write_tree
 
 MIB = 1 << 20
@@ -141,6 +142,14 @@ def test_a_read_only_file_that_was_staged_and_not_noted_is_staged_again(
     assert copied(tmp_path / "src", tmp_path / "dst", range_bytes=MIB).progress.counts.failures == {}
     assert read_tree(tmp_path / "dst") == {"a": content}
     assert stat.S_IMODE((tmp_path / "dst/a").stat().st_mode) == 0o444
+
+
+def test_nobody_else_can_look_into_what_is_staged(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"private/a": b"secret"})
+    (tmp_path / "src/private").chmod(0o700)
+    killed_before_publishing(tmp_path)
+    assert stat.S_IMODE((tmp_path / "dst").stat().st_mode) == 0o777 & ~user_umask()
+    assert stat.S_IMODE((tmp_path / "dst/.walship").stat().st_mode) == 0o700
 
 
 def test_the_journal_of_an_earlier_version_of_walship_is_dropped(tmp_path: Path) -> None:
