@@ -12,6 +12,7 @@ from replication.errors import CopyError, RequestError
 #: The limit of an unpacked file: these bytes, or this multiple of the packed ones if that is more.
 UNPACKED_BYTES_MAX, UNPACKED_RATIO_MAX = 1 << 30, 200
 _PIECE = 1 << 20
+_SKIPPABLE, _RLE = b"\x2a\x4d\x18", 1  # of zstd
 _GZIP = zlib.MAX_WBITS | 16
 
 
@@ -60,22 +61,54 @@ def unzstd(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
     library, seen = _zstandard(), 0
     decompressor = library.ZstdDecompressor(max_window_size=1 << 27)
     unpacker, is_open = decompressor.decompressobj(), False
-    for piece in pieces:
-        for begin in range(0, len(piece), _PIECE >> 4):
-            data = piece[begin : begin + (_PIECE >> 4)]
-            while data:
-                if unpacker.eof:
-                    unpacker = decompressor.decompressobj()
-                is_open = True
-                try:
-                    made = unpacker.decompress(data)
-                except library.ZstdError as error:
-                    raise CopyError(f"a file is not zstd: {error}", "Exclude it, or copy it as it is") from None
-                seen = check_ratio(seen + len(made), size)
-                yield made
-                data = unpacker.unused_data
+    for block in _zstd_blocks(pieces):
+        data = block
+        while data:
+            if unpacker.eof:
+                unpacker = decompressor.decompressobj()
+            is_open = True
+            try:
+                made = unpacker.decompress(data)
+            except library.ZstdError as error:
+                raise CopyError(f"a file is not zstd: {error}", "Exclude it, or copy it as it is") from None
+            seen = check_ratio(seen + len(made), size)
+            yield made
+            data = unpacker.unused_data
     if is_open and not unpacker.eof:
         raise CopyError("a zstd file is cut short", "Look at the source")
+
+
+def _zstd_blocks(pieces: Iterable[bytes]) -> Generator[bytes]:
+    """Cut a zstd file before each block, since 4 bytes of one may unpack to 128 KiB; RFC 8878 has the format."""
+    source, waiting = iter(pieces), bytearray()
+
+    def take(size: int) -> bytes:
+        """That many bytes; fewer at the end of the file."""
+        while len(waiting) < size and (piece := next(source, None)) is not None:
+            waiting.extend(piece)
+        taken = bytes(waiting[:size])
+        del waiting[:size]
+        return taken
+
+    while magic := take(4):
+        if magic[0] >> 4 == 5 and magic[1:] == _SKIPPABLE:
+            yield magic + (head := take(4))
+            left = int.from_bytes(head, "little")
+            while left and (skipped := take(min(left, _PIECE))):
+                yield skipped
+                left -= len(skipped)
+            continue
+        descriptor = int.from_bytes(head := take(1), "little")
+        is_single = descriptor >> 5 & 1
+        sizes = (1 - is_single, (0, 1, 2, 4)[descriptor & 3], (is_single, 2, 4, 8)[descriptor >> 6])
+        yield magic + head + take(sum(sizes))
+        is_last = 0
+        while not is_last and (head := take(3)):
+            number = int.from_bytes(head, "little")
+            is_last, kind, size = number & 1, number >> 1 & 3, number >> 3
+            yield head + take(1 if kind == _RLE else size)
+        if descriptor & 4:
+            yield take(4)  # the checksum
 
 
 def check_ratio(unpacked: int, packed: int) -> int:

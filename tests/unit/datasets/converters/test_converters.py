@@ -36,6 +36,31 @@ def test_members_of_a_gzip_file_and_frames_of_zstd_are_unpacked_one_after_the_ot
     assert b"".join(converter_of("unzstd")([frames], len(frames))) == b"onetwo"
 
 
+def test_a_zstd_file_that_unpacks_to_far_more_is_unpacked_in_small_pieces() -> None:
+    content = bytes(64 << 20) + b"the end"
+    packed = zstandard.compress(content)
+    assert len(packed) < 10_000
+    pieces = list(converter_of("unzstd")([packed], len(packed)))
+    assert b"".join(pieces) == content
+    assert max(map(len, pieces)) <= 1 << 20
+
+
+@pytest.mark.parametrize("size", [13, 70_000, 10 << 20])
+def test_every_kind_of_zstd_frame_and_block_is_unpacked_however_it_is_cut(size: int) -> None:
+    random = os.urandom(300_000)
+    kinds = [{"write_checksum": checked, "write_content_size": sized} for checked in (0, 1) for sized in (0, 1)]
+    skippable = b"\x5a\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
+    packed, content = skippable, b""
+    for kind in kinds:
+        for each in (b"", b"x", bytes(200), bytes(400_000), random, b"ab" * 200_000):
+            packed += zstandard.ZstdCompressor(**kind).compress(each) + skippable
+            streamed = zstandard.ZstdCompressor(**kind).compressobj()
+            packed += streamed.compress(each) + streamed.flush()
+            content += each + each
+    pieces = (packed[at : at + size] for at in range(0, len(packed), size))
+    assert b"".join(converter_of("unzstd")(pieces, len(packed))) == content
+
+
 def test_extensions_follow() -> None:
     path = RelativePath("a/b.csv.gz")  # 000-30
     assert converted_path(path, conversions_of(["gunzip"])) == "a/b.csv"
