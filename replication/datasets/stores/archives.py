@@ -200,7 +200,8 @@ def _tree(file: IO[bytes], folder: RelativePath, origin: FileAttributes, members
             raise CopyError(f"{origin.path} has more than {MEMBERS_MAX:,} members", "Exclude it")
         total = check_ratio(total + max(found.size, 0), max(origin.size, 1))
         try:
-            name = RelativePath(found.name.removeprefix("./").rstrip("/"))
+            text = found.name.removeprefix("./").rstrip("/")
+            name = ROOT if found.is_folder and text == "." else RelativePath(text)
         except UnsafeNameError as error:
             refused.append(Entry(EntryKind.OTHER, None, f"{origin.path}: {error.what}"))
             continue

@@ -67,6 +67,16 @@ def test_archives_in_a_folder_become_folders_without_the_one_that_holds_all_memb
     assert unpacked(tmp_path).files_listed == 0, "and nothing is copied again"
 
 
+@pytest.mark.parametrize("top", [".", "./"])
+def test_a_tar_of_the_current_folder_is_unpacked(top: str, tmp_path: Path) -> None:
+    folder = tarfile.TarInfo(top)
+    folder.type = tarfile.DIRTYPE
+    tar(tmp_path / "src/a.tar", below(".", UNPACKED), folder)
+    assert folder.name == top
+    assert unpacked(tmp_path).failures == {}
+    assert read_tree(tmp_path / "dst") == below("a", UNPACKED)
+
+
 def test_one_archive_is_unpacked_by_its_name(tmp_path: Path) -> None:
     tar(tmp_path / "src/day.tgz", TREE, mode="w:gz")
     assert unpacked(tmp_path, "src/day.tgz").failures == {}
