@@ -30,13 +30,12 @@ def gunzip(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
     Raises:
         CopyError: it is not gzip, it is cut short, or it unpacks to far more than it is.
     """
-    unpacker, seen, is_open = zlib.decompressobj(_GZIP), 0, False
+    unpacker, seen = zlib.decompressobj(_GZIP), 0
     for piece in pieces:
         data = piece
         while data:
             if unpacker.eof:
-                unpacker, is_open = zlib.decompressobj(_GZIP), False
-            is_open = True
+                unpacker = zlib.decompressobj(_GZIP)
             try:
                 made = unpacker.decompress(data, _PIECE)
             except zlib.error as error:
@@ -44,7 +43,7 @@ def gunzip(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
             seen = check_ratio(seen + len(made), size)
             yield made
             data = unpacker.unconsumed_tail or unpacker.unused_data
-    if is_open and not unpacker.eof:
+    if not unpacker.eof:
         raise CopyError("a gzip file is cut short", "Look at the source")
 
 
@@ -60,13 +59,12 @@ def unzstd(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
     """Decompress; several frames one after the other, too. Raises CopyError as :func:`gunzip`."""
     library, seen = _zstandard(), 0
     decompressor = library.ZstdDecompressor(max_window_size=1 << 27)
-    unpacker, is_open = decompressor.decompressobj(), False
+    unpacker = decompressor.decompressobj()
     for block in _zstd_blocks(pieces):
         data = block
         while data:
             if unpacker.eof:
                 unpacker = decompressor.decompressobj()
-            is_open = True
             try:
                 made = unpacker.decompress(data)
             except library.ZstdError as error:
@@ -74,7 +72,7 @@ def unzstd(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
             seen = check_ratio(seen + len(made), size)
             yield made
             data = unpacker.unused_data
-    if is_open and not unpacker.eof:
+    if not unpacker.eof:
         raise CopyError("a zstd file is cut short", "Look at the source")
 
 

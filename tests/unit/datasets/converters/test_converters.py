@@ -104,3 +104,10 @@ def test_a_gzip_file_that_is_cut_short_is_not_published(tmp_path: Path) -> None:
     counts = copied(tmp_path / "src", tmp_path / "dst", conversions=("gunzip",)).progress.counts
     assert "cut short" in counts.failures["a"]
     assert read_tree(tmp_path / "dst") == {}
+
+
+@pytest.mark.parametrize("name", ["gunzip", "unzstd"])
+def test_an_empty_file_is_no_packed_one_as_for_gzip_and_zstd_themselves(name: str) -> None:
+    for pieces in ([], [b""]):
+        with pytest.raises(CopyError, match="cut short"):
+            list(converter_of(name)(pieces, 0))
