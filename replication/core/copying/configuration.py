@@ -96,6 +96,8 @@ class CopyConfiguration:
             parse_rates(self.limit)
         if self.register and self.delete:
             raise RequestError("register and delete exclude each other", "Copy without delete")
+        if self.spark and (unpacks := [each.text for each in self.conversions if each.unpacks]):
+            raise RequestError(f"{unpacks[0]} and spark exclude each other", "Copy without spark")
 
     def file_set_of(self, destination: RelativePath) -> str:
         """The file set of a destination by :attr:`grouping`."""

@@ -16,6 +16,7 @@ from replication.datasets.converters import compression
 from replication.datasets.converters.plugins import conversions_of
 from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.request import copy_job
+from replication.errors import RequestError
 from tests.copying import read_tree, write_tree
 
 TREE = {"root/path/to/file": b"one", "root/file2": b"two" * 1000}
@@ -162,3 +163,9 @@ def test_what_is_no_archive_is_cut_short_or_would_hide_another_folder_is_refused
     counts = unpacked(tmp_path)
     assert counts.failed >= 4 and "another e" in str(counts.failures)
     assert read_tree(tmp_path / "dst") == {"e/file": b"in the folder"}
+
+
+def test_archives_are_not_unpacked_by_tasks_of_spark_which_do_not_know_what_was_listed(tmp_path: Path) -> None:
+    tar(tmp_path / "src/a.tar", TREE)
+    with pytest.raises(RequestError, match="untar and spark exclude each other"):
+        unpacked(tmp_path, spark="spark://host:7077")
