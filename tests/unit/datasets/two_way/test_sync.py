@@ -301,3 +301,11 @@ def test_a_file_that_was_edited_where_a_folder_is_to_be_stays(pair: Path) -> Non
     write_tree(pair / "b", {"y/3": b"edited"}, LATER)
     assert set(sync(pair).failures) == {"y/3", "y/3/below"}
     assert read_tree(pair / "b")["y/3"] == b"edited" and read_tree(pair / "a")["y/3/below"] == b"of the folder"
+
+
+def test_a_side_within_the_other_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tree(tmp_path / "t", {"s/x": b"1", "y": b"2"})
+    for pair in (("t", "t/s"), ("t/s", "t")):
+        assert run(["sync", *(str(tmp_path / side) for side in pair)]) == 4
+        assert "within" in capsys.readouterr().err
+    assert read_tree(tmp_path / "t") == {"s/x": b"1", "y": b"2"}
