@@ -171,7 +171,6 @@ class TwoWaySync:
         source, target = self._stores[side], self._stores[1 - side]
         job = CopyJob(source, target, OneDataset(_Chosen(source, side, state)), self._configuration, progress)
         job.expected = lambda path: Listed.of(state.file(1 - side, path))
-        job.retry_suspended = True  # nobody can say so to a sync
         return job
 
     def _one_way(self, side: int, state: SyncState, result: SyncResult) -> None:
