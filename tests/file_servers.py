@@ -7,26 +7,32 @@ import os
 import socket
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+#: Renames for a server, from one path of this host to another.
+Renames = Callable[[str, str], None]
+
 
 @contextmanager
-def ftp_server(root: Path) -> Iterator[str]:
+def ftp_server(root: Path, renames: Renames = os.rename) -> Iterator[str]:
     """An FTP server of a folder; the address of its root."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it imports asyncore
+        AbstractedFS = import_module("pyftpdlib.filesystems").AbstractedFS
         DummyAuthorizer = import_module("pyftpdlib.authorizers").DummyAuthorizer
         FTPHandler = import_module("pyftpdlib.handlers").FTPHandler
         ThreadedFTPServer = import_module("pyftpdlib.servers").ThreadedFTPServer
 
     authorizer = DummyAuthorizer()
     authorizer.add_user("ann", "secret", str(root), perm="elradfmwMT")
-    handler = type("Handler", (FTPHandler,), {"authorizer": authorizer, "use_sendfile": False})
+    files = type("Files", (AbstractedFS,), {"rename": lambda _, origin, destination: renames(origin, destination)})
+    given = {"authorizer": authorizer, "use_sendfile": False, "abstracted_fs": files}
+    handler = type("Handler", (FTPHandler,), given)
     server = ThreadedFTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"timeout": 0.05}, daemon=True)
     thread.start()
@@ -57,8 +63,8 @@ def http_server(root: Path) -> Iterator[str]:
 
 
 @contextmanager
-def sftp_server(root: Path) -> Iterator[str]:
-    """An SFTP server of a folder; the address of its root."""
+def sftp_server(root: Path, renames: Renames = os.rename) -> Iterator[str]:
+    """An SFTP server of a folder; the address of its root. ``renames`` is the rename that replaces."""
     paramiko: Any = import_module("paramiko")
 
     key = paramiko.ECDSAKey.generate()
@@ -74,7 +80,7 @@ def sftp_server(root: Path) -> Iterator[str]:
                 return
             transport = paramiko.Transport(connection)
             transport.add_server_key(key)
-            transport.set_subsystem_handler("sftp", paramiko.SFTPServer, _sftp_files(root))
+            transport.set_subsystem_handler("sftp", paramiko.SFTPServer, _sftp_files(root, renames))
             with suppress(Exception):
                 transport.start_server(server=_ssh_login())
             transports.append(transport)
@@ -148,7 +154,7 @@ def _sftp_reads(root: Path) -> Any:
     return Reads
 
 
-def _sftp_files(root: Path) -> Any:
+def _sftp_files(root: Path, renames: Renames) -> Any:
     paramiko: Any = import_module("paramiko")
     reads: Any = _sftp_reads(root)
 
@@ -164,10 +170,12 @@ def _sftp_files(root: Path) -> Any:
             return self._done(os.remove, self._at(path))
 
         def rename(self, oldpath: str, newpath: str) -> int:
-            return self._done(os.link, self._at(oldpath), self._at(newpath)) or self._done(os.remove, self._at(oldpath))
+            if os.path.lexists(self._at(newpath)):
+                return int(paramiko.SFTP_FAILURE)
+            return self._done(renames, self._at(oldpath), self._at(newpath))
 
         def posix_rename(self, oldpath: str, newpath: str) -> int:
-            return self._done(os.rename, self._at(oldpath), self._at(newpath))
+            return self._done(renames, self._at(oldpath), self._at(newpath))
 
         def mkdir(self, path: str, attr: Any) -> int:
             return self._done(os.mkdir, self._at(path))

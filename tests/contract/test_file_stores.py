@@ -223,6 +223,17 @@ def test_a_move_replaces_and_leaves_nothing_behind(store: Store) -> None:
     assert store.status(RelativePath("staging/new")) is None
 
 
+def test_a_move_into_a_missing_folder_tells_that_it_is_missing(store: Store) -> None:
+    if isinstance(store, FsspecStore) and store.url.startswith(("memory:", "s3:")):
+        return  # these need no folders
+    write(store, "staging/new", b"new")
+    write(store, "staging/below/new", b"new")
+    for origin in ("staging/new", "staging/below"):
+        with pytest.raises(FileNotFoundError):
+            store.move(RelativePath(origin), RelativePath("missing/folder/new"))
+    assert read(store, "staging/new") == b"new"
+
+
 def test_folders_and_files_are_removed_and_missing_ones_are_no_error(store: Store) -> None:
     write(store, "a/b/c", b"1")
     write(store, "a/d", b"2")

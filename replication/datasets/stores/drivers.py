@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -12,6 +13,7 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, FileWriter, StoreTraits, Uploads
+from replication.error_text import one_line
 
 _SECOND = 1_000_000_000
 _FOLDERS = {"directory", "dir"}
@@ -249,14 +251,17 @@ class SftpDriver(Driver):
             opened.write(data)
 
     def move(self, fs: Any, origin: str, destination: str) -> None:
-        """By the extension that replaces; else the name is freed first, which only this step does, and it is redone."""
-        _renamed(
-            [
-                lambda: fs.ftp.posix_rename(origin, destination),
-                lambda: fs.ftp.rename(origin, destination),
-            ],
-            lambda: fs.ftp.remove(destination),
-        )
+        """By the extension that replaces, or by a rename; where neither replaces, the old file is set aside first."""
+        for rename in (fs.ftp.posix_rename, fs.ftp.rename):
+            try:
+                rename(origin, destination)
+                return
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                failed = error
+        check_replaceable(self, fs, destination, failed)
+        replace_by_renames(fs.ftp.rename, fs.ftp.remove, origin, destination)
 
     def give(self, fs: Any, path: str, file: CopyableFile) -> None:
         """Times, permissions, and numeric owners."""
@@ -280,10 +285,33 @@ class SftpDriver(Driver):
         fs.client.close()
 
 
-def _renamed(ways: list[Callable[[], None]], free: Callable[[], None]) -> None:
-    """Rename in the first way that works; if none does, free the name and try the last again."""
-    for way in ways:
-        with suppress(OSError):
-            return way()
-    free()
-    ways[-1]()
+def check_replaceable(driver: Driver, fs: Any, destination: str, failed: OSError) -> None:
+    """Return if a rename failed where a file is, which may be the cause.
+
+    Raises:
+        FileExistsError: a folder is there.
+        OSError: ``failed``, if nothing is there.
+    """
+    try:
+        kind = str(driver.info(fs, destination).get("type"))
+    except FileNotFoundError:
+        raise failed from None
+    if kind in _FOLDERS:
+        raise FileExistsError(errno.EEXIST, "a folder is there", destination) from failed
+
+
+def replace_by_renames(
+    rename: Callable[[str, str], object], remove: Callable[[str], object], origin: str, destination: str
+) -> None:
+    """Replace a file where a rename does not: set the old one aside, beside the new one, and put it back on failure."""
+    aside = f"{origin}.walship-replaced"
+    rename(destination, aside)
+    try:
+        rename(origin, destination)
+    except BaseException as error:
+        try:
+            rename(aside, destination)
+        except Exception:
+            raise OSError(f"{destination} was not replaced, and is at {aside} now: {one_line(error)}") from error
+        raise
+    remove(aside)

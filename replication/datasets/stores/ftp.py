@@ -9,13 +9,13 @@ import ftplib
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from replication.core.copying.copyable import CopyableFile
 from replication.datasets.stores.base import StoreTraits
-from replication.datasets.stores.drivers import Driver
+from replication.datasets.stores.drivers import Driver, check_replaceable, replace_by_renames
 
 _SECOND = 1_000_000_000
 _KINDS = {"file": "file", "dir": "directory"}
@@ -93,14 +93,25 @@ class FtpDriver(Driver):
                 raise
 
     def move(self, fs: Any, origin: str, destination: str) -> None:
-        """Most servers replace; for others the name is freed first, and the step is redone until it is done."""
-        try:
-            fs.ftp.rename(origin, destination)
-        except ftplib.error_perm:
-            self.info(fs, origin)
-            with suppress(ftplib.error_perm):
-                fs.ftp.delete(destination)
-            fs.ftp.rename(origin, destination)
+        """Most servers replace; for others the old file is set aside first.
+
+        Raises:
+            FileNotFoundError: nothing is at ``origin``, or the folder of ``destination`` is missing.
+            OSError: the server refuses it.
+        """
+        with _os_errors():
+            try:
+                fs.ftp.sendcmd(f"RNFR {origin}")
+            except ftplib.error_perm:
+                self.info(fs, origin)
+                raise
+            try:
+                fs.ftp.voidcmd(f"RNTO {destination}")
+            except ftplib.error_perm as error:
+                if folder := destination.rpartition("/")[0]:
+                    self.info(fs, folder)
+                check_replaceable(self, fs, destination, OSError(str(error)))
+                replace_by_renames(fs.ftp.rename, fs.ftp.delete, origin, destination)
 
     def give(self, fs: Any, path: str, file: CopyableFile) -> None:
         """Times, where the server has MFMT, and permissions, where it has SITE CHMOD."""
@@ -116,6 +127,15 @@ class FtpDriver(Driver):
         """Say goodbye, if the server still listens."""
         with suppress(ftplib.Error, OSError, EOFError):
             fs.ftp.quit()
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Raise the server's refusals as OSError, as other stores do."""
+    try:
+        yield
+    except ftplib.Error as error:
+        raise OSError(str(error)) from error
 
 
 class _Download:
