@@ -139,6 +139,14 @@ class Driver:
         with suppress(NotImplementedError):
             fs.rmdir(path)
 
+    def is_alive(self, fs: Any) -> bool:
+        """Whether a connection that is not shared can still be used, without asking the server."""
+        return True
+
+    def drop(self, fs: Any) -> None:
+        """Close a connection without a word to the server."""
+        self.close(fs)
+
     def close(self, fs: Any) -> None:
         """Close the connection."""
 
@@ -278,6 +286,11 @@ class SftpDriver(Driver):
             fs.ftp.chmod(path, permission)
         if owner.isdigit() and group.isdigit():
             fs.ftp.chown(path, int(owner), int(group))
+
+    def is_alive(self, fs: Any) -> bool:
+        """Whether the session is open; paramiko's thread notices when it ends."""
+        transport = fs.client.get_transport()
+        return transport is not None and bool(transport.is_active()) and not fs.ftp.get_channel().closed
 
     def close(self, fs: Any) -> None:
         """Close the session."""

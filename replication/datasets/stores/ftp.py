@@ -6,6 +6,7 @@ Names reach the server inside lines of commands; :class:`RelativePath` has no ch
 from __future__ import annotations
 
 import ftplib
+import select
 import socket
 import ssl
 from collections.abc import Iterator
@@ -123,6 +124,29 @@ class FtpDriver(Driver):
             with suppress(ftplib.error_perm):
                 fs.ftp.sendcmd(f"SITE CHMOD {file.permission:o} {path}")
 
+    def is_alive(self, fs: Any) -> bool:
+        """Whether the server has said nothing unasked, as its 421 and its end are, and no answer came too late."""
+        ftp = fs.ftp
+        if ftp.sock is None:
+            return False
+        ready, timeout_s = select.poll(), ftp.sock.gettimeout()
+        ready.register(ftp.sock, select.POLLIN)
+        try:
+            if ready.poll(0):
+                return False
+            ftp.sock.settimeout(0)
+            return not ftp.file.buffer.peek(1)  # raises once an answer came too late
+        except ssl.SSLWantReadError:
+            return True
+        except (OSError, ValueError):
+            return False
+        finally:
+            ftp.sock.settimeout(timeout_s)
+
+    def drop(self, fs: Any) -> None:
+        """Close the socket."""
+        fs.ftp.close()
+
     def close(self, fs: Any) -> None:
         """Say goodbye, if the server still listens."""
         with suppress(ftplib.Error, OSError, EOFError):
@@ -169,7 +193,7 @@ class _Download:
             return
         self._data.close()
         self._data = None
-        with suppress(ftplib.Error):
+        with suppress(*ftplib.all_errors):
             self._ftp.voidresp()  # a transfer that ends early is answered with an error
 
     def close(self) -> None:

@@ -21,8 +21,9 @@ from replication.datasets.stores.drivers import (
     WholeObject,
 )
 from replication.errors import ChangedFileError, StorageError, UnsafeNameError
-from replication.log import redact
+from replication.log import get, redact
 
+_log = get(__name__)
 _OBJECTS = {"gs", "gcs", "abfs", "az", "oss"}
 
 
@@ -44,7 +45,10 @@ class FsspecStore:
         try:
             protocol = fsspec.utils.get_protocol(url)
             self._driver = _driver(protocol)
-            self._first, self._root = fsspec.core.url_to_fs(url, **self._driver.options, **(options or {}))
+            given = {**self._driver.options, **(options or {})}
+            if not self._driver.is_shared:
+                given["skip_instance_cache"] = True  # an instance of fsspec's cache may be closed by another store
+            self._first, self._root = fsspec.core.url_to_fs(url, **given)
         except Exception as error:  # each driver has its own errors
             raise StorageError(
                 f"the store at {self.url} cannot be opened: {type(error).__name__}: {redact(str(error))}"[:500],
@@ -74,16 +78,25 @@ class FsspecStore:
 
     @property
     def _fs(self) -> Any:
-        """The connection of this thread."""
+        """The connection of this thread; a new one if the server has ended it, or it failed."""
         if self._driver.is_shared:
             return self._first
-        if not hasattr(self._local, "fs"):
-            first = self._first
-            made = type(first)(*first.storage_args, **{**first.storage_options, "skip_instance_cache": True})
-            with self._lock:
-                self._made.append(made)
-            self._local.fs = made
+        fs = getattr(self._local, "fs", None)
+        if fs is None or not self._driver.is_alive(fs):
+            self._local.fs = self._renewed(fs)
         return self._local.fs
+
+    def _renewed(self, lost: Any) -> Any:
+        """A new connection, in place of one that is lost."""
+        first = self._first
+        made = type(first)(*first.storage_args, **{**first.storage_options, "skip_instance_cache": True})
+        with self._lock:
+            self._made = [*(fs for fs in self._made if fs is not lost), made]
+        if lost is not None:
+            _log.info("connection_renewed", store=self.url)
+            with suppress(Exception):
+                self._driver.drop(lost)
+        return made
 
     def address(self, path: RelativePath) -> str:
         """A path as the driver takes it."""
