@@ -12,7 +12,8 @@ import json
 import os
 import urllib.request
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from http.client import HTTPMessage
+from typing import IO, Any, Protocol
 
 from replication.datasets.copying.file_sets import FileSet
 from replication.error_text import one_line
@@ -48,6 +49,18 @@ class FileEvents:
             os.fsync(file.fileno())
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects: urllib would follow most of them without the events."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        raise OSError(f"{redact(req.full_url)} answers {code} and names {redact(newurl)}: send events there")
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
+
+
 class WebhookEvents:
     """Posts events to a URL, as JSON arrays of at most 1,000.
 
@@ -59,12 +72,12 @@ class WebhookEvents:
         self._url = url
 
     def send(self, events: Sequence[str]) -> None:
-        """Post them; any answer but 2xx is an error."""
+        """Post them; any answer but 2xx is an error, a redirect, too."""
         for begin in range(0, len(events), _EVENTS_PER_POST):
             body = f"[{','.join(events[begin : begin + _EVENTS_PER_POST])}]".encode()
             request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
             try:
-                with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
+                with _OPENER.open(request, timeout=_TIMEOUT_S):
                     pass
             except http.client.HTTPException as error:  # what answered does not speak HTTP
                 raise OSError(f"{redact(self._url)} gave no valid answer: {one_line(error)}") from error

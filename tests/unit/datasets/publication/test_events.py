@@ -116,3 +116,30 @@ def test_a_webhook_that_does_not_speak_http_has_not_taken_events() -> None:
         with pytest.raises(OSError, match="BadStatusLine"):
             WebhookEvents(f"http://127.0.0.1:{server.getsockname()[1]}/").send(["{}"])
         thread.join()
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_webhook_that_redirects_has_not_taken_events(code: int) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(code)
+            self.send_header("Location", "/new")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *given: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            with pytest.raises(OSError, match=f"answers {code} and names .*/new"):
+                WebhookEvents(f"http://127.0.0.1:{server.server_port}/hook").send(["{}"])
+        finally:
+            server.shutdown()
+            thread.join()
