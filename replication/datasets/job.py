@@ -38,7 +38,7 @@ from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.moves import Expected
 from replication.datasets.publication.publisher import PublishedJob, Publisher
 from replication.datasets.publication.recording import InstantRecorder, RecordedDataset
-from replication.datasets.publication.steps import CopySite, PublishFileSet, StartInstant, is_lost
+from replication.datasets.publication.steps import CopySite, PublishFileSet, RemoveExtras, StartInstant, is_lost
 from replication.datasets.stores.base import EntryKind, Store
 from replication.errors import LockedFileError, RequestError, SequenceHeldError, StepFailedError, SuspendedSequenceError
 from replication.ledger.commit_steps import StoredSequence
@@ -67,8 +67,9 @@ class CopyJob:
         published: told of each file set that is in place.
         events: where an event for each file and file set goes.
         recorded: the timeline that is told of every file; None for none.
-        retry_suspended: try publications again that failed too often.
         expected: what the target's files must still be when they are replaced or removed; None does not look.
+        retry_suspended: try publications and removals again that failed too often.
+        retry_hint: what a person says to have that.
         stopped: ends the run early, when it is set; what is staged stays.
     """
 
@@ -83,6 +84,7 @@ class CopyJob:
     recorded: RecordedDataset | None = None
     retry_suspended: bool = False
     expected: Expected | None = None
+    retry_hint: str = "--retry-suspended"
     stopped: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -162,7 +164,7 @@ class CopyJob:
             yield copier
 
     def _redo(self, steps: FileCommitSteps, site: CopySite) -> frozenset[str]:
-        """Finish publications of earlier runs; the file sets whose publication still fails."""
+        """Finish publications and removals of earlier runs; the file sets whose publication still fails."""
         blocked: set[str] = set()
         stored = self._stored(steps)
         if not stored:
@@ -174,13 +176,16 @@ class CopyJob:
                     steps.retry(self.id, sequence.id.urn)
                 if self._is_ended(steps, redo, sequence):
                     continue
+                hint = f"; remove the cause, then say {self.retry_hint}" if sequence.suspended else ""
                 for text in sequence.steps:
                     step = step_from_json(text)
                     if isinstance(step, PublishFileSet):
                         blocked.add(step.file_set)
                         reason = sequence.error or "its publication failed before"
-                        hint = "; remove the cause, then say --retry-suspended" if sequence.suspended else ""
                         self.progress.failed(step.file_set or "/", f"{reason}{hint}")
+                    elif isinstance(step, RemoveExtras):
+                        reason = sequence.error or "its removal failed before"
+                        self.progress.failed(next(iter(step.paths), "/"), f"{reason}{hint}")
         return frozenset(blocked)
 
     def _is_ended(self, steps: FileCommitSteps, redo: Redo[CopySite], stored: StoredSequence) -> bool:

@@ -114,6 +114,9 @@ def sync(
     backup_dir: Annotated[
         str, typer.Option("--backup-dir", metavar="DIR", help="Keep replaced and removed files there, on each side.")
     ] = "",
+    retry_suspended: Annotated[
+        bool, typer.Option("--retry-suspended", help="Publish and remove again what failed too often.")
+    ] = False,
 ) -> None:
     """Copy changes between two folders both ways; of a file that changed on both, both versions are kept.
 
@@ -132,7 +135,7 @@ def sync(
         files = replace(files, filters=[f"- regex:^{re.escape(kept)}(/|$)", *(files.filters or ())])
     configuration = configuration_of(files, replacing, WriteOptions(), speed)
     with open_store(first) as one, open_store(second) as other:
-        syncing = TwoWaySync(one, other, configuration)
+        syncing = TwoWaySync(one, other, configuration, retry_suspended=retry_suspended)
         with ShownProgress(syncing.view, invocation.printer), as_user():
             result = syncing.run(dry_run=dry_run)
     _report(invocation.printer, result)

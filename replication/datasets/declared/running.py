@@ -49,6 +49,7 @@ def run_dataset(
         job.recorded = RecordedDataset(definition.timeline, definition.name) if definition.timeline else None
         number = history.begin(definition.name, source.url, target.url)
         job.published = lambda file_set: history.copied(number, file_set)
+        job.retry_hint = f"walship dataset resume {definition.name}"
         job.retry_suspended = state.failures == 0  # as after walship dataset resume
         try:
             run(job)

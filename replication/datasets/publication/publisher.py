@@ -40,13 +40,14 @@ from replication.datasets.publication.steps import (
 )
 from replication.datasets.stores.base import Store
 from replication.error_text import one_line
-from replication.errors import CopyError, ReplicationError, StepFailedError
+from replication.errors import CopyError, ReplicationError, StepFailedError, UnfinishedSequenceError
 from replication.ledger.commit_steps import CommitStepStore
 from replication.log import get
 
 WAITING_MAX = 256
 _GATHERED_S = 0.3  # file sets of that time are published together, by one sync
 _FILES_PER_REMOVAL = 1000
+_AGAIN = "Run it again: it begins with what an earlier run left"
 _log = get(__name__)
 
 
@@ -361,6 +362,8 @@ class Publisher:
         except StepFailedError as error:
             reason = one_line(error.cause or error)
             raise CopyError(f"files were not removed: {reason}", "Remove the cause and run it again") from error
+        except UnfinishedSequenceError as error:
+            raise CopyError("files were not removed: their removal of an earlier run is not done", _AGAIN) from error
 
     def _removal(self, paths: Sequence[RelativePath], folders: Sequence[RelativePath]) -> CommitSequence[CopySite]:
         urn = f"remove-{hashlib.sha256(chr(0).join(paths).encode()).hexdigest()[:16]}"

@@ -65,9 +65,13 @@ class TwoWaySync:
         first: one side.
         second: the other; the state is kept with it if it is on this host.
         configuration: of the copies; its filters say which files are meant, ``delete_max`` holds for each side.
+        retry_suspended: try publications and removals again that failed too often.
     """
 
-    def __init__(self, first: Store, second: Store, configuration: CopyConfiguration) -> None:
+    def __init__(
+        self, first: Store, second: Store, configuration: CopyConfiguration, *, retry_suspended: bool = False
+    ) -> None:
+        self._retry_suspended = retry_suspended
         self._stores = first, second
         self._configuration = replace(configuration, existing=Existing.OVERWRITE, delete=True)
         self._stage, self._progress = "", CopyProgress()
@@ -171,6 +175,7 @@ class TwoWaySync:
         source, target = self._stores[side], self._stores[1 - side]
         job = CopyJob(source, target, OneDataset(_Chosen(source, side, state)), self._configuration, progress)
         job.expected = lambda path: Listed.of(state.file(1 - side, path))
+        job.retry_suspended = self._retry_suspended
         return job
 
     def _one_way(self, side: int, state: SyncState, result: SyncResult) -> None:

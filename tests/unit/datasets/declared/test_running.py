@@ -57,3 +57,17 @@ def test_a_dataset_whose_target_holds_its_source_is_not_run_with_delete(runs: Ru
     with pytest.raises(RequestError, match="src is within"):
         run_dataset(nested, CopyConfiguration(delete=True), runs.history)
     assert not runs.history.runs("n", 1)
+
+
+def test_a_run_names_the_verb_that_tries_suspended_publications_again(runs: Runs) -> None:
+    hints = []
+
+    def run(job: CopyJob) -> CopyCounts:
+        hints.append((job.retry_hint, job.retry_suspended))
+        return job.progress.counts
+
+    runs.fail(CopyError("broken"))
+    run_dataset(runs.definition, CopyConfiguration(), runs.history, run)
+    runs.history.resume("d")
+    run_dataset(runs.definition, CopyConfiguration(), runs.history, run)
+    assert hints == [("walship dataset resume d", False), ("walship dataset resume d", True)]

@@ -12,6 +12,7 @@ from replication.core.copying.names import RelativePath
 from replication.datasets.finders.manifest import ManifestFinder
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.local import LocalStore
+from replication.errors import CopyError
 from tests.copying import copied, job, read_tree, write_tree
 
 FILES = {"a/1": b"one", "a/2": b"two", "b/1": b"three", "c/d/1": b"four"}
@@ -87,3 +88,44 @@ def test_a_file_set_of_a_manifest_is_not_published_through_a_link_of_the_target(
             assert "linked is a symbolic link" in counts.failures[f"linked{below}/1"]
             (tmp_path / "dst/linked").unlink()
     assert read_tree(tmp_path / "dst").keys() == {f"linked{below}/1"}
+
+
+def refuse_removals(patch: pytest.MonkeyPatch) -> None:
+    def refusing(self: LocalStore, path: RelativePath) -> None:
+        raise PermissionError(13, "the folder belongs to somebody else")
+
+    patch.setattr(LocalStore, "remove", refusing)
+
+
+def test_a_removal_that_fails_is_told_by_each_run_and_done_when_its_cause_is_gone(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = folders
+    write_tree(target, {"extra": b"x"})
+    with monkeypatch.context() as patch:
+        refuse_removals(patch)
+        with pytest.raises(CopyError, match="were not removed: .*somebody else"):
+            copied(source, target, delete=True)
+        for _ in range(FAILURES_MAX):
+            failures = copied(source, target, delete=True).progress.counts.failures
+            assert list(failures) == ["extra"] and "somebody else" in failures["extra"]
+    assert "then say --retry-suspended" in copied(source, target, delete=True).progress.counts.failures["extra"]
+    again = job(LocalStore(str(source)), LocalStore(str(target)), delete=True)
+    again.retry_suspended = True
+    assert again.run().failed == 0
+    assert read_tree(target) == FILES
+
+
+def test_a_removal_that_an_earlier_run_left_names_no_verb_of_a_cluster(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = folders
+    write_tree(target, {"extra": b"x"})
+    with monkeypatch.context() as patch:
+        refuse_removals(patch)
+        with pytest.raises(CopyError):
+            copied(source, target, delete=True)
+    monkeypatch.setattr(CopyJob, "_redo", lambda *given: frozenset())
+    with pytest.raises(CopyError, match="earlier run") as caught:
+        copied(source, target, delete=True)
+    assert "walship ops" not in caught.value.hint

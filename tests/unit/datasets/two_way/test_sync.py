@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from replication.commit.sequence import FAILURES_MAX
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.filters import FilterRule, Filters
 from replication.core.copying.names import RelativePath
@@ -309,3 +310,20 @@ def test_a_side_within_the_other_is_refused(tmp_path: Path, capsys: pytest.Captu
         assert run(["sync", *(str(tmp_path / side) for side in pair)]) == 4
         assert "within" in capsys.readouterr().err
     assert read_tree(tmp_path / "t") == {"s/x": b"1", "y": b"2"}
+
+
+def test_what_failed_too_often_is_tried_again_when_a_person_says_so(
+    pair: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tree(pair / "a", {"z/new": b"n"}, LATER)
+
+    def refusing(self: LocalStore, *given: object) -> None:
+        raise PermissionError(13, "not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "move", refusing)
+        for _ in range(FAILURES_MAX):
+            assert sync(pair).failures
+    assert "--retry-suspended" in sync(pair).failures["z"]
+    assert run(["sync", str(pair / "a"), str(pair / "b"), "--retry-suspended"]) == 0, capsys.readouterr().err
+    assert both(pair)[1]["z/new"] == b"n"
