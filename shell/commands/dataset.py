@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from replication.error_text import one_line
 from replication.errors import CopyIncompleteError, ReplicationError, RequestError
 from shell.cli.help import Sections
 from shell.cli.interrupting import leaving_on_interrupt
@@ -197,7 +198,8 @@ def run(
     if len(failed) == 1 and names is not None and len(names) == 1:
         raise failed[0]
     if failed:
-        raise CopyIncompleteError(f"{len(failed)} datasets failed; the first: {failed[0].what}", failed[0].hint)
+        what, hint = getattr(failed[0], "what", one_line(failed[0])), getattr(failed[0], "hint", "")
+        raise CopyIncompleteError(f"{len(failed)} datasets failed; the first: {what}", hint)
 
 
 def _run_due(
@@ -205,7 +207,7 @@ def _run_due(
     opened: tuple[DatasetFile, DatasetHistory],
     names: list[str] | None,
     schedule: DatasetSchedule,
-) -> list[ReplicationError]:
+) -> list[Exception]:
     """Run what is due, and report failures."""
     from replication.datasets.declared.running import run_dataset
     from replication.datasets.declared.schedule import by_priority
@@ -213,7 +215,7 @@ def _run_due(
 
     definitions, history = opened
     active = [each for each in definitions.all() if history.state(each.name).word in ("active", "failing")]
-    failed: list[ReplicationError] = []
+    failed: list[Exception] = []
     for definition in by_priority([definitions.get(name) for name in names] if names else active):
         try:
             if not schedule.is_due(definition):
@@ -221,9 +223,10 @@ def _run_due(
             configuration = _configuration(definition.options)
             named = partial(run_shown, printer=invocation.printer, name=definition.name)
             run_dataset(definition, configuration, history, named)
-        except ReplicationError as error:
+        except Exception as error:  # also a defect that one dataset meets
             if names is None or len(names) > 1:
-                invocation.printer.note(f"{definition.name}: {error}")
+                reason = error if isinstance(error, ReplicationError) else one_line(error)
+                invocation.printer.note(f"{definition.name}: {reason}")
             schedule.retry(definition)
             failed.append(error)
     return failed

@@ -134,7 +134,9 @@ def _taken(left: dict[str, Any], group: type[_G]) -> _G:
         kind, option = get_args(hints[field.name])
         name = str(option.default).partition("/")[0].removeprefix("--")  # where Typer keeps an option's first name
         if name in left:
-            given[field.name] = _checked(name, left.pop(name), kind)
+            value = given[field.name] = _checked(name, left.pop(name), kind)
+            if option.min is not None and value is not None and value < option.min:
+                raise RequestError(f"the option {name} cannot be {value}", f"Give at least {option.min}")
     return group(**given)
 
 

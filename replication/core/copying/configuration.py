@@ -89,7 +89,10 @@ class CopyConfiguration:
     spark: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what excludes each other."""
+        """Refuse what excludes each other, and sizes that are none."""
+        for name, size in (("range-size", self.range_bytes), ("block-size", self.block_size)):
+            if size is not None and size < 1:
+                raise RequestError(f"the {name} cannot be {size}", "Give at least one byte, such as 64MiB")
         if self.versions and self.delete:
             raise RequestError("versions and delete exclude each other", "Copy without delete")
         if not self.limit.startswith("@"):

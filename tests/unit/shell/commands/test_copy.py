@@ -138,3 +138,9 @@ def test_an_http_server_is_a_source_of_folders_and_files_and_no_target(
     assert "HTTP is a source" in capsys.readouterr().err
     assert run(["copy", f"{url}/a", "x"]) == 7
     assert "does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [("--range-size", "0"), ("--block-size", "0")])
+def test_a_size_below_one_byte_is_refused(given: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["copy", "src", "dst", *given]) == 4
+    assert f"{given[0][2:]} cannot be {given[1]}" in capsys.readouterr().err

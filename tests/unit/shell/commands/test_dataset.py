@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from replication import config as configuration
+from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.declared.history import FAILURES_MAX
+from replication.datasets.job import CopyJob
 from shell.main import run
 from tests.copying import read_tree, write_tree
 from tests.file_servers import ftp_server
@@ -61,6 +63,31 @@ def test_a_dataset_that_fails_is_suspended_alone_and_resumed(capsys: pytest.Capt
     assert run(["dataset", "resume", "bad"]) == 0
     assert run(["dataset", "run", "bad"]) == 0
     assert read_tree(Path("dst1")) == {"x": b"1"}
+
+
+def test_a_dataset_that_meets_a_defect_stops_no_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["dataset", "add", "bad", "src", "dst1"]) == 0
+    assert run(["dataset", "add", "good", "src", "dst2"]) == 0
+    running = CopyJob.run
+
+    def defective(job: CopyJob) -> CopyCounts:
+        assert not job.target.url.endswith("dst1"), "a defect"
+        return running(job)
+
+    monkeypatch.setattr(CopyJob, "run", defective)
+    assert run(["dataset", "run"]) == 12
+    assert "bad: AssertionError: a defect" in capsys.readouterr().err
+    assert read_tree(Path("dst2")) == FILES
+
+
+@pytest.mark.parametrize("option", ["range-size=0", "block-size=0", "attempts=0", "files-per-split=0"])
+def test_a_number_that_is_too_small_is_refused_when_it_is_declared(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["dataset", "add", "d", "src", "dst", "-o", option]) == 4
+    assert f"{option.partition('=')[0]} cannot be 0" in capsys.readouterr().err
 
 
 def test_a_paused_dataset_is_not_run(capsys: pytest.CaptureFixture[str]) -> None:
