@@ -74,6 +74,9 @@ class SingleFileDataset:
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Compare the file with the target's; MissingFileError if there is none."""
         found = self._source.status(self._path)
+        if found is not None and found.refused:
+            sink.failed(self._path, found.refused)
+            return
         if found is None or found.kind is not EntryKind.FILE or found.attributes is None:
             raise MissingFileError(f"{self._source.url}/{self._path} is not a file", "Check the address")
         there = target.status(self._destination)

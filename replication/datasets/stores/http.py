@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
-from replication.datasets.stores.base import StoreTraits
+from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
 from replication.datasets.stores.drivers import Driver, WholeObject
 from replication.error_text import one_line
 from replication.errors import RequestError, StorageError
@@ -67,6 +67,12 @@ class HttpDriver(Driver):
             raise StorageError(f"{path} does not answer: {one_line(cause)}", "Check the address") from None
         is_folder = urlsplit(str(found.get("url", path))).path[-1:] in ("", "/")
         return {**found, "type": "directory" if is_folder else "file"}
+
+    def entry(self, path: RelativePath, info: dict[str, Any]) -> Entry:
+        """The entry in walship's words; a file of unknown size is refused: nothing tells whether it came whole."""
+        if info["type"] == "file" and info.get("size") is None:
+            return Entry(EntryKind.FILE, None, "the server does not tell its size", path)
+        return super().entry(path, info)
 
     def timestamp_ns(self, info: dict[str, Any]) -> int | None:
         """The ``Last-Modified`` header."""

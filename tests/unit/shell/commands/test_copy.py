@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,23 @@ def test_an_http_server_is_a_source_of_folders_and_files_and_no_target(
 def test_a_size_below_one_byte_is_refused(given: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["copy", "src", "dst", *given]) == 4
     assert f"{given[0][2:]} cannot be {given[1]}" in capsys.readouterr().err
+
+
+def test_a_file_whose_size_an_http_server_does_not_tell_fails_and_the_others_arrive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tmp_path / "served", {"good": b"1", "endless": b"2"})
+    send = SimpleHTTPRequestHandler.send_header
+
+    def sending(self: SimpleHTTPRequestHandler, name: str, value: str) -> None:
+        if not (self.path.endswith("endless") and name == "Content-Length"):
+            send(self, name, value)
+
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "send_header", sending)
+    with http_server(tmp_path / "served") as url:
+        assert run(["copy", url, "dst"]) == 12
+        assert "endless: the server does not tell its size" in capsys.readouterr().err
+        assert read_tree(Path("dst")) == {"good": b"1"}, "it is not taken for an empty file"
+        assert run(["copy", f"{url}/endless", "file"]) == 12
+        assert "the server does not tell its size" in capsys.readouterr().err
+    assert not Path("file").exists()
