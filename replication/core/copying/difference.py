@@ -7,6 +7,9 @@ from enum import Enum
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import Existing
 
+#: The times that SFTP has, nanoseconds since 1970; what is dated before or after gets the first or the last.
+OLDEST_NS, NEWEST_NS = 0, (2**32 - 1) * 1_000_000_000
+
 
 class Decision(Enum):
     """What becomes of a file of the source."""
@@ -54,6 +57,8 @@ def decide(
     ahead_ns = None
     if origin.timestamp_ns is not None and there.timestamp_ns is not None:
         ahead_ns = there.timestamp_ns - origin.timestamp_ns
+        if there.timestamp_ns in (OLDEST_NS, NEWEST_NS) and there.timestamp_ns == within_sftp(origin.timestamp_ns):
+            ahead_ns = 0
     has_size = is_converted or origin.size == there.size
     if same_content is not None and not is_converted:
         is_same = same_content
@@ -66,3 +71,8 @@ def decide(
     if existing is Existing.UPDATE and ahead_ns is not None and ahead_ns >= precision_ns:
         return Decision.TARGET_IS_NEWER
     return Decision.CHANGED
+
+
+def within_sftp(timestamp_ns: int) -> int:
+    """The time of SFTP that is nearest."""
+    return min(max(timestamp_ns, OLDEST_NS), NEWEST_NS)

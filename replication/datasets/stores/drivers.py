@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.difference import within_sftp
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, FileWriter, StoreTraits, Uploads
 from replication.error_text import one_line
@@ -275,7 +276,8 @@ class SftpDriver(Driver):
         """Times, permissions, and numeric owners."""
         self._give(fs, path, file.permission, file.owner, file.group)
         if (time_ns := file.timestamp_ns) is not None:
-            fs.ftp.utime(path, (time_ns / _SECOND, time_ns // _SECOND))
+            time_s = within_sftp(time_ns) // _SECOND
+            fs.ftp.utime(path, (time_s, time_s))
 
     def give_folder(self, fs: Any, path: str, like: FileAttributes) -> None:
         """Permissions, and numeric owners."""
