@@ -168,10 +168,12 @@ def list_(invocation: Invocation, file: FileOption = _FILE) -> None:
 
 
 def show(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
-    """Show a dataset."""
+    """Show a dataset; of its stores' options only those that name a variable of the environment."""
+    from replication.datasets.declared.definitions import specification
+
     with _opened(file) as (definitions, history):
         state = history.state(name)
-        invocation.printer.value(asdict(definitions.get(name)) | {"state": state.word, "error": state.error})
+        invocation.printer.value(specification(definitions.get(name)) | {"state": state.word, "error": state.error})
 
 
 def run(

@@ -90,6 +90,12 @@ def test_a_number_that_is_too_small_is_refused_when_it_is_declared(
     assert f"{option.partition('=')[0]} cannot be 0" in capsys.readouterr().err
 
 
+def test_no_password_of_a_dataset_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    section = '[dataset.d]\nsource = "src"\ntarget = "dst"\ntarget_options = {password = "hidden", user = "$USER"}\n'
+    Path("datasets.toml").write_text(section)
+    assert shown(capsys, "show", "d")["target_options"] == {"password": "…", "user": "$USER"}
+
+
 def test_a_paused_dataset_is_not_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dataset", "add", "d", "src", "dst"]) == 0
     assert run(["dataset", "pause", "d"]) == 0
