@@ -125,11 +125,14 @@ def sync(
     from replication.datasets.request import refuse_nested
     from replication.datasets.stores.open import open_store
     from replication.datasets.two_way.sync import TwoWaySync
+    from replication.errors import RequestError
     from replication.permissions import as_user
     from shell.copying.options import configuration_of
     from shell.copying.running import ShownProgress
 
     refuse_nested(first, second)
+    if files.follow_links:
+        raise RequestError("sync follows no links: what they point at would be written to both ways", "Leave it out")
     replacing = ReplaceOptions(max_delete=max_delete, backup_dir=backup_dir)
     if kept := backup_dir.strip("/"):  # that folder only, and before any rule that includes it
         files = replace(files, filters=[f"- regex:^{re.escape(kept)}(/|$)", *(files.filters or ())])

@@ -327,3 +327,8 @@ def test_what_failed_too_often_is_tried_again_when_a_person_says_so(
     assert "--retry-suspended" in sync(pair).failures["z"]
     assert run(["sync", str(pair / "a"), str(pair / "b"), "--retry-suspended"]) == 0, capsys.readouterr().err
     assert both(pair)[1]["z/new"] == b"n"
+
+
+def test_a_sync_follows_no_links(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sync", str(pair / "a"), str(pair / "b"), "--follow-links"]) == 4
+    assert "sync follows no links" in capsys.readouterr().err
