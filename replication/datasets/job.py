@@ -306,7 +306,7 @@ class _Run:
 
     @property
     def is_stopped(self) -> bool:
-        return self._window.stopped or self._job.stopped.is_set()
+        return self._window.stopped or self._job.stopped.is_set() or self._publisher.error is not None
 
     def copy(self, files: Sequence[CopyableFile]) -> None:
         files = [file for file in files if file.file_set not in self._blocked]

@@ -122,12 +122,13 @@ class Publisher:
         self._thread.start()
 
     def put(self, file_set: FileSet) -> None:
-        """A file set that is complete; waits while many do."""
+        """A file set that is complete; waits while many do. Raises what ended the thread early."""
         while self.error is None:
             try:
                 return self._waiting.put(file_set, timeout=1.0)
             except queue.Full:
                 continue
+        raise self.error
 
     def finish(self) -> None:
         """Publish what waits, end and join the thread; raises what ended it early."""

@@ -17,6 +17,7 @@ from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.job import locked
+from replication.datasets.publication.publisher import Publisher
 from replication.datasets.stores.local import LocalStore
 from replication.errors import LockedFileError, NoSpaceError, RequestError
 from tests.copying import DyingStore, Killed, copied, job, read_tree, write_tree
@@ -337,3 +338,26 @@ def test_no_thread_is_left_after_a_run(folders: tuple[Path, Path]) -> None:
     with pytest.raises(Killed):
         job(LocalStore(str(source)), DyingStore(str(target), 1), existing=Existing.OVERWRITE).run()
     assert threading.active_count() == before
+
+
+def test_a_publisher_that_ends_early_ends_the_listing_and_the_copying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tmp_path / "src", {f"d{number:03}/f": b"x" for number in range(200)})
+    written, died, write = [], threading.Event(), LocalStore.write_small
+
+    def dying(publisher: Publisher, *given: Any) -> None:
+        died.set()
+        raise AssertionError("the publisher died")
+
+    def writing(store: LocalStore, path: RelativePath, *given: Any) -> None:
+        written.append(path)
+        if len(written) > 1:
+            died.wait(10)
+        write(store, path, *given)
+
+    monkeypatch.setattr(Publisher, "_publish", dying)
+    monkeypatch.setattr(LocalStore, "write_small", writing)
+    with pytest.raises(AssertionError, match="the publisher died"):
+        copied(tmp_path / "src", tmp_path / "dst", files_per_split=1, threads=1)
+    assert len(written) < 100
