@@ -11,8 +11,10 @@ import pytest
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import RelativePath
+from replication.datasets.converters.plugins import conversions_of
 from replication.datasets.finders.base import DatasetFinder
 from replication.datasets.finders.plugins import finder_of
+from replication.datasets.finders.recursive import OneDataset, SingleFileDataset
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.local import LocalStore
 from replication.errors import RequestError, UnsafeNameError
@@ -125,6 +127,32 @@ def test_a_manifest_that_cannot_be_followed_copies_nothing(
     ).run()
     assert reason in counts.failures["lists/m"]
     assert read_tree(tmp_path / "dst") == {}
+
+
+def test_files_of_a_manifest_are_compared_with_what_conversions_made_of_them(store: LocalStore, tmp_path: Path) -> None:
+    def published() -> int:
+        finder = finder_of("manifest")(store, {"manifest": "lists/m"})
+        configuration = CopyConfiguration(conversions=conversions_of(["gzip"]))
+        return CopyJob(store, LocalStore(str(tmp_path / "dst")), finder, configuration).run().files_published
+
+    assert (published(), published()) == (2, 0)
+
+
+@pytest.mark.parametrize("finder", ["manifest", "single"])
+def test_a_new_version_of_a_named_file_lies_beside_the_old(store: LocalStore, tmp_path: Path, finder: str) -> None:
+    name = "tables/db/u/f"
+    single = OneDataset(SingleFileDataset(store, RelativePath(name), RelativePath(name)))
+    chosen = single if finder == "single" else finder_of("manifest")(store, {"manifest": "lists/m"})
+
+    def published() -> int:
+        target = LocalStore(str(tmp_path / "dst"))
+        return CopyJob(store, target, chosen, CopyConfiguration(versions=True)).run().files_published
+
+    assert published() and not published()
+    write_tree(tmp_path / "src", {name: b"changed"}, 1_800_000_000)
+    assert published() == 1
+    kept = sorted(path.name.partition("-")[0] for path in (tmp_path / "dst/tables/db/u").iterdir())
+    assert kept == ["f~000001", "f~000002"]
 
 
 def test_a_manifest_leads_nowhere_outside(store: LocalStore, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
@@ -10,6 +11,7 @@ from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.finders.globbed import checked
 from replication.datasets.listing.compare import decision_on
 from replication.datasets.listing.sink import ListingSink
+from replication.datasets.listing.versions import TargetVersions
 from replication.datasets.stores.base import EntryKind, Store
 from replication.errors import CopyError, MissingFileError
 
@@ -56,15 +58,21 @@ class ManifestDataset:
             UnsafeNameError: it names a path that leaves the root.
             CopyError: the manifest is larger than 256 MiB, or is not UTF-8.
         """
+        versions = TargetVersions(self._store, target, configuration) if configuration.versions else None
+        given: dict[str, Any] = {"file_set": self._manifest, "metadata": {"manifest": self._manifest}}
         for path in self._paths():
             entry = self._store.status(path)
             if entry is None or entry.kind is not EntryKind.FILE or entry.attributes is None:
                 raise MissingFileError(f"{path}, which {self._manifest} names, is not a file", "Correct the manifest")
-            there = target.status(path)
-            before = there.attributes if there is not None else None
-            if decision_on(self._store, target, entry.attributes, before, configuration).is_copied:
-                given = {"file_set": self._manifest, "metadata": {"manifest": self._manifest}}
-                yield CopyableFile.build(self._store.url, entry.attributes, configuration, **given)
+            file = CopyableFile.build(self._store.url, entry.attributes, configuration, **given)
+            if versions is not None:
+                decision, file = versions.decide(file)
+            else:
+                there = target.status(file.destination)
+                before = there.attributes if there is not None else None
+                decision = decision_on(self._store, target, file.origin, before, configuration)
+            if decision.is_copied:
+                yield file
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """List the files; if one is missing nothing is copied, since they are published together."""

@@ -14,6 +14,7 @@ from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.finders.base import CopyableDataset, ListsIntoSink
 from replication.datasets.listing.compare import Comparison, decision_on
 from replication.datasets.listing.sink import ListingSink
+from replication.datasets.listing.versions import TargetVersions
 from replication.datasets.stores.base import EntryKind, Store
 from replication.errors import MissingFileError
 
@@ -79,13 +80,16 @@ class SingleFileDataset:
             return
         if found is None or found.kind is not EntryKind.FILE or found.attributes is None:
             raise MissingFileError(f"{self._source.url}/{self._path} is not a file", "Check the address")
+        file = CopyableFile.build(self._source.url, found.attributes, configuration, destination=self._destination)
         there = target.status(self._destination)
         if there is not None and there.kind is EntryKind.FOLDER:
             sink.failed(self._path, "the target has a folder of that name")
             return
-        before = there.attributes if there is not None else None
-        decision = decision_on(self._source, target, found.attributes, before, configuration)
-        file = CopyableFile.build(self._source.url, found.attributes, configuration, destination=self._destination)
+        if configuration.versions:
+            decision, file = TargetVersions(self._source, target, configuration).decide(file)
+        else:
+            before = there.attributes if there is not None else None
+            decision = decision_on(self._source, target, found.attributes, before, configuration)
         if decision.is_copied:
             sink.copy([file])
         else:
