@@ -11,7 +11,7 @@ import typer
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation, add_verb
 from shell.cli.render import Printer, bytes_text, counted
-from shell.copying.groups import FileOptions, ReplaceOptions, RunOptions, SpeedOptions, WriteOptions
+from shell.copying.groups import FileOptions, ReplaceOptions, RunOptions, SpeedOptions, SyncOptions, WriteOptions
 
 if TYPE_CHECKING:
     from replication.datasets.job import CopyJob
@@ -107,16 +107,7 @@ def sync(
     second: Annotated[str, typer.Argument(metavar="B", help="Likewise; what both agreed on is noted in B.")],
     files: FileOptions,
     speed: SpeedOptions,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be done; change nothing.")] = False,
-    max_delete: Annotated[
-        int | None, typer.Option("--max-delete", metavar="N", min=0, help="Remove none if there are more of them.")
-    ] = None,
-    backup_dir: Annotated[
-        str, typer.Option("--backup-dir", metavar="DIR", help="Keep replaced and removed files there, on each side.")
-    ] = "",
-    retry_suspended: Annotated[
-        bool, typer.Option("--retry-suspended", help="Publish and remove again what failed too often.")
-    ] = False,
+    syncing: SyncOptions,
 ) -> None:
     """Copy changes between two folders both ways; of a file that changed on both, both versions are kept.
 
@@ -133,14 +124,14 @@ def sync(
     refuse_nested(first, second)
     if files.follow_links:
         raise RequestError("sync follows no links: what they point at would be written to both ways", "Leave it out")
-    replacing = ReplaceOptions(max_delete=max_delete, backup_dir=backup_dir)
-    if kept := backup_dir.strip("/"):  # that folder only, and before any rule that includes it
+    replacing = ReplaceOptions(max_delete=syncing.max_delete, backup_dir=syncing.backup_dir)
+    if kept := syncing.backup_dir.strip("/"):  # that folder only, and before any rule that includes it
         files = replace(files, filters=[f"- regex:^{re.escape(kept)}(/|$)", *(files.filters or ())])
     configuration = configuration_of(files, replacing, WriteOptions(), speed)
     with open_store(first) as one, open_store(second) as other:
-        syncing = TwoWaySync(one, other, configuration, retry_suspended=retry_suspended)
-        with ShownProgress(syncing.view, invocation.printer), as_user():
-            result = syncing.run(dry_run=dry_run)
+        sides = TwoWaySync(one, other, configuration, retry_suspended=syncing.retry_suspended)
+        with ShownProgress(sides.view, invocation.printer), as_user():
+            result = sides.run(dry_run=syncing.dry_run)
     _report(invocation.printer, result)
 
 

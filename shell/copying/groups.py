@@ -147,6 +147,22 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """What a run of ``walship sync`` does."""
+
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be done; change nothing.")] = False
+    max_delete: Annotated[
+        int | None, typer.Option("--max-delete", metavar="N", min=0, help="Remove none if there are more of them.")
+    ] = None
+    backup_dir: Annotated[
+        str, typer.Option("--backup-dir", metavar="DIR", help="Keep replaced and removed files there, on each side.")
+    ] = ""
+    retry_suspended: Annotated[
+        bool, typer.Option("--retry-suspended", help="Publish and remove again what failed too often.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
 class VersionOptions:
     """What only declared datasets have."""
 

@@ -260,7 +260,7 @@ class SftpDriver(Driver):
             opened.write(data)
 
     def move(self, fs: Any, origin: str, destination: str) -> None:
-        """By the extension that replaces, or by a rename; where neither replaces, the old file is set aside first."""
+        """By the extension that replaces, or by a rename; where neither replaces, the old file is moved away first."""
         for rename in (fs.ftp.posix_rename, fs.ftp.rename):
             try:
                 rename(origin, destination)
@@ -318,15 +318,15 @@ def check_replaceable(driver: Driver, fs: Any, destination: str, failed: OSError
 def replace_by_renames(
     rename: Callable[[str, str], object], remove: Callable[[str], object], origin: str, destination: str
 ) -> None:
-    """Replace a file where a rename does not: set the old one aside, beside the new one, and put it back on failure."""
-    aside = f"{origin}.walship-replaced"
-    rename(destination, aside)
+    """Replace a file where a rename does not: move the old one beside the new one, and back on failure."""
+    kept = f"{origin}.walship-replaced"
+    rename(destination, kept)
     try:
         rename(origin, destination)
     except BaseException as error:
         try:
-            rename(aside, destination)
+            rename(kept, destination)
         except Exception:
-            raise OSError(f"{destination} was not replaced, and is at {aside} now: {one_line(error)}") from error
+            raise OSError(f"{destination} was not replaced, and is at {kept} now: {one_line(error)}") from error
         raise
-    remove(aside)
+    remove(kept)

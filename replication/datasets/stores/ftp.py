@@ -94,7 +94,7 @@ class FtpDriver(Driver):
                 raise
 
     def move(self, fs: Any, origin: str, destination: str) -> None:
-        """Most servers replace; for others the old file is set aside first.
+        """Most servers replace; for others the old file is moved away first.
 
         Raises:
             FileNotFoundError: nothing is at ``origin``, or the folder of ``destination`` is missing.
