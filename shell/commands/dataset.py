@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from replication.error_text import one_line
-from replication.errors import CopyIncompleteError, ReplicationError, RequestError
+from replication.errors import ConfigError, CopyIncompleteError, ReplicationError, RequestError
 from shell.cli.help import Sections
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation, add_verb
@@ -85,6 +85,10 @@ def _opened(file: Path) -> Iterator[tuple[DatasetFile, DatasetHistory]]:
     from replication.datasets.declared.definitions import DatasetFile
     from replication.datasets.declared.history import DatasetHistory
 
+    if not file.absolute().parent.is_dir():
+        raise ConfigError(
+            f"There is no folder {file.parent}, for {file.name}", "Give the file of the datasets: --file FILE"
+        )
     history = DatasetHistory(file.with_suffix(".db"))
     try:
         yield DatasetFile(file), history
@@ -188,7 +192,7 @@ def run(
     from replication.datasets.declared.schedule import DatasetSchedule
     from shell.copying.options import age_ns
 
-    schedule, pause_s = DatasetSchedule(), age_ns(every) / 1e9 if every else 0.0
+    schedule, pause_s = DatasetSchedule(), max(1.0, age_ns(every) / 1e9) if every else 0.0
     with leaving_on_interrupt(invocation.printer.stopped), _opened(file) as opened:
         failed = _run_due(invocation, opened, names, schedule)
         while every:

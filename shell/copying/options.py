@@ -17,6 +17,7 @@ from shell.copying.groups import FileOptions, ReplaceOptions, SpeedOptions, Vers
 
 _G = TypeVar("_G")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_AGE_MAX_NS = 100 * 366 * 86400 * 10**9
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -104,7 +105,10 @@ def age_ns(text: str) -> int:
     found = _AGE.fullmatch(text)
     if found is None:
         raise RequestError(f"{text!r} is not an age", "Write for example 90s, 30m, 12h, 7d or 2w")
-    return int(float(found[1]) * _SECONDS[found[2]] * 1e9)
+    age = int(float(found[1]) * _SECONDS[found[2]] * 1e9)
+    if age > _AGE_MAX_NS:
+        raise RequestError(f"{text!r} is more than a hundred years", "Write for example 90s, 30m, 12h, 7d or 2w")
+    return age
 
 
 def declared(options: Mapping[str, Any]) -> CopyConfiguration:

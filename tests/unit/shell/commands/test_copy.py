@@ -108,6 +108,7 @@ def test_each_files_outcome_is_reported(source: Path) -> None:
         (["src", "dst", "--update", "--skip"], 4, "exclude each other"),
         (["src", "dst", "--filter", "*.csv"], 4, "begins with neither"),
         (["src", "dst", "--older-than", "soon"], 4, "is not an age"),
+        (["src", "dst", "--older-than", "99999999999w"], 4, "more than a hundred years"),
         (["src", "nosuchstore://x/y"], 7, "cannot be opened"),
         (["src/a", "src/b/3.csv"], 4, "3.csv is not a folder"),
         (["src/a", "src/b/3.csv/below"], 4, "is a file"),
