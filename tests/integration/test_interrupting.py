@@ -87,7 +87,8 @@ def test_writing_from_an_open_pipe_ends(home: Config, form: str) -> None:
 
 def test_a_long_query_ends(home: Config) -> None:
     with command(home, "sql", ENDLESS) as process:
-        connected(process)
+        loaded = Path(f"/proc/{process.pid}/maps")
+        wait_until(lambda: "duckdb" in loaded.read_text(), timeout_s=60.0, what="DuckDB")
         time.sleep(1.0)
         assert stop(process) == "stopped\n"
 
