@@ -100,6 +100,9 @@ class Files:
     def failing(self) -> frozenset[str]:
         return frozenset()
 
+    def upcoming(self, host: str) -> int:
+        return max((row.file.number + 1 for row in self.books.rows if row.host == host), default=0)
+
     def lacking(self) -> list[FileView]:
         found: dict[FileId, dict[str, Ranges]] = {}
         for (file, peer), lacks in self.books.lacking.items():

@@ -233,7 +233,7 @@ def test_detached_up_says_why_it_did_not_stay_up_and_leaves_nothing(file):
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", configuration.load(file).zookeeper.port))
         taken.listen()
-        told = walship("up", "--detach", "--roles", ROLES, "--config", str(file), code=1)
+        told = walship("up", "--detach", "--roles", ROLES, "--config", str(file), code=ConfigError.exit_code)
     assert "did not stay up" in told["error"] and "cannot listen on" in told["error"]
     assert "[zookeeper] port" in told["hint"]
     assert walship("down", "--config", str(file)) == {"stopped": False}

@@ -14,6 +14,7 @@ from peer.failover.switchover import cancel, plan_switchover, switchover
 from replication.core.roles import Role, RoleState
 from replication.errors import StepFailedError
 from replication.roles.takeover import change_role
+from tests.noted import need_bootstrap
 from tests.role_changes import TABLE, Killed, Pair, role_pair
 from tests.waiting import wait_until
 
@@ -50,7 +51,7 @@ def test_a_failure_in_the_last_step_before_the_peer_is_asked_undoes_the_switchov
 
 
 def needs_bootstrap(pair: Pair) -> None:
-    pair.east.site.ledger.rules.need_bootstrap("west", pair.east.handle.table(TABLE).uuid, pair.east.site.term)
+    need_bootstrap(pair.east.site.ledger, "west", pair.east.handle.table(TABLE).uuid)
 
 
 def is_disabled(pair: Pair) -> None:
