@@ -39,8 +39,9 @@ class SteppedKeeper(Keeper):
 
 
 def patch(patched: pytest.MonkeyPatch) -> None:
-    """No thread runs by itself."""
+    """No thread runs by itself, and no socket is opened: writers that are killed would leave theirs open."""
     patched.setattr("replication.coordination.session.Keeper", SteppedKeeper)
     patched.setattr("replication.writer.wal.registration.WriterRegistration._run", lambda self: None)
     patched.setattr("replication.writer.wal.wal_file.RESERVE_BYTES", 0)
+    patched.setattr("replication.files.notifier._SUPPORTED", False)
     remembered.patch(patched)
