@@ -12,7 +12,7 @@ from replication.errors import CopyError, RequestError
 #: The limit of an unpacked file: these bytes, or this multiple of the packed ones if that is more.
 UNPACKED_BYTES_MAX, UNPACKED_RATIO_MAX = 1 << 30, 200
 _PIECE = 1 << 20
-_SKIPPABLE, _RLE = b"\x2a\x4d\x18", 1  # of zstd
+_SLICE = 512  # of a zstd file: four bytes of it may unpack to 128 KiB
 _GZIP = zlib.MAX_WBITS | 16
 
 
@@ -60,8 +60,8 @@ def unzstd(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
     library, seen = _zstandard(), 0
     decompressor = library.ZstdDecompressor(max_window_size=1 << 27)
     unpacker = decompressor.decompressobj()
-    for block in _zstd_blocks(pieces):
-        data = block
+    for each in _slices(pieces):
+        data = each
         while data:
             if unpacker.eof:
                 unpacker = decompressor.decompressobj()
@@ -76,37 +76,11 @@ def unzstd(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
         raise CopyError("a zstd file is cut short", "Look at the source")
 
 
-def _zstd_blocks(pieces: Iterable[bytes]) -> Generator[bytes]:
-    """Cut a zstd file before each block, since 4 bytes of one may unpack to 128 KiB; RFC 8878 has the format."""
-    source, waiting = iter(pieces), bytearray()
-
-    def take(size: int) -> bytes:
-        """That many bytes; fewer at the end of the file."""
-        while len(waiting) < size and (piece := next(source, None)) is not None:
-            waiting.extend(piece)
-        taken = bytes(waiting[:size])
-        del waiting[:size]
-        return taken
-
-    while magic := take(4):
-        if magic[0] >> 4 == 5 and magic[1:] == _SKIPPABLE:
-            yield magic + (head := take(4))
-            left = int.from_bytes(head, "little")
-            while left and (skipped := take(min(left, _PIECE))):
-                yield skipped
-                left -= len(skipped)
-            continue
-        descriptor = int.from_bytes(head := take(1), "little")
-        is_single = descriptor >> 5 & 1
-        sizes = (1 - is_single, (0, 1, 2, 4)[descriptor & 3], (is_single, 2, 4, 8)[descriptor >> 6])
-        yield magic + head + take(sum(sizes))
-        is_last = 0
-        while not is_last and (head := take(3)):
-            number = int.from_bytes(head, "little")
-            is_last, kind, size = number & 1, number >> 1 & 3, number >> 3
-            yield head + take(1 if kind == _RLE else size)
-        if descriptor & 4:
-            yield take(4)  # the checksum
+def _slices(pieces: Iterable[bytes]) -> Generator[bytes]:
+    """``pieces`` in slices of ``_SLICE``."""
+    for piece in pieces:
+        for begin in range(0, len(piece), _SLICE):
+            yield piece[begin : begin + _SLICE]
 
 
 def check_ratio(unpacked: int, packed: int) -> int:
