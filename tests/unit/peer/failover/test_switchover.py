@@ -46,7 +46,7 @@ def test_a_failure_in_the_last_step_before_the_peer_is_asked_undoes_the_switchov
     assert failed.value.hint == "It was undone: east takes writes"
     assert pair.east.role() == RoleState(Role.ACTIVE, 3)
     assert pair.west.role().role is Role.STANDBY
-    assert pair.write() == ["east"]
+    wait_until(lambda: pair.write() == ["east"])  # its writer knows the role soon
     assert not pair.east.command().unfinished()
 
 
@@ -69,7 +69,7 @@ ENDED = pytest.mark.parametrize(
 
 def ack_without_shipping(pair: Pair) -> None:
     pair.east.working.close()
-    assert pair.write() == ["east"]
+    wait_until(lambda: pair.write() == ["east"])  # its writer knows the role soon
 
 
 def interrupt(pair: Pair, as_it_stops: Callable[[Pair], object]) -> None:
@@ -119,7 +119,7 @@ def test_an_interrupted_switchover_is_refused_when_a_rule_ended_meanwhile_and_ca
     assert "walship switchover --cancel" in failed.value.hint
     assert pair.west.role().role is Role.STANDBY
     assert cancel(pair.east.command()).role is Role.ACTIVE
-    assert pair.write() == ["east"]
+    wait_until(lambda: pair.write() == ["east"])  # its writer knows the role soon
 
 
 def test_the_plans_of_an_interrupted_switchover_are_that_it_is_finished(pair: Pair) -> None:
