@@ -98,12 +98,14 @@ _SPARK = (
 #: Files whose tests share another Spark session, on a second worker.
 _MORE_SPARK = (
     "test_bootstrap_purged.py",
+    "test_derive_by_jobs.py",
     "test_fold_branch.py",
     "test_large_folds.py",
     "test_settled_folds.py",
     "test_tables_on_disk.py",
     "test_taking_over.py",
     "test_upkeep.py",
+    "test_verify_by_jobs.py",
 )
 
 

@@ -54,9 +54,7 @@ class DerivingSite(TableSite):
 
     def deriver(self) -> Deriver:
         """As a new process of the role has it."""
-        return Deriver(
-            self.ledger, self.tables, self._writing, self._wait, self.config.run_dir, lambda: self.now_us, self.aged
-        )
+        return Deriver(self.config, self.ledger, self.tables, self._writing, self._wait, lambda: self.now_us, self.aged)
 
     def define(
         self, name: str, source: str = "", hook: str = "", options: Mapping[str, str] | None = None

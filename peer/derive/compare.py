@@ -28,6 +28,8 @@ from replication.tables.base import DUCKDB, Catalog
 from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
 
 BATCH_ROWS = 65_536
+#: The tables that a comparison makes: rows to write, keys to delete.
+UPSERTS, GONE = "upserts", "gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,13 @@ class RowChanges:
     pair: Pair
     count: int
 
+    @staticmethod
+    def of(connection: duckdb.DuckDBPyConnection, pair: Pair) -> RowChanges:
+        """Those in the tables that a comparison has made."""
+        names = (UPSERTS, GONE) if pair.spec.key else (UPSERTS,)
+        counts = (connection.execute(f"select count(*) from {name}").fetchall() for name in names)
+        return RowChanges(connection, pair, sum(int(count) for [(count,)] in counts))
+
     def logs(self) -> Iterator[LogBatch]:
         """The mutations, as one log batch when they are few."""
         spec = self.pair.spec
@@ -75,14 +84,14 @@ class RowChanges:
 
     def _upserts(self) -> Iterator[LogBatch]:
         names = [column.name for column in self.pair.spec.columns]
-        for batch in self.connection.sql("select * from upserts").to_arrow_reader(BATCH_ROWS):
+        for batch in self.connection.sql(f"select * from {UPSERTS}").to_arrow_reader(BATCH_ROWS):
             if batch.num_rows:
                 schema = pa.schema([pa.field(column.name, column.type) for column in self.pair.derived.columns])
                 rows = pa.Table.from_batches([batch]).cast(schema).rename_columns(names)
                 yield from upserts_from_arrow(rows, self.pair.spec)
 
     def _deletes(self) -> Iterator[LogBatch]:
-        for batch in self.connection.sql("select * from gone").to_arrow_reader(BATCH_ROWS):
+        for batch in self.connection.sql(f"select * from {GONE}").to_arrow_reader(BATCH_ROWS):
             if batch.num_rows:
                 keys = pa.Table.from_batches([batch]).rename_columns(list(self.pair.spec.key))
                 yield from deletes(keys, self.pair.spec)
@@ -105,13 +114,10 @@ def compare(
         HookError: the hook failed, or its rows do not fit; nothing is to be written.
     """
     source, derived = pair.source, pair.derived
-    shape = pa.schema([pa.field(column.name, column.type) for column in derived.columns]).empty_table()
-    connection.register("shape", shape)
-    connection.execute("create table desired as select * from shape")
     if not source.key:
         _through(connection, _appended(connection, catalog, source, after, upto), pair, hook)
-        connection.execute("alter table desired rename to upserts")
-        return RowChanges(connection, pair, _count(connection, "upserts"))
+        connection.execute(f"alter table desired rename to {UPSERTS}")
+        return RowChanges.of(connection, pair)
     if after < 0:
         attach_latest(connection, catalog, source, "given")
         attach_latest(connection, catalog, derived, "actual")
@@ -119,6 +125,17 @@ def compare(
         _keys_changed(connection, catalog, source, after)
         _attach_keys(connection, catalog, source, "given")
         _attach_keys(connection, catalog, derived, "actual")
+    find_changes(connection, pair, hook)
+    return RowChanges.of(connection, pair)
+
+
+def find_changes(connection: duckdb.DuckDBPyConnection, pair: Pair, hook: Hook) -> None:
+    """Find what is to be written for the rows of ``given`` and ``actual``, as tables in ``connection``.
+
+    Raises:
+        HookError: see ``compare``.
+    """
+    derived = pair.derived
     _through(connection, "select * from given", pair, hook)
     same = " and ".join(f"a.{DUCKDB.name(k)} = d.{DUCKDB.name(k)}" for k in derived.key)
     keys = ", ".join(f"a.{DUCKDB.name(k)}" for k in derived.key)
@@ -129,10 +146,9 @@ def compare(
     )
     absent = f"a.{DUCKDB.name(derived.key[0])} is null"
     connection.execute(
-        f"create table upserts as select d.* from desired d left join actual a on {same} where {absent}{differs}"
+        f"create table {UPSERTS} as select d.* from desired d left join actual a on {same} where {absent}{differs}"
     )
-    connection.execute(f"create table gone as select {keys} from actual a anti join desired d on {same}")
-    return RowChanges(connection, pair, _count(connection, "upserts") + _count(connection, "gone"))
+    connection.execute(f"create table {GONE} as select {keys} from actual a anti join desired d on {same}")
 
 
 def _appended(connection: duckdb.DuckDBPyConnection, catalog: Catalog, source: TableSpec, after: int, upto: int) -> str:
@@ -175,7 +191,10 @@ def _attach_keys(connection: duckdb.DuckDBPyConnection, catalog: Catalog, spec: 
 
 
 def _through(connection: duckdb.DuckDBPyConnection, query: str, pair: Pair, hook: Hook) -> None:
-    """Send the rows of a query through the hook, into ``desired``."""
+    """Send the rows of a query through the hook, into the new table ``desired``."""
+    shape = pa.schema([pa.field(column.name, column.type) for column in pair.derived.columns]).empty_table()
+    connection.register("shape", shape)
+    connection.execute("create table desired as select * from shape")
     into = connection.cursor()
     extra = [field for field in pair.shown if field.name not in pair.source.by_name]
     try:
@@ -205,8 +224,3 @@ def _check_keys(connection: duckdb.DuckDBPyConnection, spec: TableSpec, hook: Ho
             raise HookError(
                 f"hook {hook.name} gave {what}", "It may drop rows and change columns, but keys stay as they are"
             )
-
-
-def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
-    [(count,)] = connection.execute(f"select count(*) from {table}").fetchall()
-    return int(count)

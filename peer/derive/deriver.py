@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
 import duckdb
 
-from peer.derive.compare import Pair, compare
+from peer.derive.by_jobs import changes_by_job
+from peer.derive.compare import Pair, RowChanges, compare
 from peer.derive.hooks import LOST, Hook, is_restored, load, lost_position, version_of
 from peer.derive.names import as_known, widenings
 from peer.verify.digest import bound
 from replication import log
+from replication.config import Config
 from replication.core.definition.aging import horizon
 from replication.core.definition.alter import widen_column
 from replication.core.definition.schema import TableSpec
@@ -50,20 +51,20 @@ class Deriver:
     """Steps of derived tables. Safe for threads, one for each table.
 
     Attributes:
+        config: this host's.
         ledger: the cluster's.
         catalog: its tables.
         writing: gives the open writer, or opens one.
         wait: returns once everything up to a position is visible here; WaitTimeoutError when that takes too long.
-        scratch: a directory for what does not fit into memory.
         now: microseconds since 1970.
         aged: for each table, the oldest timestamp of rows that lived when all rows were last compared for their age.
     """
 
+    config: Config
     ledger: Ledger
     catalog: Catalog
     writing: Callable[[], Writing]
     wait: Callable[[Position], None]
-    scratch: Path
     now: Callable[[], int]
     aged: dict[UUID, int] = field(default_factory=dict)
 
@@ -96,13 +97,11 @@ class Deriver:
             return False
         upto = min((reached.t for reached in self.ledger.time.replicated(source.uuid).values()), default=0)
         pair = self._pair(derivation, spec, source, hook)
-        self.scratch.mkdir(parents=True, exist_ok=True)
+        scratch = self.config.run_dir / "derive"  # for what does not fit into memory
+        scratch.mkdir(parents=True, exist_ok=True)
         with open_duckdb() as connection:
-            bound(connection, self.scratch, MEMORY_BYTES_MAX)
-            try:
-                found = compare(connection, self.catalog, pair, hook, derivation.position, newest)
-            except duckdb.Error as error:
-                raise HookError(f"{spec.name} could not be compared: {str(error).strip().splitlines()[0]}") from error
+            bound(connection, scratch, MEMORY_BYTES_MAX)
+            found = self._compared(connection, derivation, source, pair, hook, newest)
             if not found.count:
                 return self.ledger.derivations.finish(derivation, newest, upto, self.now())
             batch_id = _batch_id(derivation, newest)
@@ -115,6 +114,24 @@ class Deriver:
         begun = replace(derivation, pending=batch_id, pending_position=newest)
         self.ledger.derivations.finish(begun, newest, upto, self.now(), keyless=not spec.key)
         return True
+
+    def _compared(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        derivation: Derivation,
+        source: TableSpec,
+        pair: Pair,
+        hook: Hook,
+        newest: int,
+    ) -> RowChanges:
+        try:
+            if derivation.position < 0 and source.key:
+                given = (hook, derivation.options)
+                if (found := changes_by_job(connection, self.config, self.catalog, source, pair, given)) is not None:
+                    return found
+            return compare(connection, self.catalog, pair, hook, derivation.position, newest)
+        except duckdb.Error as error:
+            raise HookError(f"{pair.spec.name} could not be compared: {str(error).strip().splitlines()[0]}") from error
 
     def _has_outlived(self, spec: TableSpec, source: TableSpec) -> bool:
         """Whether rows of the source may have grown too old since the last comparison, which makes no replay commit."""

@@ -110,11 +110,11 @@ class DeriveRole:
                         raise
 
         return Deriver(
+            self._config,
             self._ledger,
             self._catalog,
             self._open_writer,
             wait,
-            self._config.run_dir / "derive",
             lambda: time.time_ns() // 1000,
         )
 

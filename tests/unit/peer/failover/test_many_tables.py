@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 import sys
 import threading
@@ -40,11 +41,14 @@ class Work:
     def once(self, act: Callable[[], object]) -> tuple[int, int, int]:
         """Of one run."""
         self.statements = self.steps = self.calls = 0
+        gc.collect()
+        gc.disable()  # else what earlier tests left is finalized here, and counted
         sys.setprofile(self._called)
         try:
             act()
         finally:
             sys.setprofile(None)
+            gc.enable()
         return self.statements, self.steps, self.calls
 
     def _called(self, frame: object, event: str, argument: object) -> None:
