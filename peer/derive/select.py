@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from peer.verify.digest import literal
 from replication.errors import RequestError
-from replication.tables.base import DUCKDB, open_duckdb
+from replication.tables.base import DUCKDB
+from replication.tables.shared_duckdb import scratch_duckdb
 
 _MOMENTS = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
 OPTIONS = ("where", "columns", "without", "null", "hash", "salt")
@@ -59,7 +60,7 @@ def select(options: Mapping[str, str]) -> Callable[[pa.Table], pa.Table]:
         kept = [name for name in there if name in wanted]
         made = ", ".join(_column(name, lists["null"], lists["hash"], salt) for name in kept)
         query = f"select {made} from given" + (f" where ({where})" if where else "")
-        with open_duckdb() as connection:
+        with scratch_duckdb() as connection:
             connection.register("given", rows)
             try:
                 found = connection.sql(query).to_arrow_table()
@@ -77,7 +78,7 @@ def _check_stable(where: str) -> None:
     words |= {word for word in _MOMENTS if re.search(rf"\b{word}\b", where, re.IGNORECASE)}
     if not words:
         return
-    with open_duckdb() as connection:
+    with scratch_duckdb() as connection:
         known = connection.execute("select function_name from duckdb_functions() where stability <> 'CONSISTENT'")
         changing = sorted(words & {*_MOMENTS, *(name for (name,) in known.fetchall())})
     if changing:

@@ -28,7 +28,7 @@ from replication.files.base import Files
 from replication.ledger.sql.rebuild import RebuildPlan, move_database, rebuild
 from replication.ledger.sql.store.definition_files import DefinitionFiles
 from replication.settings import sqlite_url
-from replication.tables.base import DUCKDB, Catalog, open_duckdb
+from replication.tables.base import DUCKDB, Catalog
 from replication.tables.layout import CHANGES, TOMBSTONES, landing_name
 
 
@@ -148,7 +148,7 @@ def _applied(catalog: Catalog, spec: TableSpec) -> tuple[dict[StreamId, Ranges],
     """The sequences that a table has rows of, per stream, and the newest commit time of those rows."""
     spans: dict[StreamId, list[tuple[int, int]]] = {}
     newest = 0
-    with open_duckdb() as connection:
+    with catalog.scratch_duckdb() as connection:
         catalog.attach(connection, "table", spec.name)
         place = f"_origin, _wal, {DUCKDB.text(spec.groups[0].name)} as _group, _seq, max(_commit)"
         query = f'select {place} from "table" group by all'

@@ -32,7 +32,7 @@ from replication.errors import (
 )
 from replication.ledger.base import ReplayCheckpoint
 from replication.retries import repeated_on
-from replication.tables.base import LABEL, Decode, History, Snapshot, Staged, open_duckdb
+from replication.tables.base import LABEL, Decode, History, Snapshot, Staged
 from replication.tables.layout import landing_name
 
 _TRIES = 3
@@ -241,7 +241,7 @@ class TableReplay:
 
     def _check_ledger_holds(self, checkpointed: int) -> None:
         """Check that the table has the last recorded commit's rows, when all replay snapshots have expired."""
-        with open_duckdb() as connection:
+        with self._tables.scratch_duckdb() as connection:
             self._tables.attach(connection, "landed", self.name)
             ((found,),) = connection.execute("select max(_replay) from landed").fetchall()
         if found != checkpointed:

@@ -22,7 +22,7 @@ from replication.core.definition.aging import REMOVED_LATER_US, horizon
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError
 from replication.ledger.base import Ledger
-from replication.tables.base import DUCKDB, History, Rows, Tables, open_duckdb
+from replication.tables.base import DUCKDB, History, Rows, Tables
 from replication.tables.layout import CHANGES, TOMBSTONES, merge_groups, version_column
 from replication.tables.pyiceberg.damage import refuse_unreadable
 
@@ -117,7 +117,7 @@ def merge_changes(
     if not tables.fits(spec):
         tables.create(spec)
         table = tables.history(spec.name)
-    with open_duckdb() as connection:
+    with tables.scratch_duckdb() as connection:
         tables.attach(connection, "changes", spec.name + CHANGES, where=before.unfolded)
         if not before.known:
             before = _as_far_as_rows_go(connection, tables, spec, before)

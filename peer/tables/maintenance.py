@@ -19,7 +19,7 @@ from replication.errors import CommitConflictError
 from replication.files.owner import is_gone
 from replication.ledger.base import Ledger
 from replication.ledger.drills import DRILL_PREFIX
-from replication.tables.base import DUCKDB, History, Snapshot, Tables, open_duckdb
+from replication.tables.base import DUCKDB, History, Snapshot, Tables
 from replication.tables.layout import CHANGES, TOMBSTONES, layouts
 
 SNAPSHOTS_MAX = 150
@@ -171,7 +171,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
     where = purgeable(spec, replicated, now)
     if _is_needed(ledger, spec) or not _there_is(tables, spec.name + TOMBSTONES, where):
         return
-    with open_duckdb() as connection:
+    with tables.scratch_duckdb() as connection:
         tables.attach(connection, "changes", spec.name + CHANGES)
         oldest_put = "select min(coalesce(_ts, _commit)) from changes where _op = 0"
         ((oldest,),) = connection.execute(oldest_put).fetchall()
@@ -252,7 +252,7 @@ def _delete(tables: Tables, name: str, where: str, engine_where: str = "") -> No
 
 def _is_worth_trimming(tables: Tables, name: str, where: str) -> bool:
     """Whether changes match a condition, or many control rows: a start of replay leaves one, and Spark costs more."""
-    with open_duckdb() as connection:
+    with tables.scratch_duckdb() as connection:
         tables.attach(connection, "landed", name)
         counts = f"select count(*) filter (where _op >= 0), count(*) from landed where {where}"
         ((changes, rows),) = connection.execute(counts).fetchall()
@@ -261,7 +261,7 @@ def _is_worth_trimming(tables: Tables, name: str, where: str) -> bool:
 
 def _there_is(tables: Tables, name: str, where: str) -> bool:
     """Whether rows match a condition; asks DuckDB, since Spark would have to be started."""
-    with open_duckdb() as connection:
+    with tables.scratch_duckdb() as connection:
         tables.attach(connection, "landed", name)
         return bool(connection.execute(f"select 1 from landed where {where} limit 1").fetchall())
 

@@ -23,7 +23,8 @@ from replication.core.frame import scan
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import ReplicationError, RequestError
 from replication.ledger.base import FileRow, Ledger
-from replication.tables.base import DUCKDB, LABEL, Catalog, open_duckdb
+from replication.tables.base import DUCKDB, LABEL, Catalog
+from replication.tables.shared_duckdb import scratch_duckdb
 
 PENDING_BYTES_MAX = 256 << 20
 TRIMMED = "the change log was trimmed: only the newest of the older versions is known, without its path"
@@ -132,7 +133,7 @@ def _key_value(value: object, wanted: pa.DataType, name: str) -> pa.Array:
 def _replayed(catalog: Catalog, spec: TableSpec, wanted: pa.Table) -> list[dict[str, Any]]:
     if not catalog.has(spec):
         return []
-    with open_duckdb() as connection:
+    with catalog.scratch_duckdb() as connection:
         connection.register("wanted", wanted)
         merge = attach_versions(connection, catalog, spec)
         return list(connection.sql(merge.kept("wanted")).to_arrow_table().to_pylist())
@@ -159,7 +160,7 @@ def _matching(ledger: Ledger, spec: TableSpec, frame: FrameRef, wanted: pa.Table
     decode = plan_decode(spec, ledger.tables.schemas(spec.uuid), [frame], 0, 1, 0, hosts)
     rows = pa.Table.from_batches(decode.run(decode.tasks.to_batches()), decode.schema)
     same = " and ".join(f"r.{DUCKDB.name(k)} = w.{DUCKDB.name(k)}" for k in spec.key)
-    with open_duckdb() as connection:
+    with scratch_duckdb() as connection:
         connection.register("wanted", wanted)
         connection.register("incoming", rows)
         query = f"select r.* from incoming r where exists (select 1 from wanted w where {same})"

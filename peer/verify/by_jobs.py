@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,7 +11,8 @@ from peer.tables.by_jobs import chunks, is_large, rows_query, stored_bytes
 from peer.verify.digest import Reading, among, decode_buckets, encode_buckets, sum_of
 from replication.config import Config
 from replication.core.definition.schema import TableSpec
-from replication.tables.base import SPARK, Catalog, open_duckdb
+from replication.tables.base import SPARK, Catalog
+from replication.tables.shared_duckdb import scratch_duckdb
 from replication.tables.spark.queries import Query, ask
 
 
@@ -36,7 +36,7 @@ class HashRows:
             for there, _, kind in self.columns
         ]
         names = [name for _, name, _ in self.columns]
-        with closing(open_duckdb()) as connection:
+        with scratch_duckdb() as connection:
             connection.register("rows", pa.Table.from_arrays(arrays, names))
             return Reading(connection, "rows", names, self.key).buckets()
 

@@ -9,6 +9,7 @@ There are two, since readers need neither Spark nor Java. ``Catalog`` creates, i
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 from uuid import UUID
@@ -26,11 +27,16 @@ Rows: TypeAlias = pa.Table | str  # rows, or a query for them
 def open_duckdb() -> duckdb.DuckDBPyConnection:
     """Open a DuckDB in memory, configured to merge changes into existing rows."""
     connection = duckdb.connect(":memory:", config={"threads": 2, "preserve_insertion_order": False})
-    connection.execute("set timezone = 'UTC'")
-    connection.execute("set enable_progress_bar = false")  # DuckDB would print one on standard output under python -c
+    connection.execute("set global timezone = 'UTC'")
+    print_nothing(connection)
     # DuckDB then hashes the second side of a join, here always the changes, even if it estimates that as the larger.
     connection.execute("set disabled_optimizers = 'build_side_probe_side'")
     return connection
+
+
+def print_nothing(connection: duckdb.DuckDBPyConnection) -> None:
+    """Show no progress of queries."""
+    connection.execute("set enable_progress_bar = false")  # else there is one on standard output under python -c
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +182,9 @@ class Catalog(Protocol):
         With ``columns`` the view has these in place of the table's user columns, matched by uuid; a column that the
         table does not have yet is NULL. Columns with the nil uuid are walship's own, matched by name.
         """
+
+    def scratch_duckdb(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        """A connection to an empty DuckDB for a few queries of these tables; see ``SharedDuckDB.database``."""
 
     def may_have(self, name: str, where: str) -> bool:
         """Return whether rows may match a filter, by the data files' statistics; ``where`` as of ``attach``."""

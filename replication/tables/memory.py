@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from uuid import UUID
@@ -21,6 +22,7 @@ from replication.core.ids import NIL_UUID
 from replication.errors import CommitConflictError, ReplicationError, SchemaError, UnknownTableError
 from replication.tables.base import DUCKDB, LABEL, Decode, History, Rows, Snapshot, Staged
 from replication.tables.layout import LATEST, layouts
+from replication.tables.shared_duckdb import scratch_duckdb
 from replication.tables.work import WorkDone
 
 
@@ -113,6 +115,10 @@ class MemoryTables:
         with self._lock:
             table = self._get(name)
             return History(table.current, dict(table.snapshots), dict(table.tags))
+
+    def scratch_duckdb(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        """See ``base.Catalog``."""
+        return scratch_duckdb()
 
     def attach(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -52,6 +52,7 @@ from replication.tables.pyiceberg.damage import planned
 from replication.tables.pyiceberg.evolve import evolve, has_columns, note_columns, set_sort
 from replication.tables.pyiceberg.scratch_tables import ScratchTables, scratch_namespaces
 from replication.tables.pyiceberg.tags import set_tag
+from replication.tables.shared_duckdb import SharedDuckDB
 
 CATALOG = "walship"
 _SQL_CATALOG = "replication.tables.pyiceberg.ordered_catalog.OrderedCatalog"
@@ -122,6 +123,7 @@ class IcebergCatalog:
         if url.startswith("sqlite:///"):
             _prepare_sqlite(Path(make_url(url).database or ""))
         durable = _with_local_io(properties.pyiceberg)
+        self._duckdb = SharedDuckDB()
         self._opening = threading.Lock()
         self._opened: PyCatalog | None = None
         self._lookup = SqlLookup(CATALOG, durable) if SqlLookup.serves(durable) else None
@@ -214,6 +216,7 @@ class IcebergCatalog:
             self._opened = None
         if self._lookup is not None:
             self._lookup.close()
+        self._duckdb.close()
 
     def exists(self, name: str) -> bool:
         """See ``base.Catalog``."""
@@ -253,6 +256,10 @@ class IcebergCatalog:
         confine(connection, self.warehouse)
         table = self.load_for_reading(name)
         attach(connection, view, shown(table, columns), _planned(table, where, snapshot))
+
+    def scratch_duckdb(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        """See ``base.Catalog``."""
+        return self._duckdb.database()
 
     def may_have(self, name: str, where: str) -> bool:
         """See ``base.Catalog``."""

@@ -19,8 +19,9 @@ import pyarrow as pa
 from pyiceberg.table import FileScanTask, Table
 
 from replication import log
-from replication.tables.base import DUCKDB, open_duckdb
+from replication.tables.base import DUCKDB
 from replication.tables.duckdb.views import Shown, attach, attach_deletes, shown
+from replication.tables.shared_duckdb import scratch_duckdb
 
 PLACES = pa.schema([pa.field("file_path", pa.string()), pa.field("pos", pa.int64())])
 _LARGE = 100_000
@@ -77,7 +78,7 @@ class KeyIndex:
         fields = {field.name: field for field in shown(table, None)}
         columns = [fields[name] for name in key]
         tasks = list(table.scan().plan_files())
-        with open_duckdb() as connection:
+        with scratch_duckdb() as connection:
             indexed = self._indexed(connection, table, columns, tasks)
             others = [FileScanTask(task.file) for task in tasks if task.file.file_path not in indexed]
             connection.register("wanted", wanted)

@@ -9,9 +9,9 @@ import duckdb
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from replication.tables.base import open_duckdb
 from replication.tables.duckdb.key_index import PLACES
 from replication.tables.duckdb.views import attach, shown
+from replication.tables.shared_duckdb import scratch_duckdb
 
 _BATCH_ROWS = 2_048
 
@@ -31,6 +31,6 @@ def places_where(table: Table, where: str) -> pa.Table:
 
 @contextmanager
 def _attached(table: Table) -> Iterator[duckdb.DuckDBPyConnection]:
-    with open_duckdb() as connection:
+    with scratch_duckdb() as connection:
         attach(connection, "live", shown(table, None), list(table.scan().plan_files()))
         yield connection

@@ -5,6 +5,7 @@ Rows in position delete files are left out. Tables with other kinds of deletes a
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from replication.tables.base import DUCKDB
 from replication.tables.pyiceberg.evolve import ICEBERG_NAMES, column_ids
 from replication.tables.pyiceberg.local_io import local_path
 
+_REGISTERING = threading.Lock()
 _DUCKDB_TYPES = {
     "boolean": "BOOLEAN",
     "int": "INTEGER",
@@ -146,8 +148,9 @@ def _scan(connection: duckdb.DuckDBPyConnection, paths: Sequence[str], fields: s
 
 def _files(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> str:
     for scheme in {path.partition("://")[0] for path in paths if "://" in path} - {"file"}:
-        if not connection.filesystem_is_registered(scheme):
-            connection.register_filesystem(fsspec.filesystem(scheme))
+        with _REGISTERING:
+            if not connection.filesystem_is_registered(scheme):
+                connection.register_filesystem(fsspec.filesystem(scheme))
     return "[" + ", ".join(DUCKDB.text(local_path(path)) for path in paths) + "]"
 
 

@@ -89,6 +89,7 @@ class IcebergTables:
         self.create, self.has, self.fits, self.drop = catalog.create, catalog.has, catalog.fits, catalog.drop
         self.exists, self.specs, self.history, self.show = catalog.exists, catalog.specs, catalog.history, catalog.show
         self.attach, self.may_have, self.near = catalog.attach, catalog.may_have, catalog.near
+        self.scratch_duckdb = catalog.scratch_duckdb
         self.drop_scratch = catalog.drop_scratch
         self.small_bytes = small_bytes
         self._sleep = sleep

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from peer.derive import deriver, hooks
+from peer.derive import hooks
 from peer.derive.progress import derived_here
 from peer.tables.fold import merge_changes
 from peer.tables.maintenance import Retention, trim
@@ -95,28 +95,6 @@ def test_a_round_without_a_change_for_the_derived_table_writes_nothing(site: Der
     wal.append(spec, rows((1, "ann, renamed", 5)))
     assert site.derive(public) == 1
     assert (site.batches, len(site.versions(public))) == (written, 1)
-
-
-def test_only_a_comparison_of_all_rows_is_a_job(site: DerivingSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def by_job(
-        connection: object, config: object, catalog: object, source: TableSpec, pair: object, hook: object
-    ) -> None:
-        asked.append(source.name)
-
-    monkeypatch.setattr(deriver, "changes_by_job", by_job)
-    spec = people()
-    site.ledger.tables.create(spec)
-    wal = site.wal()
-    wal.append(spec, rows((1, "ann", 5)))
-    site.catch_up()
-    public = site.define("ops.public", "ops.people", "select", PUBLIC)
-    site.derive(public)
-    assert asked == [spec.name] and shown(site, public) == [(1, None, 5)]
-    wal.append(spec, rows((2, "bob", 5)))
-    site.derive(public)
-    assert asked == [spec.name] and len(shown(site, public)) == 2
 
 
 def test_neither_a_late_older_version_nor_a_fold_changes_derived_rows(site: DerivingSite) -> None:
