@@ -121,6 +121,18 @@ _OWN_CLUSTERS = (
     "test_spark_cluster.py",
 )
 
+#: Files that take longest of the others, so they begin earlier.
+_LONG = (
+    "test_copy_s3.py",
+    "test_graphs.py",
+    "test_hostile_calls.py",
+    "test_hostile_connections.py",
+    "test_shipping.py",
+    "test_up.py",
+    "test_verify_peer.py",
+    "test_zookeeper.py",
+)
+
 #: What makes a test none of ``make test-fast``: fixtures that start servers, and parameters of fixtures that are slow.
 _SERVERS = {"zookeeper", "quorum", "postgresql", "spark_tables"}
 _SLOWER = {"zookeeper", "postgresql", "sqlite", "spark", "small"}
@@ -165,10 +177,12 @@ def _is_fast(item: pytest.Item) -> bool:
 
 def _rank(item: pytest.Item, beside_others: bool) -> int:
     if item.nodeid.startswith("tests/e2e/"):
-        return 0 if beside_others else 4
-    if item.nodeid.startswith("tests/simulation/"):  # at the end one of them would run alone for minutes
+        return 0 if beside_others else 5
+    if item.get_closest_marker("fast"):
+        return 1
+    if item.path.name in (*_SPARK, *_MORE_SPARK):  # those on one worker: at the end they would run alone for minutes
         return 2
-    return 1 if item.get_closest_marker("fast") else 3
+    return 3 if item.path.name in _LONG or item.nodeid.startswith("tests/simulation/") else 4
 
 
 class Progress:
