@@ -40,6 +40,9 @@ class Remembered:
         self.bytes += event_bytes(event)
         while self._missing and self.bytes > self._max:
             self.found(next(iter(self._missing)))
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         while len(self._events) > _EVENTS_MAX or (self._events and self.bytes > self._max):
             dropped = self._events.popleft()
             self._before = dropped.hash
@@ -76,12 +79,14 @@ class Remembered:
         return list(self._events) if known and known == self._before else None
 
     def missing(self, key: FileKey) -> None:
-        """A partition of a dataset has nothing; what was noted first is forgotten to have room."""
-        if key not in self._missing:
-            self._missing[key] = None
-            self.bytes += _missing_bytes(key)
-        while self._missing and self.bytes > self._max:
+        """A partition of a dataset has nothing. To have room other ones are forgotten, then old events; never this."""
+        if key in self._missing:
+            return
+        self._missing[key] = None
+        self.bytes += _missing_bytes(key)
+        while len(self._missing) > 1 and self.bytes > self._max:
             self.found(next(iter(self._missing)))
+        self._forget_oldest()
 
     def found(self, key: FileKey) -> None:
         """A partition may have something."""
