@@ -57,21 +57,30 @@ class MemoryViews:
         partitions = self._datasets.setdefault(dataset, {})
         touched: dict[str, PartitionFiles] = {}
         for (partition, path), version in effects.puts.items():
-            touched[partition] = files = partitions.setdefault(partition, PartitionFiles())
-            files.versions[path] = version
+            self._to_change(partitions, partition, touched).versions[path] = version
         for partition, path in effects.drops:
-            if (at := partitions.get(partition)) is not None and at.versions.pop(path, None) is not None:
-                touched[partition] = at
-        self._state = state
-        if self._file is not None:
+            if partition in partitions:
+                self._to_change(partitions, partition, touched).versions.pop(path, None)
+        if self._file is not None:  # first: what could not be written must be applied again
             self._file.write(state, dataset, touched)
+        partitions |= touched
+        self._state = state
+
+    def _to_change(
+        self, partitions: dict[str, PartitionFiles], name: str, touched: dict[str, PartitionFiles]
+    ) -> PartitionFiles:
+        """A partition to be changed; a copy of it if the change may fail to be written."""
+        if name not in touched:
+            found = partitions.get(name) or PartitionFiles()
+            touched[name] = found if self._file is None else PartitionFiles(dict(found.versions), found.listed)
+        return touched[name]
 
     def put(self, dataset: str, partition: str, versions: Iterable[FileVersion], *, listed: bool) -> None:
         """See ViewStore."""
         files = PartitionFiles({version.path: version for version in versions}, listed)
-        self._datasets.setdefault(dataset, {})[partition] = files
         if self._file is not None:
             self._file.write(None, dataset, {partition: files})
+        self._datasets.setdefault(dataset, {})[partition] = files
 
     def close(self) -> None:
         """See ViewStore."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from peer.timeline.stores.memory import MemoryViews
+from peer.timeline.stores.partition_file import PartitionFile
 from peer.timeline.views import Views
 from replication.core.timeline.instants import FileVersion
+from replication.errors import StorageError
 from tests.datasets_made import OUT, Dataset, Listing
 
 
@@ -33,3 +37,37 @@ def test_a_partition_that_has_nothing_is_answered_however_little_room_there_is(
     views = Views(dataset.timeline, MemoryViews(), Once(dataset), remembered_bytes_max=bytes_max)
     views.sync()
     assert views.latest(OUT, "nowhere") == []
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Let the file of views take so many writes more."""
+    left, write = iter(range(after)), PartitionFile.write
+
+    def fails(*arguments: object) -> None:
+        if next(left, None) is None:
+            raise StorageError("the disk is full")
+        write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PartitionFile, "write", fails)
+
+
+def test_what_a_full_disk_kept_from_the_checkpoint_is_there_after_the_next_start(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = Views(dataset.timeline, MemoryViews(tmp_path / "view"), dataset.listings())
+    views.sync()
+    views.latest(OUT, "p")
+    dataset.publish("p/a@2", "p/c@0", replaces=("p/a@1",))
+    with monkeypatch.context() as patch:
+        fail(patch, after=0)
+        for _ in range(3):
+            with pytest.raises(StorageError):
+                views.sync()
+    dataset.publish("q/a@1", replaces=("q/a@0",))
+    views.sync()
+    views.close()
+    views = Views(dataset.timeline, MemoryViews(tmp_path / "view"), dataset.listings())
+    views.sync()
+    seen = [each.whole.path for each in views.latest(OUT, "p") if each.whole]
+    assert seen == ["p/a@2", "p/b@0", "p/c@0"]
+    views.close()
