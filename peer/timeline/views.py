@@ -58,6 +58,7 @@ class Views:
         self._listing: dict[tuple[str, str], threading.Lock] = {}
         self._known = Remembered(remembered_bytes_max)
         self._remembered = False
+        self._is_whole = False  # until then the store may have a part of the next instant, of a process that died
         self.listed = 0
 
     def sync(self) -> TimelineState:
@@ -65,6 +66,7 @@ class Views:
         with self._lock:
             for event in self._timeline.following(self._store.state().number):
                 self._apply(event)
+            self._is_whole = True
             return self._store.state()
 
     def sync_for(self, known: Known | None) -> TimelineState | None:
@@ -74,8 +76,10 @@ class Views:
         """
         with self._lock:
             state = self._store.state()
+            if known is None or not self._is_whole:
+                state = self.sync()
             if known is None:
-                return self.sync()
+                return state
             if known.hash == state.hash or self._known.has(known.hash):
                 return state
             state = self.sync()
@@ -180,7 +184,7 @@ class Views:
 
     def _apply(self, event: Event) -> None:
         instant, state = event.instant, self._store.state().after(event)
-        dataset = instant.dataset
+        dataset, self._is_whole = instant.dataset, False
         change = Effects({}, frozenset())
         if instant.is_effective:
             store = self._store
@@ -191,6 +195,7 @@ class Views:
             if not self._incremental:
                 self._unlist(dataset, partition)
         self._known.add(event)
+        self._is_whole = True
 
     def _unlist(self, dataset: str, partition: str) -> None:
         if self._store.is_listed(dataset, partition):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from peer.timeline.stores.memory import MemoryViews
+from peer.timeline.stores.memory import MemoryViews, SpillableViews
 from peer.timeline.stores.partition_file import PartitionFile
-from peer.timeline.views import Views
+from peer.timeline.views import Known, Views
 from replication.core.timeline.instants import FileVersion
 from replication.errors import StorageError
 from tests.datasets_made import OUT, Dataset, Listing
@@ -49,6 +49,33 @@ def fail(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         write(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(PartitionFile, "write", fails)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_no_part_of_a_large_instant_is_seen_when_its_application_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    partitions = range(100)
+    dataset = Dataset({f"{p}/a@0": 1 for p in partitions})
+    dataset.publish("first/x@0")
+    views = Views(dataset.timeline, SpillableViews(tmp_path / "view", 1 << 20), dataset.listings())
+    for p in partitions:
+        views.latest(OUT, str(p))
+    paths = tuple(f"{p}/a@1" for p in partitions)
+    instant, changes = dataset.begin(*paths, replaces=tuple(f"{p}/a@0" for p in partitions))
+    state = views.sync()
+    dataset.timeline.complete(instant, changes)
+    with monkeypatch.context() as patch:
+        fail(patch, after=1)
+        with pytest.raises(StorageError):
+            views.sync()
+    if again:
+        views.close()
+        views = Views(dataset.timeline, SpillableViews(tmp_path / "view", 1 << 20), dataset.listings())
+    views.sync_for(Known(state.instant, state.hash))
+    seen = [each.whole.path for p in partitions for each in views.latest(OUT, str(p)) if each.whole]
+    assert sorted(seen) == sorted(paths)
+    views.close()
 
 
 def test_what_a_full_disk_kept_from_the_checkpoint_is_there_after_the_next_start(
