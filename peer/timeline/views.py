@@ -240,8 +240,8 @@ class Views:
             root = self._root(dataset)
         files = self._listings.files(dataset, root, partition)
         with self._lock:
-            since = self._timeline.since(before.number)
-            self.sync()
+            after = self.sync()
+            since = [e for e in self._timeline.since(before.number) if e.number <= after.number]
             pending = [instant for instant in before.pending.values() if instant.dataset == dataset]
             hidden = unseen(pending, [e.instant for e in since if e.instant.dataset == dataset])
             known = self._store.versions(dataset, partition)

@@ -98,3 +98,22 @@ def test_what_a_full_disk_kept_from_the_checkpoint_is_there_after_the_next_start
     seen = [each.whole.path for each in views.latest(OUT, "p") if each.whole]
     assert seen == ["p/a@2", "p/b@0", "p/c@0"]
     views.close()
+
+
+def test_a_file_that_is_cleaned_while_its_partition_is_listed_is_not_seen(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = dataset.publish("p/a@2", replaces=("p/a@1",))
+    views = Views(dataset.timeline, MemoryViews(), dataset.listings())
+    views.sync()
+    since = dataset.timeline.since
+
+    def clean_after(number: int) -> object:
+        found = since(number)
+        dataset.clean("p/a@0", retained=second.completed)
+        return found
+
+    monkeypatch.setattr(dataset.timeline, "since", clean_after)
+    views.latest(OUT, "p")
+    views.sync()
+    assert [version.path for version in views.versions(OUT, "p")] == ["p/a@1", "p/a@2", "p/b@0"]
