@@ -96,11 +96,17 @@ class RecordedTimeline:
         asked = self.request(action, dataset, root=root, key=f"undo {sorted(times)}")
         if asked.state is InstantState.INFLIGHT:
             return asked
+
+        def plan(state: TimelineState, now: int) -> Instant:  # anew for each event that others write meanwhile
+            return self._advance(state, asked, InstantState.INFLIGHT, self._undoing(dataset, times), 0)
+
         try:
-            return self.start(asked, self._undoing(dataset, times))
+            made = self._write(plan)
         except RequestError:
             self.complete(asked, Changes())
             raise
+        assert made is not None
+        return made
 
     def since(self, number: int) -> Sequence[Event]:
         """See Timeline."""

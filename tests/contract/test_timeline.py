@@ -145,6 +145,20 @@ def test_undo_deletes_no_file_that_a_later_instant_wrote_at_the_same_path(opened
     assert timeline.undo(OUT, [first.completed]).changes.removes == (("", "b"),)
 
 
+def test_undo_is_planned_anew_when_an_instant_is_recorded_meanwhile() -> None:
+    records = MemoryRecords()
+    timeline, other = RecordedTimeline(records), RecordedTimeline(records)
+    first = timeline.record(Action.COPY, OUT, added("a", "b"))
+
+    def write_over(number: int) -> None:
+        if number == 3:  # the event that would begin the undo
+            records.before = lambda number: None
+            other.record(Action.COPY, OUT, added("a", removes=("a",)))
+
+    records.before = write_over
+    assert timeline.undo(OUT, [first.completed]).changes.removes == (("", "b"),), "a is of another instant now"
+
+
 def test_a_write_whose_answer_is_lost_counts_once() -> None:
     records = MemoryRecords()
     timeline = RecordedTimeline(records)
