@@ -59,6 +59,7 @@ class Timeline(Protocol):
 
         Raises:
             RequestError: the instant is unknown, or was undone.
+            LockedFileError: a clean, rollback or restore is deleting one of its files.
         """
 
     def complete(self, instant: Instant, changes: Changes) -> Instant:

@@ -26,7 +26,7 @@ from replication.core.timeline.instants import (
     state_from_json,
     state_to_json,
 )
-from replication.errors import CoordinationError, FormatError, RequestError
+from replication.errors import CoordinationError, FormatError, LockedFileError, RequestError
 from replication.timeline.base import ARCHIVED_TOGETHER, Records
 
 _TRIES = 1000
@@ -67,7 +67,12 @@ class RecordedTimeline:
 
     def start(self, instant: Instant, changes: Changes) -> Instant:
         """See Timeline."""
-        made = self._write(lambda state, now: self._advance(state, instant, InstantState.INFLIGHT, changes, 0))
+
+        def ask(state: TimelineState, now: int) -> Instant:
+            _check_not_deleted(state, instant, changes)
+            return self._advance(state, instant, InstantState.INFLIGHT, changes, 0)
+
+        made = self._write(ask)
         assert made is not None
         return made
 
@@ -246,6 +251,19 @@ class RecordedTimeline:
         while number > 0 and (content := self._records.read(number)) is not None:
             yield decode(number, content)[0]
             number -= 1
+
+
+def _check_not_deleted(state: TimelineState, starting: Instant, changes: Changes) -> None:
+    """LockedFileError if an instant would add a file that a clean, rollback or restore is deleting."""
+    added = {version.key for version in changes.adds}
+    for other in state.pending.values():
+        if not other.is_effective or other.dataset != starting.dataset or other.time == starting.time:
+            continue
+        if taken := added.intersection(other.changes.removes):
+            raise LockedFileError(
+                f"{min(taken)[1]} of {other.dataset} is being deleted by {other.action.value} {other.time}",
+                f"Wait until it is done; if its process has died: walship timeline clean {other.dataset}",
+            )
 
 
 def _check_whole(instant: Instant, gone: set[FileKey]) -> None:

@@ -206,6 +206,23 @@ def test_a_clean_that_died_is_finished_by_the_next_one(lake: Lake, tmp_path: Pat
     assert states == [InstantState.REQUESTED, InstantState.INFLIGHT, InstantState.COMPLETED]
 
 
+def test_nothing_is_published_at_a_path_that_an_unfinished_rollback_will_delete(lake: Lake) -> None:
+    def copy(content: bytes) -> int:
+        lake.writes += 1
+        write_tree(lake.at / "src", {"p/a.csv": content, "p/b.csv": content}, 1_700_000_000 + lake.writes)
+        return recorded(lake.at).run().failed
+
+    assert copy(b"1") == 0
+    DyingAtRemoval.removed = 0
+    with pytest.raises(Killed):
+        lake.upkeep(DyingAtRemoval).rollback([lake.timeline.state().instant])
+    assert copy(b"new") == 2, "they would be deleted by whoever finishes the rollback"
+    assert lake.upkeep().clean(ONE) is None, "which finishes it"
+    assert recorded(lake.at).run().failed == 0
+    lake.upkeep().clean(ONE)
+    assert lake.read() == {"p/a.csv": "new", "p/b.csv": "new"}
+
+
 def test_two_processes_do_not_delete_at_once(lake: Lake) -> None:
     lake.copy(p_a="1")
     announced = lake.holds.announce("lake", 0, 60)
