@@ -69,6 +69,11 @@ class Views:
             self._is_whole = True
             return self._store.state()
 
+    def state(self) -> TimelineState:
+        """Return the state up to which instants are applied."""
+        with self._lock:
+            return self._store.state()
+
     def sync_for(self, known: Known | None) -> TimelineState | None:
         """Catch up if the client knows other instants than this view, or none; return the state.
 

@@ -70,6 +70,27 @@ def test_large_answers_come_in_pages(ask: httpx.Client) -> None:
     assert ([each["file"] for each in last["slices"]], last["next"]) == (["p/b"], None)
 
 
+@pytest.mark.parametrize("kind", ["latest", "all", "as-of"])
+def test_a_page_names_the_state_that_its_slices_are_of(
+    server: TimelineServer, ask: httpx.Client, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    views = server._views
+    views.sync()
+    name = kind.replace("-", "_")
+    read = getattr(views, name)
+
+    def publish_first(*asked: Any) -> Any:
+        monkeypatch.setattr(views, name, read)
+        dataset.publish("p/c@2")
+        views.sync()  # as another request does
+        return read(*asked)
+
+    monkeypatch.setattr(views, name, publish_first)
+    found = ask.get(f"/v1/slices/{kind}", params={"dataset": OUT, "partition": "p", "time": 1000}).json()
+    assert [each["file"] for each in found["slices"]][-1] == "p/c"
+    assert found["hash"] == dataset.timeline.state().hash
+
+
 def test_instants_pending_operations_hash_and_names_are_served(ask: httpx.Client, dataset: Dataset) -> None:
     asked = dataset.timeline.request(Action.FOLD, OUT)  # 003-4
     instants = ask.get("/v1/timeline", params={"dataset": OUT}).json()["instants"]
