@@ -107,7 +107,7 @@ class TimelineDataset:
         """The files that a reader sees, all of one instant. Close what it returns, or use it as a context.
 
         Args:
-            as_of: an instant, in microseconds since 1970; the newest by default.
+            as_of: an instant, in microseconds since 1970; the newest by default, and for one that is yet to come.
             hold_s: cleaning keeps the files for so many seconds at most.
             wait_s: how long to wait while files of the dataset are being written over in place.
 
@@ -139,13 +139,14 @@ class TimelineDataset:
         state = timeline.state()
         if self.name not in state.roots:
             raise RequestError(f"The timeline has no dataset {self.name}", "See walship timeline list")
-        instant = state.instant if as_of is None else as_of
+        is_newest = as_of is None or as_of >= state.instant  # what is completed by then is not of a later instant
+        instant = state.instant if as_of is None else min(as_of, state.instant)
         hold = holds.take(self.name, instant, hold_s)
         try:
             versions = self._versions(timeline, holds, client, instant)
         except RequestError:
             holds.release(hold)
-            if as_of is None and timeline.state().floors.get(self.name, 0) > instant:
+            if is_newest and timeline.state().floors.get(self.name, 0) > instant:
                 return None  # written over meanwhile: there is a newer instant
             raise
         except BaseException:

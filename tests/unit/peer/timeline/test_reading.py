@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from peer.timeline.client import TimelineClient
 from replication.core.timeline.instants import Action, Changes
+from replication.core.timeline.view import FileSlice
 from replication.errors import ChangedFileError, FormatError, RequestError, WaitTimeoutError
 from replication.timeline.holds import TimelineHolds
 from tests.copying import write_tree
@@ -42,6 +44,22 @@ def test_files_are_those_of_the_instant_that_is_asked_for(site: Path) -> None:
         assert numbers(files.rows()) == [1, 2, 3]
     with reader(site).files() as files:
         assert (len(files), numbers(files.rows())) == (3, [1, 2, 3, 4])
+
+
+def test_files_as_of_a_time_to_come_are_of_one_instant_too(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = timeline(site).state().instant
+    as_of = TimelineClient.as_of
+
+    def publish_before_the_second(self: TimelineClient, dataset: str, partition: str, time: int) -> list[FileSlice]:
+        if partition == "q":
+            for name in ("p/3.parquet", "q/4.parquet"):
+                write_rows(site / "src" / name, 9)
+            recorded(site).run()
+        return as_of(self, dataset, partition, time)
+
+    monkeypatch.setattr(TimelineClient, "as_of", publish_before_the_second)
+    with reader(site).files(as_of=last + 3_600_000_000) as files:
+        assert (files.instant, numbers(files.rows())) == (last, [1, 2, 3])
 
 
 def test_files_that_lie_there_without_an_instant_are_not_read(site: Path) -> None:
