@@ -186,6 +186,8 @@ class TimelineClient:
                 after = page.next
                 if after is None:
                     return found
+                if not _is_text(after):
+                    return None
         return None
 
     def _ask(self, path: str, asked: Mapping[str, Any], read: Callable[[Any], _Answer]) -> _Answer | None:

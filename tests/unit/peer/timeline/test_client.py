@@ -208,6 +208,15 @@ def test_an_answer_of_several_pages_is_of_one_state(site: Site, monkeypatch: pyt
         assert not client.is_away
 
 
+def test_pages_go_on_after_a_name_that_is_no_utf_8(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peer.timeline.client._LIMIT", 2)
+    names = [f"q/\udce9{n}" for n in range(5)]
+    for name in names:
+        site.publish(name)
+    with site.serving():
+        assert paths(site.client(), "q") == names
+
+
 @contextmanager
 def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
     """A server that reads a request and answers with bytes; its address."""
