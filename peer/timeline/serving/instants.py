@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query
 
 from peer.timeline.serving import models
-from peer.timeline.serving.parameters import PAGE_MAX, OneDataset, Served, Synced
+from peer.timeline.serving.parameters import PAGE_MAX, AsciiJson, OneDataset, Served, Synced
 from peer.timeline.views import Known
 
 router = APIRouter(prefix="/v1")
@@ -23,12 +23,14 @@ def timeline(
     state = views.sync()
     found = views.news(Known(after, hash))
     instants = [i for i in (views.recent() if found is None else found) if dataset in (None, i.dataset)]
-    return {
-        "instants": [models.InstantAnswer.of(instant) for instant in instants[-limit:]],
-        "complete": found is not None and len(instants) <= limit,
-        "instant": state.instant,
-        "hash": state.hash,
-    }
+    return AsciiJson(
+        {
+            "instants": [models.InstantAnswer.of(instant) for instant in instants[-limit:]],
+            "complete": found is not None and len(instants) <= limit,
+            "instant": state.instant,
+            "hash": state.hash,
+        }
+    )
 
 
 @router.get("/timeline/hash", response_model=models.TimelineHash)
@@ -43,11 +45,11 @@ def instant(views: Served, time: int) -> Any:
     views.sync()
     for found in (*views.pending(), *reversed(views.recent())):
         if time in (found.time, found.completed):
-            return models.InstantAnswer.of(found)
+            return AsciiJson(models.InstantAnswer.of(found))
     raise HTTPException(404, f"The timeline has no recent instant {time}")
 
 
 @router.get("/pending", response_model=list[models.InstantAnswer])
 def pending(views: Served, state: Synced, dataset: OneDataset = None) -> Any:
     """What is requested or inflight."""
-    return [models.InstantAnswer.of(found) for found in views.pending(dataset)]
+    return AsciiJson([models.InstantAnswer.of(found) for found in views.pending(dataset)])

@@ -114,6 +114,17 @@ def test_instants_pending_operations_hash_and_names_are_served(ask: httpx.Client
     assert ask.get("/v1/health").json()["status"] == "ok"
 
 
+def test_instants_are_served_whatever_bytes_the_names_of_their_folders_have(
+    ask: httpx.Client, dataset: Dataset
+) -> None:
+    odd = "no utf-8 \udce9"
+    instant, _ = dataset.begin(f"{odd}/a@0")
+    (pending,) = ask.get("/v1/pending").raise_for_status().json()
+    one = ask.get(f"/v1/timeline/instants/{instant.time}").raise_for_status().json()
+    last = ask.get("/v1/timeline").raise_for_status().json()["instants"][-1]
+    assert pending == one == last and last["partitions"] == [odd]
+
+
 def test_a_client_that_knows_a_newer_instant_makes_the_server_catch_up(ask: httpx.Client, dataset: Dataset) -> None:
     before = dataset.timeline.state()
     ask.get("/v1/slices/latest", params={"dataset": OUT, "partition": "p"})
