@@ -23,8 +23,8 @@ class KeepPolicy:
 
     @property
     def key(self) -> str:
-        """Names the kind of policy in the instant of a clean: after another kind all partitions are looked at."""
-        return "clean by versions" if self.since is None else "clean by time"
+        """Names the policy in the instant of a clean: after another one all partitions are looked at."""
+        return f"clean by {self.versions} versions" if self.since is None else "clean by time"
 
     def removable(self, versions: Iterable[FileVersion]) -> list[FileVersion]:
         """The versions that may be deleted, of all versions of a partition."""

@@ -133,6 +133,16 @@ def test_a_clean_by_another_policy_looks_at_every_partition(lake: Lake) -> None:
     assert done is not None and len(done.changes.removes) == 3
 
 
+def test_a_clean_that_keeps_fewer_versions_than_the_last_one_looks_at_every_partition(lake: Lake) -> None:
+    for content in "12":
+        lake.copy(q_b=content)
+    for content in "123":
+        lake.copy(p_a=content)
+    assert lake.upkeep().clean(TWO) is not None
+    done = lake.upkeep().clean(ONE)
+    assert done is not None and {partition for partition, _ in done.changes.removes} == {"p", "q"}
+
+
 def test_rollbacks_between_cleans_count(lake: Lake) -> None:
     lake.copy(p_a="1")
     second = lake.copy(p_a="2")
