@@ -161,7 +161,13 @@ class DatasetUpkeep:
             self._holds.release(announced)
 
     def _others(self, *mine: str) -> list[Hold]:
-        others = [hold for hold in self._holds.of(self._dataset) if hold.id not in mine]
+        holds = self._holds.of(self._dataset)
+        if len([hold for hold in holds if hold.id in mine]) < len(mine):  # others may have deleted and restored since
+            raise LockedFileError(
+                f"it took longer than {_PLANNING_S:.0f} s to find out what to delete of {self._dataset}",
+                "Run it again: it lists nothing twice",
+            )
+        others = [hold for hold in holds if hold.id not in mine]
         if any(hold.is_cleaner for hold in others):
             raise LockedFileError(f"another process deletes files of {self._dataset}", "Wait until it is done")
         return others

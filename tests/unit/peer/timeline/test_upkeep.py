@@ -17,7 +17,7 @@ from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.upkeep import DatasetUpkeep
 from peer.timeline.views import Views
 from replication.core.timeline.cleaning import KeepPolicy
-from replication.core.timeline.instants import Action, InstantState
+from replication.core.timeline.instants import Action, FileVersion, InstantState
 from replication.datasets.stores.local import LocalStore
 from replication.errors import LockedFileError, RequestError
 from replication.settings import TimelineSection, TlsSection
@@ -240,6 +240,25 @@ def test_two_processes_do_not_delete_at_once(lake: Lake) -> None:
         lake.upkeep().clean(ONE)
     lake.holds.release(announced)
     assert lake.upkeep().clean(ONE) is None
+
+
+def test_a_clean_whose_plan_took_too_long_deletes_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.copy(p_a="1")
+    second = lake.copy(p_a="2")
+    versions = lake.views.versions
+
+    def slow(dataset: str, name: str) -> list[FileVersion]:
+        monkeypatch.setattr(lake.views, "versions", versions)
+        found = versions(dataset, name)
+        for hold in lake.holds.of("lake"):
+            lake.holds.release(hold)  # it has ended, so another process may begin
+        lake.upkeep().rollback([second])
+        return found
+
+    monkeypatch.setattr(lake.views, "versions", slow)
+    with pytest.raises(LockedFileError, match="took longer than 600 s"):
+        lake.upkeep().clean(ONE)
+    assert lake.read() == {"p/a.csv": "1"}, "which the rollback has brought back"
 
 
 def test_with_the_server_on_every_operation_is_answered_as_without_it(lake: Lake) -> None:
