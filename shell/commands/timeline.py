@@ -53,7 +53,7 @@ def timeline_list(invocation: Invocation) -> None:
             "instant": event.instant.time,
             "completed": event.instant.completed or None,
         }
-        for event in configured_timeline(_config(invocation)).since(0)
+        for event in configured_timeline(_config(invocation)).following(0)
     ]
     columns = ("event", "at", "action", "state", "dataset", "instant", "completed")
     invocation.printer.rows(rows, columns, "no action is on the timeline")

@@ -176,6 +176,14 @@ def test_a_restore_puts_the_dataset_back_and_what_is_copied_after_it_is_seen(lak
         lake.upkeep().restore(first)
 
 
+def test_a_restore_holds_no_more_than_one_event_in_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = lake.copy(p_a="1")
+    lake.copy(p_a="2")
+    monkeypatch.delattr(RecordedTimeline, "since")  # which gives all events at once
+    lake.upkeep().restore(first)
+    assert lake.timeline.state().pending == {}
+
+
 def test_a_clean_keeps_what_an_open_reader_holds_and_deletes_it_afterwards(lake: Lake) -> None:
     first = lake.copy(p_a="1", q_b="1")
     held = reader(lake.at).files(first)
