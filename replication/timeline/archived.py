@@ -89,22 +89,26 @@ class ArchivedRecords:
         if self._through is None:
             content = self._objects.read(_STATE)
             self._through = int(json.loads(content)["through"]) if content is not None else 0
-        while self._load(self._through + 1):
+        while self._load(self._through + 1) is not None:
             self._through += ARCHIVED_TOGETHER
         return self._through
 
     def _packed(self, number: int) -> bytes:
         first = (number - 1) // ARCHIVED_TOGETHER * ARCHIVED_TOGETHER + 1
         with self._lock:
-            if self._pack[0] != first and not self._load(first):
+            kept, found = self._pack  # another thread may load another one meanwhile
+            lines = found if kept == first else self._load(first)
+            if lines is None:
                 raise StorageError(f"{_pack_name(first)} of the timeline is missing", "Restore it from a backup")
-            return self._pack[1][number - first].encode()
+            return lines[number - first].encode()
 
-    def _load(self, first: int) -> bool:
+    def _load(self, first: int) -> list[str] | None:
         content = self._objects.read(_pack_name(first))
-        if content is not None:
-            self._pack = (first, json.loads(content))
-        return content is not None
+        if content is None:
+            return None
+        lines: list[str] = json.loads(content)
+        self._pack = (first, lines)
+        return lines
 
 
 def _name(number: int) -> str:

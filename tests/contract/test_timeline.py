@@ -10,6 +10,7 @@ import pytest
 
 from replication.core.timeline.instants import Action, Changes, FileVersion, InstantState
 from replication.errors import ConfigError, FormatError, RequestError, StorageError
+from replication.timeline.archived import ArchivedRecords
 from replication.timeline.base import Records
 from replication.timeline.memory import MemoryRecords
 from replication.timeline.recorded import RecordedTimeline
@@ -252,3 +253,23 @@ def test_an_archiver_that_died_before_it_removed_anything_is_finished_by_the_nex
     assert [event.number for event in RecordedTimeline(open_records(str(tmp_path))).since(0)] == list(range(1, 311))
     left = sorted(int(file.name.partition(".")[0]) for file in tmp_path.glob("0*/*.json.gz"))
     assert [number for number in left if number > 200] == list(range(301, 311))
+
+
+def test_an_archived_event_is_the_one_that_was_asked_for_whatever_other_threads_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeline = RecordedTimeline(open_records(str(tmp_path)))
+    for count in range(201):
+        timeline.record(Action.COPY, OUT, added(str(count)))
+    timeline.archive(keep=1)
+    load = ArchivedRecords._load
+
+    def load_another_after(self: ArchivedRecords, first: int) -> object:
+        found = load(self, first)
+        if first == 101:
+            load(self, 1)  # as another thread does, which looks how much is archived
+        return found
+
+    monkeypatch.setattr(ArchivedRecords, "_load", load_another_after)
+    events = RecordedTimeline(open_records(str(tmp_path))).since(149)
+    assert [version.path for version in events[0].instant.changes.adds] == ["149"]
