@@ -41,12 +41,17 @@ class HostFiles:
         self._host = host
         self._wal_dir = wal_dir
         self._lock = threading.Lock()
+        self._refreshing = threading.Lock()  # else rows that were read first could replace newer ones
         self._rows: dict[FileId, FileRow] = {}
         self._counters: dict[FileId, DurableLength] = {}
         self._seen_ns = -1
 
     def refresh(self) -> None:
         """Read the ledger's rows again."""
+        with self._refreshing:
+            self._refresh()
+
+    def _refresh(self) -> None:
         seen_ns = self._changed_ns()
         rows = {row.file: row for row in self._ledger.files.all(self._host)}
         with self._lock:

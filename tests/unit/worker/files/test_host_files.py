@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from replication.ledger.base import FileRow
 from replication.worker.files.host_files import HostFiles
 from tests.sites import Site
 
@@ -52,3 +56,25 @@ def test_only_files_that_may_grow_hold_a_descriptor(tmp_path: Path) -> None:
             host_files.refresh()
             assert held.count == 1
             assert host_files.watermark(wals[2].row) is None and host_files.watermark(wals[3].row) is not None
+
+
+def test_rows_that_were_read_first_do_not_replace_newer_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Site(tmp_path, "east")) as site:
+        host_files = HostFiles(site.ledger, site.files, "h0", str(site.config.wal_dir))
+        read = site.ledger.files.all
+        found: list[Any] = []
+
+        def roll_after(host: str) -> list[FileRow]:
+            monkeypatch.setattr(site.ledger.files, "all", read)
+            rows = read(host)
+            found.append(site.wal())
+            other.start()
+            other.join(0.2)  # it refreshes in between, or waits
+            return rows
+
+        other = threading.Thread(target=host_files.refresh)
+        monkeypatch.setattr(site.ledger.files, "all", roll_after)
+        with closing(host_files):
+            host_files.refresh()
+            other.join()
+            assert host_files.watermark(found[0].row) is not None
