@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 from peer.timeline.listing import FolderListings
 from peer.timeline.remembered import BYTES_MAX
 from peer.timeline.stores.base import ViewStore
@@ -9,6 +14,7 @@ from peer.timeline.stores.memory import MemoryViews, SpillableViews
 from peer.timeline.stores.partition_file import CACHE_BYTES
 from peer.timeline.views import Views
 from replication.config import Config
+from replication.errors import LockedFileError
 from replication.timeline.base import Timeline
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
@@ -26,19 +32,36 @@ def configured_views(config: Config, timeline: Timeline) -> Views:
         ConfigError: the embedded store needs ``walship[timeline]``.
         LockedFileError: another process has that store open.
     """
+    folder = config.data_dir / "timeline-views"
+    return _views(config, timeline, folder, folder / "memory.db")
+
+
+@contextmanager
+def verb_views(config: Config, timeline: Timeline) -> Iterator[Views]:
+    """The same for a verb. While the server has that store open the verb has views of its own, and forgets them."""
+    with ExitStack() as stack:
+        try:
+            views = configured_views(config, timeline)
+        except LockedFileError:
+            folder = stack.enter_context(TemporaryDirectory(prefix="walship-views-"))
+            views = _views(config, timeline, Path(folder), None)
+        yield stack.enter_context(closing(views))
+
+
+def _views(config: Config, timeline: Timeline, folder: Path, checkpoint: Path | None) -> Views:
     spills, given = config.timeline.store == "spillable", config.timeline.memory_bytes_max
     remembered = given // 8 if spills else BYTES_MAX
-    store = _store(config, max(given - remembered - CACHE_BYTES, 0))
+    store = _store(config, folder, checkpoint, max(given - remembered - CACHE_BYTES, 0))
     incremental = config.timeline.incremental
     return Views(timeline, store, FolderListings(), incremental=incremental, remembered_bytes_max=remembered)
 
 
-def _store(config: Config, memory_bytes_max: int) -> ViewStore:
-    folder, kind = config.data_dir / "timeline-views", config.timeline.store
+def _store(config: Config, folder: Path, checkpoint: Path | None, memory_bytes_max: int) -> ViewStore:
+    kind = config.timeline.store
     if kind == "embedded":
         from peer.timeline.stores.embedded import EmbeddedViews  # deferred: only this store needs RocksDB
 
         return EmbeddedViews(folder)
     if kind == "spillable":
         return SpillableViews(folder / "spilled.db", memory_bytes_max)
-    return MemoryViews(folder / "memory.db")
+    return MemoryViews(checkpoint)

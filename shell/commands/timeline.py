@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,10 +67,10 @@ def timeline_files(
     ] = None,
 ) -> None:
     """List the files of a dataset that a reader sees, now or as of an instant."""
-    from peer.timeline.configured import configured_timeline, configured_views
+    from peer.timeline.configured import configured_timeline, verb_views
 
     config = _config(invocation)
-    with closing(configured_views(config, configured_timeline(config))) as views:
+    with verb_views(config, configured_timeline(config)) as views:
         views.sync()
         rows = [
             {"partition": name, "path": version.path, "size": bytes_text(version.size), "added": version.added}
@@ -155,13 +155,13 @@ def _print_deleted(invocation: Invocation, dataset: str, done: Instant | None) -
 
 @contextmanager
 def _upkeep(invocation: Invocation, dataset: str) -> Iterator[DatasetUpkeep]:
-    from peer.timeline.configured import configured_timeline, configured_views
+    from peer.timeline.configured import configured_timeline, verb_views
     from peer.timeline.upkeep import DatasetUpkeep
     from replication.timeline.holds import TimelineHolds
 
     config = _config(invocation)
     timeline = configured_timeline(config)
-    with closing(configured_views(config, timeline)) as views:
+    with verb_views(config, timeline) as views:
         yield DatasetUpkeep(dataset, timeline, views, TimelineHolds(config.timeline_url))
 
 

@@ -6,15 +6,18 @@ cannot be read is deleted, since views are made anew from the timeline and listi
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sqlite3
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from replication import log
 from replication.core.timeline.instants import FileVersion, TimelineState, pack, state_from_json, state_to_json, unpack
-from replication.errors import FormatError, StorageError
+from replication.errors import FormatError, LockedFileError, StorageError
 
 _VERSION = 1
 CACHE_BYTES = 2 << 20
@@ -50,11 +53,16 @@ def from_bytes(name: bytes) -> str:
 
 
 class PartitionFile:
-    """The file. One thread at a time uses it."""
+    """The file. One thread at a time uses it, of one process.
+
+    Raises:
+        LockedFileError: another process has it open.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._unlock = weakref.finalize(self, os.close, _locked(path))
         try:
             self._open()
             self.state()
@@ -121,3 +129,15 @@ class PartitionFile:
     def close(self) -> None:
         """Close it."""
         self._sql.close()
+        self._unlock()
+
+
+def _locked(path: Path) -> int:
+    """The descriptor of a file beside it, locked until it is closed."""
+    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise LockedFileError(f"{path} is open in another process", "Stop that one first") from None
+    return lock

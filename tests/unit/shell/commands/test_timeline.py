@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from peer.timeline.configured import configured_timeline
+from peer.timeline.configured import configured_timeline, configured_views
 from replication import config as configuration
 from replication.core.timeline.instants import Action, Changes, FileVersion
+from replication.errors import LockedFileError
 from replication.timeline.recorded import RecordedTimeline
 from shell import main
 
@@ -39,3 +41,30 @@ def test_instants_are_listed_and_files_are_those_of_the_instant_that_is_asked_fo
     assert [(each["action"], each["state"], each["dataset"]) for each in listed] == [("copy", "completed", "lake")] * 2
     assert [each["path"] for each in run("files", "lake")] == ["p/b"]
     assert [each["path"] for each in run("files", "lake", "--as-of", str(one.time))] == ["p/a"]
+
+
+@pytest.mark.parametrize("store", ["memory", "spillable", "embedded"])
+def test_files_are_listed_and_cleaned_while_the_server_runs(tmp_path: Path, store: str) -> None:
+    file, root = tmp_path / "walship.toml", tmp_path / "lake"
+    file.write_text(configuration.default_toml("east", ".", timeline={"store": store}))
+    config = configuration.load(file)
+    timeline = configured_timeline(config)
+    root.mkdir()
+    versions = [FileVersion("", f"a-{number}", 1, "a") for number in range(2)]
+    for before, version in zip((None, *versions), versions, strict=False):
+        (root / version.path).write_text("x")
+        replaces = (before.key,) if before else ()
+        timeline.record(Action.COPY, "lake", Changes(adds=(version,), replaces=replaces), root=str(root))
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(main.make_app(), ["timeline", *words, "--cluster", str(file)])
+        assert done.exit_code == 0, done.exception
+        return done.stdout
+
+    with closing(configured_views(config, timeline)) as served:
+        served.sync()
+        assert "a-1" in run("files", "lake")
+        assert "1 files of lake deleted" in run("clean", "lake", "--keep-versions", "1")
+        with pytest.raises(LockedFileError):
+            configured_views(config, timeline)  # a second server would write older files over newer ones
+    assert [path.name for path in root.iterdir()] == ["a-1"]
