@@ -164,12 +164,16 @@ class CallerRights:
             )
         _log.info("invitation_used", cluster=str(caller.cluster))
 
-    def check_sees(self, caller: Caller, spec: TableSpec) -> None:
-        """Raise PeerRefusedError unless a caller may ask about a table here: it is granted, or sent to it."""
+    def check_sees(self, caller: Caller, specs: Iterable[TableSpec]) -> None:
+        """Raise PeerRefusedError unless a caller may ask about tables here: they are granted, or sent to it."""
         grant = self.of(caller)
+        if not (others := [spec for spec in specs if not grant.covers(spec.name)]):
+            return
         peers = {peer.name for peer in self._ledger.rules.peers() if peer.cluster == caller.cluster}
-        if not any(rule.table == spec.uuid and rule.peer in peers for rule in self._ledger.rules.all()):
-            check_table(grant, self._ledger.cluster, spec.name)
+        are_sent = {rule.table for rule in self._ledger.rules.all() if rule.peer in peers}
+        for spec in others:
+            if spec.uuid not in are_sent:
+                check_table(grant, self._ledger.cluster, spec.name)
 
     def _revoked(self, caller: Caller) -> PeerRefusedError | None:
         if not caller.fingerprint or caller.fingerprint not in self._denied:

@@ -158,7 +158,7 @@ class Reception:
             spec = self._ledger.tables.get(name)
         except UnknownTableError:
             return None
-        self._rights.check_sees(caller, spec)
+        self._rights.check_sees(caller, [spec])
         return spec
 
     def progress(self, files: Sequence[FileId], caller: Caller) -> dict[FileId, FileStatus]:
@@ -179,9 +179,12 @@ class Reception:
 
         It waits until that is reached, for a second at most, unless many others wait already.
         """
-        origins = {stream.wal.cluster for stream in sequences}
-        if any(each.name != caller.cluster.name for each in origins) and self._rights.find(caller) is None:
-            check_own(caller, origins)
+        others = [stream for stream in sequences if stream.wal.cluster.name != caller.cluster.name]
+        if others and self._rights.find(caller) is None:
+            check_own(caller, (stream.wal.cluster for stream in others))
+        if others:
+            known = self._ledger.tables.definitions({stream.table for stream in others})
+            self._rights.check_sees(caller, (spec for spec, _ in known.values()))
         return self.answers.find(sequences) if until is None else self.answers.wait(sequences, until, wait_s)
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:

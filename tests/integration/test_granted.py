@@ -24,7 +24,7 @@ from replication.coordination.paths import Quorum
 from replication.core.definition.alter import add_column
 from replication.core.frame import FrameKind
 from replication.core.grants import Grant
-from replication.core.ids import NIL_UUID, ClusterId, FileId
+from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.carried import Carried
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import PeerRefusedError
@@ -137,6 +137,23 @@ def test_a_grant_of_other_tables_opens_no_route_and_is_told_what_to_do(pair: Pai
     ):
         with pytest.raises(PeerRefusedError, match=r"no table hr\.wages"):
             ask()
+
+
+def test_streams_of_another_origin_are_asked_about_only_for_tables_that_are_granted_or_sent(
+    pair: Pair, receiver: Receiver
+) -> None:
+    wages = table("hr.wages")
+    pair.west.ledger.tables.create(wages)
+    pair.west.ledger.tables.create(pair.spec)
+    narrowed(pair)
+    link = pair.link(receiver)
+    of_north = StreamId(FileId(NORTH, "h0", 3), pair.spec.uuid, "default")
+    assert not link.reached({of_north: 0})[of_north].durable
+    hidden = replace(of_north, table=wages.uuid)
+    with pytest.raises(PeerRefusedError, match=r"no table hr\.wages"):
+        link.reached({hidden: 0})
+    own = replace(hidden, wal=pair.wal.file)
+    assert not link.reached({own: 0})[own].durable, "its own rows went there by another cluster"
 
 
 def test_a_grant_without_defining_makes_and_changes_no_table(pair: Pair, receiver: Receiver) -> None:
