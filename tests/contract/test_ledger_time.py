@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -10,10 +12,11 @@ import sqlalchemy as sa
 from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.routes.carried import InboundRoute
-from replication.core.routes.freshness import ClosedNotice, Replicated
+from replication.core.routes.freshness import ClosedNotice, Replicated, replicated_time
 from replication.errors import NoSpaceError
 from replication.ledger.base import FileKind, Grown, Ledger, Quarantined
 from replication.ledger.sql.parts import registration, time
+from replication.ledger.sql.queries import freshness
 from replication.ledger.sql.queries.freshness import NOTICES_MAX
 from replication.ledger.sql.schema import tables as schema
 from tests.contract.ledger_stores import (
@@ -33,6 +36,7 @@ from tests.contract.ledger_stores import (
     write,
 )
 from tests.noted import note_closed
+from tests.sites import table
 
 S = stream(FLIGHTS, wal())
 
@@ -174,6 +178,26 @@ def test_replicated_time_that_is_held_stays_where_it_is_for_every_table(sending:
         note_closed(sending, EAST, ClosedNotice(n + 1, ((S, n), (other, n))))
     assert sending.time.replicated(FLIGHTS.uuid)[EAST].t == sending.time.replicated()[EAST].t == 3
     assert sending.time.replicated(WEATHER.uuid)[EAST].t == 8
+
+
+def test_thinning_notices_takes_no_pass_over_all_of_them_for_each_table(
+    sending: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [table(f"many.t{number}") for number in range(40)]
+    for spec in tables:
+        sending.tables.create(spec)
+    sending.landing.declare_routes([InboundRoute(EAST, spec.uuid, "default", 1) for spec in tables])
+    passed: list[int] = []
+
+    def counting(notices: Sequence[ClosedNotice], *rest: Any) -> Replicated:
+        passed.append(len(notices))
+        return replicated_time(notices, *rest)
+
+    for n in range(NOTICES_MAX):
+        note_closed(sending, EAST, ClosedNotice(n + 1, ((stream(tables[n % 40], wal()), n),)))
+    monkeypatch.setattr(freshness, "replicated_time", counting)
+    note_closed(sending, EAST, ClosedNotice(NOTICES_MAX + 1, ()))
+    assert NOTICES_MAX < sum(passed) < 5 * NOTICES_MAX
 
 
 @pytest.mark.heavy

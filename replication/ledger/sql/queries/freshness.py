@@ -76,13 +76,8 @@ class RouteSnapshot:
         losses = acknowledged(connection)
         return RouteSnapshot(origin, is_own, notices, routes, frozenset(live), covered, applied, held, waiting, losses)
 
-    def of(self, table: UUID) -> RouteSnapshot:
-        """The snapshot for one of its tables."""
-        waiting = "" if self.is_own else _waiting(self.routes.values(), {table})
-        return replace(self, live=frozenset({table}), waiting=waiting)
-
     def by_table(self) -> dict[UUID, Replicated]:
-        """``of(table).replicated()`` for each of its tables, in one pass over the notices.
+        """What ``replicated`` is for each of its tables alone, in one pass over the notices.
 
         Of a table are the notices that name its streams, the times just before those, and the last time.
         """

@@ -70,7 +70,7 @@ def thin(connection: Connection, origin: ClusterId) -> None:
     rows = connection.execute(sa.select(_n.closed, _n.payload).where(here).order_by(_n.closed)).all()
     if len(rows) <= NOTICES_MAX:
         return
-    reached_by_tables = {reached, *(snapshot.of(table).replicated().t for table in snapshot.live)}
+    reached_by_tables = {reached, *(found.t for found in snapshot.by_table().values())}
     older = iter(rows[:-_FRESH])
     for one in older:
         two = None if one.closed in reached_by_tables else next(older, None)
