@@ -87,11 +87,13 @@ class _Reader(DataSourceReader):
         """Files together up to so many bytes and files."""
         tasks: list[InputPartition] = []
         some: list[FileVersion] = []
+        size = 0
         for version in self._versions:
-            if some and (sum(v.size for v in some) + version.size > _TASK_BYTES or len(some) >= _TASK_FILES):
+            if some and (size + version.size > _TASK_BYTES or len(some) >= _TASK_FILES):
                 tasks.append(FilesOfTask(self._read, some))
-                some = []
+                some, size = [], 0
             some.append(version)
+            size += version.size
         return [*tasks, FilesOfTask(self._read, some)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
