@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
@@ -198,6 +199,25 @@ def test_thinning_notices_takes_no_pass_over_all_of_them_for_each_table(
     monkeypatch.setattr(freshness, "replicated_time", counting)
     note_closed(sending, EAST, ClosedNotice(NOTICES_MAX + 1, ()))
     assert NOTICES_MAX < sum(passed) < 5 * NOTICES_MAX
+
+
+def test_the_replicated_time_of_one_table_reads_no_other_table(
+    sending: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [table(f"many.t{number}") for number in range(20)]
+    for spec in tables:
+        sending.tables.create(spec)
+    sending.landing.declare_routes([InboundRoute(EAST, tables[0].uuid, "default", 1)])
+    note_closed(sending, EAST, ClosedNotice(10, ((stream(tables[0], wal()), 0),)))
+    read: list[str] = []
+
+    def reading(text: str) -> UUID:
+        read.append(text)
+        return UUID(text)
+
+    monkeypatch.setattr(freshness, "UUID", reading)
+    assert sending.time.replicated(tables[0].uuid, every_origin=True)[EAST].t == 0
+    assert set(read) == {str(tables[0].uuid)}
 
 
 @pytest.mark.heavy

@@ -63,9 +63,8 @@ class RouteSnapshot:
         """Read it within the connection's transaction."""
         payloads = connection.scalars(sa.select(_n.payload).where(_n.origin == str(origin)).order_by(_n.closed)).all()
         notices = [decode_notice(payload) for payload in payloads]
-        live = {UUID(text) for text in connection.scalars(sa.select(_t.uuid).where(~_t.dropped))}
-        if table is not None:
-            live &= {table}
+        of_table = sa.true() if table is None else _t.uuid == str(table)
+        live = {UUID(text) for text in connection.scalars(sa.select(_t.uuid).where(~_t.dropped, of_table))}
         own = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "cluster"))
         wanted = {stream for notice in notices for stream, _ in notice.streams if stream.table in live}
         routes = by_group(open_routes(connection, *([] if table is None else [table])))
