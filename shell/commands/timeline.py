@@ -71,11 +71,11 @@ def timeline_files(
 
     config = _config(invocation)
     with verb_views(config, configured_timeline(config)) as views:
-        views.sync()
+        instant = views.sync().instant if as_of is None else as_of
         rows = [
             {"partition": name, "path": version.path, "size": bytes_text(version.size), "added": version.added}
             for name in views.partitions(dataset)
-            for found in (views.latest(dataset, name) if as_of is None else views.as_of(dataset, name, as_of))
+            for found in views.as_of(dataset, name, instant)  # of one instant, whatever is published meanwhile
             for version in (*([found.whole] if found.whole is not None else []), *found.deltas)
         ]
     invocation.printer.rows(rows, ("partition", "path", "size", "added"), "no files")

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from peer.timeline.configured import configured_timeline, configured_views
+from peer.timeline.listing import FolderListings
 from replication import config as configuration
 from replication.core.timeline.instants import Action, Changes, FileVersion
 from replication.errors import LockedFileError
@@ -68,3 +69,28 @@ def test_files_are_listed_and_cleaned_while_the_server_runs(tmp_path: Path, stor
         with pytest.raises(LockedFileError):
             configured_views(config, timeline)  # a second server would write older files over newer ones
     assert [path.name for path in root.iterdir()] == ["a-1"]
+
+
+def test_files_that_are_listed_are_of_one_instant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, root = tmp_path / "walship.toml", tmp_path / "lake"
+    file.write_text(configuration.default_toml("east", "."))
+    timeline = configured_timeline(configuration.load(file))
+
+    def publish(name: str) -> None:
+        versions = tuple(FileVersion(partition, f"{partition}/{name}", 1) for partition in ("p", "q"))
+        for version in versions:
+            (root / version.path).parent.mkdir(parents=True, exist_ok=True)
+            (root / version.path).write_text("x")
+        timeline.record(Action.COPY, "lake", Changes(adds=versions), root=str(root))
+
+    publish("a")
+    files = FolderListings.files
+
+    def publish_before_the_second(self: FolderListings, dataset: str, at: str, partition: str) -> list[FileVersion]:
+        if partition == "q":
+            publish("b")
+        return files(self, dataset, at, partition)
+
+    monkeypatch.setattr(FolderListings, "files", publish_before_the_second)
+    done = CliRunner().invoke(main.make_app(), ["timeline", "files", "lake", "--cluster", str(file), "--json"])
+    assert [each["path"] for each in json.loads(done.stdout)] == ["p/a", "q/a"]
