@@ -77,11 +77,19 @@ def undone_by_restore(events: Iterable[Event], dataset: str, instant: int) -> li
     """The instants to undo so that a dataset is as it was at an instant, oldest first.
 
     Raises:
-        RequestError: one of that time was rolled back since, so its files are gone.
+        RequestError: it is before the first instant; or one of that time was rolled back since, so its files are gone.
     """
     later: dict[int, Instant] = {}
+    is_first = True
     for event in events:
         each = event.instant
+        if each.dataset == dataset and is_first and instant < each.time:
+            raise RequestError(
+                f"{instant} is before the first instant of {dataset}, which is {each.time}",
+                "Times are microseconds since 1970: see walship timeline list. walship timeline rollback undoes single"
+                " instants, also the first",
+            )
+        is_first &= each.dataset != dataset
         if each.dataset != dataset or each.is_pending or each.completed <= instant:
             continue
         for time in each.changes.undone:

@@ -176,6 +176,14 @@ def test_a_restore_puts_the_dataset_back_and_what_is_copied_after_it_is_seen(lak
         lake.upkeep().restore(first)
 
 
+def test_a_restore_to_a_time_before_the_dataset_deletes_nothing(lake: Lake) -> None:
+    last = lake.copy(p_a="1")
+    for wrong in (last // 1_000_000, 0):  # in seconds
+        with pytest.raises(RequestError, match="before the first instant of lake.* walship timeline list"):
+            lake.upkeep().restore(wrong)
+    assert lake.read() == {"p/a.csv": "1"}
+
+
 def test_a_restore_holds_no_more_than_one_event_in_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     first = lake.copy(p_a="1")
     lake.copy(p_a="2")
