@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from peer.status.paths import broken
@@ -148,7 +149,8 @@ def _show_replay(printer: Printer, found: ClusterStatus) -> None:
 
 def work_text(report: ReplayReport) -> str:
     """Return in how many rounds replay decoded how much, and where, since it started."""
-    work = WorkDone(**report.work)
+    known = {field.name for field in fields(WorkDone)}  # another host's walship may count more
+    work = WorkDone(**{name: count for name, count in report.work.items() if name in known})
     jobs = f"{work.jobs:,} Spark jobs ({work.tasks:,} tasks, {work.job_rows:,} rows, {bytes_text(work.job_bytes)})"
     here = f"{work.driver_batches:,} batches in the driver ({work.driver_rows:,} rows, {bytes_text(work.driver_bytes)})"
     asked = f"; {work.queries:,} jobs of other processes ({bytes_text(work.query_bytes)})" if work.queries else ""
