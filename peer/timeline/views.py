@@ -16,7 +16,7 @@ from peer.timeline.remembered import BYTES_MAX, Remembered
 from peer.timeline.stores.base import ViewStore
 from replication.core.timeline.instants import Event, FileVersion, Instant, TimelineState
 from replication.core.timeline.view import Effects, FileSlice, effects, merged, slices, unseen
-from replication.errors import RequestError
+from replication.errors import FormatError, RequestError
 from replication.timeline.base import Timeline
 
 _NAMES = "\0"  # stands in a store for the listing of a dataset's partitions
@@ -58,16 +58,34 @@ class Views:
         self._listing: dict[tuple[str, str], threading.Lock] = {}
         self._known = Remembered(remembered_bytes_max)
         self._remembered = False
+        self._is_checked = False  # whether the timeline leads to what the store has
         self._is_whole = False  # until then the store may have a part of the next instant, of a process that died
         self.listed = 0
 
     def sync(self) -> TimelineState:
-        """Apply the instants that are new in the timeline; return the state."""
+        """Apply the instants that are new in the timeline; return the state.
+
+        Raises:
+            FormatError: the store has instants of a timeline that this one does not lead to.
+        """
         with self._lock:
-            for event in self._timeline.following(self._store.state().number):
+            state = self._store.state()
+            for event in self._timeline.following(state.number, state.hash):
                 self._apply(event)
-            self._is_whole = True
+            if not self._is_checked and self._store.state() is state:  # nothing followed, which would have shown it
+                self._check_history(state)
+            self._is_whole = self._is_checked = True
             return self._store.state()
+
+    def _check_history(self, state: TimelineState) -> None:
+        if not state.number:
+            return
+        last = next(iter(self._timeline.following(state.number - 1)), None)
+        if last is None or last.hash != state.hash:
+            raise FormatError(
+                f"the timeline has no event {state.number} as it is known here",
+                "Its store was restored or changed by hand: delete timeline-views in the data directory",
+            )
 
     def state(self) -> TimelineState:
         """Return the state up to which instants are applied."""

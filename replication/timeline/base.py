@@ -87,8 +87,12 @@ class Timeline(Protocol):
     def since(self, number: int) -> Sequence[Event]:
         """Return the events after one, oldest first."""
 
-    def following(self, number: int) -> Iterator[Event]:
-        """Yield the events after one, oldest first; each is read when it is asked for."""
+    def following(self, number: int, hash: str = "") -> Iterator[Event]:
+        """Yield the events after one, oldest first; each is read when it is asked for.
+
+        Raises:
+            FormatError: they do not follow one with that hash.
+        """
 
     def archive(self, keep: int) -> int:
         """Pack events together, all but at least the newest ``keep``; return how many are packed by now.

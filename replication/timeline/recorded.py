@@ -117,9 +117,9 @@ class RecordedTimeline:
         """See Timeline."""
         return list(self._events(number))
 
-    def following(self, number: int) -> Iterator[Event]:
+    def following(self, number: int, hash: str = "") -> Iterator[Event]:
         """See Timeline."""
-        return self._events(number)
+        return self._events(number, hash or None)
 
     def archive(self, keep: int) -> int:
         """See Timeline."""
@@ -241,7 +241,8 @@ class RecordedTimeline:
             if before is not None and named != before:
                 raise FormatError(
                     f"Event {number} of the timeline does not follow event {number - 1} as it was read before",
-                    "The timeline's store was restored or changed by hand: restart what reads it",
+                    "The timeline's store was restored or changed by hand: restart what reads it, with timeline-views"
+                    " in its data directory deleted",
                 )
             before = event.hash
             yield event

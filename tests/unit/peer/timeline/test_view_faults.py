@@ -10,7 +10,8 @@ from peer.timeline.stores.memory import MemoryViews, SpillableViews
 from peer.timeline.stores.partition_file import PartitionFile
 from peer.timeline.views import Known, Views
 from replication.core.timeline.instants import FileVersion
-from replication.errors import StorageError
+from replication.errors import FormatError, StorageError
+from replication.timeline.recorded import RecordedTimeline
 from tests.datasets_made import OUT, Dataset, Listing
 
 
@@ -117,3 +118,24 @@ def test_a_file_that_is_cleaned_while_its_partition_is_listed_is_not_seen(
     views.latest(OUT, "p")
     views.sync()
     assert [version.path for version in views.versions(OUT, "p")] == ["p/a@1", "p/a@2", "p/b@0"]
+
+
+@pytest.mark.parametrize("since", [0, 1, 3])
+def test_views_of_before_the_timeline_was_restored_are_refused_and_not_mixed_with_newer_instants(
+    dataset: Dataset, tmp_path: Path, since: int
+) -> None:
+    backup = dict(dataset.records.contents)
+    dataset.publish("p/lost@0")
+    views = Views(dataset.timeline, MemoryViews(tmp_path / "view"), dataset.listings())
+    views.sync()
+    views.close()
+    dataset.records.contents = backup
+    dataset.timeline = RecordedTimeline(dataset.records, clock=dataset.tick)
+    for number in range(since):
+        dataset.publish(f"p/new@{number}")
+    views = Views(dataset.timeline, MemoryViews(tmp_path / "view"), dataset.listings())
+    with pytest.raises(FormatError, match="timeline-views"):
+        views.sync()
+    with pytest.raises(FormatError, match="timeline-views"):
+        views.latest(OUT, "p")
+    views.close()
