@@ -56,9 +56,10 @@ class FolderListings:
     def _entries(self, root: str, partition: str) -> list[dict[str, Any]]:
         import fsspec
 
-        if partition and any(part in ("", ".", "..") for part in partition.split("/")):
+        if partition and any(part in ("", ".", "..") or "\0" in part for part in partition.split("/")):
             raise RequestError(
-                f"{partition!r} is not a partition: it leaves the dataset", "Name a folder below its root"
+                f"{partition[:300]!r} is not a partition: it leaves the dataset, or is no name of a folder",
+                "Name a folder below its root",
             )
         folder = f"{root.rstrip('/')}/{partition}".rstrip("/")
         self.calls += 1

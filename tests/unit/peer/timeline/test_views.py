@@ -207,7 +207,7 @@ def test_folders_are_listed_as_partitions_without_staged_files(tmp_path: Path) -
     assert listings.partitions("out", root) == ["", "p", "p/q"]
     assert {v.path: v.size for v in listings.files("out", root, "p")} == {"p/b": 2, "p/.hidden": 2}
     assert listings.files("out", root, "none") == []
-    for outside in ("..", "p/../..", "/etc", "p//q"):
+    for outside in ("..", "p/../..", "/etc", "p//q", "p\0q"):
         with pytest.raises(RequestError, match="leaves the dataset"):
             listings.files("out", root, outside)
 
