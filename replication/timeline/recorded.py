@@ -53,17 +53,13 @@ class RecordedTimeline:
 
     def request(self, action: Action, dataset: str, *, root: str = "", key: str = "") -> Instant:
         """See Timeline."""
+        same: list[Instant] = []
 
         def ask(state: TimelineState, now: int) -> Instant | None:
-            for instant in state.pending.values():
-                if key and (instant.key, instant.dataset) == (key, dataset):
-                    return None
-            return Instant(now, action, InstantState.REQUESTED, dataset, root, key)
+            same[:] = [i for i in state.pending.values() if key and (i.key, i.dataset) == (key, dataset)]
+            return None if same else Instant(now, action, InstantState.REQUESTED, dataset, root, key)
 
-        made = self._write(ask)
-        if made is not None:
-            return made
-        return next(i for i in self._state.pending.values() if (i.key, i.dataset) == (key, dataset))
+        return self._write(ask) or same[0]
 
     def start(self, instant: Instant, changes: Changes) -> Instant:
         """See Timeline."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,21 @@ def test_an_instant_goes_from_requested_to_inflight_to_completed(opened: Open) -
     state = RecordedTimeline(opened()).state()
     assert (state.number, state.instant, dict(state.pending)) == (3, done.completed, {})
     assert state.roots == {OUT: "file:///out"}
+
+
+def test_an_instant_that_is_asked_for_again_may_be_completed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeline = RecordedTimeline(MemoryRecords())
+    asked = timeline.request(Action.COPY, OUT, key="monday")
+    write = timeline._write
+
+    def complete_after(ask: Any) -> Any:
+        monkeypatch.setattr(timeline, "_write", write)
+        found = write(ask)
+        timeline.complete(asked, added("a"))  # as another thread does
+        return found
+
+    monkeypatch.setattr(timeline, "_write", complete_after)
+    assert timeline.request(Action.COPY, OUT, key="monday") == asked
 
 
 def test_times_differ_and_grow_whatever_the_clocks_say(opened: Open) -> None:
