@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from replication.config import Config
+from replication.errors import ConfigError
 from shell.cli.help import Sections
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation, add_verb
@@ -39,24 +40,54 @@ def register(app: typer.Typer) -> None:
     app.add_typer(noun, name="timeline")
 
 
-def timeline_list(invocation: Invocation) -> None:
-    """List the instants of the cluster's timeline: what was done to which dataset, oldest first."""
+def timeline_list(
+    invocation: Invocation,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only of this dataset or table.")] = None,
+) -> None:
+    """List the instants of the cluster's timeline, oldest first: what was done to which dataset.
+
+    Of a table these are replay's commits and folds, bootstraps, and drills, as far back as its snapshots are kept.
+    """
     from peer.timeline.configured import configured_timeline
 
-    rows = [
-        {
-            "event": event.number,
-            "at": moment_text(event.instant.time),
-            "action": event.instant.action.value,
-            "state": event.instant.state.value,
-            "dataset": event.instant.dataset,
-            "instant": event.instant.time,
-            "completed": event.instant.completed or None,
-        }
-        for event in configured_timeline(_config(invocation)).following(0)
-    ]
+    config = _config(invocation)
+    events = configured_timeline(config).following(0)
+    rows = [_row(event.instant, event.number) for event in events if name in (None, event.instant.dataset)]
+    if name is not None:
+        rows += [_row(instant, instant.key) for instant in _of_table(config, name)]
     columns = ("event", "at", "action", "state", "dataset", "instant", "completed")
-    invocation.printer.rows(rows, columns, "no action is on the timeline")
+    invocation.printer.rows(rows, columns, f"nothing was done to {name}" if name else "no action is on the timeline")
+
+
+def _row(instant: Instant, event: object) -> dict[str, object]:
+    return {
+        "event": event,
+        "at": moment_text(instant.time),
+        "action": instant.action.value,
+        "state": instant.state.value,
+        "dataset": instant.dataset,
+        "instant": instant.time,
+        "completed": instant.completed or None,
+    }
+
+
+def _of_table(config: Config, name: str) -> list[Instant]:
+    """The instants of a table; none if the cluster has no table of that name."""
+    from peer.timeline.of_tables import table_instants
+    from replication.core.definition.choice import full_name
+    from replication.ledger.sql.ledger import open_ledger
+    from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
+
+    try:
+        opened = open_ledger(config.ledger_url)
+    except ConfigError:  # for datasets alone no cluster need be made
+        return []
+    with closing(opened) as ledger:
+        spec = next((spec for spec in ledger.tables.all() if spec.name == full_name(name)), None)
+        if spec is None:
+            return []
+        with closing(IcebergCatalog(configured_catalog(config))) as catalog:
+            return table_instants(ledger, catalog, spec)
 
 
 def timeline_files(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner
@@ -12,10 +13,14 @@ from typer.testing import CliRunner
 from peer.timeline.configured import configured_timeline, configured_views
 from peer.timeline.listing import FolderListings
 from replication import config as configuration
+from replication.core.ids import ClusterId
 from replication.core.timeline.instants import Action, Changes, FileVersion
 from replication.errors import LockedFileError
+from replication.ledger.drills import Drill
+from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.timeline.recorded import RecordedTimeline
 from shell import main
+from tests.tables_made import keyed
 
 
 def test_instants_are_listed_and_files_are_those_of_the_instant_that_is_asked_for(
@@ -42,6 +47,28 @@ def test_instants_are_listed_and_files_are_those_of_the_instant_that_is_asked_fo
     assert [(each["action"], each["state"], each["dataset"]) for each in listed] == [("copy", "completed", "lake")] * 2
     assert [each["path"] for each in run("files", "lake")] == ["p/b"]
     assert [each["path"] for each in run("files", "lake", "--as-of", str(one.time))] == ["p/a"]
+
+
+def test_instants_of_one_dataset_or_table_are_listed(tmp_path: Path) -> None:
+    file = tmp_path / "walship.toml"
+    file.write_text(configuration.default_toml("east", "."))
+    config = configuration.load(file)
+    for dataset in ("lake", "sea"):
+        configured_timeline(config).record(Action.COPY, dataset, Changes(), root=str(tmp_path / dataset))
+
+    def run(*words: str) -> list[dict[str, object]]:
+        done = CliRunner().invoke(main.make_app(), ["timeline", "list", *words, "--cluster", str(file), "--json"])
+        assert done.exit_code == 0, done.output
+        return list(json.loads(done.stdout))
+
+    assert [each["dataset"] for each in run("sea")] == ["sea"]
+    assert run("flights") == [], "there is no cluster"
+    initialise(config.ledger_url, ClusterId("east", UUID(int=1)))
+    with closing(open_ledger(config.ledger_url)) as ledger:
+        ledger.tables.create(keyed("default.flights"))
+        ledger.drills.put(Drill("d0", "h0", "p", 5, 9, ended=7))
+    (drilled,) = run("flights")
+    assert [drilled[name] for name in ("event", "action", "state", "completed")] == ["d0", "drill", "completed", 7]
 
 
 @pytest.mark.parametrize("store", ["memory", "spillable", "embedded"])

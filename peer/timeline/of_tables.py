@@ -1,0 +1,72 @@
+"""Instants of tables: what replay, folds, bootstraps and drills did to one, as its snapshots and the ledger have it.
+
+Nothing is written for them: a table's commit is its instant, and atomic. They go back as far as snapshots are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from peer.tables.commit_metadata import CommitMetadata
+from peer.tables.latest import Folded
+from replication.core.definition.schema import TableSpec
+from replication.core.phase import Phase
+from replication.core.timeline.instants import Action, Instant, InstantState
+from replication.ledger.base import FileKind, Ledger
+from replication.tables.base import Catalog
+from replication.tables.layout import landing_name
+
+
+def table_instants(ledger: Ledger, catalog: Catalog, spec: TableSpec) -> list[Instant]:
+    """Every instant of a table that is known, oldest first.
+
+    Its replay commits, those of bootstraps that it received, its folds, bootstraps of it that are being sent, and the
+    drills of the cluster, which fork all tables.
+
+    Args:
+        ledger: of the cluster.
+        catalog: its tables; it may lack this one.
+        spec: the table.
+
+    Raises:
+        StorageError, CoordinationError: the table's metadata or the ledger cannot be read.
+    """
+    found = [*_sent(ledger, spec), *_drills(ledger, spec)]
+    if catalog.has(spec):
+        found += [*_committed(ledger, catalog, spec), *_folded(catalog, spec)]
+    return sorted(found, key=lambda instant: instant.completed or instant.time)
+
+
+def _committed(ledger: Ledger, catalog: Catalog, spec: TableSpec) -> Iterator[Instant]:
+    bootstraps = {row.file for row in ledger.files.all() if row.kind is FileKind.BOOTSTRAP}
+    for snapshot in catalog.history(landing_name(spec)).chain():
+        if (commit := CommitMetadata.of(snapshot)) is not None:
+            action = Action.BOOTSTRAP if bootstraps & commit.applied.keys() else Action.REPLAY
+            yield _completed(action, spec, snapshot.at, f"commit {commit.number}")
+
+
+def _folded(catalog: Catalog, spec: TableSpec) -> Iterator[Instant]:
+    for snapshot in catalog.history(spec.name).chain():
+        if spec.key and (folded := Folded.of(snapshot.summary)) is not None:
+            yield _completed(Action.FOLD, spec, snapshot.at, f"up to commit {folded.replay}")
+
+
+def _sent(ledger: Ledger, spec: TableSpec) -> Iterator[Instant]:
+    peers = {
+        rule.peer: rule.since
+        for rule in ledger.rules.all()
+        if rule.table == spec.uuid and rule.phase is Phase.BOOTSTRAPPING
+    }
+    for peer, since in peers.items():
+        yield Instant(since, Action.BOOTSTRAP, InstantState.INFLIGHT, spec.name, key=f"for {peer}")
+
+
+def _drills(ledger: Ledger, spec: TableSpec) -> Iterator[Instant]:
+    for drill in ledger.drills.all():
+        begun = Instant(drill.begun, Action.DRILL, InstantState.INFLIGHT, spec.name, key=drill.id)
+        yield replace(begun, state=InstantState.COMPLETED, completed=drill.ended) if drill.ended else begun
+
+
+def _completed(action: Action, spec: TableSpec, at: int, key: str) -> Instant:
+    return Instant(at, action, InstantState.COMPLETED, spec.name, key=key, completed=at)
