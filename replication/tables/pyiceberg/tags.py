@@ -30,7 +30,8 @@ def set_tag(load: Callable[[], Table], tag: str, snapshot: int | None) -> None:
         return
     if snapshot is not None and table.snapshot_by_id(snapshot) is None:
         raise CommitConflictError(f"snapshot {snapshot}, to be tagged {tag}, has expired")
-    table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # only in this copy of the metadata
+    once = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": once})  # parsed metadata is shared
     try:
         with table.manage_snapshots() as changed:
             if snapshot is None:
