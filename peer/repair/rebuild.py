@@ -29,7 +29,7 @@ from replication.ledger.sql.rebuild import RebuildPlan, move_database, rebuild
 from replication.ledger.sql.store.definition_files import DefinitionFiles
 from replication.settings import sqlite_url
 from replication.tables.base import DUCKDB, Catalog
-from replication.tables.layout import CHANGES, TOMBSTONES, landing_name
+from replication.tables.layout import CHANGES, TOMBSTONES, landing_name, shown_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +149,9 @@ def _applied(catalog: Catalog, spec: TableSpec) -> tuple[dict[StreamId, Ranges],
     spans: dict[StreamId, list[tuple[int, int]]] = {}
     newest = 0
     with catalog.scratch_duckdb() as connection:
-        catalog.attach(connection, "table", spec.name)
+        catalog.attach(connection, "table", spec.name, columns=shown_columns(spec))  # a group may be newer than it
         place = f"_origin, _wal, {DUCKDB.text(spec.groups[0].name)} as _group, _seq, max(_commit)"
-        query = f'select {place} from "table" group by all'
+        query = f'select {place} from "table" where _seq is not null group by all'  # others came by no WAL
         if spec.key:
             catalog.attach(connection, "changes", spec.name + CHANGES)
             catalog.attach(connection, "tombstones", spec.name + TOMBSTONES)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pyarrow as pa
@@ -14,10 +15,12 @@ import pytest
 from peer.repair import on_disk
 from peer.repair import rebuild as rebuilt
 from peer.repair.rebuild import damage_lines, rebuild_ledger
-from replication.core.definition.alter import add_column
+from replication.core.definition.alter import add_column, add_group
 from replication.core.definition.schema import TableSpec
 from replication.errors import NoSpaceError, RequestError
 from replication.files.local import LocalFiles
+from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.spark.iceberg import IcebergTables
 from tests.integration.test_restored import connect, send, settle, sites
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table
@@ -260,3 +263,25 @@ def test_frames_of_every_schema_version_are_replayed_by_a_ledger_made_anew(
     ]
     assert [row["k"] for row in back.shown(new)] == ["a"]
     back.close()
+
+
+def test_a_ledger_is_made_anew_beside_rows_of_another_engine_and_a_group_that_tables_do_not_have_yet(
+    tmp_path: Path,
+) -> None:
+    catalog = IcebergCatalog(catalog_properties(tmp_path / "tables"))
+    east = TableSite(tmp_path, "east", tables=IcebergTables(catalog, cast(Any, None)))
+    spec, log = table(), keyed("ops.log", SIMPLE, ())
+    for each in (spec, log):
+        east.ledger.tables.create(each)
+    wal = Wal(east, "w0")
+    wal.append(spec, rows(0, 3))
+    wal.append(log, pa.table({"k": ["a"], "v": [1]}))
+    east.register()
+    east.replay()
+    shape = catalog.load(log.name).schema().as_arrow()
+    catalog.load(log.name).append(pa.Table.from_pylist([{"k": "by another engine", "v": 2}], shape))
+    east.ledger.tables.alter(spec.uuid, partial(add_group, name="more", columns=[("m", pa.int64(), uuid4())], now=5))
+    lose_ledger(east)
+    made = rebuild_ledger(east.config, catalog, LocalFiles())
+    assert made.tables == ("ops.flights", "ops.log") and made.sequences == 2 and not made.damaged
+    catalog.close()
