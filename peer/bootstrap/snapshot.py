@@ -23,10 +23,10 @@ from replication.core.routes.bootstrap import PURGED_ROW, Coverage
 from replication.errors import CommitConflictError, ForeignMaintenanceError
 from replication.retries import repeated_on
 from replication.tables.base import DUCKDB, History, Tables
+from replication.tables.duckdb.batches import arrow_batches
 from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, landing_name, shown_columns
 from replication.tables.pyiceberg.damage import refuse_unreadable
 
-BATCH_ROWS = 65_536
 _KNOWN = pa.schema([*((name, pa.string()) for name in "gow"), ("b", pa.int64()), ("e", pa.int64())])
 _TRIES = 10
 Known: TypeAlias = Mapping[StreamId, Ranges]
@@ -162,11 +162,12 @@ def _reader(
         f"exists (select 1 from known k where k.g = {group} and k.o = v._origin and k.w = v._wal"
         " and v._seq >= k.b and v._seq < k.e)"
     )
-    return connection.sql(
+    rows = connection.sql(
         f"select {columns}, {places}, {group} as _group, w._at from ({query}) v"
         f" join wals w on w.g = {group} and w.o = v._origin and w.w = v._wal where v._row < {PURGED_ROW}"
         + (f" and not {at_peer}" if spans else "")
-    ).to_arrow_reader(BATCH_ROWS)
+    )
+    return arrow_batches(rows)
 
 
 def _group_of(spec: TableSpec) -> str:

@@ -25,9 +25,9 @@ from replication.core.rows.convert import deletes, upserts_from_arrow
 from replication.errors import HookError
 from replication.ledger.base import Derivation
 from replication.tables.base import DUCKDB, Catalog
+from replication.tables.duckdb.batches import arrow_batches
 from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
 
-BATCH_ROWS = 65_536
 #: The tables that a comparison makes: rows to write, keys to delete.
 UPSERTS, GONE = "upserts", "gone"
 
@@ -84,14 +84,14 @@ class RowChanges:
 
     def _upserts(self) -> Iterator[LogBatch]:
         names = [column.name for column in self.pair.spec.columns]
-        for batch in self.connection.sql(f"select * from {UPSERTS}").to_arrow_reader(BATCH_ROWS):
+        for batch in arrow_batches(self.connection.sql(f"select * from {UPSERTS}")):
             if batch.num_rows:
                 schema = pa.schema([pa.field(column.name, column.type) for column in self.pair.derived.columns])
                 rows = pa.Table.from_batches([batch]).cast(schema).rename_columns(names)
                 yield from upserts_from_arrow(rows, self.pair.spec)
 
     def _deletes(self) -> Iterator[LogBatch]:
-        for batch in self.connection.sql(f"select * from {GONE}").to_arrow_reader(BATCH_ROWS):
+        for batch in arrow_batches(self.connection.sql(f"select * from {GONE}")):
             if batch.num_rows:
                 keys = pa.Table.from_batches([batch]).rename_columns(list(self.pair.spec.key))
                 yield from deletes(keys, self.pair.spec)
@@ -198,7 +198,7 @@ def _through(connection: duckdb.DuckDBPyConnection, query: str, pair: Pair, hook
     into = connection.cursor()
     extra = [field for field in pair.shown if field.name not in pair.source.by_name]
     try:
-        for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
+        for batch in arrow_batches(connection.sql(query)):
             if not batch.num_rows:
                 continue
             rows = pa.Table.from_batches([batch])

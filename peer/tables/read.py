@@ -22,11 +22,11 @@ from replication.errors import RequestError
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, Catalog, History, open_duckdb
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
+from replication.tables.duckdb.batches import arrow_batches
 from replication.tables.duckdb.confined import confine, one_query
 from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, shown_columns
 from replication.tables.pyiceberg.damage import refuse_unreadable
 
-BATCH_ROWS = 65_536
 _SHOW_TABLES = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 
 
@@ -284,7 +284,7 @@ def query_result(connection: duckdb.DuckDBPyConnection, query: str | duckdb.Stat
     """The rows of one query, or of a statement of any kind, in pieces; or RequestError with DuckDB's message."""
     statement = one_query(connection, query) if isinstance(query, str) else query
     try:
-        rows = connection.sql(statement).to_arrow_reader(BATCH_ROWS)
+        rows = arrow_batches(connection.sql(statement))
         return pa.RecordBatchReader.from_batches(rows.schema, _batches(rows))
     except duckdb.Error as error:
         refuse_unreadable(error)

@@ -51,7 +51,7 @@ def test_rows_of_a_bootstrap(damaged: str, monkeypatch: pytest.MonkeyPatch) -> N
 
     def read(connection: duckdb.DuckDBPyConnection, *_: object) -> pa.RecordBatchReader:
         connection.execute("set threads = 1")  # the sound rows come first
-        return connection.sql(damaged).to_arrow_reader(snapshot.BATCH_ROWS)
+        return connection.sql(damaged).to_arrow_reader(65_536)
 
     monkeypatch.setattr(snapshot, "_reader", read)
     told = pytest.raises(StorageError, match=r"a\.parquet.*from a backup")

@@ -1,0 +1,53 @@
+"""Batches of rows from DuckDB: many narrow rows, or few wide ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from peer.bootstrap.snapshot import held
+from peer.tables.read import query_result, read
+from replication.tables.base import open_duckdb
+from replication.tables.duckdb import batches
+from replication.tables.duckdb.batches import BATCH_BYTES, BATCH_ROWS, arrow_batches
+from tests.replaying import TableSite
+from tests.sites import Wal, rows, table
+
+
+@pytest.fixture
+def connection() -> duckdb.DuckDBPyConnection:
+    return open_duckdb()
+
+
+def test_narrow_rows_come_in_large_batches(connection: duckdb.DuckDBPyConnection) -> None:
+    found = list(arrow_batches(connection.sql("select i from range(150000) r(i)")))
+    assert [batch.num_rows for batch in found] == [BATCH_ROWS, BATCH_ROWS, 150000 - 2 * BATCH_ROWS]
+    assert [row for batch in found for row in batch.column(0).to_pylist()] == list(range(150000))
+
+
+def test_wide_rows_come_in_small_ones(connection: duckdb.DuckDBPyConnection) -> None:
+    found = [batch.nbytes for batch in query_result(connection, "select repeat('x', 20000) from range(4000)")]
+    assert sum(found) > 4000 * 20000 and max(found) < 2 * BATCH_BYTES
+
+
+def test_no_rows_come_in_no_batch(connection: duckdb.DuckDBPyConnection) -> None:
+    nothing = arrow_batches(connection.sql("select 1 as one where false"))
+    assert nothing.schema.names == ["one"] and list(nothing) == []
+
+
+def test_rows_of_reads_and_of_bootstraps_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "BATCH_BYTES", 5_000)
+    monkeypatch.setattr(batches, "_STEP_ROWS", 50)
+    site, spec = TableSite(tmp_path, "east"), table()
+    site.ledger.tables.create(spec)
+    Wal(site, "w0").append(spec, rows(0, 1_000))
+    site.register()
+    site.replay()
+    coverages = site.ledger.bootstraps.coverage(spec.uuid, ["default"])
+    with held(site.tables, spec, "hold", 0) as rows_of:
+        sent = [batch.num_rows for batch in rows_of(coverages, {})]
+    shown = [batch.num_rows for batch in read(site.tables, spec)]
+    assert sum(sent) == sum(shown) == 1_000 and max(sent) <= 150 and max(shown) <= 200
+    site.close()
