@@ -24,6 +24,11 @@ _AT_ONCE = 3  # retries of a conflict without a wait
 _log = log.get(__name__)
 
 
+def retry_wait(failures: int) -> float:
+    """Return the wait after failures in a row that may pass: the first few have none."""
+    return 0.0 if failures <= _AT_ONCE else _RETRY_WAIT(failures - _AT_ONCE)
+
+
 class PositionsMovedError(ReplicationError):
     """Settling a table changed which of its frames are pending; select them again."""
 

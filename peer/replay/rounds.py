@@ -20,12 +20,13 @@ from peer.frames.select import ReplaySelection, Selector, split_by_kind
 from peer.replay.bootstraps import AWAITS, pass_ended_bootstrap, take_bootstrap
 from peer.replay.commit import TableReplay
 from peer.replay.context import ReplayContext
-from peer.replay.held_tables import HeldTables, PositionsMovedError
+from peer.replay.held_tables import HeldTables, PositionsMovedError, retry_wait
 from peer.replay.open_tables import OpenTables
 from replication import log
 from replication.core.ids import NIL_UUID, FileId
 from replication.errors import HostAwayError, ReplicationError, StorageError
 from replication.ledger.base import Pending, ReplayCheckpoint
+from replication.retries import Backoff
 from replication.tables.base import Decode, Staged
 
 _CHECKED, _CHECKED_IDLE = 5, 50  # tables a round, of 2 ms each
@@ -107,6 +108,7 @@ class Replayer:
         self._unchecked: list[UUID] | None = None  # after a start every table is checked once
         self._without_commits: set[UUID] = set()
         self._received = ReceivedBootstraps()
+        self._failed: dict[UUID, tuple[Backoff, str]] = {}  # bootstraps, by table, and why
         self._passed: dict[FileId, int] = {}
         self._broken: dict[FileId, ReplicationError] = {}
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="replay") if parallel > 1 else None
@@ -329,11 +331,23 @@ class Replayer:
         routes = {(route.source, route.table) for route in self._context.ledger.landing.routes()}
         ended = self._received.ended(reader, pending, routes)
         for table, ranges in ended.items():  # first: once a later one is taken, nothing shows that it was replaced
-            self._unless_held(table, partial(self._pass_ended, table, ranges))
+            self._of_bootstrap(table, partial(self._pass_ended, table, ranges), result)
         for received in whole:
-            if self._unless_held(received.table, partial(self._take, received, result)):
+            if self._of_bootstrap(received.table, partial(self._take, received, result), result):
                 result.frames += len(received.rows)
                 result.tables += 1
+
+    def _of_bootstrap(self, table: UUID, act: Callable[[], bool], result: RoundResult) -> bool:
+        """As ``_unless_held``. After failures it is tried more and more rarely; frames of the table go on meanwhile."""
+        failed, reason = self._failed.get(table, (Backoff(), ""))
+        if table in self.held or not failed.due(time.monotonic()):
+            result.held |= {self._tables.name(table): reason} if reason else {}
+            return False
+        done = self._unless_held(table, act)
+        self._failed.pop(table, None)
+        if table in self.held:
+            self._failed[table] = failed.failed(time.monotonic(), retry_wait), self.held.reasons()[table]
+        return done
 
     def _unless_held(self, table: UUID, act: Callable[[], bool]) -> bool:
         """Return what ``act`` returns for a table; False when the table is held or ``act`` failed."""
