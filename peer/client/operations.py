@@ -68,7 +68,7 @@ class Operations:
         is_member = any(slot == member.name for kind in _OF_HOSTS for member in self.coordination.members(kind))
         if is_member or any(slot in self.coordination.candidates(election) for election in Election):
             raise RequestError(f"Host {slot} is running", "Stop it there first: walship down")
-        files = [row.file for row in self.ledger.files.all(slot) if not row.is_stored]
+        files = [row.file for row in self.ledger.files.all(slot)]  # what is in a store, nobody else ships either
         if files:
             raise RequestError(
                 f"{len(files)} files of this cluster lie on host {slot}, for example {files[0].local}",

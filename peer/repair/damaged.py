@@ -20,17 +20,20 @@ from replication.writer.wal.durable_length import len_path
 def available(config: Config, row: FileRow) -> Iterator[FileRow]:
     """A file with the path at which what is left of it can be read: of one in the store that of a copy for the while.
 
+    A store is there for every host, so a file in it can be read here even if its own host is gone.
+
     Raises:
         StorageError: the store does not answer, so what it has is not known.
     """
-    if not row.is_stored or row.host != config.cluster.host:
+    if not row.is_stored:
         yield row
         return
     copy = config.run_dir / f"salvage-{os.getpid()}.wal"
+    copy.parent.mkdir(parents=True, exist_ok=True)  # without it the file would seem to be lost
     try:
         with suppress(MissingFileError):
             store_of(row.path).get(row.path, str(copy))
-        yield replace(row, path=str(copy))
+        yield replace(row, path=str(copy), host=config.cluster.host)
     finally:
         copy.unlink(missing_ok=True)
 

@@ -107,7 +107,7 @@ def salvage(site: SalvageSite, file: FileId) -> Salvaged:
             ledger.files.close(file, row.length)
         content, keeps, term = _find(site, left), site.keeps_tables, ledger.terms.current()
         plan = ledger.salvage.plan(file, content.readable, keeps_tables=keeps)
-        own = row.host == config.cluster.host
+        own = left.host == config.cluster.host
         damaged = link_damaged(config, site.files, row, left.path) if own else ""
         frames = [content.frames[claim] for claim in (*plan.wanted, *plan.elsewhere)]
         with copied(config, ledger, site.files, row.source, frames) if frames else nullcontext() as made:
