@@ -94,10 +94,11 @@ class Housekeeping:
             if stop():
                 return
             self._shape(spec)
+            # Before the fold: a read that began just before it takes from the changes what it folded.
+            self._when_due(spec, "trim", self._settings.maintenance_interval_s, self._trim)
             if spec.key:
                 self._count(spec, self._when_due(spec, "fold", self.fold_interval_s, self._fold))
             self._when_due(spec, "tidy", min(10.0, self._settings.maintenance_interval_s), self._tidy)
-            self._when_due(spec, "trim", self._settings.maintenance_interval_s, self._trim)
             self._when_due(spec, "orphans", _ORPHANS * self._settings.maintenance_interval_s, self._orphans)
         if all(self._shaped.get(spec.uuid) == spec for spec in specs):
             self._next_s = min((due for (_, what), due in self._due.items() if what != "alter"), default=math.inf)

@@ -90,11 +90,11 @@ class _KeptTable:
     def follow(self, connection: duckdb.DuckDBPyConnection, catalog: IcebergCatalog) -> str:
         """Bring the views up to date; return the query of the live rows."""
         spec = self.spec
-        table = catalog.load_for_reading(spec.name)  # before the changes: a later fold moves them into a later snapshot
-        folded = Folded.newest(history_of(table.metadata)) if spec.key else Folded()
+        # The table before the changes: a later fold moves them into a later snapshot, and then they may be trimmed.
+        loaded = {suffix: catalog.load_for_reading(spec.name + suffix) for suffix in self._views}
+        folded = Folded.newest(history_of(loaded[""].metadata)) if spec.key else Folded()
         for suffix, view in self._views.items():
-            where = folded.unfolded if suffix == CHANGES else ""
-            view.follow(connection, table if not suffix else catalog.load_for_reading(spec.name + suffix), where)
+            view.follow(connection, loaded[suffix], folded.unfolded if suffix == CHANGES else "")
         named = {suffix: DUCKDB.name(view.name) for suffix, view in self._views.items()}
         changes, tombstones, oldest = named.get(CHANGES, ""), named.get(TOMBSTONES, ""), horizon(spec, now_us())
         merge = MergeQuery(spec, DUCKDB, changes, named[""], tombstones, folded, oldest)

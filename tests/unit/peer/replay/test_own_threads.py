@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -100,6 +101,21 @@ def test_what_failed_of_a_dropped_table_is_forgotten(ledger: MemoryLedger) -> No
     ledger.tables.drop(next(spec.uuid for spec in ledger.tables.all() if spec.name == "ops.one"))
     housekeeping.run_once(lambda: False)
     assert not housekeeping.errors
+
+
+def test_changes_are_never_trimmed_right_after_their_fold(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, tables, done = Clock(), MemoryTables(), list[str]()
+    for spec in ledger.tables.all():
+        tables.create(spec)
+    for what in ("fold", "trim"):
+        monkeypatch.setattr(f"peer.replay.housekeeping.{what}", partial(lambda what, *_: done.append(what), what))
+    housekeeping = Housekeeping(tables, ledger, ReplaySection(), clock.monotonic)
+    housekeeping.run_once(lambda: False)
+    clock.now += 60.0
+    housekeeping.run_once(lambda: False)
+    assert done == ["trim", "fold"] * len(ledger.tables.all())
 
 
 def test_one_slow_fold_puts_off_no_other_tables_and_two_in_a_row_stretch_the_interval(

@@ -21,6 +21,7 @@ from replication.core.definition.alter import add_column, rename_column, set_pro
 from replication.core.definition.schema import TableSpec
 from replication.errors import MissingFileError, RequestError
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
+from replication.tables.duckdb.kept_view import KeptView
 from replication.tables.layout import CHANGES
 from replication.tables.spark.iceberg import IcebergTables
 from tests.sites import Site
@@ -99,6 +100,25 @@ def test_folds_and_what_comes_after_them_are_seen(tables: Tables) -> None:
         merge_changes(merged, spec, None)
         for _ in range(2):
             assert {row["k"]: row["v"] for row in tables.rows(spec)} == shown
+
+
+def test_changes_that_are_folded_and_trimmed_while_a_read_begins_are_in_it(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, merged = tables.create("ops.t"), IcebergTables(tables.catalog, cast(Any, None))
+    tables.commit(spec, ("a", 1))
+    tables.commit(spec, ("b", 2))
+    follow = KeptView.follow
+
+    def fold_first(view: KeptView, *args: Any) -> None:
+        follow(view, *args)
+        monkeypatch.setattr(KeptView, "follow", follow)
+        merge_changes(merged, spec, None)
+        merged.delete(spec.name + CHANGES, "_replay <= 1")
+
+    monkeypatch.setattr(KeptView, "follow", fold_first)
+    assert tables.reader.read(spec, "k = 'a'").read_all().to_pylist() == [{"k": "a", "v": 1}]
+    assert tables.rows(spec) == [{"k": "a", "v": 1}, {"k": "b", "v": 2}]
 
 
 def test_an_altered_table_is_read_with_its_columns_of_now(tables: Tables) -> None:
