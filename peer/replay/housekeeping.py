@@ -62,6 +62,7 @@ class Housekeeping:
         self._rows_came = False
         self._costs: dict[UUID, tuple[float, float]] = {}  # of the last two folds
         self._fully_folded = FullyFolded()
+        self._compacted: dict[str, int | None] = {}  # by Iceberg table
         self._scratch_due = monotonic() + settings.maintenance_interval_s
         self._errors: dict[tuple[UUID, str], str] = {}  # by table and what failed
         self.fold_interval_s = settings.fold_interval_s
@@ -205,7 +206,7 @@ class Housekeeping:
         fold(self._tables, self._ledger, spec, _now(), self._settings.fold_hold_s, self._fully_folded)
 
     def _tidy(self, spec: TableSpec) -> None:
-        tidy(self._tables, self._ledger, spec, _now())
+        tidy(self._tables, self._ledger, spec, _now(), self._compacted)
 
     def _trim(self, spec: TableSpec) -> None:
         trim(self._tables, self._ledger, spec, _now(), Retention(self._settings.changes_retention_s))

@@ -6,6 +6,7 @@ late version may still need.
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 from peer.tables.commit_metadata import CommitMetadata
@@ -46,7 +47,9 @@ class Retention:
     changes_s: float
 
 
-def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
+def tidy(
+    tables: Tables, ledger: Ledger, spec: TableSpec, now: int, compacted: MutableMapping[str, int | None] | None = None
+) -> None:
     """Compact one walship table's Iceberg tables and expire their snapshots, where due; cheap when not.
 
     Also releases the snapshots of killed bootstraps, whose files no process writes any more, and of drills that ended
@@ -57,7 +60,9 @@ def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
         ledger: the cluster's.
         spec: the table.
         now: microseconds since 1970.
+        compacted: for each Iceberg table the snapshot that this process compacted last, even if no file was worth it.
     """
+    compacted = {} if compacted is None else compacted
     for layout in layouts(spec):
         history = tables.history(layout.name)
         for tag in _left_behind(ledger, history):
@@ -66,9 +71,10 @@ def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
         for tag in _of_ended_drills(ledger, history, now):
             tables.untag(layout.name, tag)
             _log.info("drill_tag_released", table=layout.name, tag=tag)
-        if _small_files(history) >= _FILES_TO_COMPACT:
+        if _small_files(history, compacted.get(layout.name)) >= _FILES_TO_COMPACT:
             try:
                 files = tables.compact(layout.name, _FILES_TO_COMPACT // 2)
+                compacted[layout.name] = history.current
                 _log.info("compacted", table=layout.name, files=files)
             except CommitConflictError as error:  # expire snapshots anyway, or their number would grow
                 _log.info("not_compacted", table=layout.name, reason=error.what)
@@ -266,11 +272,11 @@ def _there_is(tables: Tables, name: str, where: str) -> bool:
         return bool(connection.execute(f"select 1 from landed where {where} limit 1").fetchall())
 
 
-def _small_files(history: History) -> int:
-    """Count the data and delete files added since the last rewrite, from the summaries alone."""
+def _small_files(history: History, compacted: int | None) -> int:
+    """Count the data and delete files added since the last rewrite or ``compacted``, from the summaries alone."""
     count = 0
     for snapshot in history.chain():
-        if snapshot.operation == "replace":
+        if snapshot.operation == "replace" or snapshot.id == compacted:
             break
         count += int(snapshot.summary.get("added-data-files", 0)) + int(snapshot.summary.get("added-delete-files", 0))
     return count

@@ -1,0 +1,45 @@
+"""Compaction is tried when files have come, and not again and again where none is worth it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from peer.tables.maintenance import tidy
+from replication.tables.layout import CHANGES
+from replication.tables.memory import MemoryTables
+from tests.origin import new_ledger
+from tests.tables_made import keyed
+
+FILES = 48
+
+
+def test_large_files_are_not_compacted_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, tables, spec = new_ledger(tmp_path), MemoryTables(), keyed("ops.t")
+    tables.create(spec)
+    tried: list[str] = []
+    compacted: dict[str, int | None] = {}
+
+    def compact(name: str, min_files: int) -> int:
+        tried.append(name)
+        return 0
+
+    monkeypatch.setattr(tables, "compact", compact)
+
+    def add(files: int) -> None:
+        current = tables.history(spec.name + CHANGES).current
+        tables.append(spec.name + CHANGES, pa.table({"k": ["a"]}), current, {"added-data-files": str(files)})
+
+    def tidied() -> int:
+        tidy(tables, ledger, spec, 1, compacted)
+        return len(tried)
+
+    add(FILES)
+    assert [tidied() for _ in range(3)] == [1, 1, 1]
+    add(FILES - 1)
+    assert tidied() == 1
+    add(1)
+    assert [tidied() for _ in range(3)] == [2, 2, 2]
+    ledger.close()
