@@ -35,6 +35,7 @@ from replication.tables.base import Tables
 
 _log = log.get(__name__)
 _REPORT_S = 5.0
+_FAILED_S = 10.0
 _IDLE_S = 7.0  # a notification may be lost, and the report is due
 
 
@@ -144,6 +145,9 @@ def _threads(repeated: list[Repeated], lost: list[EngineLostError]) -> Iterator[
                 return
             except CoordinationError as error:
                 _log.warning("periodic_work_postponed", work=each.name, reason=str(error))
+            except Exception:  # an error that nobody foresaw must not end it unseen
+                _log.error("periodic_work_failed", work=each.name, exc_info=True)
+                done.wait(_FAILED_S)
 
     threads = [threading.Thread(target=run, args=(each,), name=each.name) for each in repeated]
     for thread in threads:

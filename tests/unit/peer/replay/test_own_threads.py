@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -9,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from peer.bootstrap.keeper import BootstrapKeeper
+from peer.replay import loop
 from peer.replay.housekeeping import Housekeeping
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
@@ -101,6 +104,19 @@ def test_what_failed_of_a_dropped_table_is_forgotten(ledger: MemoryLedger) -> No
     ledger.tables.drop(next(spec.uuid for spec in ledger.tables.all() if spec.name == "ops.one"))
     housekeeping.run_once(lambda: False)
     assert not housekeeping.errors
+
+
+def test_periodic_work_goes_on_after_an_error_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_FAILED_S", 0.0)
+    failures, again = [KeyError("of a row that should not be there")], threading.Event()
+
+    def run_once(stop: Callable[[], bool]) -> None:
+        if failures:
+            raise failures.pop()
+        again.set()
+
+    with loop._threads([loop.Repeated("work", run_once, lambda: 0.01)], []):
+        assert again.wait(10.0)
 
 
 def test_changes_are_never_trimmed_right_after_their_fold(
