@@ -47,7 +47,6 @@ class KeptReads:
         with self._lock:
             if self._connection is None:
                 self._connection = open_duckdb()
-                self._connection.execute("set parquet_metadata_cache = true")
                 confine(self._connection, self._catalog.warehouse)
             kept = self._kept(self._connection, spec)
             with _transaction(self._connection, kept):

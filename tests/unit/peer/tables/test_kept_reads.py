@@ -121,6 +121,24 @@ def test_changes_that_are_folded_and_trimmed_while_a_read_begins_are_in_it(
     assert tables.rows(spec) == [{"k": "a", "v": 1}, {"k": "b", "v": 2}]
 
 
+def test_files_that_were_read_into_memory_leave_nothing_else_there(tables: Tables) -> None:
+    spec = tables.create("ops.t")
+
+    def kept_bytes() -> int:
+        assert tables.reader._kept is not None and tables.reader._kept._connection is not None
+        found = "select sum(memory_usage_bytes) from duckdb_memory() where tag = 'OBJECT_CACHE'"
+        ((size,),) = tables.reader._kept._connection.execute(found).fetchall()
+        return int(size)
+
+    tables.commit(spec, ("a", 0))
+    tables.reader.read(spec).read_all()
+    before = kept_bytes()
+    for value in range(20):
+        tables.commit(spec, ("a", value))
+        tables.reader.read(spec).read_all()
+    assert kept_bytes() - before < 20 * 2_000
+
+
 def test_an_altered_table_is_read_with_its_columns_of_now(tables: Tables) -> None:
     spec = tables.create("ops.t")
     tables.commit(spec, ("a", 1))
