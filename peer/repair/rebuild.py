@@ -31,6 +31,12 @@ from replication.settings import sqlite_url
 from replication.tables.base import DUCKDB, Catalog
 from replication.tables.layout import CHANGES, TOMBSTONES, landing_name, shown_columns
 
+#: Consecutive sequences of a stream as one row: a table may have rows of very many frames.
+_SPANS = (
+    "select o, w, g, min(s), max(s) + 1, max(c) from (select *, s - dense_rank() over (partition by o, w, g order by s)"
+    " as island from ({}) brought(o, w, g, s, c)) each group by o, w, g, island"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
@@ -156,10 +162,10 @@ def _applied(catalog: Catalog, spec: TableSpec) -> tuple[dict[StreamId, Ranges],
             catalog.attach(connection, "changes", spec.name + CHANGES)
             catalog.attach(connection, "tombstones", spec.name + TOMBSTONES)
             query = MergeQuery(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", Folded()).brought_by()
-        for origin, wal, group, sequence, commit in connection.sql(query).fetchall():
+        for origin, wal, group, begin, end, commit in connection.sql(_SPANS.format(query)).fetchall():
             slot, _, number = wal.partition("/")
             stream = StreamId(FileId(ClusterId.parse(origin), slot, int(number)), spec.uuid, group)
-            spans.setdefault(stream, []).append((sequence, sequence + 1))
+            spans.setdefault(stream, []).append((begin, end))
             newest = max(newest, commit)
     return {stream: Ranges.union_of(of_stream) for stream, of_stream in spans.items()}, newest
 

@@ -17,6 +17,7 @@ from peer.repair import rebuild as rebuilt
 from peer.repair.rebuild import damage_lines, rebuild_ledger
 from replication.core.definition.alter import add_column, add_group
 from replication.core.definition.schema import TableSpec
+from replication.core.ids import ClusterId
 from replication.errors import NoSpaceError, RequestError
 from replication.files.local import LocalFiles
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
@@ -285,3 +286,23 @@ def test_a_ledger_is_made_anew_beside_rows_of_another_engine_and_a_group_that_ta
     made = rebuild_ledger(east.config, catalog, LocalFiles())
     assert made.tables == ("ops.flights", "ops.log") and made.sequences == 2 and not made.damaged
     catalog.close()
+
+
+def test_a_stream_of_many_frames_is_a_few_spans_when_a_ledger_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    east, spec = TableSite(tmp_path, "east"), table()
+    east.ledger.tables.create(spec)
+    wals = [Wal(east, writer) for writer in ("w0", "w1")]
+    for at in range(40):
+        wals[at % 2].append(spec, rows(at, 1))
+    wals[0].append(spec, rows(0, 40))  # replaces all rows that are folded
+    east.register()
+    east.replay()
+    east.fold(spec)
+    lose_ledger(east)
+    parsed: list[str] = []
+    parse = ClusterId.parse
+    monkeypatch.setattr(ClusterId, "parse", lambda text: (parsed.append(text), parse(text))[1])
+    made = rebuild_ledger(east.config, east.tables, LocalFiles())
+    assert made.sequences == 41 and len(parsed) < 20
