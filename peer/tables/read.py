@@ -95,6 +95,11 @@ def base_of(history: History, spec: TableSpec, as_of: int | None) -> tuple[Folde
         # position from the newest fold's summary, since the tagged snapshot's fold may have expired
         held = Folded(folded.held_replay, folded.held_upto, folded.held_replay, folded.held_upto)
         return held, history.tags[CONSISTENT_TAG]
+    if not folded.known:
+        raise RequestError(
+            f"it is not known how far {spec.name} is folded, since another program has expired its snapshots",
+            "Read it without a time; or, once newer rows are folded, as of a later one",
+        )
     raise RequestError(
         f"{spec.name} is folded up to {folded.upto}, so it cannot be read as of {as_of}",
         "Read as of a later commit time (microseconds since 1970)",

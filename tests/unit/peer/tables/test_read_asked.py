@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from peer.tables.fold import merge_changes
 from peer.tables.read import read
 from replication.errors import RequestError
 from replication.tables.memory import MemoryTables
 from tests.tables_made import keyed
-from tests.versions import Version, append
+from tests.versions import Version, append, shown
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,16 @@ def test_nothing_is_a_number_of_rows() -> None:
     tables.create(spec)
     for number in (0, np.int64(0)):
         assert read(tables, spec, limit=number).read_all().num_rows == 0
+
+
+def test_a_read_as_of_a_time_says_why_no_time_can_be_read_as_of() -> None:
+    tables, spec = MemoryTables(), keyed("ops.t")
+    tables.create(spec)
+    version = Version("a", "default", 0, None, 5, "e:1", 0, 0, 1)
+    append(tables, spec, [version], 1)
+    merge_changes(tables, spec, 10)
+    tables.compact(spec.name, 1)  # as another program may, which also expires every other snapshot
+    tables.expire(spec.name, 1 << 60, 1)
+    with pytest.raises(RequestError, match="not known how far ops.t is folded.*without a time"):
+        shown(tables, spec, as_of=20)
+    assert shown(tables, spec) == [{"k": "a", "v": 1}]
