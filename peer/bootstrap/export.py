@@ -34,6 +34,7 @@ from replication.core.frame import (
 from replication.core.ids import StreamId
 from replication.core.routes.bootstrap import Coverage, bootstrap_schema
 from replication.core.rows.batch import FRAME_PAYLOAD_BYTES, encode_payload
+from replication.errors import CommitConflictError
 from replication.files.base import AppendFile, Files, append
 from replication.files.frames import refuse_occupied
 from replication.ledger.base import Bootstrap, FileRow, Ledger
@@ -54,7 +55,7 @@ def export(
 
     Raises:
         NoSpaceError, StorageError: the disk is full, has less space than ``space`` allows, or failed.
-        CommitConflictError: the table was folded again and again; try again.
+        CommitConflictError: the table was folded again and again, or altered; try again.
         RequestError: something that the file should hold is missing from the table.
         ForeignMaintenanceError: the table was rolled back, or its catalog is old or lost.
     """
@@ -69,6 +70,7 @@ def export(
         writing = _Writing(handle, row)
         hold = f"{HOLD}{row.file.number}"
         with held(tables, spec, hold, commit) as rows:
+            _check_is_defined_so(ledger, spec)
             coverages = _with_purged(ledger, spec, coverages)
             for encoded in _encoded(rows(coverages, known), [spec.versions[coverage.group] for coverage in coverages]):
                 for content in encoded:
@@ -85,6 +87,13 @@ def export(
         raise
     finally:
         handle.close()
+
+
+def _check_is_defined_so(ledger: Ledger, spec: TableSpec) -> None:
+    """Raise CommitConflictError when the table was altered: the coverage may have frames with columns unknown here."""
+    newest = ledger.tables.by_uuid(spec.uuid)
+    if newest is not None and newest.versions != spec.versions:
+        raise CommitConflictError(f"{spec.name} was altered when its rows were to be sent", "It is tried again")
 
 
 def _with_purged(ledger: Ledger, spec: TableSpec, coverages: Sequence[Coverage]) -> list[Coverage]:
