@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,9 @@ from replication.errors import MissingFileError, ReplicationError, StorageError
 from replication.tables.pyiceberg.local_io import local_path
 
 REMEDY = "Restore it from a backup, or let peers send the rows again: deploy/cookbook/returning-from-a-backup.md"
+
+#: DuckDB reads tables only; it writes no file but its own temporary ones.
+_SPILLING = re.compile("duckdb_temp_|Could not write|Failed to create directory")
 
 
 @contextmanager
@@ -31,13 +35,18 @@ def naming(location: str) -> Iterator[None]:
 
 
 def refuse_unreadable(error: BaseException) -> None:
-    """Raise StorageError when DuckDB's error is about a missing or damaged file; return for other errors.
+    """Raise StorageError when DuckDB's error is about a missing or damaged file, or a full disk; return for others.
 
     After the first rows DuckDB's errors come through Arrow, as OSError without a number.
     """
     message = (str(error).strip().splitlines() or [""])[0]
     streamed = isinstance(error, OSError) and error.errno is None
     if isinstance(error, duckdb.IOException) or (streamed and message.startswith("IO Error: ")):
+        if _SPILLING.search(message):
+            raise StorageError(
+                f"what does not fit into memory cannot be written: {message.removeprefix('IO Error: ')}",
+                "Free space on that disk, or start it in a folder that can be written; the table is sound",
+            ) from None
         raise lost(f"reading failed: {message}") from None
     invalid = isinstance(error, duckdb.InvalidInputException) or (
         streamed and message.startswith("Invalid Input Error: ")

@@ -81,6 +81,21 @@ def test_errors_of_the_disk_that_is_written_to_are_not_taken_for_the_tables() ->
         refuse_unreadable(error)
 
 
+def test_a_disk_without_room_for_temporary_files_is_not_taken_for_a_lost_table(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    large = "select max(v) from (from (select repeat('x', 90) || i as v from range(900000) r(i)) order by v)"
+    with open_duckdb() as connection:
+        connection.execute(f"set temp_directory = '{tmp_path}/file'; set memory_limit = '40MB'")
+        with pytest.raises(StorageError) as told:
+            reading.query_result(connection, large).read_all()
+    assert not isinstance(told.value, MissingFileError) and "the table is sound" in told.value.hint
+    full = duckdb.IOException('IO Error: Could not write file "/t/duckdb_temp_1-0.tmp": No space left on device')
+    for error in (full, OSError(str(full))):
+        with pytest.raises(StorageError, match="cannot be written: Could not write.*No space left") as told:
+            refuse_unreadable(error)
+        assert not isinstance(told.value, MissingFileError)
+
+
 def test_headers_of_a_file_that_are_no_headers_are_damage_though_no_file_is_named() -> None:
     for error in (duckdb.Error("Invalid Error: TProtocolException: Invalid data"), OSError("TProtocolException: x")):
         with pytest.raises(StorageError, match="TProtocolException") as told:
