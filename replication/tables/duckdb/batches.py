@@ -9,7 +9,7 @@ import pyarrow as pa
 
 BATCH_ROWS, BATCH_BYTES = 65_536, 32 << 20
 #: As many rows are made at once. DuckDB refuses a batch of more than 2 GiB of text.
-_STEP_ROWS = 1_024
+_STEP_ROWS = 2_048
 
 
 def arrow_batches(rows: duckdb.DuckDBPyRelation) -> pa.RecordBatchReader:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog as PyCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortDirection
 from pyiceberg.transforms import IdentityTransform
@@ -30,8 +30,6 @@ from replication.tables.pyiceberg.ordered import in_order
 
 _PREFIX = "walship.column."
 _TRIES = 5
-#: Older versions left it at 0 in tables that they tagged, and Spark then gave up at its first conflict.
-_RETRIES = TableProperties.COMMIT_NUM_RETRIES
 #: Iceberg's names of the storable types that are not nested.
 ICEBERG_NAMES = {
     pa.bool_(): "boolean",
@@ -184,8 +182,6 @@ class _Changes:
         }  # Iceberg stores the format version separately
         self.sets = {k: v for k, v in layout.properties.items() if properties.get(k) != v}
         self.unsets = [name for name in layout.unset if name in properties]
-        if properties.get(_RETRIES) == "0" and _RETRIES not in layout.properties:
-            self.unsets.append(_RETRIES)
         if in_order(metadata) is not metadata:  # any commit repairs the times
             self.sets.setdefault(OWNER, layout.properties[OWNER])
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyiceberg.table import TableProperties
 
 from replication.tables.pyiceberg.tags import set_tag
 from tests.unit.tables.pyiceberg.small_table import Small
-
-RETRIES = TableProperties.COMMIT_NUM_RETRIES
 
 
 @pytest.fixture
@@ -25,10 +22,3 @@ def test_a_tag_leaves_the_tables_properties_as_they_were(small: Small) -> None:
     set_tag(lambda: small.catalog.load(small.name), "kept", current)
     set_tag(lambda: small.catalog.load(small.name), "kept", None)
     assert small.catalog.load(small.name).metadata.properties == before
-
-
-def test_engines_get_the_retries_back_that_an_older_version_took(small: Small) -> None:
-    with small.catalog.load(small.name).transaction() as changed:
-        changed.set_properties({RETRIES: "0"})
-    small.tables.create(*small.catalog.specs())
-    assert RETRIES not in small.catalog.load(small.name).metadata.properties
