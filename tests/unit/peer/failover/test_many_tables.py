@@ -41,7 +41,6 @@ class Work:
     def once(self, act: Callable[[], object]) -> tuple[int, int, int]:
         """Of one run."""
         self.statements = self.steps = self.calls = 0
-        gc.collect()
         gc.disable()  # else what earlier tests left is finalized here, and counted
         sys.setprofile(self._called)
         try:

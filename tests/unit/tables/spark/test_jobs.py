@@ -282,13 +282,14 @@ def test_workers_are_forked_with_what_they_need(monkeypatch: pytest.MonkeyPatch)
     imported: list[str] = []
     invalidate = zipimport.zipimporter.invalidate_caches
     monkeypatch.setattr(importlib, "import_module", imported.append)
+    monkeypatch.setattr(gc, "freeze", lambda: imported.append("frozen"))
     try:
         worker_daemon.prepare()
         assert zipimport.zipimporter.invalidate_caches is not invalidate
     finally:
-        gc.unfreeze()
         zipimport.zipimporter.invalidate_caches = invalidate  # type: ignore[method-assign]
     assert {"pyarrow.parquet", "pyspark.worker", "replication.tables.spark.jobs"} <= set(imported)
+    assert imported[-1] == "frozen"
 
 
 def test_tasks_do_not_know_how_the_catalogs_database_is_reached(catalog: IcebergCatalog) -> None:
