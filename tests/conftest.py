@@ -23,8 +23,11 @@ from tests import postgresql as pg
 if TYPE_CHECKING:
     from replication.tables.spark.iceberg import IcebergTables
 
-# Tests' Sparks do little each: what the JVM's second compiler costs they do not earn back.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+# Tests' Sparks do little each: what the JVM's second compiler and code made for each query cost they do not earn back.
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+)
 budget.use()
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import peer.tables.fold
 from peer.tables.fold import FullyFolded, fold
 from replication.core.definition.alter import rename_column, set_properties
 from tests.integration.conftest import Warehouse
@@ -19,13 +18,13 @@ class Folding:
 
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site, self.fully_folded, self.looked = site, FullyFolded(), 0
-        opened = peer.tables.fold.open_duckdb
+        opened = site.tables.scratch_duckdb
 
-        def counted(*given: Any) -> Any:
+        def counted() -> Any:
             self.looked += 1
-            return opened(*given)
+            return opened()
 
-        monkeypatch.setattr(peer.tables.fold, "open_duckdb", counted)
+        monkeypatch.setattr(site.tables, "scratch_duckdb", counted)
 
     def fold(self, hold_s: float = 600) -> bool:
         site = self.site
