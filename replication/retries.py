@@ -18,7 +18,7 @@ from typing import ParamSpec, TypeVar
 Wait = Callable[[int], float]
 
 _EXPONENT_MAX = 64  # later failures wait as long as this one
-_HUNG = 10  # so many times as long as a call took to fail, its caller goes on without
+_HUNG = 10  # its caller goes on without after this many times the time that a call took to fail
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

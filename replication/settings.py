@@ -243,7 +243,7 @@ class ReplaySection(_Section):
         description="up to this many bytes the driver decodes a round or compacts a table itself; more is a Spark job",
     )
     spark_idle_s: float = Field(
-        60.0, ge=0, le=WAIT_MAX_S, description="Spark ends after so long without a job; 0 keeps it, as spark_ui does"
+        60.0, ge=0, le=WAIT_MAX_S, description="Spark ends after this time without a job; 0 keeps it, as spark_ui does"
     )
     spark_ui: bool = Field(False, description="open Spark's UI on loopback; walship status shows its address")
     spark_events: OptionalPath = Field(None, description="folder of Spark's event logs, for its history server")
@@ -315,7 +315,7 @@ class TimelineSection(_Section):
     memory_bytes_max: Bytes = Field(256 * _MIB, description="what views take of memory with the spillable store")
     requests_max: PositiveInt = Field(64, description="refuses more questions at once")
     timeout_s: Seconds = Field(5.0, description="a server that is silent for longer counts as away")
-    retry_min_s: Seconds = Field(0.5, description="clients ask again so long after a first failure ...")
+    retry_min_s: Seconds = Field(0.5, description="clients ask again after this time when a call failed ...")
     retry_max_s: Seconds = Field(30.0, description="... and after many in a row; they list files meanwhile")
 
 

@@ -33,7 +33,7 @@ from shell.cli.render import Printer
 LEAVE = ("exit", "quit")
 QUERY_WORDS = ("select", "with", "from")
 _OWN = ("help", "use", "exit")
-_NAMES_S = 3  # so long the names of tables and peers are not read again
+_NAMES_S = 3  # the names of tables and peers are not read again within this time
 
 Run = Callable[[Sequence[str]], int]
 Names = Callable[[], Mapping[str, Sequence[str]]]

@@ -20,7 +20,7 @@ from replication.tables.layout import iceberg_names
 if TYPE_CHECKING:
     from replication.tables.base import Catalog
 
-#: Rows in frames take about so many times the bytes that they take in Iceberg's zstd files.
+#: How many times more bytes rows take in frames than in Iceberg's zstd files, about.
 COPY_FACTOR = 3.0
 #: The least rate of a bootstrap that is assumed, from reading the table to the peer's commit.
 BYTES_PER_S = 10e6

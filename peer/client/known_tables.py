@@ -13,7 +13,7 @@ from replication.ledger.base import Ledger
 from replication.retries import next_ask_s
 
 RETRY_S = 1.0
-RETRY_MAX_S = 10.0  # so long after the ledger is back, every definition is up to date
+RETRY_MAX_S = 10.0  # every definition is up to date within this time once the ledger is back
 _log = log.get(__name__)
 
 

@@ -62,7 +62,7 @@ class Loss:
         return sum(table.rows for table in self.tables)
 
     def is_under(self, seconds: float) -> bool:
-        """Whether no more than the last so many seconds are lost."""
+        """Whether no more than the last ``seconds`` are lost."""
         is_bounded = self.seconds is not None and self.seconds <= seconds
         return is_bounded and (self.upto > 0 or not self.frames)
 

@@ -68,7 +68,7 @@ class DurableStreams:
             return self._changed.wait_for(lambda: self.has(sequences), timeout_s)
 
     def wait_for_more(self, groups: int, timeout_s: float) -> None:
-        """Wait until more than so many groups were registered, or for ``timeout_s``."""
+        """Wait until more than ``groups`` were registered, or for ``timeout_s``."""
         with self._changed:
             self._changed.wait_for(lambda: self.groups > groups, timeout_s)
 

@@ -45,7 +45,7 @@ class LandingSpace:
         """Return why ``size`` more bytes do not fit here, landed and in tables; "" when they do."""
         free = shutil.disk_usage(self._limits.directory).free if size else 0
         least = self._limits.disk_free_min_bytes
-        needed = size + max(size, least)  # once landed, it leaves so much free that its sender is not over its quota
+        needed = size + max(size, least)  # its sender must not be over its quota once it has landed
         if not size or free >= needed + least:
             return ""
         return (

@@ -27,7 +27,7 @@ def stored_bytes(catalog: Catalog, spec: TableSpec) -> int:
 
 
 def is_large(config: Config, size: int) -> bool:
-    """Whether a job over so many bytes takes less time than one process."""
+    """Whether a job over ``size`` bytes takes less time than one process."""
     return size > _TIMES_A_ROUND * config.replay.driver_bytes_max
 
 

@@ -29,7 +29,7 @@ BUCKETS = 4096
 BATCH_ROWS = 16_384
 MEMORY_BYTES_MAX = 256 << 20
 _MORE_ROOM = ("set threads = 1", "set memory_limit = '1GiB'", "set memory_limit = '4GiB'")
-#: DuckDB finds expressions that occur twice, as each value's text does. The search takes the square of so many columns.
+#: DuckDB finds expressions that occur twice, as each value's text does. The search grows with the square of columns.
 _MANY = 100
 _EACH_ALONE = "set disabled_optimizers = current_setting('disabled_optimizers') || ',common_subexpressions'"
 _BUCKET_SHIFT = 128 - 12

@@ -17,7 +17,7 @@ from replication.errors import CoordinationError, ReplicationError
 
 #: Every node that matters is watched: this only bounds how long a lost watch goes unnoticed.
 REREAD_S = 30.0
-#: Servers that refuse a client for so long, because it has seen newer state, have lost data.
+#: Servers that refuse a client for this time, because it has seen newer state, have lost data.
 LOST_DATA_S = 60.0
 _RETRY_S = 5.0  # while the store cannot be reached
 _T = TypeVar("_T")

@@ -16,7 +16,7 @@ from replication.errors import FormatError, ReadOnlyClusterError
 NS_PER_S = 1_000_000_000
 #: How much the clocks of two hosts may drift apart, as a part of the time that passes.
 CLOCK_DRIFT = 0.01
-#: The longest lease that another cluster confirms, since its failover waits so long.
+#: The longest lease that another cluster confirms, since its failover waits for its end.
 LEASE_S_MAX = 600.0
 
 

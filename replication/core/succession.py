@@ -25,7 +25,7 @@ JSON_BYTES_MAX = 64 << 20
 _JSON_ITEMS_MAX = 4 << 20
 #: An epoch grows by one with each change of a role.
 EPOCH_AHEAD_MAX = 1 << 20
-#: A stream reports the newest ones, at most so many.
+#: The most that a stream reports: the newest ones.
 REPORTED_MAX = 64
 
 Cut = Mapping[StreamId, Ranges]

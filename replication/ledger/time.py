@@ -93,7 +93,7 @@ class Time(Protocol):
         """
 
     def may_note(self, origin: ClusterId, streams: int) -> bool:
-        """Whether a notice of another origin may list so many streams, beside those that are kept.
+        """Whether a notice of another origin may list ``streams`` streams beside those that are kept.
 
         Kept notices that every table has reached are dropped if need be.
         """

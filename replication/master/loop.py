@@ -41,7 +41,7 @@ from replication.master.retire import retire
 from replication.retries import exponential
 
 _QUIET_INTERVALS = 3
-_BUSY_S = 30.0  # so long after rows came or a peer failed it looks every few seconds
+_BUSY_S = 30.0  # after rows came or a peer failed it looks every few seconds for this time
 _LISTEN_S = 60.0  # whoever ends this notifies, too
 _log = log.get(__name__)
 

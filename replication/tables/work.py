@@ -25,7 +25,7 @@ class WorkDone:
     query_bytes: int = 0
 
     def add(self, tasks: int, retries: int, rows: int, size: int) -> None:
-        """Count a job of so many tasks, or with 0 tasks a batch of the driver."""
+        """Count a job of ``tasks`` tasks, or with 0 a batch of the driver."""
         if tasks:
             self.jobs += 1
             self.retries += retries

@@ -51,11 +51,11 @@ class TimelineHolds:
         self._folder = f"{root.rstrip('/')}/holds"
 
     def take(self, dataset: str, instant: int, seconds: float) -> Hold:
-        """Hold the files of a dataset as of an instant for so long."""
+        """Hold the files of a dataset as of an instant for ``seconds``."""
         return self._write(Hold(uuid4().hex, dataset, instant, time.time() + seconds))
 
     def announce(self, dataset: str, retained: int, seconds: float) -> Hold:
-        """Say that files will be deleted, so that readers of instants before ``retained`` wait for so long at most."""
+        """Say that files will be deleted: readers of instants before ``retained`` wait up to ``seconds``."""
         return self._write(Hold(uuid4().hex, dataset, retained, time.time() + seconds, True))
 
     def release(self, hold: Hold) -> None:

@@ -46,7 +46,7 @@ _TIMEOUT_S_MAX = 1e9
 
 
 def timeout_option(help_text: str, *names: str, metavar: str = "SECONDS") -> Any:
-    """An option of so many seconds to wait at most, from 0 on; anything else is a wrong command line."""
+    """An option for the seconds to wait at most, from 0 on; anything else is a wrong command line."""
     return typer.Option(*(names or ("--timeout-s",)), parser=_seconds, metavar=metavar, help=help_text)
 
 

@@ -34,7 +34,7 @@ from shell.status.page import work_text
 
 START_TIMEOUT_S = 90.0
 VISIBLE_TIMEOUT_S = 120.0
-WRITE_SECONDS = 7.0  # spread over so long, so that there is something to watch
+WRITE_SECONDS = 7.0  # the rows are spread over this time, so that there is something to watch
 _LOOK_S = 0.2
 BATCH_ROWS = 4096
 QUESTION = (

@@ -84,7 +84,7 @@ class _Reader(DataSourceReader):
         self._format, self._schema = format, schema
 
     def partitions(self) -> list[InputPartition]:
-        """Files together up to so many bytes and files."""
+        """Files together, up to ``_TASK_BYTES`` and ``_TASK_FILES``."""
         tasks: list[InputPartition] = []
         some: list[FileVersion] = []
         size = 0

@@ -22,7 +22,7 @@ from replication.errors import FormatError, SchemaError
 #: The place of a version in the order: ``_at`` is the origin WAL as an index into ``Coverage.wals``.
 PLACE = (("_at", "int32"), ("_commit", "int64"), ("_seq", "int64"), ("_row", "int32"))
 #: A delete that replaces one purged by a bootstrap's source gets the ``_row`` of the version that it wins over, plus
-#: this offset. No frame has so many rows.
+#: this offset. No frame has that many rows.
 PURGED_ROW = 1 << 30
 _PART_MAX = 100_000  # WALs and intervals in one frame, of about 100 bytes each
 _PART_BYTES_MAX = 32 << 20

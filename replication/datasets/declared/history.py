@@ -46,7 +46,7 @@ class DatasetState:
 
     @property
     def suspended(self) -> bool:
-        """Whether it failed so often that it waits for a person."""
+        """Whether it failed too often and waits for a person."""
         return self.failures >= FAILURES_MAX
 
     @property

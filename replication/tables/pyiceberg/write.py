@@ -33,7 +33,7 @@ from replication.tables.pyiceberg.patches import patch_pyiceberg
 
 #: How many tasks ``write_here`` runs at once.
 THREADS = 2
-#: Rows in memory per data file; a new file is begun after so many bytes.
+#: The bytes of rows in memory after which a new data file is begun.
 FILE_BYTES = 64 << 20
 
 

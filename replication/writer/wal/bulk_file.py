@@ -34,7 +34,7 @@ from replication.writer.wal.wal_file import INDEX_BYTES, RESERVE_BYTES
 from replication.writer.wal.wal_series import WriterLease
 
 _NOTHING = pa.py_buffer(b"")
-SYNC_BYTES = 64 << 20  # sync every so many bytes, to keep the last sync short
+SYNC_BYTES = 64 << 20  # bytes between syncs, to keep the last one short
 
 
 class WatermarkHeartbeat:

@@ -105,7 +105,7 @@ class SqlLandingRecords:
         with self._store.read() as connection:
             count = connection.scalar(sa.select(sa.func.count()).where(of_sender)) or 0
         if count >= landing.SOURCES_MAX:
-            raise NoSpaceError(f"{count} files of {sender} came here", "Find out why it makes so many files")
+            raise NoSpaceError(f"{count} files of {sender} came here", "Find out why it makes that many files")
 
     def keep_epoch(self, source: ClusterId, epoch: int) -> int:
         """See ``LandingRecords``."""

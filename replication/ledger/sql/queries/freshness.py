@@ -188,7 +188,7 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
 
 
 def origins_of_tables(connection: Connection, own: ClusterId) -> dict[UUID, set[ClusterId]]:
-    """``origins`` of each table that is not dropped, in so many statements however many tables there are."""
+    """``origins`` of each table that is not dropped, in a number of statements that does not grow with the tables."""
     seen = {ClusterId.parse(text) for text in connection.scalars(sa.select(_n.origin).distinct())}
     feeding = {UUID(text): {own} for text in connection.scalars(sa.select(_t.uuid).where(~_t.dropped))}
     for route in open_routes(connection):
