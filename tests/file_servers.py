@@ -34,13 +34,20 @@ def ftp_server(root: Path, renames: Renames = os.rename) -> Iterator[str]:
     given = {"authorizer": authorizer, "use_sendfile": False, "abstracted_fs": files}
     handler = type("Handler", (FTPHandler,), given)
     server = ThreadedFTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"timeout": 0.05}, daemon=True)
+    stopped = threading.Event()
+
+    def serve() -> None:  # not in one call: closing the server then fails its thread between two polls
+        while not stopped.is_set():
+            server.serve_forever(timeout=0.05, blocking=False, handle_exit=False)
+
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
         yield f"ftp://ann:secret@127.0.0.1:{server.address[1]}"
     finally:
-        server.close_all()
+        stopped.set()
         thread.join(10)
+        server.close_all()
 
 
 @contextmanager

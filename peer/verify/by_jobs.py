@@ -11,8 +11,7 @@ from peer.tables.by_jobs import chunks, is_large, rows_query, stored_bytes
 from peer.verify.digest import Reading, among, decode_buckets, encode_buckets, sum_of
 from replication.config import Config
 from replication.core.definition.schema import TableSpec
-from replication.tables.base import SPARK, Catalog
-from replication.tables.shared_duckdb import scratch_duckdb
+from replication.tables.base import SPARK, Catalog, open_duckdb
 from replication.tables.spark.queries import Query, ask
 
 
@@ -36,7 +35,7 @@ class HashRows:
             for there, _, kind in self.columns
         ]
         names = [name for _, name, _ in self.columns]
-        with scratch_duckdb() as connection:
+        with open_duckdb() as connection:
             connection.register("rows", pa.Table.from_arrays(arrays, names))
             return Reading(connection, "rows", names, self.key).buckets()
 

@@ -23,7 +23,6 @@ from replication.core.definition.schema import TableSpec
 from replication.errors import FormatError, SchemaError
 from replication.tables.base import DUCKDB, Catalog, Dialect, open_duckdb
 from replication.tables.layout import version_column
-from replication.tables.shared_duckdb import scratch_duckdb
 
 BUCKETS = 4096
 BATCH_ROWS = 16_384
@@ -228,7 +227,7 @@ def among(spec: TableSpec, groups: Sequence[str], dialect: Dialect) -> str:
 
 def content_hash(rows: pa.RecordBatchReader) -> tuple[int, str]:
     """Row count and content hash of any rows, in any order and batching, as a ``Reading`` of them gives."""
-    with scratch_duckdb() as connection:
+    with open_duckdb() as connection:
         connection.register("rows", rows)
         digest = Reading(connection, "rows", rows.schema.names, ()).digest()
     return digest.rows, digest.content
