@@ -67,7 +67,7 @@ test: $(ARCHIVE) ## what a contributor runs: about 15 minutes on 2 cores
 	$(PYTEST) -n $(JOBS) -m "not slow" $(TESTS)
 
 test-fast: $(READY) ## no JVM, no ZooKeeper, ledgers in memory: about a minute
-	WALSHIP_TEST_EXAMPLES=0.1 $(PYTEST) -n $(JOBS) -m "fast and not slow" tests/unit tests/property tests/contract
+	WALSHIP_TEST_EXAMPLES=0.1 $(PYTEST) -n 3 -m "fast and not slow" tests/unit tests/property tests/contract
 
 test-one: $(ARCHIVE) ## one file or test, whatever it needs: make test-one T=tests/unit/test_config.py
 	@[ -n "$(T)" ] || { echo "Say which: make test-one T=tests/unit/test_config.py" >&2; exit 2; }

@@ -22,7 +22,7 @@ from replication.core.ids import StreamId
 from replication.core.routes.bootstrap import PURGED_ROW, Coverage
 from replication.errors import CommitConflictError, ForeignMaintenanceError
 from replication.retries import repeated_on
-from replication.tables.base import DUCKDB, History, Tables
+from replication.tables.base import DUCKDB, History, Tables, open_duckdb
 from replication.tables.duckdb.batches import arrow_batches
 from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, landing_name, shown_columns
 from replication.tables.pyiceberg.damage import refuse_unreadable
@@ -60,7 +60,7 @@ def held(tables: Tables, spec: TableSpec, hold: str, commit: int) -> Iterator[Ro
         yield lambda coverages, known: iter(())
         return
     names = [spec.name] if not spec.key else [spec.name, spec.name + TOMBSTONES, spec.name + CHANGES]
-    with tables.scratch_duckdb() as connection:
+    with open_duckdb() as connection:
         try:
             with _naming():
                 query = _attached(tables, connection, spec, hold, commit)

@@ -16,6 +16,8 @@ from tests.budget import examples
 from tests.tables_made import cell, grouped, keyed
 from tests.versions import Version, append, model, shown
 
+pytestmark = pytest.mark.heavy
+
 
 def versions_of(spec: TableSpec) -> st.SearchStrategy[list[Version]]:
     cells = spec.kind == "cell"

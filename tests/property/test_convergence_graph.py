@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from replication.core.definition.schema import TableSpec
 from tests.budget import examples
 from tests.property.convergence import HOUR, World
 from tests.tables_made import cell, grouped, keyed
+
+pytestmark = pytest.mark.heavy
 
 HISTORY_H = 3
 SPECS = [

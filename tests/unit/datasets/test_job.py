@@ -22,6 +22,8 @@ from replication.datasets.stores.local import LocalStore
 from replication.errors import LockedFileError, NoSpaceError, RequestError
 from tests.copying import DyingStore, Killed, copied, job, read_tree, write_tree
 
+pytestmark = pytest.mark.heavy
+
 OLD = {"a/1": b"old one", "a/2": b"old two", "b/c/1": b"old three", "top": b"old top"}
 NEW = {"a/1": b"new 1", "a/2": b"new 2", "a/3": b"new 3", "b/c/1": b"new four", "d/e/f": b"new", "top": b"new top"}
 

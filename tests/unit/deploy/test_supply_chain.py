@@ -13,6 +13,8 @@ import pytest
 
 from deploy import audit, sbom
 
+pytestmark = pytest.mark.heavy
+
 LOCK = """\
 Thing==1.0 \\
     --hash=sha256:{a} \\

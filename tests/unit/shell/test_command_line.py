@@ -20,6 +20,8 @@ from shell import main
 from shell.cli.pairs import pairs
 from shell.processes.roles import make_ledger
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[3]
 VERBS = {
     "init": (),

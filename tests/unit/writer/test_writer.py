@@ -34,6 +34,8 @@ from replication.writer.wal.recovery import recover_file
 from tests.unit.writer.site import EAST, Site, flushed, some
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 def test_an_ack_means_published_and_the_position_says_where(site: Site) -> None:  # 004-26
     with site.writer() as writer:

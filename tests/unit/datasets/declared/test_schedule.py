@@ -19,6 +19,8 @@ from replication.timeline.stored import open_records
 from tests.copying import write_tree
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 def defined(name: str, **given: object) -> DatasetDefinition:
     return DatasetDefinition(name, "/in", "/out", **given)  # type: ignore[arg-type]

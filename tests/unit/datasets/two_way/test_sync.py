@@ -23,6 +23,8 @@ from replication.errors import RequestError, StorageError, UnsafeNameError
 from shell.main import run
 from tests.copying import DyingStore, Killed, read_tree, write_tree
 
+pytestmark = pytest.mark.heavy
+
 LATER = 1_700_000_100
 
 

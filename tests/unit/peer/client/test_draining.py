@@ -18,6 +18,8 @@ from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.ledger_stores import FLIGHTS, FRAME, HEADER, WEST, applied, claims, own_wal, peer, stream
 from tests.tables_made import keyed
 
+pytestmark = pytest.mark.heavy
+
 END = HEADER + 2 * FRAME
 
 

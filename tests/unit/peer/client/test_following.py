@@ -38,6 +38,8 @@ from replication.writer.writer import Writer
 from tests.sites import SCHEMA, Site
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 LOG = typed_table("ops.log", SCHEMA, [], uuids=iter(uuid4, None))
 
 

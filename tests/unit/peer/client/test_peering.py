@@ -31,6 +31,8 @@ from tests.contract.ledger_stores import NORTH, WEST
 from tests.sites import Site, rows, table
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 UNUSABLE = [
     "flights-w",
     "a.b.c",

@@ -16,6 +16,8 @@ from tests.role_changes import role_pair
 from tests.sites import SCHEMA
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 LOG = "ops.log"
 
 

@@ -18,6 +18,8 @@ from tests.noted import need_bootstrap
 from tests.role_changes import TABLE, Killed, Pair, role_pair
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:

@@ -22,6 +22,8 @@ from replication.link.base import Data, Reason
 from tests.contract.ledger_stores import wal
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 WEST = ClusterId("west", UUID(int=2))
 
 

@@ -27,6 +27,8 @@ from shell.commands.status import status
 from tests.sites import Site, rows, table
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 class Told:
     """An invocation of ``status`` at a cluster with two peers that lack a file, and what it printed."""

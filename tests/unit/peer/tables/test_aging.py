@@ -22,6 +22,8 @@ from tests.replaying import TableSite
 from tests.sites import Wal, rows, table
 from tests.tables_made import grouped, uuids
 
+pytestmark = pytest.mark.heavy
+
 HOUR = 3_600_000_000
 
 

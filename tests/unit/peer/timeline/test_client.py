@@ -23,6 +23,8 @@ from replication.settings import TimelineSection, TlsSection
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
 
+pytestmark = pytest.mark.heavy
+
 OUT = "out"
 SECTION = TimelineSection(service=True, timeout_s=20)
 

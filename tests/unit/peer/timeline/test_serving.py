@@ -19,6 +19,8 @@ from replication.errors import ConfigError
 from replication.settings import TimelineSection, TlsSection
 from tests.datasets_made import OUT, Dataset
 
+pytestmark = pytest.mark.heavy
+
 LISTEN = TimelineSection(listen="127.0.0.1:0", service=True)
 
 

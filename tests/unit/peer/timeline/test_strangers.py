@@ -21,6 +21,8 @@ from tests.hostile import NOBODY, memory_below, run_as_nobody
 from tests.integration.test_link_tls import AUTHORITY
 from tests.unit.peer.timeline.test_serving import LISTEN, jobs
 
+pytestmark = pytest.mark.heavy
+
 ASK = f"""
 import encodings.idna
 import os

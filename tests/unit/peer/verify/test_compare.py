@@ -11,6 +11,8 @@ from peer.verify.digest import BUCKETS, Reading, content_hash, decode_buckets, d
 from replication.errors import RequestError, SchemaError
 from replication.tables.base import open_duckdb
 
+pytestmark = pytest.mark.heavy
+
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("v", pa.float64())])
 
 

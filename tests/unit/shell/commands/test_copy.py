@@ -14,6 +14,8 @@ from shell.main import run
 from tests.copying import read_tree, write_tree
 from tests.file_servers import http_server
 
+pytestmark = pytest.mark.heavy
+
 FILES = {"a/1.csv": b"one", "a/2.txt": b"two", "b/3.csv": b"three"}
 
 

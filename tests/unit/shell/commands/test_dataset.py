@@ -16,6 +16,8 @@ from shell.main import run
 from tests.copying import read_tree, write_tree
 from tests.file_servers import ftp_server
 
+pytestmark = pytest.mark.heavy
+
 FILES = {"a/1.csv": b"one", "b/2.csv": b"two"}
 
 

@@ -28,6 +28,8 @@ from shell.commands.enabling import EnableOptions
 from shell.commands.replication import disablereplication, enablereplication
 from tests.sites import Site, table
 
+pytestmark = pytest.mark.heavy
+
 OLD = PatternRule("west", "ops.*", ("ops.tmp_*",), ("default",), False)
 
 

@@ -13,6 +13,8 @@ import pytest
 from shell import main
 from tests.sites import Site, table
 
+pytestmark = pytest.mark.heavy
+
 _BOUND_S = 7.0  # status waits for two seconds; a session's ten would be too long
 
 

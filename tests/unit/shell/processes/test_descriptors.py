@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 _ROOT = Path(__file__).resolve().parents[4]
 _PROGRAM = """
 import resource

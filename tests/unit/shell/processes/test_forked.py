@@ -12,7 +12,7 @@ import pytest
 from shell.processes.forked import CAN_FORK
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="roles are forks on Linux only")
+pytestmark = [pytest.mark.heavy, pytest.mark.skipif(not CAN_FORK, reason="roles are forks on Linux only")]
 
 _PARENT = """
 import os, signal, sys, time

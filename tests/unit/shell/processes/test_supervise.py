@@ -18,6 +18,8 @@ from shell.processes.role_process import ProcessState
 from shell.processes.supervise import RoleEvent, RoleSupervisor, Supervisor
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 class _Role:
     """A role without a process, ready as soon as it is started."""

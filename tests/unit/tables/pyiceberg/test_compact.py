@@ -12,6 +12,8 @@ from replication.tables.pyiceberg.compact import is_small
 from tests.tables_made import keyed
 from tests.unit.tables.pyiceberg.small_table import Small
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def small(tmp_path: Path) -> Small:

@@ -12,6 +12,8 @@ from replication.tables.pyiceberg.expire import can_expire, expire
 from replication.tables.pyiceberg.local_io import local_path
 from tests.unit.tables.pyiceberg.small_table import KEYS, Small
 
+pytestmark = pytest.mark.heavy
+
 FOREVER = 10**16
 
 

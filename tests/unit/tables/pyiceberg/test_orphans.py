@@ -25,6 +25,8 @@ from replication.tables.pyiceberg import write
 from replication.tables.spark.iceberg import IcebergTables
 from tests.tables_made import as_decode, keyed
 
+pytestmark = pytest.mark.heavy
+
 PYARROW_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"
 
 

@@ -20,6 +20,8 @@ from replication.tables.spark.iceberg import IcebergTables
 from tests.tables_made import as_decode, keyed
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 class Executor(SimpleNamespace):
     """An executor as Spark's listing has it."""

@@ -24,6 +24,8 @@ from replication.tables.spark.iceberg import IcebergTables
 from replication.tables.spark.jobs import Jobs, packed
 from tests.tables_made import as_decode, keyed
 
+pytestmark = pytest.mark.heavy
+
 NAMES = ("ops.a", "ops.b")
 
 

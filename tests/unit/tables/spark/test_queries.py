@@ -16,6 +16,8 @@ from replication.tables.spark.application import Application
 from replication.tables.spark.queries import Queries, Query, ask
 from replication.tables.work import WorkDone
 
+pytestmark = pytest.mark.heavy
+
 QUERY = Query("select 1", list, 100, "a query")
 
 

@@ -13,6 +13,8 @@ from replication.errors import SparkMissingError
 from replication.tables.catalog.catalog import catalog_properties
 from replication.tables.spark import session
 
+pytestmark = pytest.mark.heavy
+
 
 def test_an_application_that_its_master_does_not_take_is_refused_without_java_s_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,8 @@ from pyspark.serializers import UTF8Deserializer, read_int
 
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:

@@ -33,6 +33,8 @@ from tests.unit.writer.importing.imports import ROWS, bulk_rows, load, parquet
 from tests.unit.writer.site import Site, some
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 def test_a_file_is_one_closed_wal_with_one_commit_time(site: Site, tmp_path: Path) -> None:  # 004-22
     with site.writer() as writer:

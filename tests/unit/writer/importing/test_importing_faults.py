@@ -40,6 +40,8 @@ from tests.unit.writer.site import Site, some
 from tests.unit.writer.wal.test_recovery import kill
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.mark.parametrize("machine", [False, True])
 def test_an_import_whose_process_died_leaves_nothing_and_is_repeated_whole(

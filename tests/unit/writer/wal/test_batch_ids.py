@@ -26,6 +26,8 @@ from tests.unit.writer.site import Site, flushed, some
 from tests.unit.writer.wal.test_recovery import kill
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 def test_a_repeated_batch_adds_nothing_and_gives_a_position_that_includes_it(site: Site) -> None:
     with site.writer() as writer:

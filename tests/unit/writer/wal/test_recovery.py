@@ -25,6 +25,8 @@ from replication.writer.writer import Writer
 from tests.unit.writer.site import DIRECTORY, Site, some
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 def kill(site: Site, writer: Writer, *, machine: bool = False, keep_bytes: int = 0) -> None:
     """End the writer's process, or its machine, as far as disk and ledger can tell."""

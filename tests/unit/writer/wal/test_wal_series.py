@@ -31,6 +31,8 @@ from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
 from tests.unit.writer.site import EAST, Site, some
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 def test_a_wal_rolls_by_size_and_its_successor_starts_new_streams(site: Site) -> None:
     with site.writer(wal_bytes_max=20_000, codec="none") as writer:
