@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from weakref import WeakSet
 
 import duckdb
@@ -38,12 +38,11 @@ class SharedDuckDB:
             print_nothing(connection)
             connection.execute(f"attach ':memory:' as {name}; use {name}")
             yield connection
-        except (duckdb.FatalException, duckdb.InternalException):
-            self.close()  # it refuses all that comes afterwards
-            raise
         finally:
-            with suppress(duckdb.Error):  # what happened before is the error that matters
+            try:
                 connection.execute(f"use memory; detach {name}")
+            except duckdb.Error:  # a query still runs in it, or after a fatal error it refuses everything
+                self.close()
             connection.close()
 
     def close(self) -> None:
