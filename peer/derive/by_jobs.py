@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 
 import duckdb
@@ -15,6 +14,7 @@ from peer.derive.hooks import Hook, load
 from peer.tables.by_jobs import chunks, is_large, rows_query, stored_bytes
 from replication.config import Config
 from replication.core.definition.schema import TableSpec
+from replication.errors import HookError
 from replication.tables.base import SPARK, Catalog, open_duckdb
 from replication.tables.spark.queries import Query, ask
 
@@ -29,13 +29,23 @@ class CompareRows:
 
     pair: Pair
     hook: str
+    version: str
     options: Mapping[str, str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
-        """Yield rows of ``upserts`` and ``gone`` as Arrow streams, each after the name of its table and a space."""
+        """Yield rows of ``upserts`` and ``gone`` as Arrow streams, each after the name of its table and a space.
+
+        Raises:
+            HookError: the hook failed, or executors have another version of it, which may let other rows pass.
+        """
         hook = load(self.hook, self.options)
+        if hook.version != self.version:
+            raise HookError(
+                f"executors have version {hook.version} of hook {hook.name}, and not {self.version}",
+                "Install its package in the same version for executors",
+            )
         for rows in chunks(batches):
-            with closing(open_duckdb()) as connection:
+            with open_duckdb() as connection:
                 connection.register("given", _side(rows, "s", "in_source", self.pair.source))
                 connection.register("actual", _side(rows, "d", "in_derived", self.pair.derived))
                 find_changes(connection, self.pair, hook)
@@ -78,11 +88,11 @@ def changes_by_job(
         there = {column.name: n for n, column in enumerate(pair.spec.columns)}
         same = (f"s.s{at[mine]} = d.d{there[its]}" for mine, its in zip(source.key, pair.spec.key, strict=True))
         sql = f"select * from ({sql}) s full join ({derived}) d on {' and '.join(same)}"
-    compare = CompareRows(pair, hook[0].name, dict(hook[1]))
+    compare = CompareRows(pair, hook[0].name, hook[0].version, dict(hook[1]))
     made = ask(config.run_dir, Query(sql, compare, size, f"derive: {pair.spec.name}"))
     if made is None:
         return None
-    parts = {UPSERTS: [_none(pair)], GONE: [_none(pair).select(list(pair.derived.key))]}
+    parts = {UPSERTS: [_no_rows(pair)], GONE: [_no_rows(pair).select(list(pair.derived.key))]}
     for each in made:
         name, _, content = each.partition(b" ")
         parts[name.decode()].append(pa.ipc.open_stream(content).read_all())
@@ -113,5 +123,5 @@ def _encoded(rows: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def _none(pair: Pair) -> pa.Table:
+def _no_rows(pair: Pair) -> pa.Table:
     return pa.schema([pa.field(column.name, column.type) for column in pair.derived.columns]).empty_table()

@@ -9,12 +9,20 @@ import pyarrow as pa
 import pytest
 
 from peer.derive import deriver
+from peer.derive.by_jobs import CompareRows
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
+from replication.errors import HookError
 from tests.deriving import DerivingSite
 from tests.tables_made import uuids
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int32())])
+
+
+def test_executors_with_another_version_of_the_hook_let_no_row_pass() -> None:
+    compare = CompareRows(None, "select", "older", {"where": "n < 100"})  # type: ignore[arg-type]
+    with pytest.raises(HookError, match="version 1 of hook select, and not older"):
+        next(compare(iter(())))
 
 
 def test_only_a_comparison_of_all_rows_is_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
