@@ -13,6 +13,7 @@ from replication.core.definition.aging import horizon
 from replication.core.definition.schema import TableSpec
 from replication.tables.base import SPARK, Catalog, History
 from replication.tables.catalog.catalog import CATALOG
+from replication.tables.duckdb.batches import together
 from replication.tables.layout import CHANGES, TOMBSTONES
 
 # By jobs the demo compared 7 MiB in 50 s on two cores, and without them in 12.
@@ -57,16 +58,7 @@ def rows_query(catalog: Catalog, spec: TableSpec, as_of: int | None = None) -> s
 
 def chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """The rows of a task in pieces of bounded size."""
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows, size = [], 0, 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+    return map(pa.Table.from_batches, together(batches, _CHUNK_ROWS, _CHUNK_BYTES))
 
 
 def _at(name: str, snapshot: int | None) -> str:
