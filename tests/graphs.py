@@ -20,7 +20,7 @@ from peer.replay.rounds import Replayer
 from peer.tables.read import read
 from peer.verify.digest import content_hash
 from replication.core.definition.schema import TableSpec
-from replication.core.frame import FrameView, scan
+from replication.core.frame import FrameView
 from replication.core.ids import NIL_UUID, StreamId
 from replication.core.position import Position
 from replication.errors import PeerUnavailableError
@@ -29,6 +29,7 @@ from replication.link.base import PeerLink
 from replication.link.grpc_client import connect
 from replication.tables.layout import landing_name
 from replication.tables.memory import MemoryTables
+from tests.frames_on_disk import registered
 from tests.sites import SCHEMA, Site, Wal
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -135,9 +136,9 @@ class Node(Site):
         found = []
         for row in self.ledger.files.all():
             if row.kind is FileKind.LANDING:
-                content = Path(row.path).read_bytes()[: row.length]
-                frames = [frame for frame in scan(content, 256) if frame.header.table == table]
-                found += [(frame, content[frame.sealed_begin : frame.end]) for frame in frames]
+                content, frames = registered(row)
+                of_table = [frame for frame in frames if frame.header.table == table]
+                found += [(frame, content[frame.sealed_begin : frame.end]) for frame in of_table]
         return found
 
     def replicated(self, origin: Node, spec: TableSpec | None = None) -> int:

@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
@@ -17,11 +16,11 @@ import pytest
 
 from peer.client.cluster import Cluster
 from peer.client.comparison import compare_clusters
-from replication.core.frame import scan
 from replication.core.rows.mutation import Mutation
 from replication.errors import UnknownPeerError
 from replication.ledger.base import FileKind
 from tests.e2e.conftest import Site, await_fold
+from tests.frames_on_disk import registered
 
 SCHEMA = pa.schema([("id", pa.int64()), ("open", pa.string()), ("hidden", pa.string())])
 SEARCH = """
@@ -59,8 +58,7 @@ def landed_groups(site: Site, table: str) -> set[str]:
         uuid = cluster.table(table).uuid
         for row in cluster.ledger.files.all():
             if row.kind is FileKind.LANDING:
-                content = Path(row.path).read_bytes()[: row.length]
-                found |= {frame.header.group for frame in scan(content, 256) if frame.header.table == uuid}
+                found |= {frame.header.group for frame in registered(row)[1] if frame.header.table == uuid}
     return found
 
 

@@ -15,6 +15,7 @@ from replication.link.base import Ack, Data, Hello, PeerLink, Refusal, Reply, Ro
 from replication.link.grpc_client import connect
 from replication.link.tls import LinkTls
 from tests.certificates import tls_section
+from tests.frames_on_disk import registered
 from tests.hostile import of_other_users
 from tests.integration.test_link_tls import AUTHORITY
 from tests.sites import Site, rows, table
@@ -84,8 +85,8 @@ class Pair:
         """Sealed bytes of every registered frame in west's landing files, in order."""
         found: list[bytes] = []
         for row in self.west.ledger.files.all():
-            content = Path(row.path).read_bytes()[: row.length]
-            found += [content[frame.sealed_begin : frame.end] for frame in scan(content, 256)]
+            content, frames = registered(row)
+            found += [content[frame.sealed_begin : frame.end] for frame in frames]
         return found
 
     @property

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
-from replication.core.frame import scan
 from replication.ledger.base import FileKind
+from tests.frames_on_disk import registered
 from tests.sites import Site, Wal, rows, table
 
 
@@ -61,8 +61,8 @@ def frames_of(site: Site, spec: TableSpec) -> list[tuple[str, int]]:
     found = []
     for row in site.ledger.files.all():
         if row.kind is FileKind.LANDING:
-            content = Path(row.path).read_bytes()[: row.length]
-            found += [(str(f.header.wal), f.header.sequence) for f in scan(content, 256) if f.header.table == spec.uuid]
+            frames = registered(row)[1]
+            found += [(str(f.header.wal), f.header.sequence) for f in frames if f.header.table == spec.uuid]
     return found
 
 
@@ -73,6 +73,5 @@ def sequences_by_wal(site: Site, spec: TableSpec) -> dict[str, Ranges]:
 def provenances(site: Site) -> set[tuple[str, ...]]:
     found = set()
     for row in site.ledger.files.all():
-        content = Path(row.path).read_bytes()[: row.length]
-        found |= {tuple(c.name for c in frame.provenance) for frame in scan(content, 256)}
+        found |= {tuple(c.name for c in frame.provenance) for frame in registered(row)[1]}
     return found

@@ -40,6 +40,7 @@ from replication.writer.importing.importer import Imported
 from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.bench.shipping_process import started
+from tests.frames_on_disk import registered
 from tests.integration import shipping
 from tests.integration.shipping import frames_of, provenances, sequences
 from tests.sites import Site
@@ -129,12 +130,7 @@ def test_an_import_arrives_whole_and_its_repetition_not_at_all(world: World, fil
 
 
 def landed_frames(site: Site, spec: TableSpec) -> Sequence[FrameView]:
-    return [
-        frame
-        for row in site.ledger.files.all()
-        for frame in scan(Path(row.path).read_bytes()[: row.length], 256)
-        if frame.header.table == spec.uuid
-    ]
+    return [frame for row in site.ledger.files.all() for frame in registered(row)[1] if frame.header.table == spec.uuid]
 
 
 def shipped(world: World, row: FileRow, port: int, chunks: Sequence[ChunkAssignment], **streams: Any) -> list[int]:

@@ -18,6 +18,7 @@ from replication.core.frame import FILE_HEADER_BYTES, scan
 from replication.errors import StorageError
 from replication.ledger.base import FileKind, FileRow
 from tests.bench.shipping_process import started
+from tests.frames_on_disk import registered
 from tests.integration.test_writer_crash import everything
 from tests.integration.writing import BATCH_ROWS, TABLE, batch, connect, ledger
 from tests.sites import Site, rows, table
@@ -111,8 +112,7 @@ class Pair:
         assert [ranges.spans for ranges in here] == [((0, frames),)]
         seen = []
         for row in self.landings():
-            content = Path(row.path).read_bytes()[: row.length]
-            seen += [frame.header.sequence for frame in scan(content, FILE_HEADER_BYTES)]
+            seen += [frame.header.sequence for frame in registered(row)[1]]
         assert sorted(set(seen)) == list(range(frames))
 
 

@@ -15,7 +15,6 @@ from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
 from peer.receive.reception import Reception, SeenCluster
 from replication.core.coverage import Ranges
-from replication.core.frame import scan
 from replication.ledger.base import FileKind, Peer
 from replication.link.memory import MemoryLink
 from replication.settings import WorkerSection
@@ -26,6 +25,7 @@ from replication.worker.ship.opening import Destination, open_shipment
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.throttle import Throttle
 from tests.budget import examples
+from tests.frames_on_disk import registered
 from tests.sites import Site, Wal
 from tests.tables_made import grouped
 
@@ -132,8 +132,6 @@ def test_in_any_graph_each_frame_of_a_group_is_claimed_once_wherever_routes_that
             by_route: Counter[tuple[object, ...]] = Counter()
             for row in node.site.ledger.files.all():
                 if row.kind is FileKind.LANDING and row.source is not None:
-                    content = Path(row.path).read_bytes()[: row.length]
-                    by_route.update(
-                        (row.source.cluster, f.header.stream, f.header.sequence) for f in scan(content, 256)
-                    )
+                    frames = registered(row)[1]
+                    by_route.update((row.source.cluster, f.header.stream, f.header.sequence) for f in frames)
             assert not by_route or max(by_route.values()) == 1

@@ -17,10 +17,10 @@ from peer.tables.maintenance import Retention, trim
 from replication.core.definition.alter import add_column, drop_column, rename_column, set_properties, widen_column
 from replication.core.definition.define import cell_table, typed_table
 from replication.core.definition.schema import TableSpec
-from replication.core.frame import scan
 from replication.errors import HookError, ReplicationError, RequestError
 from replication.ledger.base import FileKind
 from tests.deriving import DerivingSite, Killed
+from tests.frames_on_disk import registered
 from tests.tables_made import uuids
 
 pytestmark = pytest.mark.heavy
@@ -53,8 +53,8 @@ def derived_bytes(site: DerivingSite, spec: TableSpec) -> bytes:
     found = b""
     for row in site.ledger.files.all():
         if row.kind is FileKind.WAL:
-            content = Path(row.path).read_bytes()[: row.length]
-            for frame in scan(content, 256):
+            content, frames = registered(row)
+            for frame in frames:
                 if frame.header.table == spec.uuid:
                     version = site.ledger.tables.schema(frame.header.schema, spec.uuid)
                     assert version is not None
