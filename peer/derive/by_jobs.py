@@ -89,16 +89,36 @@ def changes_by_job(
         same = (f"s.s{at[mine]} = d.d{there[its]}" for mine, its in zip(source.key, pair.spec.key, strict=True))
         sql = f"select * from ({sql}) s full join ({derived}) d on {' and '.join(same)}"
     compare = CompareRows(pair, hook[0].name, hook[0].version, dict(hook[1]))
-    made = ask(config.run_dir, Query(sql, compare, size, f"derive: {pair.spec.name}"))
-    if made is None:
-        return None
-    parts = {UPSERTS: [_no_rows(pair)], GONE: [_no_rows(pair).select(list(pair.derived.key))]}
-    for each in made:
-        name, _, content = each.partition(b" ")
-        parts[name.decode()].append(pa.ipc.open_stream(content).read_all())
-    for table, found in parts.items():
-        connection.register(table, pa.concat_tables([each.cast(found[0].schema) for each in found]))
-    return RowChanges.of(connection, pair)
+    found = _Found(connection, pair)
+    if ask(config.run_dir, Query(sql, compare, size, f"derive: {pair.spec.name}"), found.take):
+        return RowChanges.of(connection, pair)
+    found.drop()
+    return None
+
+
+class _Found:
+    """The tables of mutations in a connection, which are filled piece by piece."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, pair: Pair) -> None:
+        self._connection = connection
+        upserts = pa.schema([pa.field(column.name, column.type) for column in pair.derived.columns]).empty_table()
+        self._shapes = {UPSERTS: upserts, GONE: upserts.select(list(pair.derived.key))}
+        for table, shape in self._shapes.items():
+            self._fill(f"create table {table} as", shape)
+
+    def take(self, piece: bytes) -> None:
+        name, _, content = piece.partition(b" ")
+        table = name.decode()
+        self._fill(f"insert into {table}", pa.ipc.open_stream(content).read_all().cast(self._shapes[table].schema))
+
+    def drop(self) -> None:
+        for table in self._shapes:
+            self._connection.execute(f"drop table {table}")
+
+    def _fill(self, into: str, rows: pa.Table) -> None:
+        self._connection.register("piece", rows)
+        self._connection.execute(f"{into} select * from piece")
+        self._connection.unregister("piece")
 
 
 def _numbered(query: str, spec: TableSpec, prefix: str, flag: str) -> str:
@@ -121,7 +141,3 @@ def _encoded(rows: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
     return sink.getvalue()
-
-
-def _no_rows(pair: Pair) -> pa.Table:
-    return pa.schema([pa.field(column.name, column.type) for column in pair.derived.columns]).empty_table()

@@ -66,5 +66,6 @@ def buckets_by_job(
         sql = f"select * from ({sql}) r where {where}"
     names = {column.uuid: column.name for column in found.columns}
     columns = tuple((names.get(column.uuid), column.name, column.type) for column in compared.columns)
-    made = ask(config.run_dir, Query(sql, HashRows(columns, tuple(compared.key)), size, f"verify: {found.name}"))
-    return None if made is None else sum_of(map(decode_buckets, made))
+    made: list[bytes] = []
+    query = Query(sql, HashRows(columns, tuple(compared.key)), size, f"verify: {found.name}")
+    return sum_of(map(decode_buckets, made)) if ask(config.run_dir, query, made.append) else None

@@ -1,7 +1,7 @@
 """Queries of this host's other processes, as jobs of replay's application: it is the only one that they need.
 
-A query's rows pass through a function in executors, and what it makes comes back. Who asks can do without: no answer
-means that no application runs here, or that the rows are too few for a job.
+A query's rows pass through a function in executors, and what it makes comes back piece by piece. Who asks can do
+without: no answer means that no application runs here, or that the rows are too few for a job.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import pickle
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from io import BufferedRWPair
 from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
+from pyspark.storagelevel import StorageLevel
 
 from replication import log
 from replication.error_text import one_line
@@ -91,7 +93,9 @@ class Queries:
                 if is_same_user(client):
                     client.settimeout(_ASK_S)
                     with client.makefile("rwb") as stream:
-                        self._answer(pickle.load(stream), stream)
+                        query = pickle.load(stream)
+                        client.settimeout(_ANSWER_S)  # who asked may be busy with a piece
+                        self._answer(query, stream)
         except EngineLostError:
             raise
         except Exception as error:  # who asked has gone, or has other code
@@ -102,28 +106,40 @@ class Queries:
         self._server.close()
         self._path.unlink(missing_ok=True)
 
-    def _answer(self, query: Query, stream: object) -> None:
-        found: list[bytes] | None = None
+    def _answer(self, query: Query, stream: BufferedRWPair) -> None:
+        done = False
         if query.size > self._small_bytes and self._spark.want():
             try:
-                found = self._made(query)
-            except EngineLostError:
+                with closing(self._made(query)) as pieces:
+                    for made in pieces:
+                        pickle.dump(made, stream)
+                done = True
+            except (EngineLostError, OSError):
                 raise
             except Exception as error:  # who asked does it without Spark
                 _log.warning("query_failed", title=query.title, error=one_line(error))
-        pickle.dump(found, stream)  # type: ignore[arg-type]
+        pickle.dump(done, stream)
 
-    def _made(self, query: Query) -> list[bytes]:
+    def _made(self, query: Query) -> Generator[bytes]:
         with self._spark.use() as spark, refusals("a table"):
             spark.sparkContext.setLocalProperty("spark.job.description", query.title)
-            rows = spark.sql(query.sql).mapInArrow(partial(_run, query.run), "made binary").collect()
+            rows = spark.sql(query.sql).mapInArrow(partial(_run, query.run), "made binary")
+            rows.persist(StorageLevel.DISK_ONLY)  # more may be made than this process or its JVM could hold
+            try:
+                rows.count()
+                for row in rows.toLocalIterator():
+                    yield bytes(row.made)
+            finally:
+                rows.unpersist()
         self._work.queries += 1
         self._work.query_bytes += query.size
-        return [bytes(row.made) for row in rows]
 
 
-def ask(run_dir: Path, query: Query) -> list[bytes] | None:
-    """Return what ``run`` made in all tasks; None when it is to be done without Spark, or the job takes too long."""
+def ask(run_dir: Path, query: Query, take: Callable[[bytes], None]) -> bool:
+    """Pass all that ``run`` makes to ``take``, piece by piece, and return True.
+
+    False: it is to be done without Spark, or the job takes too long; what ``take`` got is not all.
+    """
     try:
         with socket.socket(socket.AF_UNIX) as client, address(run_dir, _NAME) as name:
             client.settimeout(_ANSWER_S + query.size / _BYTES_PER_S)
@@ -131,10 +147,11 @@ def ask(run_dir: Path, query: Query) -> list[bytes] | None:
             with client.makefile("rwb") as stream:
                 pickle.dump(query, stream)
                 stream.flush()
-                made: list[bytes] | None = pickle.load(stream)
-                return made
+                while isinstance(made := pickle.load(stream), bytes):
+                    take(made)
+                return made is True
     except (OSError, EOFError, pickle.UnpicklingError):  # replay does not run here, or has ended
-        return None
+        return False
 
 
 def _run(run: Run, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -30,29 +30,43 @@ def served(tmp_path: Path) -> Iterator[Queries]:
 
 def ask_once(folder: Path, served: Queries) -> object:
     with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(ask, folder, QUERY)
+        asked = thread.submit(ask, folder, QUERY, pytest.fail)
         while not asked.done():
             served.run_once(lambda: False)
     return asked.result()
 
 
 def test_where_replay_does_not_run_or_was_killed_nobody_waits(tmp_path: Path) -> None:
-    assert ask(tmp_path / "nowhere", QUERY) is None and ask(tmp_path, QUERY) is None
+    assert not ask(tmp_path / "nowhere", QUERY, pytest.fail) and not ask(tmp_path, QUERY, pytest.fail)
     with socket.socket(socket.AF_UNIX) as left, address(tmp_path, "queries") as name:
         left.bind(name)
-    assert ask(tmp_path, QUERY) is None
+    assert not ask(tmp_path, QUERY, pytest.fail)
 
 
 def test_a_job_that_takes_too_long_is_not_waited_for(
     tmp_path: Path, served: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "_ANSWER_S", 0.05)
-    assert ask(tmp_path, QUERY) is None
+    assert not ask(tmp_path, QUERY, pytest.fail)
     served.run_once(lambda: False)  # who asked has gone
 
 
+@pytest.mark.parametrize(("end", "is_all"), [(pickle.dumps(True), True), (pickle.dumps(False), False), (b"", False)])
+def test_pieces_count_as_all_only_if_the_job_says_so_at_their_end(tmp_path: Path, end: bytes, is_all: bool) -> None:
+    taken: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as server, address(tmp_path, "queries") as name, ThreadPoolExecutor(1) as thread:
+        server.bind(name)
+        server.listen()
+        asked = thread.submit(ask, tmp_path, QUERY, taken.append)
+        client, _ = server.accept()
+        with client, client.makefile("rb") as questions:
+            assert pickle.load(questions) == QUERY
+            client.sendall(pickle.dumps(b"first") + pickle.dumps(b"second") + end)
+        assert asked.result() is is_all and taken == [b"first", b"second"]
+
+
 def test_while_spark_is_off_the_answer_is_that_there_is_none(tmp_path: Path, served: Queries) -> None:
-    assert ask_once(tmp_path, served) is None
+    assert ask_once(tmp_path, served) is False
 
 
 def test_a_question_of_other_code_ends_nothing(tmp_path: Path, served: Queries) -> None:
@@ -60,4 +74,4 @@ def test_a_question_of_other_code_ends_nothing(tmp_path: Path, served: Queries) 
         other.connect(name)
         other.sendall(pickle.dumps(QUERY).replace(b"Query", b"Quest"))
         served.run_once(lambda: False)
-    assert ask_once(tmp_path, served) is None
+    assert ask_once(tmp_path, served) is False
