@@ -6,16 +6,40 @@ Nothing is written for them: a table's commit is its instant, and atomic. They g
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.latest import Folded
+from replication.config import Config
+from replication.core.definition.choice import full_name
 from replication.core.definition.schema import TableSpec
 from replication.core.phase import Phase
 from replication.core.timeline.instants import Action, Instant, InstantState
+from replication.errors import ConfigError
 from replication.ledger.base import FileKind, Ledger
+from replication.ledger.sql.ledger import open_ledger
 from replication.tables.base import Catalog
+from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from replication.tables.layout import landing_name
+
+
+def instants_of_table(config: Config, name: str) -> list[Instant] | None:
+    """The instants of a table of a cluster, as ``table_instants`` has them; None if the cluster has no such table.
+
+    Raises:
+        StorageError, CoordinationError: the table's metadata or the ledger cannot be read.
+    """
+    try:
+        opened = open_ledger(config.ledger_url)
+    except ConfigError:  # for datasets alone no cluster need be made
+        return None
+    with closing(opened) as ledger:
+        spec = next((spec for spec in ledger.tables.all() if spec.name == full_name(name)), None)
+        if spec is None:
+            return None
+        with closing(IcebergCatalog(configured_catalog(config))) as catalog:
+            return table_instants(ledger, catalog, spec)
 
 
 def table_instants(ledger: Ledger, catalog: Catalog, spec: TableSpec) -> list[Instant]:

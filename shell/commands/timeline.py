@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from replication.config import Config
-from replication.errors import ConfigError
 from shell.cli.help import Sections
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation, add_verb
@@ -54,7 +53,9 @@ def timeline_list(
     events = configured_timeline(config).following(0)
     rows = [_row(event.instant, event.number) for event in events if name in (None, event.instant.dataset)]
     if name is not None:
-        rows += [_row(instant, instant.key) for instant in _of_table(config, name)]
+        from peer.timeline.of_tables import instants_of_table
+
+        rows += [_row(instant, instant.key) for instant in instants_of_table(config, name) or ()]
     columns = ("event", "at", "action", "state", "dataset", "instant", "completed")
     invocation.printer.rows(rows, columns, f"nothing was done to {name}" if name else "no action is on the timeline")
 
@@ -69,25 +70,6 @@ def _row(instant: Instant, event: object) -> dict[str, object]:
         "instant": instant.time,
         "completed": instant.completed or None,
     }
-
-
-def _of_table(config: Config, name: str) -> list[Instant]:
-    """The instants of a table; none if the cluster has no table of that name."""
-    from peer.timeline.of_tables import table_instants
-    from replication.core.definition.choice import full_name
-    from replication.ledger.sql.ledger import open_ledger
-    from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
-
-    try:
-        opened = open_ledger(config.ledger_url)
-    except ConfigError:  # for datasets alone no cluster need be made
-        return []
-    with closing(opened) as ledger:
-        spec = next((spec for spec in ledger.tables.all() if spec.name == full_name(name)), None)
-        if spec is None:
-            return []
-        with closing(IcebergCatalog(configured_catalog(config))) as catalog:
-            return table_instants(ledger, catalog, spec)
 
 
 def timeline_files(

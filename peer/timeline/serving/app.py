@@ -1,25 +1,25 @@
 """The REST interface of the timeline, by resource. Its types are documented at ``/openapi.json``."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 
 from peer.timeline.serving import datasets, instants, models, slices
+from peer.timeline.serving.parameters import AsciiJson
 from peer.timeline.views import Views
 from replication import __version__, log
+from replication.core.timeline.instants import Instant
 from replication.errors import ConfigError, ReplicationError, RequestError
 
-#: Returns a job's specification; None if there is no such job.
-Jobs = Callable[[str], Mapping[str, Any] | None]
 _log = log.get(__name__)
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": models.Problem, "description": text}
     for code, text in {
         400: "the request cannot be answered, as for an instant whose files are gone",
-        404: "no such dataset, instant or job",
+        404: "no such dataset, instant, job or table",
         409: "the client's timeline is not the server's",
         500: "the server failed",
         503: "the store of the timeline or dataset failed; try again",
@@ -27,7 +27,17 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_app(views: Views, jobs: Jobs) -> FastAPI:
+class Cluster(Protocol):
+    """What the server tells beside the timeline. Both return None for what the cluster does not have."""
+
+    def job(self, name: str) -> Mapping[str, Any] | None:
+        """A job's specification."""
+
+    def table_instants(self, name: str) -> Sequence[Instant] | None:
+        """The instants of a table, oldest first."""
+
+
+def make_app(views: Views, cluster: Cluster) -> FastAPI:
     """Return the application; it does not close ``views``."""
     pages = None  # they would load scripts from elsewhere
     app = FastAPI(title="walship timeline", version=__version__, responses=_PROBLEMS, docs_url=pages, redoc_url=pages)
@@ -38,10 +48,18 @@ def make_app(views: Views, jobs: Jobs) -> FastAPI:
     @app.get("/v1/jobs/{job:path}")
     def job(job: str) -> dict[str, Any]:
         """The specification of a job."""
-        found = jobs(job)
+        found = cluster.job(job)
         if found is None:
             raise HTTPException(404, f"There is no job {job}")
         return dict(found)
+
+    @app.get("/v1/tables/{table}/instants", response_model=list[models.InstantAnswer])
+    def table_instants(table: str) -> Any:
+        """What replay, folds, bootstraps and drills did to a table, oldest first."""
+        found = cluster.table_instants(table)
+        if found is None:
+            raise HTTPException(404, f"There is no table {table}")
+        return AsciiJson([models.InstantAnswer.of(instant) for instant in found])
 
     _errors(app)
     return app

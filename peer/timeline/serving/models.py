@@ -69,7 +69,8 @@ class InstantAnswer(BaseModel):
     time: int = Field(description="when it was requested")
     action: str
     state: str = Field(description="requested, inflight or completed")
-    dataset: str
+    dataset: str = Field(description="or table")
+    key: str = Field(description="the caller's name for it; of a table: the commit, fold, peer or drill")
     completed: int = Field(description="0 while it is pending")
     adds: int = Field(description="how many files it adds")
     replaces: int
@@ -87,6 +88,7 @@ class InstantAnswer(BaseModel):
             "action": instant.action.value,
             "state": instant.state.value,
             "dataset": instant.dataset,
+            "key": instant.key,
             "completed": instant.completed,
             "adds": len(changes.adds),
             "replaces": len(changes.replaces),

@@ -35,7 +35,7 @@ class TimelineServer:
     Args:
         cluster: its name; with TLS, only its own certificates may ask.
         views: what it serves; not closed.
-        jobs: specifications of jobs, see ``serving.app``.
+        known: tells of jobs and tables, see ``serving.app``.
         section: where to listen, and how many requests at once.
         tls: mutual TLS, as of links. Without it, and unless plain text is allowed, only this process's user may ask.
         address_file: where its address is written while it runs; None for none.
@@ -48,14 +48,14 @@ class TimelineServer:
         self,
         cluster: str,
         views: Views,
-        jobs: Any,
+        known: Any,
         section: TimelineSection,
         tls: TlsSection,
         address_file: Path | None = None,
     ) -> None:
         self._cluster = cluster
         self._views = views
-        self._jobs = jobs
+        self._known = known
         self._section = section
         self._tls = tls
         self._file = address_file
@@ -79,7 +79,7 @@ class TimelineServer:
         host, port = listener.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         config = uvicorn.Config(
-            self._checked(make_app(self._views, self._jobs)),
+            self._checked(make_app(self._views, self._known)),
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -77,6 +77,7 @@ def test_a_declared_datasets_specification_is_served_without_its_secrets(config:
         assert (found.status_code, found.json()["target"], found.json()["finder"]) == (200, "/out", "folder")
         assert found.json()["source_options"] == {"username": "…", "password": "…", "token": "$TOKEN"}
         assert httpx.get(f"{url}/v1/jobs/weekly").status_code == 404
+        assert httpx.get(f"{url}/v1/tables/ops.flights/instants").status_code == 404, "no cluster was made"
         config.datasets_file.write_text("this is no TOML")
         broken = httpx.get(f"{url}/v1/jobs/nightly")
         assert (broken.status_code, "cannot be read" in broken.json()["error"]) == (500, True)

@@ -14,7 +14,7 @@ import pytest
 from peer.timeline.serving.server import TimelineServer
 from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.views import Views
-from replication.core.timeline.instants import Action
+from replication.core.timeline.instants import Action, Instant, InstantState
 from replication.errors import ConfigError
 from replication.settings import TimelineSection, TlsSection
 from tests.datasets_made import OUT, Dataset
@@ -24,10 +24,21 @@ pytestmark = pytest.mark.heavy
 LISTEN = TimelineSection(listen="127.0.0.1:0", service=True)
 
 
-def jobs(name: str) -> Mapping[str, Any] | None:
-    if name == "broken":
-        raise OSError("the disk is gone")
-    return {"name": name, "source": "file:///in", "target": "file:///out"} if name == "nightly/copy" else None
+class Known:
+    """A cluster with one job and one table."""
+
+    def job(self, name: str) -> Mapping[str, Any] | None:
+        if name == "broken":
+            raise OSError("the disk is gone")
+        return {"name": name, "source": "file:///in", "target": "file:///out"} if name == "nightly/copy" else None
+
+    def table_instants(self, name: str) -> list[Instant] | None:
+        if name != "ops.flights":
+            return None
+        return [Instant(7, Action.FOLD, InstantState.COMPLETED, name, key="up to commit 3", completed=7)]
+
+
+KNOWN = Known()
 
 
 @pytest.fixture
@@ -40,7 +51,7 @@ def dataset() -> Dataset:
 @pytest.fixture
 def server(dataset: Dataset, tmp_path: Path) -> Iterator[TimelineServer]:
     views = Views(dataset.timeline, MemoryViews(), dataset.listings())
-    with TimelineServer("east", views, jobs, LISTEN, TlsSection(), tmp_path / "run" / "server") as made:
+    with TimelineServer("east", views, KNOWN, LISTEN, TlsSection(), tmp_path / "run" / "server") as made:
         yield made
 
 
@@ -165,6 +176,14 @@ def test_a_jobs_specification_is_found_missing_or_failing(ask: httpx.Client) -> 
     assert (broken.status_code, broken.json()["error"]) == (500, "OSError: the disk is gone")
 
 
+def test_the_instants_of_a_table_are_served(ask: httpx.Client) -> None:
+    found = ask.get("/v1/tables/ops.flights/instants")
+    (fold,) = found.json()
+    assert [fold[name] for name in ("action", "dataset", "key")] == ["fold", "ops.flights", "up to commit 3"]
+    missing = ask.get("/v1/tables/ops.none/instants")
+    assert (missing.status_code, missing.json()["error"]) == (404, "There is no table ops.none")
+
+
 def test_unknown_datasets_gone_files_and_a_lost_store_are_told_apart(ask: httpx.Client, dataset: Dataset) -> None:
     assert ask.get("/v1/slices/latest", params={"dataset": "file:///etc"}).status_code == 404
     outside = ask.get("/v1/slices/latest", params={"dataset": OUT, "partition": "p", "limit": 0})
@@ -198,7 +217,7 @@ def test_names_that_are_not_utf_8_are_served(ask: httpx.Client, dataset: Dataset
 
 def test_the_address_is_in_a_file_while_the_server_runs(dataset: Dataset, tmp_path: Path) -> None:
     views = Views(dataset.timeline, MemoryViews(), dataset.listings())
-    with TimelineServer("east", views, jobs, LISTEN, TlsSection(), tmp_path / "server") as server:
+    with TimelineServer("east", views, KNOWN, LISTEN, TlsSection(), tmp_path / "server") as server:
         assert (tmp_path / "server").read_text().strip() == server.address
         assert server.address.startswith("127.0.0.1:")
     assert not (tmp_path / "server").exists()
@@ -208,7 +227,7 @@ def test_a_port_that_is_taken_does_not_keep_the_server_from_running(dataset: Dat
     with socket.create_server(("127.0.0.1", 0)) as taken:
         section = TimelineSection(listen=f"127.0.0.1:{taken.getsockname()[1]}")
         views = Views(dataset.timeline, MemoryViews(), dataset.listings())
-        with TimelineServer("east", views, jobs, section, TlsSection()) as server:
+        with TimelineServer("east", views, KNOWN, section, TlsSection()) as server:
             assert server.address != section.listen
             assert httpx.get(f"http://{server.address}/v1/health").status_code == 200
 
@@ -216,7 +235,7 @@ def test_a_port_that_is_taken_does_not_keep_the_server_from_running(dataset: Dat
 def test_off_loopback_without_tls_is_refused(dataset: Dataset) -> None:
     views = Views(dataset.timeline, MemoryViews(), dataset.listings())
     section = TimelineSection(listen="0.0.0.0:0")
-    with pytest.raises(ConfigError, match="no TLS"), TimelineServer("east", views, jobs, section, TlsSection()):
+    with pytest.raises(ConfigError, match="no TLS"), TimelineServer("east", views, KNOWN, section, TlsSection()):
         pass
 
 
@@ -225,6 +244,6 @@ def test_without_fastapi_the_error_names_the_extra(dataset: Dataset, monkeypatch
     views = Views(dataset.timeline, MemoryViews(), dataset.listings())
     with (
         pytest.raises(ConfigError, match=r"walship\[timeline\]"),
-        TimelineServer("east", views, jobs, LISTEN, TlsSection()),
+        TimelineServer("east", views, KNOWN, LISTEN, TlsSection()),
     ):
         pass

@@ -19,7 +19,7 @@ from tests.certificates import tls_section
 from tests.datasets_made import OUT, Dataset
 from tests.hostile import NOBODY, memory_below, run_as_nobody
 from tests.integration.test_link_tls import AUTHORITY
-from tests.unit.peer.timeline.test_serving import LISTEN, jobs
+from tests.unit.peer.timeline.test_serving import KNOWN, LISTEN
 
 pytestmark = pytest.mark.heavy
 
@@ -50,7 +50,7 @@ def views(dataset: Dataset) -> Views:
 
 @pytest.fixture
 def server(views: Views) -> Iterator[TimelineServer]:
-    with TimelineServer("east", views, jobs, LISTEN, TlsSection()) as made:
+    with TimelineServer("east", views, KNOWN, LISTEN, TlsSection()) as made:
         yield made
 
 
@@ -62,7 +62,7 @@ def test_without_tls_another_user_of_the_machine_is_told_nothing(server: Timelin
 
 
 def test_plain_text_that_is_allowed_is_for_everybody(views: Views) -> None:
-    with TimelineServer("east", views, jobs, LISTEN, TlsSection(allow_plaintext=True)) as server:
+    with TimelineServer("east", views, KNOWN, LISTEN, TlsSection(allow_plaintext=True)) as server:
         assert run_as_nobody(ASK, server.address, "/v1/datasets").startswith("200 ")
 
 
@@ -95,7 +95,7 @@ def test_a_certificate_of_another_cluster_is_hung_up_on_and_leaves_no_error(
     views: Views, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = {name: tls_section(tmp_path, AUTHORITY.issue(name), f"{name}-") for name in ("east", "west")}
-    with TimelineServer("east", views, jobs, LISTEN, TlsSection(**files["east"])) as server:
+    with TimelineServer("east", views, KNOWN, LISTEN, TlsSection(**files["east"])) as server:
         for name, others in files.items():
             context = ssl.create_default_context(cafile=others["ca"])
             context.check_hostname = False
