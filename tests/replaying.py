@@ -41,11 +41,11 @@ class TableSite(Site):
         self.tables = tables or MemoryTables()
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, parallel: int = 1) -> None:
         """As a new replay process: nothing is remembered but what is durable."""
         quarantine = Quarantine(self.config.data_dir / "quarantine", self.ledger.replay)
         epoch = self.ledger.replay.raise_epoch()
-        self.replayer = Replayer(ReplayContext(self.ledger, self.tables, quarantine, epoch), parallel=1)
+        self.replayer = Replayer(ReplayContext(self.ledger, self.tables, quarantine, epoch), parallel=parallel)
         self.keeper = BootstrapKeeper(self.tables, self.ledger, self.files, "h0", str(self.config.wal_dir), self.boot)
 
     def register(self) -> None:

@@ -86,6 +86,10 @@ class HeldTables:
         report = _log.error if isinstance(error, ForeignMaintenanceError) or not known else _log.warning
         report("table_held", table=name, reason=reason, retry_s=round(delay_s, 1))
 
+    def occupy(self, table: UUID, reason: str) -> None:
+        """Hold a table back that has not failed, until ``retry_now``."""
+        self._held[table] = _Held(reason, -1, float("inf"))
+
     def retry_now(self, table: UUID) -> None:
         """Try a held table again at once."""
         self._held[table].retry_at_s = time.monotonic()

@@ -14,19 +14,17 @@ from functools import partial
 from typing import Protocol, TypeVar
 from uuid import UUID
 
-from peer.bootstrap.received import ReceivedBootstrap, ReceivedBootstraps
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import ReplaySelection, Selector, split_by_kind
-from peer.replay.bootstraps import AWAITS, pass_ended_bootstrap, take_bootstrap
+from peer.replay.bootstraps import Bootstraps
 from peer.replay.commit import TableReplay
 from peer.replay.context import ReplayContext
-from peer.replay.held_tables import HeldTables, PositionsMovedError, retry_wait
+from peer.replay.held_tables import HeldTables, PositionsMovedError
 from peer.replay.open_tables import OpenTables
 from replication import log
 from replication.core.ids import NIL_UUID, FileId
 from replication.errors import HostAwayError, ReplicationError, StorageError
 from replication.ledger.base import Pending, ReplayCheckpoint
-from replication.retries import Backoff
 from replication.tables.base import Decode, Staged
 
 _CHECKED, _CHECKED_IDLE = 5, 50  # tables a round, of 2 ms each
@@ -107,11 +105,10 @@ class Replayer:
         self._tables = OpenTables(context)
         self._unchecked: list[UUID] | None = None  # after a start every table is checked once
         self._without_commits: set[UUID] = set()
-        self._received = ReceivedBootstraps()
-        self._failed: dict[UUID, tuple[Backoff, str]] = {}  # bootstraps, by table, and why
         self._passed: dict[FileId, int] = {}
         self._broken: dict[FileId, ReplicationError] = {}
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="replay") if parallel > 1 else None
+        self._bootstraps = Bootstraps(context, self._tables, self.held, self._fail, self._pool)
 
     def close(self) -> None:
         """Stop the threads."""
@@ -126,13 +123,12 @@ class Replayer:
             EngineLostError: the Spark session is gone; this process must end.
         """
         started = time.monotonic()
-        result = RoundResult()
         self.hosts = self._others.hosts()
         with HostReader(self.hosts, self._others.failed) as reader:
             pending, bootstraps = split_by_kind(self._context.ledger.replay.pending())
+            applied = self._bootstraps.round(reader, bootstraps, self.hosts)
+            result = RoundResult(applied.frames, applied.tables, held=applied.held)
             result.pending = bool(pending or bootstraps)
-            if bootstraps:
-                self._take_bootstraps(reader, bootstraps, result)
             if pending:
                 self._shared_pass(reader, pending, result)
             if pending or self.held:
@@ -237,6 +233,11 @@ class Replayer:
         if not isinstance(error, PositionsMovedError):
             self._tables.close(table)
 
+    def _fail(self, table: UUID, error: Exception) -> None:
+        """Close a table after an error, and hold it back."""
+        self._close_after(table, error)
+        self._hold(table, error)
+
     def _hold(self, table: UUID, error: Exception) -> None:
         if isinstance(error, HostAwayError):
             self._others.failed(error.host, error.reason)
@@ -268,8 +269,7 @@ class Replayer:
                 try:
                     self._keep_lost(table, reader, selection)
                 except Exception as error:
-                    self._close_after(table, error)
-                    self._hold(table, error)
+                    self._fail(table, error)
                     continue
             if selection.frames.get(table):
                 outcome = self._apply_one(table, selection)
@@ -324,31 +324,6 @@ class Replayer:
         self._without_commits.discard(table)
         return True
 
-    def _take_bootstraps(self, reader: HostReader, pending: list[Pending], result: RoundResult) -> None:
-        """Claim and commit the rows of bootstraps that have arrived completely."""
-        whole, broken = self._received.whole(reader, pending)
-        result.held |= {f"file {file.local}": reason for file, reason in broken.items()}
-        routes = {(route.source, route.table) for route in self._context.ledger.landing.routes()}
-        ended = self._received.ended(reader, pending, routes)
-        for table, ranges in ended.items():  # first: once a later one is taken, nothing shows that it was replaced
-            self._of_bootstrap(table, partial(self._pass_ended, table, ranges), result)
-        for received in whole:
-            if self._of_bootstrap(received.table, partial(self._take, received, result), result):
-                result.frames += len(received.rows)
-                result.tables += 1
-
-    def _of_bootstrap(self, table: UUID, act: Callable[[], bool], result: RoundResult) -> bool:
-        """As ``_unless_held``. After failures it is tried more and more rarely; frames of the table go on meanwhile."""
-        failed, reason = self._failed.get(table, (Backoff(), ""))
-        if table in self.held or not failed.due(time.monotonic()):
-            result.held |= {self._tables.name(table): reason} if reason else {}
-            return False
-        done = self._unless_held(table, act)
-        self._failed.pop(table, None)
-        if table in self.held:
-            self._failed[table] = failed.failed(time.monotonic(), retry_wait), self.held.reasons()[table]
-        return done
-
     def _unless_held(self, table: UUID, act: Callable[[], bool]) -> bool:
         """Return what ``act`` returns for a table; False when the table is held or ``act`` failed."""
         if table in self.held:
@@ -356,17 +331,8 @@ class Replayer:
         try:
             return act()
         except Exception as error:
-            self._close_after(table, error)
-            self._hold(table, error)
+            self._fail(table, error)
             return False
-
-    def _pass_ended(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> bool:
-        replay = self._tables.open(table) if ranges else None
-        if replay is not None:
-            pass_ended_bootstrap(replay, ranges, self.hosts)
-        elif ranges:
-            self._tables.pass_dropped(table, ranges)
-        return True
 
     def _pass(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> bool:
         replay = self._tables.open(table)
@@ -375,16 +341,6 @@ class Replayer:
         else:
             self._tables.pass_dropped(table, ranges)
         return True
-
-    def _take(self, received: ReceivedBootstrap, result: RoundResult) -> bool:
-        replay = self._tables.open(received.table, ((file, begin) for file, (begin, _) in received.ranges.items()))
-        if replay is None:
-            self._tables.pass_dropped(received.table, received.ranges)
-            return True
-        taken = take_bootstrap(self._context, replay, received, self.hosts)
-        if not taken:
-            result.held[replay.spec.name] = AWAITS
-        return taken
 
 
 def _title(names: Sequence[str]) -> str:

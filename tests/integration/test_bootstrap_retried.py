@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from peer.replay import held_tables
-from peer.replay import rounds as rounds_of
+from peer.replay import bootstraps, held_tables
 from replication.core.ids import StreamId
 from replication.errors import StorageError
 from tests.bootstrap_pair import Pair, ids
@@ -30,8 +30,8 @@ def test_a_bootstrap_that_cannot_be_taken_is_tried_more_and_more_rarely_and_dela
     pair.begin()
     pair.connect()
     tries, clock = [], [0.0]
-    for module in (rounds_of, held_tables):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for module in (bootstraps, held_tables):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], time_ns=time.time_ns))
 
     def fail(*_: object) -> bool:
         tries.append(clock[0])
@@ -43,7 +43,7 @@ def test_a_bootstrap_that_cannot_be_taken_is_tried_more_and_more_rarely_and_dela
         return bool(tries)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rounds_of, "take_bootstrap", fail)
+        patch.setattr(bootstraps, "take_bootstrap", fail)
         wait_until(began, timeout_s=30, what="the bootstrap")
         for _ in range(600):
             clock[0] += 1.0
