@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from replication.errors import ConfigError
@@ -44,6 +45,17 @@ def is_own(path: Path) -> bool:
     except OSError:
         return False
     return found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def private_temporary() -> str:
+    """Return this user's folder for temporary files, which no other user can read; "" where there can be none."""
+    folder = Path(tempfile.gettempdir()) / f"walship-{os.geteuid()}"
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & _PRIVATE:
+            return str(folder)
+    return ""
 
 
 def create_private(file: Path) -> None:

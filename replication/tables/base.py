@@ -18,15 +18,28 @@ import duckdb
 import pyarrow as pa
 
 from replication.core.definition.schema import Column, TableSpec
+from replication.permissions import private_temporary
 from replication.tables.work import WorkDone
 
 LABEL = "_label"
+_MEMORY_MAX = "25%"
 Rows: TypeAlias = pa.Table | str  # rows, or a query for them
 
 
 def open_duckdb() -> duckdb.DuckDBPyConnection:
-    """Open a DuckDB in memory, configured to merge changes into existing rows."""
-    connection = duckdb.connect(":memory:", config={"threads": 2, "preserve_insertion_order": False})
+    """Open a DuckDB in memory, configured to merge changes into existing rows.
+
+    It takes up to a quarter of the machine's memory. What does not fit goes to this user's temporary files.
+    """
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "threads": 2,
+            "preserve_insertion_order": False,
+            "memory_limit": _MEMORY_MAX,
+            "temp_directory": private_temporary(),
+        },
+    )
     connection.execute("set global timezone = 'UTC'")
     print_nothing(connection)
     # DuckDB then hashes the second side of a join, here always the changes, even if it estimates that as the larger.
