@@ -40,7 +40,7 @@ class BootstrapRound:
     held: dict[str, str] = field(default_factory=dict)  # why they wait, by the name of the table or file
 
 
-class Bootstraps:
+class BootstrapReplay:
     """Applies bootstraps one after another. For one thread.
 
     One that takes long goes on beside the rounds. Its table is held back meanwhile; other tables are not delayed.

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import ReplaySelection, Selector, split_by_kind
-from peer.replay.bootstraps import Bootstraps
+from peer.replay.bootstraps import BootstrapReplay
 from peer.replay.commit import TableReplay
 from peer.replay.context import ReplayContext
 from peer.replay.held_tables import HeldTables, PositionsMovedError
@@ -108,7 +108,7 @@ class Replayer:
         self._passed: dict[FileId, int] = {}
         self._broken: dict[FileId, ReplicationError] = {}
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="replay") if parallel > 1 else None
-        self._bootstraps = Bootstraps(context, self._tables, self.held, self._fail, self._pool)
+        self._bootstraps = BootstrapReplay(context, self._tables, self.held, self._fail, self._pool)
 
     def close(self) -> None:
         """Stop the threads."""

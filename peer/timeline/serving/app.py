@@ -27,7 +27,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Cluster(Protocol):
+class JobsAndTables(Protocol):
     """What the server tells beside the timeline. Both return None for what the cluster does not have."""
 
     def job(self, name: str) -> Mapping[str, Any] | None:
@@ -37,7 +37,7 @@ class Cluster(Protocol):
         """The instants of a table, oldest first."""
 
 
-def make_app(views: Views, cluster: Cluster) -> FastAPI:
+def make_app(views: Views, known: JobsAndTables) -> FastAPI:
     """Return the application; it does not close ``views``."""
     pages = None  # they would load scripts from elsewhere
     app = FastAPI(title="walship timeline", version=__version__, responses=_PROBLEMS, docs_url=pages, redoc_url=pages)
@@ -48,7 +48,7 @@ def make_app(views: Views, cluster: Cluster) -> FastAPI:
     @app.get("/v1/jobs/{job:path}")
     def job(job: str) -> dict[str, Any]:
         """The specification of a job."""
-        found = cluster.job(job)
+        found = known.job(job)
         if found is None:
             raise HTTPException(404, f"There is no job {job}")
         return dict(found)
@@ -56,7 +56,7 @@ def make_app(views: Views, cluster: Cluster) -> FastAPI:
     @app.get("/v1/tables/{table}/instants", response_model=list[models.InstantAnswer])
     def table_instants(table: str) -> Any:
         """What replay, folds, bootstraps and drills did to a table, oldest first."""
-        found = cluster.table_instants(table)
+        found = known.table_instants(table)
         if found is None:
             raise HTTPException(404, f"There is no table {table}")
         return AsciiJson([models.InstantAnswer.of(instant) for instant in found])

@@ -22,13 +22,13 @@ def serving_timeline(config: Config) -> Iterator[TimelineServer]:
     with (
         closing(configured_views(config, timeline)) as views,
         TimelineServer(
-            config.cluster.name, views, _Cluster(config), config.timeline, config.tls, address_file(config)
+            config.cluster.name, views, _Configured(config), config.timeline, config.tls, address_file(config)
         ) as server,
     ):
         yield server
 
 
-class _Cluster:
+class _Configured:
     def __init__(self, config: Config) -> None:
         self._config = config
 
