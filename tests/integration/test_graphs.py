@@ -150,10 +150,13 @@ def test_replicated_time_of_every_origin_moves_on_at_every_cluster_of_a_ring(dra
     graph = draw(ring(3), spec)
     for node in graph.nodes.values():
         node.write(spec, {1: node.name})
-    for node in graph.nodes.values():
-        for origin in graph.nodes.values():
-            first = wait_until(lambda n=node, o=origin: n.replicated(o, spec), what=f"{origin.name} at {node.name}")
-            wait_until(lambda n=node, o=origin, t=first: n.replicated(o, spec) > t)
+    pairs = [(node, origin) for node in graph.nodes.values() for origin in graph.nodes.values()]
+    first = [
+        wait_until(lambda n=node, o=origin: n.replicated(o, spec), what=f"{origin.name} at {node.name}")
+        for node, origin in pairs
+    ]
+    for (node, origin), then in zip(pairs, first, strict=True):
+        wait_until(lambda n=node, o=origin, t=then: n.replicated(o, spec) > t)
 
 
 def test_a_cluster_owes_no_more_of_others_than_it_is_owed_itself(draw: Draw) -> None:
