@@ -72,6 +72,14 @@ def test_of_a_conflict_both_versions_are_kept_on_both_sides(pair: Path) -> None:
     assert set(sync(pair).actions) == {"same"}, "the same content on both sides is not a conflict"
 
 
+def test_a_version_that_is_kept_replaces_no_file_that_filters_leave_out(pair: Path) -> None:
+    earlier = "x/1.conflict-second-20231114T221320Z"
+    write_tree(pair / "a", {"x/1": b"newer"}, LATER)
+    write_tree(pair / "b", {"x/1": b"older version", earlier: b"oldest"})
+    assert not sync(pair, filters=Filters((FilterRule(False, "*.conflict-*"),))).failures
+    assert read_tree(pair / "b") == both(pair)[0] | {earlier: b"oldest", f"{earlier}-1": b"older version"}
+
+
 def test_a_change_is_not_lost_to_a_removal(pair: Path) -> None:
     (pair / "a/x/1").unlink()
     write_tree(pair / "b", {"x/1": b"changed"}, LATER)
