@@ -39,7 +39,7 @@ def configuration_of(
         grouping=Grouping(writing.file_set),
         delete=replacing.delete,
         delete_max=replacing.max_delete,
-        backup_dir=RelativePath(replacing.backup_dir.strip("/")) if replacing.backup_dir else None,
+        backup_dir=_backup(replacing.backup_dir) if replacing.backup_dir else None,
         verify=writing.verify,
         replication=writing.replication,
         block_size=size(writing.block_size) if writing.block_size else None,
@@ -66,6 +66,13 @@ def _mode(options: ReplaceOptions) -> Existing:
     if len(asked) > 1:
         raise RequestError("--update, --overwrite and --skip exclude each other", "Give one of them")
     return asked[0] if asked else Existing.CHANGED
+
+
+def _backup(text: str) -> RelativePath:
+    """The folder of backups; RequestError if it is the target itself, where nothing would be kept."""
+    if not (folder := text.strip("/")):
+        raise RequestError(f"--backup-dir {text} is the target itself", "Name a folder below it, such as replaced")
+    return RelativePath(folder)
 
 
 def _filters(options: FileOptions) -> Filters:
