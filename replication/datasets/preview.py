@@ -6,8 +6,10 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.configuration import Existing
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.job import CopyJob, list_into
@@ -68,6 +70,7 @@ class Preview:
 
 
 def compared(job: CopyJob) -> Preview:
-    """Compare the contents of source and target; files only in the target count, too."""
-    configuration = replace(job.configuration, compare_content=True, delete=True)
+    """Compare the contents of source and target, whatever would be replaced; files only in the target count, too."""
+    compares: dict[str, Any] = {"existing": Existing.CHANGED, "compare_content": True, "delete": True, "register": ""}
+    configuration = replace(job.configuration, **compares)
     return Preview(replace(job, configuration=configuration)).run()

@@ -53,6 +53,14 @@ def test_check_compares_contents_and_exits_with_13(capsys: pytest.CaptureFixture
     assert {("missing", "b/3.csv"), ("different", "a/1.csv"), ("extra", "extra")} <= lines
 
 
+@pytest.mark.parametrize("given", [["--skip"], ["--update"], ["--overwrite"], ["--register", "iceberg:c.n.t"]])
+def test_check_tells_what_differs_whatever_a_copy_would_replace(given: list[str]) -> None:
+    assert run(["copy", "src", "dst"]) == 0
+    assert run(["copy", "src", "dst", "--check", *given]) == 0
+    write_tree(Path("dst"), {"a/1.csv": b"ONE"}, time_s=1_800_000_000)
+    assert run(["copy", "src", "dst", "--check", *given]) == 13
+
+
 @pytest.mark.parametrize(("given", "name"), [("dst/", "dst/1.csv"), ("dst", "dst"), ("made/other", "made/other")])
 def test_a_file_is_copied_into_a_folder_or_gets_a_name(given: str, name: str) -> None:
     assert run(["copy", "src/a/1.csv", given]) == 0
