@@ -68,9 +68,7 @@ class ManifestDataset:
             if versions is not None:
                 decision, file = versions.decide(file)
             else:
-                there = target.status(file.destination)
-                before = there.attributes if there is not None else None
-                decision = decision_on(self._store, target, file.origin, before, configuration)
+                decision = decision_on(self._store, target, file.origin, target.status(file.destination), configuration)
             if decision.is_copied:
                 yield file
 

@@ -88,8 +88,7 @@ class SingleFileDataset:
         if configuration.versions:
             decision, file = TargetVersions(self._source, target, configuration).decide(file)
         else:
-            before = there.attributes if there is not None else None
-            decision = decision_on(self._source, target, found.attributes, before, configuration)
+            decision = decision_on(self._source, target, found.attributes, there, configuration)
         if decision.is_copied:
             sink.copy([file])
         else:

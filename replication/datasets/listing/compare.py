@@ -165,8 +165,7 @@ class Comparison:
         if entry is not None and entry.kind is EntryKind.FOLDER:
             self._sink.failed(file.path, "the target has a folder of that name")
             return
-        there = entry.attributes if entry is not None else None
-        self._take(decision_on(self._source, self._target, file, there, self._configuration), copyable, batch)
+        self._take(decision_on(self._source, self._target, file, entry, self._configuration), copyable, batch)
 
     def _version(self, copyable: CopyableFile, versions: TargetVersions, batch: list[CopyableFile]) -> None:
         try:
@@ -225,10 +224,13 @@ def decision_on(
     source: Store,
     target: Store,
     file: FileAttributes,
-    there: FileAttributes | None,
+    entry: Entry | None,
     configuration: CopyConfiguration,
 ) -> Decision:
-    """Whether a file needs copying; reads both sides if contents are to be compared."""
+    """Whether a file needs copying over an entry of the target; reads both if contents are to be compared."""
+    there = entry.attributes if entry is not None else None
+    if entry is not None and there is None and configuration.existing is Existing.SKIP:
+        return Decision.EXISTS  # a link or a special file
     same: bool | None = None
     is_converted = bool(applied(file.path, configuration.conversions))
     if (

@@ -109,6 +109,14 @@ def test_existing_files_are_skipped_or_replaced(folders: tuple[Path, Path], exis
     assert read_tree(target) == (NEW | OLD if existing is Existing.SKIP else NEW)
 
 
+def test_a_link_of_the_target_is_skipped_as_files_are(folders: tuple[Path, Path]) -> None:
+    source, target = folders
+    target.mkdir()
+    (target / "top").symlink_to("elsewhere")
+    assert copied(source, target, existing=Existing.SKIP).progress.counts.skipped == {"exists": 1}
+    assert (target / "top").is_symlink()
+
+
 def test_extra_files_are_deleted_within_a_limit_and_kept_in_a_backup(folders: tuple[Path, Path]) -> None:
     source, target = folders
     write_tree(target, OLD | {"x/y": b"extra", "z": b"extra, too"}, time_s=1_600_000_000)
