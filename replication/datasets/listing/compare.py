@@ -101,7 +101,7 @@ class Comparison:
                 if known is not None:
                     known.setdefault(file.path, False)
                 if conf.recursive and conf.filters.enters(file.path):
-                    below.append(file.path)
+                    self._enter(file.path, below)
             elif (copyable := self._built(file, known)) is not None:
                 if versions is None:
                     self._one(copyable, find, batch)
@@ -115,6 +115,12 @@ class Comparison:
             self._sink.empty(folder)
         if conf.delete and folder not in self.missing:
             self._extras(folder, known)
+
+    def _enter(self, folder: RelativePath, below: list[RelativePath]) -> None:
+        if folder == self._configuration.backup_dir:
+            self._sink.failed(folder, "replaced files go there: exclude it, or name another --backup-dir")
+        else:
+            below.append(folder)
 
     def _known(self) -> dict[str, bool] | None:
         """The destinations of a folder, and whether a file that is meant has each; None if nobody asks for them."""

@@ -134,6 +134,14 @@ def test_extra_files_are_deleted_within_a_limit_and_kept_in_a_backup(folders: tu
     assert not copied(source, target, delete=True, backup_dir=RelativePath("kept")).progress.counts.deleted
 
 
+def test_files_of_the_source_do_not_mix_with_backups(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"kept/1": b"mine", "1": b"new one"})
+    write_tree(tmp_path / "dst", {"kept/1": b"a backup", "1": b"old"}, time_s=1_600_000_000)
+    counts = copied(tmp_path / "src", tmp_path / "dst", backup_dir=RelativePath("kept")).progress.counts
+    assert "replaced files go there" in counts.failures["kept"]
+    assert read_tree(tmp_path / "dst") == {"kept/1": b"old", "1": b"new one"}
+
+
 def test_the_version_that_was_replaced_last_is_kept_in_the_backup_folder(folders: tuple[Path, Path]) -> None:
     source, target = folders
     write_tree(target, {"top": b"before"})
