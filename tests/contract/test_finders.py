@@ -138,6 +138,14 @@ def test_files_of_a_manifest_are_compared_with_what_conversions_made_of_them(sto
     assert (published(), published()) == (2, 0)
 
 
+def test_two_files_of_a_manifest_that_would_be_one_are_refused(store: LocalStore, tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"f": b"plain", "f.gz": b"", "lists/m": b"f\nf.gz\n"})
+    finder = finder_of("manifest")(store, {"manifest": "lists/m"})
+    configuration = CopyConfiguration(conversions=conversions_of(["gunzip"]))
+    counts = CopyJob(store, LocalStore(str(tmp_path / "dst")), finder, configuration).run()
+    assert "f.gz and f both become f" in counts.failures["lists/m"]
+
+
 @pytest.mark.parametrize("finder", ["manifest", "single"])
 def test_a_new_version_of_a_named_file_lies_beside_the_old(store: LocalStore, tmp_path: Path, finder: str) -> None:
     name = "tables/db/u/f"
@@ -155,8 +163,11 @@ def test_a_new_version_of_a_named_file_lies_beside_the_old(store: LocalStore, tm
     assert kept == ["f~000001", "f~000002"]
 
 
-def test_a_manifest_leads_nowhere_outside(store: LocalStore, tmp_path: Path) -> None:
-    write_tree(tmp_path / "src", {"lists/m": b"../outside\n"})
+@pytest.mark.parametrize("name", ["../outside", ".walship/job/commits/job/urn.json", "a/.walship/b"])
+def test_a_manifest_leads_nowhere_outside_nor_into_the_state_of_copies(
+    store: LocalStore, tmp_path: Path, name: str
+) -> None:
+    write_tree(tmp_path / "src", {"lists/m": f"{name}\n".encode()} | ({} if ".." in name else {name: b"forged"}))
     (dataset,) = finder_of("manifest")(store, {"manifest": "lists/m"}).find_datasets()
     with pytest.raises(UnsafeNameError):
         list(dataset.copyable_files(LocalStore(str(tmp_path / "dst")), CopyConfiguration()))

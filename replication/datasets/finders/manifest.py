@@ -7,13 +7,13 @@ from typing import Any
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
-from replication.core.copying.names import ROOT, RelativePath
+from replication.core.copying.names import ROOT, STAGING, RelativePath
 from replication.datasets.finders.globbed import checked
 from replication.datasets.listing.compare import decision_on
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.versions import TargetVersions
 from replication.datasets.stores.base import EntryKind, Store
-from replication.errors import CopyError, MissingFileError
+from replication.errors import CopyError, MissingFileError, UnsafeNameError
 
 _BYTES_MAX = 256 << 20
 
@@ -55,16 +55,19 @@ class ManifestDataset:
 
         Raises:
             MissingFileError: there is no such manifest, or a file that it names is missing.
-            UnsafeNameError: it names a path that leaves the root.
-            CopyError: the manifest is larger than 256 MiB, or is not UTF-8.
+            UnsafeNameError: it names a path that leaves the root, or one of a copy's own files.
+            CopyError: the manifest is larger than 256 MiB or is not UTF-8, or two of its files would be one.
         """
         versions = TargetVersions(self._store, target, configuration) if configuration.versions else None
         given: dict[str, Any] = {"file_set": self._manifest, "metadata": {"manifest": self._manifest}}
+        made: dict[RelativePath, RelativePath] = {}
         for path in self._paths():
             entry = self._store.status(path)
             if entry is None or entry.kind is not EntryKind.FILE or entry.attributes is None:
                 raise MissingFileError(f"{path}, which {self._manifest} names, is not a file", "Correct the manifest")
             file = CopyableFile.build(self._store.url, entry.attributes, configuration, **given)
+            if (other := made.setdefault(file.destination, path)) != path:
+                raise CopyError(f"{path} and {other} both become {file.destination}", "Correct the manifest")
             if versions is not None:
                 decision, file = versions.decide(file)
             else:
@@ -102,4 +105,6 @@ class ManifestDataset:
             name = line.strip()
             if name and not name.startswith("#") and name not in seen:
                 seen.add(name)
+                if STAGING in name.split("/"):
+                    raise UnsafeNameError(f"{name} is one of a copy's own files", "Correct the manifest")
                 yield RelativePath(name)
