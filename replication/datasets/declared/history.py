@@ -7,6 +7,7 @@ that began more than :data:`KEPT_DAYS` days ago are deleted with their files whe
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 import sqlite3
 import threading
@@ -110,7 +111,7 @@ class DatasetHistory:
         with self._lock:
             self._db.execute("DELETE FROM copies WHERE run IN (SELECT run FROM runs WHERE begun_us < ?)", (old,))
             self._db.execute("DELETE FROM runs WHERE begun_us < ?", (old,))
-            row = (dataset, now, getpass.getuser(), socket.gethostname(), source, target)
+            row = (dataset, now, _user(), socket.gethostname(), source, target)
             made = self._db.execute(
                 "INSERT INTO runs (dataset, begun_us, user, host, source, target) VALUES (?, ?, ?, ?, ?, ?)", row
             )
@@ -177,6 +178,13 @@ class DatasetHistory:
             self._db.execute("INSERT OR IGNORE INTO states (dataset) VALUES (?)", (dataset,))
             names = ", ".join(f"{name} = ?" for name in fields)
             self._db.execute(f"UPDATE states SET {names} WHERE dataset = ?", (*fields.values(), dataset))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a number without a name, as containers have
+        return str(os.getuid())
 
 
 def _now() -> int:

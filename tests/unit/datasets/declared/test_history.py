@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import sqlite3
 import time
 from contextlib import closing
@@ -31,3 +33,12 @@ def test_runs_and_their_files_are_deleted_after_a_year(tmp_path: Path, monkeypat
     history.close()
     with closing(sqlite3.connect(tmp_path / "datasets.db")) as db:
         assert [run for (run,) in db.execute("SELECT run FROM copies ORDER BY run")] == begun[1:]
+
+
+def test_a_user_without_a_name_is_noted_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
+    with closing(DatasetHistory(tmp_path / "datasets.db")) as history:
+        history.begin("d", "/in", "/out")
+        assert history.runs("d", 1)[0].user == str(os.getuid())
