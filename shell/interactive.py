@@ -217,11 +217,11 @@ def _from_lines(shell: Shell, lines: Iterable[str]) -> int:
 
 
 def _history() -> History:
-    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "walship"
     try:
+        folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "walship"
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "history"
         file.touch(mode=0o600)
-    except OSError:
+    except (OSError, RuntimeError):  # it cannot be written, or this user has no home
         return InMemoryHistory()
     return FileHistory(str(file))

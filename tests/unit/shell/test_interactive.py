@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pwd
 import stat
 
 import pytest
@@ -154,4 +155,11 @@ def test_what_was_typed_is_remembered_in_a_file_that_only_its_owner_can_read(tmp
 def test_a_shell_that_has_no_place_for_its_history_keeps_it_in_memory(tmp_path, monkeypatch):
     (tmp_path / "state").write_text("a file where the folder would be")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert isinstance(_history(), InMemoryHistory)
+
+
+def test_a_user_without_a_home_has_a_shell_too(monkeypatch):
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
     assert isinstance(_history(), InMemoryHistory)
