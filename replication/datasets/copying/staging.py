@@ -14,6 +14,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.stores.base import Store
 from replication.datasets.stores.local import LocalStore
+from replication.errors import RequestError
 
 
 def job_id(source: str, target: str) -> str:
@@ -22,10 +23,16 @@ def job_id(source: str, target: str) -> str:
 
 
 def state_dir(target: Store, name: str) -> Path:
-    """The folder of this host for the state of copies of that name: in the target if that is on this host, too."""
+    """The folder of this host for the state of copies of that name: in the target if that is on this host, too.
+
+    Raises:
+        RequestError: the user has no home folder, so that a later run would not find what this one leaves.
+    """
     if isinstance(target, LocalStore):
         return Path(target.root) / STAGING / name
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    if not os.path.isabs(home):
+        raise RequestError("this user has no home folder to keep the state of copies in", "Set XDG_STATE_HOME to one")
     return Path(home) / "walship" / "copies" / name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import sqlite3
 import stat
 from collections.abc import Generator, Iterable
@@ -16,8 +17,11 @@ import pytest
 from replication.core.copying.names import RelativePath
 from replication.datasets.converters import plugins
 from replication.datasets.copying.journal import CopyJournal, JournalEntry, JournalKey
+from replication.datasets.copying.staging import state_dir
 from replication.datasets.publication.publisher import Publisher
 from replication.datasets.stores.local import LocalStore
+from replication.datasets.stores.open import open_store
+from replication.errors import RequestError
 from replication.permissions import user_umask
 from tests.copying import DyingStore, Killed, copied, job, read_tree, write_tree
 
@@ -162,3 +166,11 @@ def test_the_journal_of_an_earlier_version_of_walship_is_dropped(tmp_path: Path)
         journal.add([JournalEntry(JournalKey(RelativePath("a"), "state"), 1, "")])
     with closing(CopyJournal(tmp_path / "journal.db")) as journal:
         assert not journal.is_empty
+
+
+def test_a_user_without_a_home_is_told_where_the_state_of_a_copy_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
+    with open_store("memory://copies-without-a-home") as target, pytest.raises(RequestError, match="XDG_STATE_HOME"):
+        state_dir(target, "job")
