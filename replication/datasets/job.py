@@ -28,7 +28,7 @@ from replication.datasets.copying.file_sets import FileSet, FileSets
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyCounts, CopyProgress
 from replication.datasets.copying.stager import Stager
-from replication.datasets.copying.staging import Staging, job_id, make_state_dir, state_dir
+from replication.datasets.copying.staging import LOCK, Staging, job_id, make_state_dir, state_dir
 from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
 from replication.datasets.copying.uploading import give_up_all
 from replication.datasets.copying.window import CopyWindow
@@ -115,14 +115,14 @@ class CopyJob:
         """Finish publications that earlier runs left, and copy nothing. Raises as :meth:`run`."""
         with telling_faults(self.target.url, self.state_dir):
             if (self.state_dir / "commits").exists():
-                with locked(self.state_dir / "lock", self.target.url):
+                with locked(self.state_dir / LOCK, self.target.url):
                     steps = FileCommitSteps(f"file://{self.state_dir}/commits")
                     self._redo(steps, CopySite(self.target, redoes=True, events=self.events))
 
     def _run(self) -> CopyCounts:
         self.target.make_folder(ROOT)
         make_state_dir(self.state_dir)
-        with locked(self.state_dir / "lock", self.target.url), ExitStack() as stack:
+        with locked(self.state_dir / LOCK, self.target.url), ExitStack() as stack:
             steps = FileCommitSteps(f"file://{self.state_dir}/commits")
             site = CopySite(self.target, redoes=True, events=self.events)
             blocked = self._redo(steps, site)
@@ -366,7 +366,11 @@ def list_into(dataset: CopyableDataset, target: Store, configuration: CopyConfig
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold a lock file of this host; LockedFileError if another process does."""
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # the run before has just removed its folder
+            make_state_dir(path.parent)
+            continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

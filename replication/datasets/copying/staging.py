@@ -8,13 +8,17 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING, RelativePath
-from replication.datasets.stores.base import Store
+from replication.datasets.stores.base import EntryKind, Store
 from replication.datasets.stores.local import LocalStore
 from replication.errors import RequestError
+
+#: The file in the folder of a job's state that its run locks.
+LOCK = "lock"
 
 
 def job_id(source: str, target: str) -> str:
@@ -39,6 +43,13 @@ def state_dir(target: Store, name: str) -> Path:
 def make_state_dir(folder: Path) -> None:
     """Make such a folder; nobody else may look into it or, in a target, into what is staged beside it."""
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _make_private(folder)
+    except FileNotFoundError:  # a run that ended has just removed the one above
+        _make_private(folder)
+
+
+def _make_private(folder: Path) -> None:
     for each in (folder.parent, folder):
         each.mkdir(mode=0o700, exist_ok=True)
 
@@ -95,5 +106,13 @@ class Staging:
             self._made = {made for made in self._made if made != root and not made.startswith(f"{root}/")}
 
     def remove(self) -> None:
-        """Remove all that is staged, and the folder of staging if no other job has any."""
+        """Remove all that is there, the job's lock last: then the next run begins, which has its own in this folder."""
+        with suppress(FileNotFoundError):
+            for entry in list(self._target.scan(self.root)):
+                if entry.attributes is None or entry.attributes.name == LOCK:
+                    continue
+                if entry.kind is EntryKind.FOLDER:
+                    self._target.remove_folder(entry.attributes.path)
+                else:
+                    self._target.remove(entry.attributes.path)
         self._target.remove_folder(self.root)

@@ -1,0 +1,52 @@
+"""The folder of a copy's state while one run ends and the next one begins."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from replication.core.copying.names import RelativePath
+from replication.datasets.copying.staging import make_state_dir
+from replication.datasets.job import locked
+from replication.datasets.stores.local import LocalStore
+from tests.copying import job, write_tree
+
+
+def test_a_run_removes_its_lock_last_so_that_it_removes_nothing_of_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tmp_path / "src", {"a": b"1", "b/c": b"2"})
+    ending = job(LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")))
+    remove_folder = LocalStore.remove_folder
+    left: list[list[str]] = []
+
+    def removed(store: LocalStore, path: RelativePath) -> None:
+        left.append(os.listdir(ending.state_dir))
+        remove_folder(store, path)
+
+    monkeypatch.setattr(LocalStore, "remove_folder", removed)
+    ending.run()
+    assert all("lock" in names for names in left)
+    assert left[-1] == ["lock"]
+    assert not ending.state_dir.exists()
+
+
+def test_a_run_begins_although_another_one_removes_the_folder_just_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, mkdir = tmp_path / "dst/.walship/job", Path.mkdir
+    removed: list[Path] = []
+
+    def made(path: Path, *given: int, **options: bool) -> None:
+        if path == folder and not removed:
+            removed.append(path.parent)
+            path.parent.rmdir()
+        mkdir(path, *given, **options)
+
+    monkeypatch.setattr(Path, "mkdir", made)
+    make_state_dir(folder)
+    folder.rmdir()
+    with locked(folder / "lock", "it"):
+        assert (folder / "lock").exists()
