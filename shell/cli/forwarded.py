@@ -122,8 +122,11 @@ def _connected(run_dir: Path) -> Iterator[socket.socket]:
 
 def _ended(server: socket.socket) -> int:
     """Have the fork begin; the exit code, once the command has ended. From here on Ctrl-C is for the fork."""
+    is_interrupted = False
 
     def interrupt(*_: object) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
         with suppress(OSError):
             server.sendall(INTERRUPT)
 
@@ -134,4 +137,8 @@ def _ended(server: socket.socket) -> int:
     code = b""
     with suppress(OSError):  # the fork was killed
         code = server.recv(1)
-    return code[0] if code else 1
+    if code:
+        return code[0]
+    from shell.cli.interrupting import INTERRUPTED  # deferred: few commands end like this
+
+    return INTERRUPTED if is_interrupted else 1

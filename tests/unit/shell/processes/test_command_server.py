@@ -39,6 +39,10 @@ def waits(words):
     except KeyboardInterrupt:
         print("interrupted", flush=True)
         return 130
+def hangs(words):
+    import signal
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    waits(words)
 with Wakes(None) as wakes, CommandServer({run}, lambda: None, Path(sys.argv[1]), wakes):
     print("listens", flush=True)
     while not wakes.wait(60):
@@ -193,9 +197,16 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_command_ends_with_its_client(start: Start, home: Path, number: int) -> None:
-    start("waits")
+@pytest.mark.parametrize(
+    ("run", "number", "end"),
+    [
+        ("waits", signal.SIGINT, "interrupted\ncode 130\n"),
+        ("hangs", signal.SIGINT, "code 130\n"),  # and leaves without a word, as after its grace
+        ("waits", signal.SIGKILL, ""),
+    ],
+)
+def test_a_command_ends_with_its_client(start: Start, home: Path, run: str, number: int, end: str) -> None:
+    start(run)
     command = [sys.executable, "-c", _CLIENT.replace("{before}", "0"), "status", "--watch"]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=home, env=env) as process:
@@ -203,7 +214,7 @@ def test_a_command_ends_with_its_client(start: Start, home: Path, number: int) -
         pid = int(process.stdout.readline())
         process.send_signal(number)
         said = process.stdout.read()
-    assert said == ("interrupted\ncode 130\n" if number == signal.SIGINT else "")
+    assert said == end
     wait_until(lambda: has_ended(pid))
 
 
