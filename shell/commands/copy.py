@@ -65,10 +65,11 @@ def copy(
 
 
 def _run(job: CopyJob, printer: Printer) -> None:
-    from shell.copying.running import run_shown
+    from shell.copying.running import print_counts, run_shown
 
     with leaving_on_interrupt(printer.stopped):
         run_shown(job, printer)
+        print_counts(job, printer)
 
 
 def _preview(job: CopyJob, printer: Printer) -> None:

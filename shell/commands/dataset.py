@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,9 +20,11 @@ from shell.cli.pairs import pairs
 from shell.cli.render import Printer, moment_text
 
 if TYPE_CHECKING:
+    from replication.datasets.copying.progress import CopyCounts
     from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
     from replication.datasets.declared.history import DatasetHistory
     from replication.datasets.declared.schedule import DatasetSchedule
+    from replication.datasets.job import CopyJob
 
 FileOption = Annotated[
     Path, typer.Option("--file", "-f", metavar="FILE", envvar="WALSHIP_DATASETS", help="Where datasets are declared.")
@@ -215,9 +216,7 @@ def _run_due(
     schedule: DatasetSchedule,
 ) -> list[Exception]:
     """Run what is due, and report failures."""
-    from replication.datasets.declared.running import run_dataset
     from replication.datasets.declared.schedule import by_priority
-    from shell.copying.running import run_shown
 
     definitions, history = opened
     active = [each for each in definitions.all() if history.state(each.name).word in ("active", "failing")]
@@ -226,9 +225,7 @@ def _run_due(
         try:
             if not schedule.is_due(definition):
                 continue
-            configuration = _configuration(definition.options)
-            named = partial(run_shown, printer=invocation.printer, name=definition.name)
-            run_dataset(definition, configuration, history, named)
+            _run_one(definition, history, invocation.printer)
         except Exception as error:  # also a defect that one dataset meets
             if names is None or len(names) > 1:
                 reason = error if isinstance(error, ReplicationError) else one_line(error)
@@ -236,6 +233,21 @@ def _run_due(
             schedule.retry(definition)
             failed.append(error)
     return failed
+
+
+def _run_one(definition: DatasetDefinition, history: DatasetHistory, printer: Printer) -> None:
+    """Run a dataset, then print its summary: a reader that has gone, or a full disk, is no failure of the dataset."""
+    from replication.datasets.declared.running import run_dataset
+    from shell.copying.running import print_counts, run_shown
+
+    ran: list[CopyJob] = []
+
+    def run(job: CopyJob) -> CopyCounts:
+        ran.append(job)
+        return run_shown(job, printer, definition.name)
+
+    run_dataset(definition, _configuration(definition.options), history, run)
+    print_counts(ran[0], printer, definition.name)
 
 
 def pause(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:

@@ -20,27 +20,34 @@ _BAR_EVERY_S, _LINE_EVERY_S = 0.2, 10.0
 
 
 def run_shown(job: CopyJob, printer: Printer, name: str = "") -> CopyCounts:
-    """Run the copy and print its summary, which begins with the name of a dataset.
+    """Run the copy, of a dataset by its name, with its progress shown."""
+    with ShownProgress(lambda: (name, job.progress.view()), printer), as_user():
+        return job.run()
+
+
+def print_counts(job: CopyJob, printer: Printer, name: str = "") -> None:
+    """Print the summary of a copy that has run, which begins with the name of a dataset.
 
     Raises:
-        CopyIncompleteError: some files failed.
+        CopyIncompleteError: some files failed, also if nothing can be printed.
     """
-    with ShownProgress(lambda: (name, job.progress.view()), printer), as_user():
-        counts = job.run()
-    view = job.progress.view()
+    view, counts = job.progress.view(), job.progress.counts
     rate = counts.bytes_copied / view.seconds if view.seconds else 0.0
     of_dataset = {"dataset": name} if name else {}
-    printer.value(
-        of_dataset | asdict(counts) | {"seconds": round(view.seconds, 3)},
-        (name and f"{name}: ") + _summary(counts, view.seconds, rate),
-    )
+    try:
+        printer.value(
+            of_dataset | asdict(counts) | {"seconds": round(view.seconds, 3)},
+            (name and f"{name}: ") + _summary(counts, view.seconds, rate),
+        )
+    except OSError:
+        if not counts.failed:
+            raise
     if counts.failed:
         path, reason = next(iter(counts.failures.items()))
         raise CopyIncompleteError(
             f"{counted(counts.failed, 'file')} not copied; the first: {path}: {reason}",
             "Remove the cause and run it again: it goes on where it was",
         )
-    return counts
 
 
 def _summary(counts: CopyCounts, seconds: float, rate: float) -> str:

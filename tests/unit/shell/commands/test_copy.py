@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from shell.cli.render import Printer
 from shell.main import run
 from tests.copying import read_tree, write_tree
 from tests.file_servers import http_server
@@ -33,6 +34,19 @@ def test_a_folder_is_copied_and_summed_up(capsys: pytest.CaptureFixture[str]) ->
     assert run(["copy", "src", "dst", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["files_listed"], shown["skipped"]) == (0, {"same": 3})
+
+
+def test_files_that_failed_are_told_though_the_summary_has_no_reader(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_reader(*_: object) -> None:
+        raise BrokenPipeError
+
+    write_tree(Path("dst"), {"b": b"no folder"})
+    monkeypatch.setattr(Printer, "value", no_reader)
+    assert run(["copy", "src", "dst"]) == 12
+    assert "1 file not copied" in capsys.readouterr().err
+    assert run(["copy", "src", "dst", "--exclude", "b"]) == 0, "as head ends a pipe"
 
 
 def test_a_dry_run_shows_what_would_be_copied_and_copies_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from replication import config as configuration
 from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.declared.history import FAILURES_MAX
 from replication.datasets.job import CopyJob
+from shell.cli.render import Printer
 from shell.main import run
 from tests.copying import read_tree, write_tree
 from tests.file_servers import ftp_server
@@ -65,6 +66,21 @@ def test_a_dataset_that_fails_is_suspended_alone_and_resumed(capsys: pytest.Capt
     assert run(["dataset", "resume", "bad"]) == 0
     assert run(["dataset", "run", "bad"]) == 0
     assert read_tree(Path("dst1")) == {"x": b"1"}
+
+
+def test_a_summary_that_cannot_be_printed_is_no_failure_of_the_dataset(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["dataset", "add", "d", "src", "dst"]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Printer, "value", _no_reader)
+        assert run(["dataset", "run"]) == 12
+    assert read_tree(Path("dst")) == FILES
+    assert shown(capsys, "list")[0]["state"] == "active"
+
+
+def _no_reader(*_: object) -> None:
+    raise BrokenPipeError
 
 
 def test_a_dataset_that_meets_a_defect_stops_no_other(
