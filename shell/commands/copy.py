@@ -142,7 +142,11 @@ def _report(printer: Printer, result: SyncResult) -> None:
     done = ", ".join(f"{number:,} {action}" for action, number in sorted(result.actions.items()))
     kept = f"; {counted(len(result.conflicts), 'conflict')} kept: {', '.join(result.conflicts[:5])}"
     shown = {"actions": dict(result.actions), "conflicts": result.conflicts, "failures": result.failures}
-    printer.value(shown, (done or "nothing was found") + (kept if result.conflicts else ""))
+    try:
+        printer.value(shown, (done or "nothing was found") + (kept if result.conflicts else ""))
+    except OSError:  # no reader, or no room: what failed is told all the same
+        if not result.failures:
+            raise
     if result.failures:
         path, reason = next(iter(result.failures.items()))
         raise CopyIncompleteError(

@@ -20,6 +20,7 @@ from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
 from replication.datasets.two_way.sync import SyncResult, TwoWaySync
 from replication.errors import RequestError, StorageError, UnsafeNameError
+from shell.cli.render import Printer
 from shell.main import run
 from tests.copying import DyingStore, Killed, read_tree, write_tree
 
@@ -335,8 +336,15 @@ def test_what_failed_too_often_is_tried_again_when_a_person_says_so(
         for _ in range(FAILURES_MAX):
             assert sync(pair).failures
     assert "--retry-suspended" in sync(pair).failures["z"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Printer, "value", _no_reader)
+        assert run(["sync", str(pair / "a"), str(pair / "b")]) == 12, "though its reader has gone"
     assert run(["sync", str(pair / "a"), str(pair / "b"), "--retry-suspended"]) == 0, capsys.readouterr().err
     assert both(pair)[1]["z/new"] == b"n"
+
+
+def _no_reader(*_: object) -> None:
+    raise BrokenPipeError
 
 
 def test_a_sync_follows_no_links(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:

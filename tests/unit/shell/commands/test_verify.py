@@ -11,27 +11,50 @@ import pytest
 from typer.testing import CliRunner
 
 from peer.verify.verdict import Holding, Verdict
-from replication.errors import WaitTimeoutError
+from replication.errors import DivergenceError, WaitTimeoutError
 from shell import main
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.verify import verify
 
+EAST, WEST = Holding("east", 1, "a"), Holding("west", 1, "b")
 
-def test_who_is_told_to_wait_longer_is_told_an_option_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    east, west = Holding("east", 1, "a"), Holding("west", 1, "b")
-    moving = Verdict("ops.t", east, west, 1, moving=1)
+
+@pytest.fixture
+def invocation(monkeypatch: pytest.MonkeyPatch) -> Invocation:
     monkeypatch.setattr("peer.client.comparison.other_side", lambda *_: nullcontext(SimpleNamespace(name="west")))
     monkeypatch.setattr("peer.client.comparison.own_side", lambda *_: nullcontext())
-    monkeypatch.setattr("peer.client.comparison.compare_sides", lambda *_: moving)
 
     @contextmanager
     def connect() -> Iterator[Any]:
         rules = SimpleNamespace(peers=lambda: [SimpleNamespace(name="west")])
         yield SimpleNamespace(name="east", ledger=SimpleNamespace(rules=rules)), Printer(True)
 
+    return cast(Invocation, SimpleNamespace(connect=connect))
+
+
+def test_tables_that_differ_are_told_though_the_list_has_no_reader(
+    invocation: Invocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_reader(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(Printer, "value", no_reader)
+    monkeypatch.setattr("peer.client.comparison.compare_sides", lambda *_: Verdict("ops.t", EAST, WEST, 1, differing=1))
+    with pytest.raises(DivergenceError, match=r"1 of 1 tables differ: ops\.t"):
+        verify(invocation, "west", ["ops.t"])
+    monkeypatch.setattr("peer.client.comparison.compare_sides", lambda *_: Verdict("ops.t", EAST, EAST, 1))
+    with pytest.raises(BrokenPipeError):
+        verify(invocation, "west", ["ops.t"])
+
+
+def test_who_is_told_to_wait_longer_is_told_an_option_that_there_is(
+    invocation: Invocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = Verdict("ops.t", EAST, WEST, 1, moving=1)
+    monkeypatch.setattr("peer.client.comparison.compare_sides", lambda *_: moving)
     with pytest.raises(WaitTimeoutError, match="did not settle") as late:
-        verify(cast(Invocation, SimpleNamespace(connect=connect)), "west", ["ops.t"])
+        verify(invocation, "west", ["ops.t"])
     option = late.value.hint.split()[-1]
     shown = CliRunner(env={"COLUMNS": "200"}).invoke(main.make_app(), ["verify", "--help"]).output
     assert option.startswith("--") and option in shown.split()
