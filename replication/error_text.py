@@ -1,6 +1,8 @@
-"""Errors of libraries as one line, for messages and logs."""
+"""Errors of libraries as one line, and signals by name, for messages and logs."""
 
 from __future__ import annotations
+
+import signal
 
 _CHARS_MAX = 500
 
@@ -16,3 +18,11 @@ def message_line(error: BaseException) -> str:
     """An error's message as one line."""
     lines = (line.strip().removeprefix(": ") for line in str(error).splitlines())
     return " ".join(line for line in lines if line and not line.startswith(("at ", "... ")))
+
+
+def signal_text(number: int) -> str:
+    """``SIGKILL``; ``signal 35`` for one without a name, as most real-time signals are."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -24,7 +24,7 @@ from pathlib import Path
 from peer.drill.changes import split_statements
 from peer.drill.fork import ForkTables
 from peer.drill.session import Answered, ForkSession
-from replication.error_text import one_line
+from replication.error_text import one_line, signal_text
 from replication.errors import ReplicationError, RequestError
 
 ROWS_SHOWN = 10
@@ -178,7 +178,7 @@ def _command(file: Path) -> list[str]:
 
 def _ending(code: int) -> str:
     if code < 0:
-        return f"it was killed by {signal.Signals(-code).name}"
+        return f"it was killed by {signal_text(-code)}"
     return f"it exited with {code}" if code else ""
 
 

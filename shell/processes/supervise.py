@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from replication.config import Config
+from replication.error_text import signal_text
 from replication.errors import ConfigError
 from replication.retries import Retries
 from shell.processes.forked import Process, start_role
@@ -281,7 +282,7 @@ def _reason(code: int, failed: ProcessState | None) -> str:
     if failed is not None:
         return failed.what
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
+        return f"killed by {signal_text(-code)}"
     return f"exit code {code}"
 
 

@@ -238,3 +238,18 @@ def test_a_role_that_keeps_ending_is_started_ever_later_and_anew_once_it_was_ste
     assert role.poll() == [] and ends() == 30.0, "a minute is not over"
     clock.now += 61
     assert role.poll() == [] and [ends(), ends()] == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(("code", "reason"), [(-9, "killed by SIGKILL"), (-40, "killed by signal 40")])
+def test_a_role_that_any_signal_ended_is_started_again(
+    code: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    config.run_dir.mkdir(parents=True)
+    process = _Process()
+    monkeypatch.setattr(supervise, "start_role", lambda *_: (process, None))
+    monkeypatch.setattr(supervise, "_kill_group", lambda pid: None)
+    role = RoleSupervisor("worker", config, tmp_path / "x.toml")
+    role.start()
+    process.returncode = code
+    assert [event.detail for event in role.poll()] == [f"{reason}; starts again in 0.5 s"]
