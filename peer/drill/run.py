@@ -46,7 +46,7 @@ class DrillRequest:
     Args:
         probes: SQL files and scripts, in order.
         rehearse: plans the switchover at the ACTIVE cluster; None leaves it out.
-        config_file: of the cluster, for scripts.
+        target: of the cluster, for scripts: its TOML file, or its address.
         probe_timeout_s: in place of the setting; None for that.
         is_scheduled: whether a schedule began it.
         report: gets a line for each phase.
@@ -54,7 +54,7 @@ class DrillRequest:
 
     probes: Sequence[Path] = ()
     rehearse: Callable[[], SwitchoverPlan] | None = None
-    config_file: str = ""
+    target: str = ""
     probe_timeout_s: float | None = None
     is_scheduled: bool = False
     report: Callable[[str], None] = lambda _: None
@@ -188,7 +188,7 @@ class RunningDrill:
         paths = [_SOURCE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         programs = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
         return {
-            "WALSHIP_CLUSTER": self._request.config_file,
+            "WALSHIP_CLUSTER": self._request.target,
             "WALSHIP_DRILL": fork.id,
             "WALSHIP_DRILL_FOLDER": str(file.parent),
             "WALSHIP_DRILL_INSTANT": str(fork.instant),

@@ -74,8 +74,8 @@ def drill(
         from peer.drill.run import DrillRequest, RunningDrill
 
         rehearse = _rehearsal(invocation, cluster) if full else None
-        file = os.path.abspath(found.target)
-        request = DrillRequest(probes, rehearse, file, probe_timeout_s, scheduled, printer.line)
+        target = os.path.abspath(found.target) if os.path.isfile(found.target) else found.target
+        request = DrillRequest(probes, rehearse, target, probe_timeout_s, scheduled, printer.line)
         report = RunningDrill(cluster, request).run()
         _show(report, Path(report.drill.report), printer)
         if not report.drill.passed:

@@ -180,7 +180,7 @@ class _Story:
         probe.write_text(f"select count(*) > 0 from {self._table.name}\n", encoding="utf-8")
         self._display.event("walship drill east: would east be ready? On a fork, while all goes on")
         with connect(self._east.file, for_writing=False) as east:
-            report = RunningDrill(east, DrillRequest((probe,), config_file=str(self._east.file))).run()
+            report = RunningDrill(east, DrillRequest((probe,), target=str(self._east.file))).run()
         drill = report.drill
         self._drill = drill.rpo_s, drill.rto_s
         if not drill.passed or drill.rpo_s is None or drill.rto_s is None:

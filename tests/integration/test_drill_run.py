@@ -31,7 +31,7 @@ def site(tmp_path: Path) -> Iterator[ForkSite]:
 
 def run(site: ForkSite, *probes: Path, **more: float) -> DrillReport:
     with site.cluster() as cluster:
-        return RunningDrill(cluster, DrillRequest(probes, config_file="east.toml", **more)).run()  # type: ignore[arg-type]
+        return RunningDrill(cluster, DrillRequest(probes, target="east.toml", **more)).run()  # type: ignore[arg-type]
 
 
 def probe(folder: Path, name: str, text: str) -> Path:
