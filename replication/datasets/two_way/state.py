@@ -34,6 +34,9 @@ _PAGE = 1000
 #: What is done with a path, from what the first side, the second side and the last agreement have.
 Decide = Callable[[SideState | None, SideState | None, Agreed | None], SyncAction]
 
+#: Whether filters mean a path, whatever is there.
+IsMeant = Callable[[RelativePath], bool]
+
 
 @contextmanager
 def telling_damage(path: Path | str) -> Iterator[None]:
@@ -81,15 +84,20 @@ class SyncState:
             self._db.executemany("INSERT OR IGNORE INTO listing.others VALUES (?)", [(path,) for path in others])
             self._db.execute("COMMIT")
 
-    def is_lost(self, side: int) -> bool:
-        """Whether a side has no file although both agreed on some."""
-        has_any = f"SELECT 1 FROM listing.files WHERE {_SIDES[side]} IS NOT NULL"
+    def is_lost(self, side: int, is_meant: IsMeant) -> bool:
+        """Whether a side has no file although both agreed on some that are meant."""
+        has_any = f"SELECT EXISTS (SELECT 1 FROM listing.files WHERE {_SIDES[side]} IS NOT NULL)"
         with self._lock:
-            (lost,) = self._db.execute(f"SELECT EXISTS (SELECT 1 FROM agreed) AND NOT EXISTS ({has_any})").fetchone()
-        return bool(lost)
+            if self._db.execute(has_any).fetchone()[0]:
+                return False
+            return any(is_meant(RelativePath(path)) for (path,) in self._db.execute("SELECT path FROM agreed"))
 
-    def decide(self, action_of: Decide) -> Counter[str]:
-        """Decide on each path that neither is, nor lies below, what is not a file; how many got which action."""
+    def decide(self, action_of: Decide, is_meant: IsMeant) -> Counter[str]:
+        """Decide on each path that is meant, and neither is, nor lies below, what is not a file.
+
+        Returns:
+            How many got which action.
+        """
         counts: Counter[str] = Counter()
         with self._lock:
             self._db.execute("INSERT OR IGNORE INTO listing.files (path) SELECT path FROM agreed")
@@ -99,7 +107,7 @@ class SyncState:
             after, decided = rows[-1][0], []
             for path, first, second, a, a_ns, b, b_ns in rows:
                 checked = RelativePath(path)  # the state may be forged
-                if has_others and self._is_left_out(checked):
+                if (has_others and self._is_left_out(checked)) or (first is second is None and not is_meant(checked)):
                     continue
                 states = [SideState.of(_file(text)) if text is not None else None for text in (first, second)]
                 known = Agreed(SideState(a, a_ns), SideState(b, b_ns)) if a is not None and b is not None else None
@@ -130,8 +138,8 @@ class SyncState:
             return found.fetchone() is not None
 
     def forget_gone(self) -> None:
-        """Forget agreed files that neither side has."""
-        gone = "SELECT path FROM listing.files WHERE first IS NULL AND second IS NULL"
+        """Forget agreed files that were decided on, and that neither side has."""
+        gone = "SELECT path FROM listing.files WHERE first IS NULL AND second IS NULL AND action IS NOT NULL"
         with self._lock:
             self._db.execute(f"DELETE FROM agreed WHERE path IN ({gone})")
 

@@ -128,17 +128,24 @@ class TwoWaySync:
         for side, store in enumerate(self._stores):
             progress = self._begin(f"listing {store.url}")
             list_side(store, self._configuration, side, state, progress)
-            if state.is_lost(side):
+            if state.is_lost(side, self._is_meant):
                 raise RequestError(
                     f"{store.url} has none of the files that it had", "Check that it is mounted, or remove the rest"
                 )
-        result = SyncResult(state.decide(sync_action), failures=dict(earlier.counts.failures))
+        result = SyncResult(state.decide(sync_action, self._is_meant), failures=dict(earlier.counts.failures))
         if not dry_run:
             state.forget_gone()
             self._compare(state, result)
             for side in (0, 1):
                 self._one_way(side, state, result)
         return result
+
+    def _is_meant(self, path: RelativePath) -> bool:
+        """Whether the filters mean a path of an agreed file, which is listed then if it is there."""
+        filters = self._configuration.filters
+        if path.parent and not (self._configuration.recursive and all(map(filters.enters, path.parent.with_folders()))):
+            return False
+        return filters.names(path)
 
     def _compare(self, state: SyncState, result: SyncResult) -> None:
         """Note paths with the same content; of the others the newer keeps its name, and the older gets another."""

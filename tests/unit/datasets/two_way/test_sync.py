@@ -112,6 +112,23 @@ def test_what_a_filter_leaves_out_on_one_side_is_left_as_it_is(pair: Path) -> No
     assert "x/2" in read_tree(pair / "b")
 
 
+@pytest.mark.parametrize(
+    "few",
+    [
+        {"filters": Filters((FilterRule(True, "*.csv"), FilterRule(False, "**")))},
+        {"filters": Filters((FilterRule(False, "x/"),))},
+        {"filters": Filters((FilterRule(False, "x/1"), FilterRule(False, "x/2")))},
+        {"recursive": False},
+    ],
+)
+def test_a_sync_of_few_files_forgets_nothing_of_the_others(pair: Path, few: dict[str, Any]) -> None:
+    assert not sync(pair, **few).failures
+    write_tree(pair / "a", {"x/1": b"1, changed"}, LATER)
+    (pair / "b/x/2").unlink()
+    assert sync(pair).conflicts == []
+    assert both(pair) == ({"x/1": b"1, changed", "y/3": b"3"},) * 2
+
+
 def test_a_folder_that_became_a_link_removes_nothing_on_the_other_side(pair: Path) -> None:
     (pair / "a/x").rename(pair / "moved")
     (pair / "a/x").symlink_to(pair / "moved")
