@@ -201,7 +201,7 @@ class TwoWaySync:
             agreed: dict[str, Agreed] = {}
             for each in file_set.staged:
                 file, there = each.file.origin, target.status(each.file.destination)
-                if there is not None and there.attributes is not None and there.attributes.size == file.size:
+                if there is not None and there.attributes is not None and self._is_copy(target, there.attributes, file):
                     states = (SideState.of(file), SideState.of(there.attributes))
                     agreed[file.path] = Agreed(*states) if side == 0 else Agreed(*reversed(states))
             state.change(agreed, ())
@@ -219,6 +219,15 @@ class TwoWaySync:
                 state.change({}, [gone.path])
             elif not counts.failed:
                 result.failures[gone.path] = one_line(changed(gone.path))
+
+    def _is_copy(self, target: Store, there: FileAttributes, file: FileAttributes) -> bool:
+        """Whether a published file is not known to have been edited since."""
+        if there.size != file.size:
+            return False
+        if not target.traits.keeps_times or there.timestamp_ns is None or file.timestamp_ns is None:
+            return True
+        precision_ns = max(store.traits.precision_ns for store in self._stores)
+        return abs(there.timestamp_ns - file.timestamp_ns) < precision_ns
 
     def _clear_way(self, side: int, state: SyncState, removed: int) -> None:
         """Remove files first where a folder will be, and those of a folder where a file will be."""

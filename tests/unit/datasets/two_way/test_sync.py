@@ -270,6 +270,23 @@ def test_what_is_edited_while_a_sync_runs_is_neither_replaced_nor_removed(
     assert first == second and sorted(first.values()) == [b"again", b"again", b"edited, too", b"of a"]
 
 
+def test_an_edit_right_after_a_file_is_in_place_is_kept(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = LocalStore.move
+
+    def moved_and_edited(store: LocalStore, origin: RelativePath, destination: RelativePath) -> None:
+        moved(store, origin, destination)
+        if destination == "x/1":
+            write_tree(pair / "b", {"x/1": b"edit"}, LATER + 1)
+
+    write_tree(pair / "a", {"x/1": b"copy"}, LATER)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "move", moved_and_edited)
+        sync(pair)
+    assert sync(pair).conflicts
+    assert both(pair)[0]["x/1"] == both(pair)[1]["x/1"] == b"edit"
+    assert b"copy" in both(pair)[0].values()
+
+
 def test_what_a_killed_sync_left_is_finished_before_both_sides_are_listed(
     pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
