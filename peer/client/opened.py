@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from peer.client.contacts import KeptLinks
@@ -139,15 +140,14 @@ class OpenedParts:
             return
         with self._lock:
             self._closed = True
-            parts = [self._writer, self._reader, self._coordination, self._observed]
+            parts = [self._observed, self._coordination, self._reader, self._writer]
             self._writer = self._reader = self._coordination = self._observed = None
-        try:
+        with ExitStack() as closing:  # the last one first; the others also when one fails
+            closing.callback(self._ledger.close)
+            closing.callback(self.links.close)
             for part in parts:
                 if part is not None:
-                    part.close()
-        finally:
-            self.links.close()
-            self._ledger.close()
+                    closing.callback(part.close)
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
