@@ -107,6 +107,8 @@ def _configured(directory: Path, name: str, given: dict[str, dict[str, object]])
         directory.mkdir(parents=True, exist_ok=True)
         file.write_text(configuration.default_toml(name, ".", **given), encoding="utf-8")
     except OSError as error:
+        with suppress(OSError):
+            file.unlink()  # a part of it would be in the way of the next try
         raise ConfigError(f"{file} cannot be written: {error.strerror}", "Choose another folder") from None
     configuration.load(file)
     return file
@@ -216,6 +218,8 @@ def down(invocation: Invocation, config: ConfigOption = None) -> None:
         return
     try:
         os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it has just ended
     except PermissionError:
         raise ConfigError(f"Process {pid} belongs to another user", "Stop it as that user") from None
     deadline = time.monotonic() + _STOP_TIMEOUT_S

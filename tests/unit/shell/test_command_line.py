@@ -1,6 +1,7 @@
 """The command line itself: verbs, help, errors and exit codes, without a cluster."""
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -257,6 +258,25 @@ def test_init_writes_nothing_when_a_value_is_wrong(tmp_path, capsys, wrong):
     assert main.run(["init", str(tmp_path / "east"), *wrong]) == ConfigError.exit_code
     assert "cannot be used" in capsys.readouterr().err
     assert not (tmp_path / "east").exists()
+    assert main.run(["init", str(tmp_path / "east")]) == 0
+
+
+def test_down_of_a_cluster_that_ends_just_then_succeeds(tmp_path, monkeypatch):
+    assert main.run(["init", str(tmp_path / "east")]) == 0
+    pids = iter([2**22 + 1, None])  # which no process has
+    monkeypatch.setattr("shell.processes.preflight.running_pid", lambda _: next(pids))
+    assert main.run(["down", "--config", str(tmp_path / "east" / "walship.toml")]) == 0
+
+
+def test_init_leaves_no_part_of_a_configuration_on_a_full_disk(tmp_path, capsys, monkeypatch):
+    def written(file, text, **given):
+        file.write_bytes(text.encode()[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", written)
+        assert main.run(["init", str(tmp_path / "east")]) != 0
+    assert "No space left" in capsys.readouterr().err
     assert main.run(["init", str(tmp_path / "east")]) == 0
 
 
