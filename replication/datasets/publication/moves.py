@@ -59,7 +59,7 @@ class MovedFile:
 
 @dataclass(frozen=True, slots=True)
 class MovedFolder:
-    """A new folder of a move: its path below the move's, and the mode bits, owner and group that it gets."""
+    """A new folder: its path below the move's, or the target's, and the mode bits, owner and group that it gets."""
 
     name: str
     permission: int | None
@@ -155,6 +155,17 @@ def make(target: Store, move: Move, backup: RelativePath | None) -> None:
 def give(target: Store, path: RelativePath, folder: MovedFolder) -> None:
     """Give a new folder of the target its attributes."""
     target.give_folder(path, FileAttributes(path, 0, None, folder.user, folder.group, folder.permission))
+
+
+def are_given(target: Store, below: RelativePath, folders: Sequence[MovedFolder]) -> bool:
+    """Whether folders are there, with the mode bits that they get."""
+    for folder in folders:
+        entry = target.status(RelativePath(folder.name).below(below))
+        if entry is None or entry.attributes is None:
+            return False
+        if folder.permission is not None and entry.attributes.permission != folder.permission:
+            return False
+    return True
 
 
 def _move_folder(target: Store, move: Move, backup: RelativePath | None) -> None:
@@ -260,12 +271,8 @@ def is_made(target: Store, move: Move, *, read: bool, range_bytes: int) -> bool:
     if target.status(RelativePath(move.origin)) is not None:
         return False
     destination = RelativePath(move.destination)
-    for folder in move.folders:
-        entry = target.status(RelativePath(folder.name).below(destination))
-        if entry is None or entry.attributes is None:
-            return False
-        if folder.permission is not None and entry.attributes.permission != folder.permission:
-            return False
+    if not are_given(target, destination, move.folders):
+        return False
     for file in move.files:
         path = RelativePath(file.name).below(destination)
         entry = target.status(path)

@@ -259,7 +259,8 @@ class Publisher:
         if self._expected is not None:
             moves = [guarded(move, self._expected) for move in moves]
         backup = self._configuration.backup_dir or ""
-        step = PublishFileSet(file_set.name, tuple(moves), self._configuration.range_bytes, backup)
+        above = self._new_above(moves)
+        step = PublishFileSet(file_set.name, tuple(moves), self._configuration.range_bytes, backup, above)
         if self._recorder is None:
             return _Planned(file_set, step)
         adds = added_versions(file_set, versions=self._configuration.versions)
@@ -292,10 +293,24 @@ class Publisher:
                 found.append(given)
         return tuple(found)
 
+    def _new_above(self, moves: Sequence[Move]) -> tuple[MovedFolder, ...]:
+        """The folders that are made for files which are moved one by one; they are noted as being there."""
+        if not self._target.traits.moves_folders:
+            return ()
+        missing: set[RelativePath] = set()
+        for move in moves:
+            folder = ROOT if move.is_folder else RelativePath(move.destination).parent
+            while folder and not self._is_there(folder):
+                missing.add(folder)
+                self._folders[folder] = None
+                folder = folder.parent
+        return tuple(self._new.given(path, path) or MovedFolder(path, None, "", "") for path in sorted(missing))
+
     def _sequence(self, planned: list[_Planned], recorder: InstantRecorder | None) -> CommitSequence[CopySite]:
         names = "\0".join(each.file_set.name for each in planned)
         urn = f"publish-{hashlib.sha256(names.encode()).hexdigest()[:16]}"
         folders = {RelativePath(move.destination).parent for each in planned for move in each.step.moves}
+        folders |= {RelativePath(folder.name).parent for each in planned for folder in each.step.folders}
         steps: list[CommitStep[CopySite]] = [each.step for each in planned]
         steps.append(SyncTarget(urn, tuple(sorted(folders))))
         if self._configuration.register:

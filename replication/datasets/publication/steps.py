@@ -6,11 +6,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from replication.commit.step import CommitStep, step_type
-from replication.core.copying.names import RelativePath
+from replication.core.copying.names import ROOT, RelativePath
 from replication.core.timeline.instants import Changes, FileKey, FileVersion, InstantState
 from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.folders import SYNCED_ONE_BY_ONE
-from replication.datasets.publication.moves import Listed, Move, check_sent, is_made, make
+from replication.datasets.publication.moves import (
+    Listed,
+    Move,
+    MovedFolder,
+    are_given,
+    check_sent,
+    give,
+    is_made,
+    make,
+)
 from replication.datasets.registration.base import FileRegistrar, RegisteredFile
 from replication.datasets.registration.plugins import registrar_of
 from replication.datasets.stores.base import Store
@@ -58,16 +67,17 @@ class CopySite:
 @step_type("copy.publish")
 @dataclass(frozen=True)
 class PublishFileSet(CommitStep[CopySite]):
-    """Move the files of a file set into place."""
+    """Move the files of a file set into place; first ``folders`` are made, which nothing moves as a whole."""
 
     file_set: str
     moves: tuple[Move, ...]
     range_bytes: int
     backup: str = ""
+    folders: tuple[MovedFolder, ...] = ()
 
     def verify(self, context: CopySite) -> bool:
         """Whether all files are in place, with their length; of an earlier run also with their digest."""
-        return all(
+        return are_given(context.target, ROOT, self.folders) and all(
             is_made(context.target, move, read=context.redoes, range_bytes=self.range_bytes) for move in self.moves
         )
 
@@ -75,6 +85,9 @@ class PublishFileSet(CommitStep[CopySite]):
         """Make the moves; :class:`SyncTarget`, which follows, makes them durable."""
         backup = RelativePath(self.backup) if self.backup else None
         check_sent(context.target, self.moves)
+        for folder in self.folders:
+            context.target.make_folder(RelativePath(folder.name))
+            give(context.target, RelativePath(folder.name), folder)
         for move in self.moves:
             make(context.target, move, backup)
 

@@ -8,7 +8,7 @@ import pwd
 import sqlite3
 import stat
 from collections.abc import Generator, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +174,19 @@ def test_a_user_without_a_home_is_told_where_the_state_of_a_copy_cannot_be(monke
     monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
     with open_store("memory://copies-without-a-home") as target, pytest.raises(RequestError, match="XDG_STATE_HOME"):
         state_dir(target, "job")
+
+
+def test_killed_after_any_change_new_folders_get_the_permissions_of_the_source(tmp_path: Path) -> None:
+    for changes in range(100):
+        at = tmp_path / str(changes)
+        write_tree(at / "src", {"own/below/a": b"1", "own/below/b": b"2"})
+        (at / "src/own").chmod(0o700)
+        (at / "src/own/below").chmod(0o750)
+        dying = DyingStore(str(at / "dst"), changes)
+        with suppress(Killed):
+            job(LocalStore(str(at / "src")), dying).run()
+        copied(at / "src", at / "dst")
+        assert [(at / "dst" / name).stat().st_mode & 0o777 for name in ("own", "own/below")] == [0o700, 0o750], changes
+        if dying.left >= 0:
+            return
+    raise AssertionError("the store never had enough")
