@@ -304,4 +304,9 @@ def _configuration(options: Any) -> Any:
 
 def _typed(given: list[str] | None) -> dict[str, Any]:
     words: dict[str, Any] = {"true": True, "false": False}
-    return {name: int(v) if v.isdigit() else words.get(v, v) for name, v in pairs(given or []).items()}
+    return {name: int(v) if _is_number(v) else words.get(v, v) for name, v in pairs(given or []).items()}
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a number that is written like it; the folder 01 is none."""
+    return text.isdecimal() and str(int(text)) == text

@@ -151,10 +151,15 @@ def _taken(left: dict[str, Any], group: type[_G]) -> _G:
     return group(**given)
 
 
+def _text(value: Any) -> str:
+    """A declared value as it is typed."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _checked(name: str, value: Any, kind: Any) -> Any:
     """A declared value as its option has it: a size may be a number, and one of several a text."""
     if kind == list[str] | None:
-        return [value] if isinstance(value, str) else [str(text) for text in value]
+        return [_text(each) for each in (value if isinstance(value, list | tuple) else [value])]
     if kind is str and not isinstance(value, bool):
         return str(value)
     if get_origin(kind) is Literal:

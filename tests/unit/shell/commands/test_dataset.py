@@ -108,6 +108,14 @@ def test_a_number_that_is_too_small_is_refused_when_it_is_declared(
     assert f"{option.partition('=')[0]} cannot be 0" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["2024", "01", "true"])
+def test_a_pattern_may_be_a_number_or_a_word_that_means_something_elsewhere(name: str) -> None:
+    write_tree(Path("src"), {f"{name}/x": b"mine"})
+    assert run(["dataset", "add", "d", "src", "dst", "-o", f"include={name}"]) == 0
+    assert run(["dataset", "run", "d"]) == 0
+    assert read_tree(Path("dst")) == {f"{name}/x": b"mine"}
+
+
 def test_no_password_of_a_dataset_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     section = '[dataset.d]\nsource = "src"\ntarget = "dst"\ntarget_options = {password = "hidden", user = "$USER"}\n'
     Path("datasets.toml").write_text(section)
