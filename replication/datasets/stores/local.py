@@ -199,7 +199,13 @@ class LocalStore:
         """Make files and folders durable."""
         for path in paths:
             nofollow = os.O_NOFOLLOW if path else 0  # the root may be a link
-            fd = os.open(self.local_path(path), os.O_RDONLY | os.O_CLOEXEC | nofollow)
+            try:
+                fd = os.open(self.local_path(path), os.O_RDONLY | os.O_CLOEXEC | nofollow)
+            except PermissionError:  # it may be written, but not read
+                if not path:
+                    raise
+                self.sync_all()
+                return
             try:
                 os.fsync(fd)
             finally:

@@ -1,4 +1,4 @@
-"""The folder of a copy's state while one run ends and the next one begins."""
+"""The folder of a copy's state while one run ends and the next one begins, and what is made durable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replication.core.copying.names import RelativePath
 from replication.datasets.copying.staging import make_state_dir
 from replication.datasets.job import locked
 from replication.datasets.stores.local import LocalStore
-from tests.copying import job, write_tree
+from tests.copying import copied, job, read_tree, write_tree
 
 
 def test_a_run_removes_its_lock_last_so_that_it_removes_nothing_of_the_next_one(
@@ -50,3 +50,26 @@ def test_a_run_begins_although_another_one_removes_the_folder_just_then(
     folder.rmdir()
     with locked(folder / "lock", "it"):
         assert (folder / "lock").exists()
+
+
+def test_what_its_owner_may_not_read_is_made_durable_with_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tmp_path / "src", {"sub/a": b"1", "sub/b": b"2"})
+    (tmp_path / "src/sub/a").chmod(0o040)
+    opened, synced = os.open, list[str]()
+    sync_all = LocalStore.sync_all
+
+    def refusing(path: str, flags: int, *given: int) -> int:
+        if flags & os.O_ACCMODE == os.O_RDONLY and str(path).endswith("sub/a") and "dst" in str(path):
+            raise PermissionError(13, "Permission denied", path)
+        return opened(path, flags, *given)
+
+    def noted(store: LocalStore) -> None:
+        synced.append(store.root)
+        sync_all(store)
+
+    monkeypatch.setattr(os, "open", refusing)
+    monkeypatch.setattr(LocalStore, "sync_all", noted)
+    copied(tmp_path / "src", tmp_path / "dst")
+    assert synced and read_tree(tmp_path / "dst") == {"sub/a": b"1", "sub/b": b"2"}
