@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ class DatasetFile:
     def _parsed(self, text: str) -> list[DatasetDefinition]:
         try:
             sections = tomllib.loads(text).get("dataset", {})
-            found = [DatasetDefinition(name=name, **section) for name, section in sections.items()]
+            found = [_of_section(name, section) for name, section in sections.items()]
         except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
             raise self._unreadable(error) from None
         return sorted(found, key=lambda each: each.name)
@@ -149,6 +149,17 @@ class DatasetFile:
             os.fsync(file.fileno())
         part.replace(self.path)
         LocalFiles().sync_directory(str(self.path.parent))
+
+
+def _of_section(name: str, section: Mapping[str, Any]) -> DatasetDefinition:
+    """The definition that a section of the file holds; TypeError if a value is of another kind than it should be."""
+    made = DatasetDefinition(name=name, **section)
+    for each in fields(made):
+        value = getattr(made, each.name)
+        kind: type = {"str": str, "int": int}.get(str(each.type), Mapping)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise TypeError(f"{each.name} of dataset {name} cannot be {value!r}")
+    return made
 
 
 def specification(definition: DatasetDefinition) -> dict[str, Any]:

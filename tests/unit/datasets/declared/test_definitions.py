@@ -70,3 +70,14 @@ def test_a_file_that_cannot_be_added_to_stays_as_it_was(tmp_path: Path) -> None:
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="cannot write to .*/missing: it does not exist"):
         DatasetFile(tmp_path / "missing" / "datasets.toml").add(defined("d"))
+
+
+@pytest.mark.parametrize(
+    "line", ['priority = "high"', "priority = true", "source = 5", 'options = "delete"', "after = []"]
+)
+def test_a_value_of_another_kind_is_named(tmp_path: Path, line: str) -> None:
+    given = {"source": '"/in"', "target": '"/out"'} | dict([line.split(" = ")])
+    text = "\n".join(f"{name} = {value}" for name, value in given.items())
+    (tmp_path / "datasets.toml").write_text(f"[dataset.d]\n{text}\n")
+    with pytest.raises(ConfigError, match=f"{line.partition(' ')[0]} of dataset d cannot be"):
+        DatasetFile(tmp_path / "datasets.toml").all()
