@@ -51,7 +51,8 @@ def print_written(
     try:
         cluster.wait(position, cluster=wait.cluster, until=wait.until, timeout_s=wait.timeout_s)
     except ReplicationError:
-        printer.value(shown, text)
+        with suppress(OSError):  # a reader that has gone hides no error
+            printer.value(shown, text)
         raise
     waited = time.monotonic() - began
     shown["waited_seconds"] = round(waited, 3)

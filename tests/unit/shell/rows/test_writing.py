@@ -160,3 +160,13 @@ def test_a_wait_that_fails_reports_the_durable_rows_before_its_error(capsys: pyt
     with pytest.raises(WaitTimeoutError, match="visible at west"):
         print_written(east, Printer(False), {"rows": 3}, "3 rows", position, Wait("west", "visible", 1.0))
     assert capsys.readouterr().out == "3 rows\n"
+
+
+def test_a_wait_that_fails_is_told_though_its_output_has_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_reader(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(Printer, "value", no_reader)
+    east, position = cast(Cluster, Waiting()), Position(ClusterId("east", UUID(int=1)))
+    with pytest.raises(WaitTimeoutError, match="visible at west"):
+        print_written(east, Printer(False), {"rows": 3}, "3 rows", position, Wait("west", "visible", 1.0))
