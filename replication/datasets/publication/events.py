@@ -42,9 +42,12 @@ class FileEvents:
         self._path = path
 
     def send(self, events: Sequence[str]) -> None:
-        """Append them."""
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write("".join(f"{event}\n" for event in events))
+        """Append them, on lines of their own: a full disk or a kill may have left a part of the last line."""
+        with open(self._path, "ab+") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(end - 1, 0))
+            is_torn = file.read(1) not in (b"", b"\n")
+            file.write("".join(["\n" if is_torn else "", *(f"{event}\n" for event in events)]).encode())
             file.flush()
             os.fsync(file.fileno())
 

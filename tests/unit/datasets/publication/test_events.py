@@ -143,3 +143,13 @@ def test_a_webhook_that_redirects_has_not_taken_events(code: int) -> None:
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_events_are_on_lines_of_their_own_after_one_that_was_written_in_part(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    sink = open_events(str(file))
+    sink.send(['{"id": 1}', '{"id": 2}'])
+    file.write_bytes(file.read_bytes() + b'{"id"')  # as a full disk leaves it
+    sink.send(['{"id": 3}'])
+    sink.send(['{"id": 4}'])
+    assert file.read_text().splitlines() == ['{"id": 1}', '{"id": 2}', '{"id"', '{"id": 3}', '{"id": 4}']
