@@ -19,7 +19,7 @@ import typer
 from replication import __version__, log
 from replication.error_text import one_line
 from replication.errors import ConfigError, NoSpaceError, ReplicationError
-from shell.cli.find import FoundCluster
+from shell.cli.find import FoundCluster, current_folder
 from shell.cli.help import Sections
 from shell.cli.interrupting import INTERRUPTED, leave, leave_now, print_error
 from shell.cli.invocation import ClusterOption, DebugOption, Invocation, JsonOption, add_verb
@@ -125,6 +125,11 @@ def _wrong_line(error: Any, printer: Printer) -> int:
 
 
 def _foreseen(error: Exception) -> ReplicationError:
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        try:
+            current_folder()
+        except ConfigError as removed:
+            return removed
     full = os.strerror(errno.ENOSPC)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and (error.filename or error.strerror == full):
         return NoSpaceError(f"No space left for {error.filename or 'the output'}", "Make room, or write elsewhere")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from replication.errors import ConfigError
 from shell.cli.render import Printer
 from shell.main import run
 from tests.copying import read_tree, write_tree
@@ -47,6 +48,19 @@ def test_files_that_failed_are_told_though_the_summary_has_no_reader(
     assert run(["copy", "src", "dst"]) == 12
     assert "1 file not copied" in capsys.readouterr().err
     assert run(["copy", "src", "dst", "--exclude", "b"]) == 0, "as head ends a pipe"
+
+
+@pytest.mark.parametrize(
+    "verb", [["copy", "src", "dst"], ["sync", "src", "dst"], ["dataset", "list"], ["init", "east"]]
+)
+def test_a_current_folder_that_was_removed_is_said(
+    verb: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run(verb) == ConfigError.exit_code
+    assert "The current folder does not exist any more" in capsys.readouterr().err
 
 
 def test_a_dry_run_shows_what_would_be_copied_and_copies_nothing(capsys: pytest.CaptureFixture[str]) -> None:
