@@ -80,6 +80,8 @@ class SingleFileDataset:
             return
         if found is None or found.kind is not EntryKind.FILE or found.attributes is None:
             raise MissingFileError(f"{self._source.url}/{self._path} is not a file", "Check the address")
+        if not configuration.filters.takes(found.attributes):
+            return
         file = CopyableFile.build(self._source.url, found.attributes, configuration, destination=self._destination)
         there = target.status(self._destination)
         if there is not None and there.kind is EntryKind.FOLDER:

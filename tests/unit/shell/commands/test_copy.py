@@ -96,6 +96,12 @@ def test_a_file_is_copied_into_a_folder_or_gets_a_name(given: str, name: str) ->
     assert sorted(path.name for path in Path(name).parent.iterdir() if path.name != "src") == [Path(name).name]
 
 
+@pytest.mark.parametrize("given", [["--newer-than", "1d"], ["--min-size", "4"], ["--exclude", "*.csv"]])
+def test_a_file_that_filters_leave_out_is_not_copied_by_its_name_either(given: list[str]) -> None:
+    assert run(["copy", "src/a/1.csv", "dst/", *given]) == 0
+    assert read_tree(Path("dst")) == {}
+
+
 @pytest.mark.parametrize("linked", ["src", "src/a/1.csv"])
 def test_a_link_that_is_named_is_followed_and_links_below_are_named_as_skipped(
     linked: str, capsys: pytest.CaptureFixture[str]
