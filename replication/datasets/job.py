@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from replication.commit.file_store import FileCommitSteps
-from replication.commit.leases import Leases
+from replication.commit.leases import LEASE_S, Leases
 from replication.commit.redo import Redo
 from replication.commit.step import step_from_json
 from replication.core.copying.attributes import FileAttributes
@@ -47,6 +47,7 @@ from replication.log import get
 SPLIT_BYTES = 16 << 20
 EXTRAS_MAX = 1_000_000
 _THREADS = 8
+_HELD = f"the process that began with it is not known to have ended: run it again in {LEASE_S:g} s"
 _log = get(__name__)
 
 #: Told of each outcome: its word, the path, the size in bytes, and why it failed.
@@ -181,10 +182,10 @@ class CopyJob:
                     step = step_from_json(text)
                     if isinstance(step, PublishFileSet):
                         blocked.add(step.file_set)
-                        reason = sequence.error or "its publication failed before"
+                        reason = sequence.error or _HELD
                         self.progress.failed(step.file_set or "/", f"{reason}{hint}")
                     elif isinstance(step, RemoveExtras):
-                        reason = sequence.error or "its removal failed before"
+                        reason = sequence.error or _HELD
                         self.progress.failed(next(iter(step.paths), "/"), f"{reason}{hint}")
         return frozenset(blocked)
 

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from replication.commit.file_store import FileCommitSteps
+from replication.commit.step import step_to_json
 from replication.core.copying.names import RelativePath
 from replication.datasets.copying.staging import make_state_dir
 from replication.datasets.job import locked
+from replication.datasets.publication.steps import PublishFileSet
 from replication.datasets.stores.local import LocalStore
+from replication.ledger.commit_steps import NewSequence, SequenceId
 from tests.copying import copied, job, read_tree, write_tree
 
 
@@ -73,3 +77,15 @@ def test_what_its_owner_may_not_read_is_made_durable_with_all_else(
     monkeypatch.setattr(LocalStore, "sync_all", noted)
     copied(tmp_path / "src", tmp_path / "dst")
     assert synced and read_tree(tmp_path / "dst") == {"sub/a": b"1", "sub/b": b"2"}
+
+
+def test_a_publication_of_a_process_in_another_container_is_told_apart_from_one_that_failed(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"a": b"1"})
+    made = job(LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")))
+    make_state_dir(made.state_dir)
+    steps = FileCommitSteps(f"file://{made.state_dir}/commits")
+    step = PublishFileSet("", (), 1)
+    steps.put_all([NewSequence(SequenceId(made.id, "publish-1"), (step_to_json(step),))], "host/1/elsewhere/1/x", 60.0)
+    assert "not known to have ended: run it again in 15 s" in made.run().failures["/"]
+    steps.release("host/1/elsewhere/1/x", [SequenceId(made.id, "publish-1")])
+    assert copied(tmp_path / "src", tmp_path / "dst").progress.counts.files_published == 1
