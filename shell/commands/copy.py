@@ -74,9 +74,14 @@ def _run(job: CopyJob, printer: Printer) -> None:
 
 def _preview(job: CopyJob, printer: Printer) -> None:
     from replication.datasets.preview import Preview
+    from replication.errors import CopyIncompleteError
 
     found = Preview(job).run()
     _summary(found, printer, "would be copied")
+    if failed := found.found["failed"]:
+        raise CopyIncompleteError(
+            f"{counted(failed, 'file')} would not be copied", "Each is shown above; --report FILE has the reasons"
+        )
 
 
 def _check(job: CopyJob, printer: Printer) -> None:

@@ -69,6 +69,13 @@ def test_a_dry_run_shows_what_would_be_copied_and_copies_nothing(capsys: pytest.
     assert not Path("dst").exists()
 
 
+def test_a_dry_run_of_what_would_fail_exits_as_the_copy_does(capsys: pytest.CaptureFixture[str]) -> None:
+    write_tree(Path("dst"), {"b": b"no folder"})
+    assert run(["copy", "src", "dst", "-n"]) == 12
+    shown = capsys.readouterr()
+    assert "b is a file in the target" in shown.out and "1 file would not be copied" in shown.err
+
+
 def test_check_compares_contents_and_exits_with_13(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["copy", "src", "dst"]) == 0
     assert run(["copy", "src", "dst", "--check"]) == 0
