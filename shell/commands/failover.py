@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from peer.failover.failover import FailoverPlan
     from peer.failover.loss import Loss
 
-#: The last second of the year 9999, in microseconds since 1970. Later times cannot be shown.
+#: The years 2000 and 9999, in microseconds since 1970. Before are seconds, and dates without dashes; later times cannot
+#: be shown.
+_TIME_MIN = 946_684_800_000_000
 _TIME_MAX = 253_402_300_799_000_000
 PlanOption = Annotated[bool, typer.Option("--plan", help="Show the steps, and what prevents them; change nothing.")]
 
@@ -285,7 +287,7 @@ def _moment(text: str) -> int:
             moment = round((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1e6)
     except ValueError:
         moment = 0
-    if not 0 < moment <= _TIME_MAX:
+    if not _TIME_MIN <= moment <= _TIME_MAX:
         raise RequestError(
             f"{text} is not a time", "Give one such as 2026-01-31T12:00:00Z, or in microseconds since 1970"
         )
