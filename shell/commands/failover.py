@@ -258,6 +258,7 @@ def lostwrites_export(
     import pyarrow.parquet as pq
 
     from peer.failover.lost_writes import rows_of
+    from shell.rows.reading import writing_to
 
     with invocation.connect() as (cluster, printer):
         _note_unread(cluster, printer, table)
@@ -265,7 +266,8 @@ def lostwrites_export(
         if not batches:
             raise RequestError(f"{table} has no lost writes", "See walship lostwrites list")
         made = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
-        pq.write_table(made, file)
+        with writing_to(file):
+            pq.write_table(made, file)
         printer.value({"file": str(file), "rows": made.num_rows}, f"{made.num_rows} rows are in {file}")
 
 

@@ -58,7 +58,7 @@ def save_rows(output: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema
     if kind not in (".csv", ".parquet"):
         raise RequestError(f"{output} is neither .csv nor .parquet", "Give the file one of these suffixes")
     head = _flat(first) if kind == ".csv" else first
-    with _writing(output), _writer(output, kind, head.schema) as writer:
+    with writing_to(output), _writer(output, kind, head.schema) as writer:
         try:
             for batch in chain((first,), batches):
                 writer.write_batch(_flat(batch) if kind == ".csv" else batch)
@@ -71,7 +71,8 @@ def save_rows(output: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema
 
 
 @contextmanager
-def _writing(output: Path) -> Iterator[None]:
+def writing_to(output: Path) -> Iterator[None]:
+    """Say of a file that cannot be written why, and what to do."""
     try:
         yield
     except OSError as error:

@@ -1,12 +1,22 @@
-"""What ``failover --at`` takes."""
+"""What ``failover --at`` takes, and what ``lostwrites export`` says."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from replication.core.clock import moment_text
 from replication.errors import RequestError
-from shell.commands.failover import _moment
+from shell.cli.invocation import Invocation
+from shell.cli.render import Printer
+from shell.commands.failover import _moment, lostwrites_export
 
 
 @pytest.mark.parametrize(
@@ -31,3 +41,18 @@ def test_what_is_not_a_time_up_to_the_year_9999_is_refused_and_seconds_are_not_t
     with pytest.raises(RequestError, match="is not a time") as refused:
         _moment(text)
     assert "microseconds since 1970" in refused.value.hint
+
+
+def test_lost_writes_that_cannot_be_exported_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def connect() -> Iterator[Any]:
+        yield SimpleNamespace(), Printer(True)
+
+    monkeypatch.setattr("peer.failover.lost_writes.lost_writes", lambda *_: [])
+    monkeypatch.setattr("peer.failover.lost_writes.rows_of", lambda *_: [pa.RecordBatch.from_pydict({"a": [1]})])
+    file = tmp_path / "missing" / "lost.parquet"
+    with pytest.raises(RequestError, match=r"lost\.parquet cannot be written: No such file"):
+        lostwrites_export(cast(Invocation, SimpleNamespace(connect=connect)), "ops.t", file)
+    file.parent.mkdir()
+    lostwrites_export(cast(Invocation, SimpleNamespace(connect=connect)), "ops.t", file)
+    assert pq.read_table(file).to_pylist() == [{"a": 1}]
