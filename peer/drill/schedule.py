@@ -14,6 +14,7 @@ from replication.errors import FormatError
 from replication.ledger.base import Drill
 
 _FILE = "schedule.json"
+_AHEAD_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +69,15 @@ class DrillSchedule:
         (folder / _FILE).unlink(missing_ok=True)
         return was
 
-    def due(self, drills: Iterable[Drill], host: str, tried: int = 0) -> int:
+    def due(self, drills: Iterable[Drill], host: str, tried: int = 0, now: int | None = None) -> int:
         """When the next drill is to begin, in microseconds since 1970. It may be past: a missed one is made up once.
 
         Args:
             drills: as the ledger has them.
             host: this host's slot.
             tried: when a drill was last begun that may not have got into the ledger.
+            now: drills of more than a day later do not count: the clock was wrong then.
         """
-        begun = [drill.begun for drill in drills if drill.scheduled and drill.host == host]
-        last = max([self.since, tried, *begun])
+        begun = [tried, *(drill.begun for drill in drills if drill.scheduled and drill.host == host)]
+        last = max([self.since, *(each for each in begun if now is None or each <= now + _AHEAD_US)])
         return int(CronTimes.parse(self.cron).after(datetime.fromtimestamp(last / 1e6, UTC)).timestamp() * 1e6)

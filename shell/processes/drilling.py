@@ -46,7 +46,7 @@ def run_schedule(
         try:
             schedule = DrillSchedule.load(config.drills_dir)
             now = time.time_ns() // 1000
-            if schedule is None or schedule.due(ledger.drills.all(), config.cluster.host, tried) > now:
+            if schedule is None or schedule.due(ledger.drills.all(), config.cluster.host, tried, now) > now:
                 continue
         except ReplicationError as error:
             if problem != str(error):
