@@ -65,15 +65,24 @@ class Leases:
     def check(self, sequence: SequenceId, done: int) -> None:
         """Note how many steps are done, before the next one.
 
+        A lease that has ended, as after a long pause of this process, is renewed if nobody has taken it.
+
         Raises:
-            SequenceHeldError: the lease has ended, as after a long pause of this process.
+            SequenceHeldError: somebody has, or the store does not say.
         """
+        if not self._holds(sequence):
+            with suppress(ReplicationError):
+                self.renew()
+        if not self._holds(sequence):
+            raise SequenceHeldError(
+                f"the lease of {sequence} has ended here; another process may run it", "See walship ops list"
+            )
         with self._lock:
-            if boottime_ns() >= self._until_ns.get(sequence, 0):
-                raise SequenceHeldError(
-                    f"the lease of {sequence} has ended here; another process may run it", "See walship ops list"
-                )
             self._done[sequence] = done
+
+    def _holds(self, sequence: SequenceId) -> bool:
+        with self._lock:
+            return boottime_ns() < self._until_ns.get(sequence, 0)
 
     def finish(self, ids: Sequence[SequenceId]) -> None:
         """Remove sequences that are done."""

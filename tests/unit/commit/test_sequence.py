@@ -22,6 +22,7 @@ from replication.errors import (
     SuspendedSequenceError,
     VersionError,
 )
+from replication.files.boot import boottime_ns
 from replication.ledger.commit_steps import NewSequence, SequenceId
 from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.commit_steps import Put, World
@@ -143,6 +144,22 @@ def test_who_lost_the_lease_executes_nothing_more(ledger: MemoryLedger, leases: 
     with pytest.raises(SequenceHeldError, match="lease of job/MyTopic has ended"):
         sequence(ledger).run(world, leases)
     assert world.effects == {"a": 1}
+
+
+def test_a_process_that_was_paused_goes_on_if_nobody_took_its_lease(
+    ledger: MemoryLedger, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, world = [boottime_ns()], World()
+
+    def pause(point: str) -> None:
+        if point == "middle":
+            now[0] += 60_000_000_000
+
+    monkeypatch.setattr("replication.commit.leases.boottime_ns", lambda: now[0])
+    monkeypatch.setattr(leases, "_renew_until_ended", lambda: None)  # it was paused, too
+    world.at = pause
+    sequence(ledger).run(world, leases)
+    assert world.effects == {"a": 1, "b": 1} and ledger.steps.sequences() == []
 
 
 def test_leases_are_renewed_with_the_progress_while_a_step_takes_long(ledger: MemoryLedger) -> None:
