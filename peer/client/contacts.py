@@ -239,6 +239,9 @@ class Contacts:
                 link.close()
                 last = error
                 continue
+            except BaseException:
+                link.close()
+                raise
             try:
                 yield link
             finally:

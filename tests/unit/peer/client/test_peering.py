@@ -198,6 +198,23 @@ def test_a_peer_of_another_version_or_root_is_not_defined(
         Reaching(east.ledger, east.config.tls).reach("west", "zk:2181/walship/west")
 
 
+def test_a_receiver_that_refuses_leaves_no_connection_open(east: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    class Refusing:
+        def describe(self) -> Any:
+            raise PeerRefusedError("west does not know this certificate", reason="CALLER")
+
+        def close(self) -> None:
+            closed.append("west")
+
+    monkeypatch.setattr("replication.link.grpc_client.connect", lambda *_, **__: Refusing())
+    contacts = Contacts(east.ledger, east.config.tls)
+    with pytest.raises(PeerRefusedError), contacts.link_to("west", ["127.0.0.1:1"]):
+        pass
+    assert closed == ["west"]
+
+
 class _There(Contacts):
     """One cluster at one place, which short forms of its address mean, too."""
 
