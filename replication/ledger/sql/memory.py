@@ -8,36 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 from replication.core.ids import ClusterId
-from replication.ledger.base import (
-    Batches,
-    Bootstraps,
-    CommitStepStore,
-    Derivations,
-    Drills,
-    FileRecords,
-    Grants,
-    LandingRecords,
-    Ledger,
-    Registration,
-    Replay,
-    Rules,
-    Salvage,
-    Sending,
-    SuccessionRecords,
-    TableRecords,
-    Terms,
-    Time,
-)
 from replication.ledger.sql.ledger import SqlLedger, prepare
 from replication.ledger.sql.store.store import SqlStore
+
+if TYPE_CHECKING:
+    _Typed = SqlLedger  # whose parts come from ``__getattr__``
+else:
+    _Typed = object
 
 Fault = Callable[[str], None]
 
 
-class MemoryLedger:
+class MemoryLedger(_Typed):
     """A ledger that loses everything when closed.
 
     Attributes:
@@ -55,93 +40,12 @@ class MemoryLedger:
         self.cluster = cluster
         store = SqlStore("sqlite://")
         prepare(store, cluster)
-        self._real: Ledger = SqlLedger(store, cluster)
+        self._real = SqlLedger(store, cluster)
         self.former: tuple[ClusterId, ...] = ()
 
-    @property
-    def terms(self) -> Terms:
-        """See ``Ledger``."""
-        return cast(Terms, _Part(self, "terms", self._real.terms))
-
-    @property
-    def tables(self) -> TableRecords:
-        """See ``Ledger``."""
-        return cast(TableRecords, _Part(self, "tables", self._real.tables))
-
-    @property
-    def rules(self) -> Rules:
-        """See ``Ledger``."""
-        return cast(Rules, _Part(self, "rules", self._real.rules))
-
-    @property
-    def files(self) -> FileRecords:
-        """See ``Ledger``."""
-        return cast(FileRecords, _Part(self, "files", self._real.files))
-
-    @property
-    def registration(self) -> Registration:
-        """See ``Ledger``."""
-        return cast(Registration, _Part(self, "registration", self._real.registration))
-
-    @property
-    def salvage(self) -> Salvage:
-        """See ``Ledger``."""
-        return cast(Salvage, _Part(self, "salvage", self._real.salvage))
-
-    @property
-    def grants(self) -> Grants:
-        """See ``Ledger``."""
-        return cast(Grants, _Part(self, "grants", self._real.grants))
-
-    @property
-    def landing(self) -> LandingRecords:
-        """See ``Ledger``."""
-        return cast(LandingRecords, _Part(self, "landing", self._real.landing))
-
-    @property
-    def batches(self) -> Batches:
-        """See ``Ledger``."""
-        return cast(Batches, _Part(self, "batches", self._real.batches))
-
-    @property
-    def bootstraps(self) -> Bootstraps:
-        """See ``Ledger``."""
-        return cast(Bootstraps, _Part(self, "bootstraps", self._real.bootstraps))
-
-    @property
-    def derivations(self) -> Derivations:
-        """See ``Ledger``."""
-        return cast(Derivations, _Part(self, "derivations", self._real.derivations))
-
-    @property
-    def drills(self) -> Drills:
-        """See ``Ledger``."""
-        return cast(Drills, _Part(self, "drills", self._real.drills))
-
-    @property
-    def steps(self) -> CommitStepStore:
-        """See ``Ledger``."""
-        return cast(CommitStepStore, _Part(self, "steps", self._real.steps))
-
-    @property
-    def replay(self) -> Replay:
-        """See ``Ledger``."""
-        return cast(Replay, _Part(self, "replay", self._real.replay))
-
-    @property
-    def time(self) -> Time:
-        """See ``Ledger``."""
-        return cast(Time, _Part(self, "time", self._real.time))
-
-    @property
-    def successions(self) -> SuccessionRecords:
-        """See ``Ledger``."""
-        return cast(SuccessionRecords, _Part(self, "successions", self._real.successions))
-
-    @property
-    def sending(self) -> Sending:
-        """See ``Ledger``."""
-        return cast(Sending, _Part(self, "sending", self._real.sending))
+    def __getattr__(self, part: str) -> Any:
+        """A part of ``Ledger``, with the faults around its calls."""
+        return _Part(self, part, getattr(self._real, part))
 
     def decided(self) -> object | None:
         """See ``Ledger``."""
