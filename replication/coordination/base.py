@@ -115,15 +115,13 @@ def _first(receivers: Iterable[str]) -> tuple[str, ...]:
 class HostRecord:
     """A host of the cluster.
 
-    ``store`` names storage that hosts share; it is empty for local disks. Workers on hosts with the same ``store`` can
-    read each other's files, at ``data_dir``. ``keeps_tables`` is False when the host is configured to run no replay.
-    ``identity`` is the id of its data directory; empty when unknown.
+    ``keeps_tables`` is False when the host is configured to run no replay. ``identity`` is the id of its data
+    directory; empty when unknown.
     """
 
     slot: str
     data_dir: str
     ledger_url: str
-    store: str = ""
     keeps_tables: bool = True
     identity: str = ""
 
@@ -136,7 +134,7 @@ class HostRecord:
         """Decode JSON; FormatError when it is malformed."""
         fields = _fields(content, "host node")
         try:
-            texts = {name: str(fields[name]) for name in ("slot", "data_dir", "ledger_url", "store")}
+            texts = {name: str(fields[name]) for name in ("slot", "data_dir", "ledger_url")}
             keeps, identity = bool(fields.get("keeps_tables", True)), str(fields.get("identity", ""))
             return HostRecord(**texts, keeps_tables=keeps, identity=identity)
         except KeyError as error:

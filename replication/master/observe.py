@@ -80,7 +80,7 @@ class Observer:
         policy = RetentionPolicy(keeps_tables(records), self._peer_bytes_max)
         hosts = self._hosts(records, now_s)
         assigned, versions = self._assigned()
-        files = self._files(hosts, assigned) if _shared(hosts) or self._limits.streams > 1 else ()
+        files = self._files(assigned) if self._limits.streams > 1 else ()
         retirable = (
             {row.file: row for host in hosts for row in self._ledger.files.retirable(host.slot, policy)}
             if retiring
@@ -103,7 +103,7 @@ class Observer:
         working = {member.name for member in self._coordination.members(MemberKind.WORKERS)}
         absent = {host.slot for host in hosts} - working
         self._gone_since = {slot: self._gone_since.get(slot, now_s) for slot in absent}
-        return tuple(HostView(host.slot, host.store, self._absent(host.slot, now_s)) for host in hosts)
+        return tuple(HostView(host.slot, self._absent(host.slot, now_s)) for host in hosts)
 
     def _absent(self, slot: str, now_s: float) -> float:
         """Seconds since the worker was first seen absent: above 0 while it is absent, 0 while it is there."""
@@ -134,15 +134,14 @@ class Observer:
             )
         return tuple(views)
 
-    def _files(self, hosts: Sequence[HostView], assigned: Mapping[str, Assignment]) -> tuple[FileView, ...]:
-        """Files with assigned chunks, and CLOSED ones that are large enough for chunks or whose host has no worker."""
+    def _files(self, assigned: Mapping[str, Assignment]) -> tuple[FileView, ...]:
+        """Files with assigned chunks, and CLOSED ones that are large enough for chunks."""
         chunked = {chunk.file for assignment in assigned.values() for chunk in assignment.chunks}
-        working = {host.slot for host in hosts if host.absent_s == 0.0}
         large = self._limits.large_bytes
         return tuple(
             view
             for view in self._ledger.files.lacking()
-            if view.closed and (view.length >= large or view.host not in working) or view.file in chunked
+            if view.closed and view.length >= large or view.file in chunked
         )
 
     def _assigned(self) -> tuple[dict[str, Assignment], dict[str, int]]:
@@ -159,9 +158,3 @@ class Observer:
         """Hosts with an assignment older than their newest term in the ledger: ZooKeeper was restored from a copy."""
         newest = self._ledger.terms.assigned() if assigned else {}
         return frozenset(slot for slot, each in assigned.items() if each.term < newest.get(slot, 0))
-
-
-def _shared(hosts: tuple[HostView, ...]) -> bool:
-    """Whether any worker can read another's files. Otherwise tails ship all files except large CLOSED ones."""
-    stores = [host.store for host in hosts if host.store]
-    return len(stores) > len(set(stores))

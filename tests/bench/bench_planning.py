@@ -1,11 +1,10 @@
 """A master's round with 10,000 open statuses, and with 1,000, of which ten change between two rounds.
 
 The ledger is a SQLite file, ZooKeeper the real server out of PySpark's jars, the master the one that a cluster runs.
-Two hosts share their storage, so every file is looked at and not only large ones; each round also asks what may be
-retired and samples what peers lack, as every fifth does in a cluster; the disk is swept every 30 s, and that is timed
-apart. The WALs are CLOSED and applied at home, half of each is at each of five peers, and the rest is large enough to
-be cut into chunks, of which both workers have as many as they may. Nothing is behind them on disk but their names: a
-master reads none of their bytes.
+Each round also asks what may be retired and samples what peers lack, as every fifth does in a cluster; the disk is
+swept every 30 s, and that is timed apart. The WALs are CLOSED and applied at home, half of each is at each of five
+peers, and the rest is large enough to be cut into chunks, of which the worker has as many as it may. Nothing is behind
+them on disk but their names: a master reads none of their bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ PEERS = 5
 CHANGED = 10
 ROUNDS = 20
 LENGTH = 2 << 30  # so large that each file is to be cut
-STORE = "shared"
 EAST = ClusterId("east", uuid4())
 _RETIRING = MasterTimes(retire_interval_s=0.0)
 
@@ -89,7 +87,7 @@ def _planned(home: Path, quorum: Quorum, statuses: int) -> Iterator[_Planned]:
         session = stack.enter_context(connect(quorum))
         session.establish(EAST, "0.0")
         for slot in ("h0", "h1"):
-            session.put_host(HostRecord(slot, str(home), "", STORE))
+            session.put_host(HostRecord(slot, str(home), ""))
             session.enrol(MemberKind.WORKERS, slot, {})
         master = Master(
             ledger,

@@ -223,7 +223,7 @@ def _comparison() -> dict[str, Decoder]:
 def _coordination() -> dict[str, Decoder]:
     tail = Tail("west", true.WEST, ("a:1", "b:2"), (true.FILE,))
     work = Assignment(7, (tail,), (ChunkAssignment(true.FILE, 5, 9, "west"),))
-    host = HostRecord("h0", "/data", "sqlite:///x", "store", False, "id")
+    host = HostRecord("h0", "/data", "sqlite:///x", False, "id")
     public = Public(true.EAST, "1.0", ("a:1",))
     return {
         "node.assignment": _both(Assignment.encode, Assignment.decode, work),

@@ -35,8 +35,7 @@ class ChunkAssignment:
 class Tail:
     """All files of the worker's host, present and future, for one peer. OPEN files are shipped as they grow.
 
-    ``chunked_files`` are the exceptions: files that this worker or others ship as chunks. ``receivers`` are
-    ``host:port``.
+    ``chunked_files`` are the exceptions: files that this worker ships as chunks. ``receivers`` are ``host:port``.
     """
 
     peer: str

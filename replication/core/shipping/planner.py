@@ -1,9 +1,8 @@
 """The planner: from one snapshot of the cluster to decisions, and the assignments that follow from them. Pure.
 
 One tail per (host, peer) covers open and small files; it needs no further planning. A large CLOSED file is cut into
-ranges for several workers that can read it, or for several streams of one worker. A file whose host has no worker is
-assigned to other workers that can read it. Work stays with its worker while the worker is alive. Work that moves is
-*fenced*: the master raises the term first, so that receivers refuse the worker that had it.
+ranges for several streams of its host's worker. Work stays with its worker while the worker is alive. Work that a
+worker loses is *fenced*: the master raises the term first, so that receivers refuse the worker that had it.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from replication.retries import Backoff
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """A registered host: its shared storage, if any, and for how long its worker has been absent (0.0: present)."""
+    """A registered host, and for how long its worker has been absent (0.0: present)."""
 
     slot: str
-    store: str = ""
     absent_s: float = 0.0
 
 
@@ -82,7 +80,7 @@ class Limits:
 
     @property
     def large_bytes(self) -> int:
-        """A file with at least this many missing bytes is cut, if several workers or streams can share it."""
+        """A file with at least this many missing bytes is cut, if several streams can share it."""
         return 2 * self.range_bytes
 
 
@@ -126,8 +124,7 @@ Decision = Assign | Revoke | RetryLater | Retire
 class Plan:
     """Decisions, and the assignments to write. Their term is 0; the master sets its own when it writes them.
 
-    With ``fence`` the master raises the term before it writes. The assignments are those that change, and those of
-    workers that ship the same files, so that receivers do not refuse them for an old term.
+    With ``fence`` the master raises the term before it writes. The assignments are those that change.
     """
 
     decisions: tuple[Decision, ...] = ()
@@ -140,11 +137,11 @@ def plan(snapshot: PlannerInput, limits: Limits) -> Plan:
     decisions: list[Decision] = []
     peers = _reachable(snapshot, decisions)
     files = {view.file: view for view in snapshot.files}
-    chunks, moved = _kept(snapshot, files, peers, limits, decisions)
-    taken = _hand_out(snapshot, peers, limits, chunks, decisions)
-    assignments = _assignments(snapshot, files, peers, chunks, decisions)
+    chunks, fence = _kept(snapshot, files, peers, limits, decisions)
+    _hand_out(snapshot, peers, limits, chunks, decisions)
+    assignments = _assignments(snapshot, peers, chunks, decisions)
     decisions.extend(Retire(file) for file in snapshot.retirable)
-    return Plan(tuple(decisions), assignments, moved or taken)
+    return Plan(tuple(decisions), assignments, fence)
 
 
 _Chunks = dict[str, list[ChunkAssignment]]
@@ -196,55 +193,39 @@ def _kept(
 
 def _hand_out(
     snapshot: PlannerInput, peers: Mapping[str, PeerView], limits: Limits, chunks: _Chunks, decisions: list[Decision]
-) -> bool:
-    """Assign ranges to workers, adding to ``chunks``. Return whether any is of a host whose worker is gone."""
-    hosts = {host.slot: host for host in snapshot.hosts}
-    taken = False
+) -> None:
+    """Assign ranges of large files to the workers of their hosts, adding to ``chunks``."""
+    present = [host.slot for host in snapshot.hosts if host.absent_s == 0.0]
+    room = {slot: limits.chunks_per_worker - len(chunks.get(slot, ())) for slot in present}
     waiting: set[str] = set()
-    room = {slot: limits.chunks_per_worker - len(chunks.get(slot, ())) for slot in hosts}
     failing = {peer.name for peer in peers.values() if not peer.backoff.due(snapshot.now_s)}
     kept: dict[tuple[FileId, str], list[ChunkAssignment]] = {}
     for each in chunks.values():
         for chunk in each:
             kept.setdefault((chunk.file, chunk.peer), []).append(chunk)
-    readers_of = {host: _readers(host, hosts) for host in {view.host for view in snapshot.files}}
-    free = {host for host, readers in readers_of.items() if any(failing or room[slot] > 0 for slot in readers)}
-    for view in sorted((v for v in snapshot.files if v.closed and v.host in free), key=lambda each: each.file):
-        home = hosts.get(view.host)
-        home_gone = home is None or home.absent_s >= limits.worker_grace_s
-        readers = readers_of[view.host]
-        if failing <= waiting and all(room[reader] <= 0 for reader in readers):
+    for view in sorted((v for v in snapshot.files if v.closed and v.host in room), key=lambda each: each.file):
+        slot = view.host
+        if failing <= waiting and room[slot] <= 0:
             continue
         for name in sorted(view.missing.keys() & peers.keys()):
             missing, mine = view.missing[name], kept.get((view.file, name), ())
-            large = len(readers) * limits.streams > 1 and missing.total >= limits.large_bytes
-            if not (mine or home_gone or large) or name in waiting:
+            large = limits.streams > 1 and missing.total >= limits.large_bytes
+            if not (mine or large) or name in waiting:
                 continue
-            if name not in failing and all(room[reader] <= 0 for reader in readers):
+            if name not in failing and room[slot] <= 0:
                 continue
             pieces = cut(missing.subtract(Ranges.union_of((c.begin, c.end) for c in mine)), limits.range_bytes)
             if pieces and name in failing:
                 waiting.add(name)
                 continue
-            for begin, end in pieces:
-                slot = min(readers, key=lambda reader: (len(chunks.get(reader, ())), reader != view.host, reader))
-                if room[slot] <= 0:
-                    break
+            for begin, end in pieces[: room[slot]]:
                 chunk = ChunkAssignment(view.file, begin, end, name)
                 chunks.setdefault(slot, []).append(chunk)
                 room[slot] -= 1
                 decisions.append(Assign(slot, chunk))
-                taken = taken or home_gone
     for name in sorted(waiting):
         backoff = peers[name].backoff
         decisions.append(RetryLater(name, backoff.until_s, f"it failed {backoff.failures} times in a row"))
-    return taken
-
-
-def _readers(home: str, hosts: Mapping[str, HostView]) -> list[str]:
-    """Return the hosts with a live worker that can read ``home``'s files: itself, and hosts that share its storage."""
-    store = hosts[home].store if home in hosts else ""
-    return [h.slot for h in hosts.values() if h.absent_s == 0.0 and (h.slot == home or (store and h.store == store))]
 
 
 def cut(missing: Ranges, range_bytes: int) -> list[tuple[int, int]]:
@@ -259,43 +240,28 @@ def cut(missing: Ranges, range_bytes: int) -> list[tuple[int, int]]:
 
 
 def _assignments(
-    snapshot: PlannerInput,
-    files: Mapping[FileId, FileView],
-    peers: Mapping[str, PeerView],
-    chunks: _Chunks,
-    decisions: list[Decision],
+    snapshot: PlannerInput, peers: Mapping[str, PeerView], chunks: _Chunks, decisions: list[Decision]
 ) -> dict[str, Assignment]:
-    """Decide the tails. Return the assignments that change, and those of workers that ship the same files."""
-    chunked: dict[tuple[str, str], set[FileId]] = {}
-    for each in chunks.values():
-        for chunk in each:
-            chunked.setdefault((files[chunk.file].host, chunk.peer), set()).add(chunk.file)
-    wanted = {}
+    """Decide the tails. Return the assignments that change."""
+    changed = {}
     slots = sorted(host.slot for host in snapshot.hosts)
     for slot in sorted({*slots, *snapshot.assigned}):
         serving = peers.values() if slot in slots else ()
         turn = slots.index(slot) if slot in slots else 0
         tails = tuple(
-            Tail(peer.name, peer.cluster, _rotated(peer.receivers, turn), _chunked_files(chunked, slot, peer.name))
+            Tail(peer.name, peer.cluster, _rotated(peer.receivers, turn), _chunked_files(chunks, slot, peer.name))
             for peer in sorted(serving, key=lambda each: each.name)
         )
-        wanted[slot] = Assignment(0, tails, tuple(sorted(chunks.get(slot, ()))))
-        _decide_tails(slot, snapshot.assigned.get(slot, Assignment(0)), wanted[slot], decisions)
-    changed = {
-        slot
-        for slot, assignment in wanted.items()
-        if slot in snapshot.outdated or not assignment.same_work(snapshot.assigned.get(slot, Assignment(0)))
-    }
-    while True:
-        moved = {chunk.file for slot in changed for chunk in wanted[slot].chunks}
-        more = {slot for slot in wanted.keys() - changed if moved & {chunk.file for chunk in wanted[slot].chunks}}
-        if not more:
-            return {slot: wanted[slot] for slot in sorted(changed)}
-        changed |= more
+        before = snapshot.assigned.get(slot, Assignment(0))
+        wanted = Assignment(0, tails, tuple(sorted(chunks.get(slot, ()))))
+        _decide_tails(slot, before, wanted, decisions)
+        if slot in snapshot.outdated or not wanted.same_work(before):
+            changed[slot] = wanted
+    return changed
 
 
-def _chunked_files(chunked: Mapping[tuple[str, str], set[FileId]], slot: str, peer: str) -> tuple[FileId, ...]:
-    return tuple(sorted(chunked.get((slot, peer), ())))
+def _chunked_files(chunks: _Chunks, slot: str, peer: str) -> tuple[FileId, ...]:
+    return tuple(sorted({chunk.file for chunk in chunks.get(slot, ()) if chunk.peer == peer}))
 
 
 def _rotated(receivers: tuple[str, ...], turn: int) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from replication.retries import Backoff
 
 EAST, WEST, SOUTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "south"), 1))
 LIMITS = Limits(range_bytes=1000, chunks_per_worker=8, worker_grace_s=5.0)
+STREAMS = replace(LIMITS, streams=3)
 TO_WEST = PeerView("west", WEST, answers_as=WEST, receivers=("w:1",))
 TO_SOUTH = PeerView("south", SOUTH, answers_as=SOUTH, receivers=("s:1",))
 
@@ -102,95 +103,71 @@ def test_nothing_goes_to_a_paused_peer_or_to_one_that_is_somebody_else() -> None
         assert made.assignments == {"h0": Assignment(0)}
 
 
-def test_a_file_on_a_local_disk_is_left_to_its_own_worker() -> None:  # 004-19
-    made = plan(PlannerInput(0, (HostView("h0"), HostView("h1")), (TO_WEST,), (large(),)), LIMITS)
-    assert not any(assignment.chunks for assignment in made.assignments.values())
-
-
-def test_a_large_closed_file_is_cut_for_all_who_can_read_it_and_its_own_tail_leaves_it_to_them() -> None:
-    hosts = (HostView("h0", "nfs"), HostView("h1", "nfs"), HostView("h2", "other"), HostView("h3"))
-    snapshot = PlannerInput(0, hosts, (TO_WEST,), (large(),))
-    made = plan(snapshot, LIMITS)
-    settled = applied(snapshot, made)
-    assert chunks_of(settled) == {"h0": [(128, 1000), (2000, 3000)], "h1": [(1000, 2000), (3000, 4000)]}
-    assert settled.assigned["h0"].tails[0].chunked_files == (wal(1),)
-    assert settled.assigned["h1"].tails[0].chunked_files == ()
-    assert not made.fence
+def test_a_file_is_left_to_the_worker_of_its_host() -> None:  # 004-19
+    snapshot = PlannerInput(0, (HostView("h0"), HostView("h1")), (TO_WEST,), (large(),))
+    assert not any(assignment.chunks for assignment in plan(snapshot, LIMITS).assignments.values())
+    assert chunks_of(applied(snapshot, plan(snapshot, STREAMS))).keys() == {"h0"}
 
 
 def test_a_large_closed_file_is_cut_for_several_streams_of_its_own_worker() -> None:
-    several = replace(LIMITS, streams=3)
     files = (large(1), large(2, "h1", end=1500), replace(large(3), closed=False))
     snapshot = PlannerInput(0, (HostView("h0"), HostView("h1")), (TO_WEST,), files)
-    settled = applied(snapshot, plan(snapshot, several))
+    settled = applied(snapshot, plan(snapshot, STREAMS))
     assert chunks_of(settled) == {"h0": [(128, 1000), (1000, 2000), (2000, 3000), (3000, 4000)]}
     assert settled.assigned["h0"].tails[0].chunked_files == (wal(1),)
-    assert plan(settled, several) == Plan(), "what was carried out leaves nothing to do"
+    assert plan(settled, STREAMS) == Plan(), "what was carried out leaves nothing to do"
     rest = replace(settled, files=(large(1, begin=3500), *files[1:]))
-    assert chunks_of(applied(rest, plan(rest, several))) == {"h0": [(3000, 4000)]}, "not cut anew for what is left"
+    assert chunks_of(applied(rest, plan(rest, STREAMS))) == {"h0": [(3000, 4000)]}, "not cut anew for what is left"
 
 
 def test_a_small_or_open_file_is_not_cut() -> None:
-    hosts = (HostView("h0", "nfs"), HostView("h1", "nfs"))
     files = (large(1, end=1500), replace(large(2), closed=False))
-    made = plan(PlannerInput(0, hosts, (TO_WEST,), files), LIMITS)
+    made = plan(PlannerInput(0, (HostView("h0"),), (TO_WEST,), files), STREAMS)
     assert not any(assignment.chunks for assignment in made.assignments.values())
 
 
 def test_a_chunk_that_is_shipped_is_dropped_and_the_rest_stays_where_it_is() -> None:
-    hosts = (HostView("h0", "nfs"), HostView("h1", "nfs"))
-    snapshot = PlannerInput(0, hosts, (TO_WEST,), (large(),))
-    settled = applied(snapshot, plan(snapshot, LIMITS))
+    snapshot = PlannerInput(0, (HostView("h0"),), (TO_WEST,), (large(),))
+    settled = applied(snapshot, plan(snapshot, STREAMS))
     view = replace(large(), missing={"west": Ranges.of((500, 1000), (3000, 4000))})
-    made = plan(replace(settled, files=(view,)), LIMITS)
+    made = plan(replace(settled, files=(view,)), STREAMS)
     assert not made.fence and not made.decisions
-    assert chunks_of(applied(settled, made)) == {"h0": [(128, 1000)], "h1": [(3000, 4000)]}
+    assert chunks_of(applied(settled, made)) == {"h0": [(128, 1000), (3000, 4000)]}
 
 
-def test_a_dead_workers_chunks_go_to_others_under_a_higher_term_after_a_grace() -> None:
-    hosts = (HostView("h0", "nfs"), HostView("h1", "nfs"), HostView("h2", "nfs"))
-    snapshot = PlannerInput(0, hosts, (TO_WEST,), (large(end=3000),))
-    settled = applied(snapshot, plan(snapshot, LIMITS))
-    assert chunks_of(settled) == {"h0": [(128, 1000)], "h1": [(1000, 2000)], "h2": [(2000, 3000)]}
-    blink = replace(settled, hosts=(hosts[0], HostView("h1", "nfs", absent_s=4.9), hosts[2]))
-    assert plan(blink, LIMITS) == Plan()
-    dead = replace(settled, hosts=(hosts[0], HostView("h1", "nfs", absent_s=5.0), hosts[2]))
-    made = plan(dead, LIMITS)
+def test_a_dead_workers_chunks_are_taken_from_it_under_a_higher_term_after_a_grace() -> None:
+    snapshot = PlannerInput(0, (HostView("h0"), HostView("h1")), (TO_WEST,), (large(end=3000),))
+    settled = applied(snapshot, plan(snapshot, STREAMS))
+    assert chunks_of(settled) == {"h0": [(128, 1000), (1000, 2000), (2000, 3000)]}
+    blink = replace(settled, hosts=(HostView("h0", absent_s=4.9), HostView("h1")))
+    assert plan(blink, STREAMS) == Plan()
+    dead = replace(settled, hosts=(HostView("h0", absent_s=5.0), HostView("h1")))
+    made = plan(dead, STREAMS)
     assert made.fence
-    assert Revoke("h1", ChunkAssignment(wal(1), 1000, 2000, "west"), "its worker is gone") in made.decisions
-    assert chunks_of(applied(dead, made)) == {"h0": [(128, 1000), (1000, 2000)], "h2": [(2000, 3000)]}
-    assert set(made.assignments) == {"h0", "h1", "h2"}, "whoever ships the same file must get the new term as well"
-
-
-def test_a_dead_hosts_closed_files_go_to_those_who_share_its_storage() -> None:
-    hosts = (HostView("h0", "nfs", absent_s=60), HostView("h1", "nfs"))
-    snapshot = PlannerInput(0, hosts, (TO_WEST,), (large(end=700), replace(large(2), closed=False)))
-    made = plan(snapshot, LIMITS)
-    assert made.fence
-    assert chunks_of(applied(snapshot, made)) == {"h1": [(128, 700)]}
-    assert made.assignments["h0"].tails[0].chunked_files == (wal(1),)
+    assert Revoke("h0", ChunkAssignment(wal(1), 1000, 2000, "west"), "its worker is gone") in made.decisions
+    assert set(made.assignments) == {"h0"} and chunks_of(applied(dead, made)) == {}
+    back = replace(applied(dead, made), hosts=snapshot.hosts)
+    assert chunks_of(applied(back, plan(back, STREAMS))) == chunks_of(settled)
 
 
 def test_a_peer_that_fails_gets_no_new_chunks_until_it_is_due_and_others_go_on() -> None:
-    hosts = (HostView("h0", "nfs"), HostView("h1", "nfs"))
     failing = replace(TO_WEST, backoff=Backoff(2, 10.0))
-    files = (large(1, peer="west"), large(2, peer="west"), large(3, peer="south"))
-    snapshot = PlannerInput(9.0, hosts, (failing, TO_SOUTH), files)
-    made = plan(snapshot, LIMITS)
+    files = (large(1, end=3000), large(2, end=3000), large(3, peer="south"))
+    snapshot = PlannerInput(9.0, (HostView("h0"),), (failing, TO_SOUTH), files)
+    made = plan(snapshot, STREAMS)
     assert {c.peer for assignment in made.assignments.values() for c in assignment.chunks} == {"south"}
     assert [d for d in made.decisions if isinstance(d, RetryLater)] == [
         RetryLater("west", 10.0, "it failed 2 times in a row")
     ]
-    later = plan(replace(snapshot, now_s=10.0), LIMITS)
+    later = plan(replace(snapshot, now_s=10.0), STREAMS)
     assert {c.peer for assignment in later.assignments.values() for c in assignment.chunks} == {"south", "west"}
 
 
 def test_a_worker_gets_no_more_chunks_than_it_may_have() -> None:
-    hosts = (HostView("h0", "nfs"), HostView("h1", "nfs"))
-    snapshot = PlannerInput(0, hosts, (TO_WEST,), (large(end=100_000),))
-    settled = applied(snapshot, plan(snapshot, LIMITS))
-    assert {slot: len(chunks) for slot, chunks in chunks_of(settled).items()} == {"h0": 8, "h1": 8}
-    assert plan(settled, LIMITS) == Plan()
+    snapshot = PlannerInput(0, (HostView("h0"), HostView("h1")), (TO_WEST,), (large(end=100_000),))
+    settled = applied(snapshot, plan(snapshot, STREAMS))
+    assert {slot: len(chunks) for slot, chunks in chunks_of(settled).items()} == {"h0": 8}
+    assert plan(settled, STREAMS) == Plan()
 
 
 def test_a_host_that_was_removed_gets_nothing() -> None:
