@@ -164,9 +164,6 @@ class Catalog(Protocol):
     def fits(self, spec: TableSpec) -> bool:
         """Return whether the Iceberg tables of ``spec`` exist with exactly its columns."""
 
-    def drop(self, spec: TableSpec) -> None:
-        """Drop the Iceberg tables of ``spec`` and delete their files."""
-
     def exists(self, name: str) -> bool:
         """Return whether ``namespace.name`` exists."""
 

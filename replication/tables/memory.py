@@ -89,15 +89,6 @@ class MemoryTables:
             for layout in layouts(spec)
         )
 
-    def drop(self, spec: TableSpec) -> None:
-        """See ``base.Catalog``."""
-        with self._lock:
-            for layout in layouts(spec):
-                if self._tables.pop(layout.name, None) is not None:
-                    self._duckdb.unregister(layout.name)
-            if self._views.pop(spec.name + LATEST, None) is not None:
-                self._duckdb.execute(f"drop view if exists {self.ref(spec.name + LATEST)}")
-
     def exists(self, name: str) -> bool:
         """See ``base.Catalog``."""
         return name in self._tables

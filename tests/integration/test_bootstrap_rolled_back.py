@@ -9,7 +9,7 @@ import pytest
 
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
-from replication.tables.layout import landing_name
+from replication.tables.layout import landing_name, layouts
 from replication.tables.memory import MemoryTables
 from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair
 from tests.sites import SCHEMA
@@ -57,12 +57,13 @@ def roll_back_and_expire(tables: MemoryTables, spec: TableSpec) -> None:
 
 def lose(tables: MemoryTables, spec: TableSpec) -> None:
     """The catalog."""
-    tables.drop(spec)
+    for layout in layouts(spec):
+        del tables._tables[layout.name]
 
 
 def lose_and_make_again(tables: MemoryTables, spec: TableSpec) -> None:
     """The catalog, after which replay has made what it needs."""
-    tables.drop(spec)
+    lose(tables, spec)
     tables.create(spec)
 
 

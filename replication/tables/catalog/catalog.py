@@ -198,16 +198,6 @@ class IcebergCatalog:
             if not self._catalog.namespace_exists(namespace):
                 raise
 
-    def drop(self, spec: TableSpec) -> None:
-        """See ``base.Catalog``."""
-        from replication.tables.catalog.sql_views import drop_view, sql_catalog
-
-        for layout in layouts(spec):
-            if self.exists(layout.name):
-                self._catalog.purge_table(layout.name)
-        if (catalog := sql_catalog(self._catalog)) is not None:
-            drop_view(catalog, spec.name + LATEST)
-
     def close(self) -> None:
         """Close the connections to the catalog's database."""
         with self._opening:

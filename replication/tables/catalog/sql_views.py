@@ -81,12 +81,6 @@ def put_view(catalog: SqlCatalog, name: str, location: str, columns: Sequence[Ne
             io.delete(unused)
 
 
-def drop_view(catalog: SqlCatalog, name: str) -> None:
-    """Remove a view from the catalog, if it exists."""
-    with catalog.engine.begin() as connection:
-        connection.execute(sa.delete(Entry).where(_entry(catalog, name)))
-
-
 def _entry(catalog: SqlCatalog, name: str) -> sa.ColumnElement[bool]:
     namespace, _, short = name.partition(".")
     return sa.and_(

@@ -86,7 +86,7 @@ class IcebergTables:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._catalog = catalog
-        self.create, self.has, self.fits, self.drop = catalog.create, catalog.has, catalog.fits, catalog.drop
+        self.create, self.has, self.fits = catalog.create, catalog.has, catalog.fits
         self.exists, self.specs, self.history, self.show = catalog.exists, catalog.specs, catalog.history, catalog.show
         self.attach, self.may_have, self.near = catalog.attach, catalog.may_have, catalog.near
         self.scratch_duckdb = catalog.scratch_duckdb
