@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from replication import __version__
@@ -88,8 +88,8 @@ class KeptLinks:
         """Close all connections."""
         with self._lock:
             links, self._links = self._links, {}
-        for _, _, closing in links.values():
-            closing.close()
+        for _, _, opened in links.values():
+            opened.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +242,8 @@ class Contacts:
             except BaseException:
                 link.close()
                 raise
-            try:
+            with closing(link):
                 yield link
-            finally:
-                link.close()
             return
         raise PeerUnavailableError(f"No receiver of {name} answers: {last.what}", last.hint or "Is it running there?")
 

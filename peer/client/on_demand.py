@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -196,7 +196,5 @@ def _tables(config: Config) -> Iterator[IcebergTables]:
         )
 
     tables = IcebergTables(catalog, Application(start, float("inf")), scratch, config.replay.driver_bytes_max)
-    try:
+    with closing(tables):
         yield tables
-    finally:
-        tables.close()

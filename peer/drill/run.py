@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,7 +86,7 @@ class RunningDrill:
             check_probe(probe)
         catalog = IcebergCatalog(configured_catalog(self._cluster.config))
         ledger = self._cluster.ledger
-        try:
+        with closing(catalog):
             remove_abandoned(catalog, ledger, self.drill.begun)
             ledger.drills.put(self.drill)
             _log.info("drill_began", drill=self.drill.id)
@@ -102,8 +102,6 @@ class RunningDrill:
                     self.report = replace(self.report, samples=sampler.samples)
                     self._end(catalog)
             return self.report
-        finally:
-            catalog.close()
 
     def _rehearse(self, catalog: IcebergCatalog) -> None:
         ledger, settings = self._cluster.ledger, self._settings

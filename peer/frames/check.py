@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -199,10 +199,8 @@ def _counted(path: Path) -> int | None:
     counter = DurableLength.open(str(path), boot_id())
     if counter is None:
         return None
-    try:
+    with closing(counter):
         return counter.length
-    finally:
-        counter.close()
 
 
 def _published(path: Path, content: memoryview, counted: int | None, registered: int | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 
 from replication import log
 from replication.core.frame import Buffer
@@ -61,12 +62,9 @@ def quarantine_diverged(
     files.make_directory(directory)
     path = f"{directory}/{file.slot}-{file.number:012d}-{claim.begin}.frame"
     files.remove(path)
-    copy = files.create(path)
-    try:
+    with closing(files.create(path)) as copy:
         append(copy, [frame])
         copy.sync()
-    finally:
-        copy.close()
     files.sync_directory(directory)
     reason = (
         f"{_REASON} sequence {claim.sequence} of {claim.stream} is claimed with another hash by {divergence.held_by}"

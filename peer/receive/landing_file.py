@@ -5,6 +5,7 @@ Not safe for threads; ``open_files.py`` owns it. Offsets are those of the landin
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import PurePath
 
 from peer.receive.admission import IncomingFrames
@@ -148,15 +149,12 @@ def cut_and_close(ledger: Ledger, files: Files, row: FileRow) -> Span:
     row = _closed(ledger, row)
     cut = (row.length, row.length)
     if files.exists(row.path):
-        handle = files.open(row.path)
-        try:
+        with closing(files.open(row.path)) as handle:
             size = handle.size()
             if size > row.length:
                 handle.truncate(row.length)
                 handle.sync()
                 cut = (row.length, size)
-        finally:
-            handle.close()
     return cut
 
 

@@ -77,15 +77,13 @@ def read_file(files: Files, path: str) -> RebuildInput | None:
     """
     handle = files.open(path)
     claims: list[Claim] = []
-    try:
+    with closing(handle):
         file, created = read_file_header(handle.read(0, FILE_HEADER_BYTES))
         for frame, payload in frames(handle, FILE_HEADER_BYTES, handle.size()):
             check_payload(frame, payload)
             if frame.header.kind in SENT_AGAIN:
                 return None
             claims.append(claim_of(frame))
-    finally:
-        handle.close()
     return RebuildInput(file, path, created, tuple(claims))
 
 

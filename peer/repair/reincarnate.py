@@ -6,6 +6,7 @@ ledger takes them up. Frames that it does not know wait for replay, and go to pe
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
 from peer.repair.newer_files import take_up
@@ -49,21 +50,15 @@ def reincarnate(config: Config) -> Reincarnated:
     """
     files, directory, host = LocalFiles(), str(config.wal_dir), config.cluster.host
     files.make_directory(directory)
-    ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
-    try:
+    with closing(open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)) as ledger:
         boot = boot_id()
         recover_writers(ledger, files, directory, host, boot)
         for row in ledger.files.all(host):
             if row.kind is FileKind.CONTROL:
                 _end_control(ledger, files, row, boot)
         taken_up, saved = take_up(config, ledger, files)
-        host_files = HostFiles(ledger, files, host, directory)
-        try:
+        with closing(HostFiles(ledger, files, host, directory)) as host_files:
             Registrar(ledger, host_files).run_once()
-        finally:
-            host_files.close()
-    finally:
-        ledger.close()
     return Reincarnated(*change_id(config.ledger_url), taken_up, saved)
 
 

@@ -10,7 +10,7 @@ quarantined frames.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -165,10 +165,8 @@ def _published(row: FileRow, files: Files) -> int:
     counters = DurableLength.open(row.path, row.boot, files)
     if counters is None:
         return row.needed
-    try:
+    with closing(counters):
         return row.needed if row.closed else max(row.needed, counters.length)
-    finally:
-        counters.close()
 
 
 def _log_salvaged(ledger: Ledger, done: Salvaged) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -74,12 +74,9 @@ def _write(files: Files, row: FileRow, frames: Sequence[tuple[FrameView, Buffer]
         if last is None or last[0] < header.sequence:
             streams[header.stream] = (header.sequence, frame.hash)
         at = end
-    handle = files.create(row.path)
-    try:
+    with closing(files.create(row.path)) as handle:
         end_record = encode_end_record(EndRecord(streams, tuple(claim.begin for claim in claims)))
         append(handle, [encode_file_header(row.file, row.created), *(content for _, content in frames), end_record])
         handle.sync()
-    finally:
-        handle.close()
     files.sync_directory(str(PurePath(row.path).parent))
     return tuple(claims)

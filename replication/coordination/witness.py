@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from replication.coordination.base import Tree
@@ -57,11 +58,8 @@ class Witness:
 
     def read(self, cluster: ClusterId) -> Witnessed:
         """What is kept of a cluster. Changes nothing; may lag."""
-        tree = self._opened()
-        try:
+        with closing(self._opened()) as tree:
             node = tree.get(self._path(cluster))
-        finally:
-            tree.close()
         return Witnessed() if node is None else Witnessed.decode(node.content)
 
     def confirm(self, cluster: ClusterId, lease_s: float) -> int:
@@ -92,8 +90,7 @@ class Witness:
     def _update(self, cluster: ClusterId, change: Callable[[Witnessed], Witnessed]) -> Witnessed:
         """Change a node until the quorum says that nobody else did meanwhile; returns what it holds then."""
         path = self._path(cluster)
-        tree = self._opened()
-        try:
+        with closing(self._opened()) as tree:
             for _ in range(_TRIES):
                 node = tree.get(path)
                 if node is None:
@@ -105,8 +102,6 @@ class Witness:
                     return changed
                 if changed == kept and tree.check(path, node.version):
                     return kept
-        finally:
-            tree.close()
         raise CoordinationError(f"{path} of the witness changes faster than it can be read", "Try again")
 
     def _create(self, tree: Tree, path: str) -> None:

@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,10 +260,8 @@ def connect_public(servers: str, root: str, *, tls: ZookeeperTls | None = None, 
     """
     tree = ZookeeperTree(servers, session_timeout_s=timeout_s, call_timeout_s=timeout_s, tls=tls)
     tree.start(lambda: None, timeout_s)
-    try:
+    with closing(tree):
         node = tree.get(Paths(root).public)
-    finally:
-        tree.close()
     if node is None:
         raise CoordinationError(
             f"there is no cluster at {servers}{root}", "Check the root. The cluster must have been started once"

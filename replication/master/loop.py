@@ -142,8 +142,7 @@ class Master:
 
         Who sets ``stop`` also calls ``wake``.
         """
-        announcements = self._coordination.watch_announcements(lambda count: self.wake())
-        try:
+        with closing(self._coordination.watch_announcements(lambda count: self.wake())):
             while not stop.is_set():
                 self._woken.clear()
                 self._is_quiet = self._may_idle = False
@@ -153,8 +152,6 @@ class Master:
                 except ReplicationError as error:
                     self._report.failed(error, self._term)
                 self._pause(stop)
-        finally:
-            announcements.close()
 
     def _pause(self, stop: threading.Event) -> None:
         if stop.wait(self._times.interval_s) or not self._is_quiet:
@@ -263,11 +260,8 @@ def run_master(config: Config, ledger: Ledger, coordination: Coordination, stop:
             ledger, config.cluster.host, str(config.data_dir), section.peer_bytes_max, spills=bool(section.spill_url)
         ),
     )
-    try:
-        with woken(master, stop, str(config.wal_dir), is_alone=not config.shares_ledger):
-            master.run(stop)
-    finally:
-        master.close()
+    with closing(master), woken(master, stop, str(config.wal_dir), is_alone=not config.shares_ledger):
+        master.run(stop)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,13 +80,11 @@ def run_failover_demo(printer: Printer, folder: Path, *, keep: bool) -> Failover
         with display:
             if earlier:
                 display.event(f"{earlier} an earlier demo in {folder}")
-            try:
+            with closing(watch):
                 story = _Story(sites, watch, acks, display)
                 story.start()
                 story.play()
                 verdicts, as_expected = story.verify()
-            finally:
-                watch.close()
         result = story.result(time.monotonic() - began, verdicts, as_expected)
         _report(printer, result, folder, keep)
     if not as_expected or not all(verdict.same for verdict in verdicts):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from uuid import uuid4
 
 from replication import __version__
@@ -54,7 +54,7 @@ def make_ledger(config: Config) -> ClusterId:
             role = RoleState(ClusterRole.STANDBY, 2) if config.cluster.standby else FIRST_ROLE
             initialise(config.ledger_url, ClusterId(config.cluster.name, uuid4()), role)
         ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
-    try:
+    with closing(ledger):
         if ledger.cluster.name != config.cluster.name:
             raise ConfigError(
                 f"The ledger at {redact(config.ledger_url)} belongs to cluster {ledger.cluster.name}, not"
@@ -64,8 +64,6 @@ def make_ledger(config: Config) -> ClusterId:
         check_ledger_age(config, ledger)
         follow_files(config, ledger)
         return ledger.cluster
-    finally:
-        ledger.close()
 
 
 def _zookeeper(config: Config, stop: threading.Event, ready: Ready) -> None:
@@ -177,15 +175,10 @@ ROLES: dict[str, Role] = {
 }
 
 
-@contextmanager
-def _ledger(config: Config) -> Iterator[Ledger]:
+def _ledger(config: Config) -> AbstractContextManager[Ledger]:
     from replication.ledger.sql.ledger import open_ledger
 
-    ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
-    try:
-        yield ledger
-    finally:
-        ledger.close()
+    return closing(open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s))
 
 
 @contextmanager

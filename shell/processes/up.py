@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -151,10 +151,8 @@ def _later(config: Config, roles: Sequence[str]) -> Iterator[dict[str, Callable[
                 ledger.close()
 
     conditions: dict[str, Callable[[], bool]] = {"derive": derives, "drill": lambda: has_schedule(config)}
-    try:
+    with closing(ledger):
         yield {role: condition for role, condition in conditions.items() if _may_start(role, roles)}
-    finally:
-        ledger.close()
 
 
 def _run_threads(

@@ -216,12 +216,9 @@ def initialise(url: str, cluster: ClusterId, role: RoleState = FIRST_ROLE) -> No
         ConfigError: the ledger at ``url`` belongs to another cluster, or another incarnation of it.
         VersionError: a newer walship created it.
     """
-    store = SqlStore(url)
-    try:
+    with closing(SqlStore(url)) as store:
         prepare(store, cluster, role)
         _forget_dropped(store)
-    finally:
-        store.close()
 
 
 def _forget_dropped(store: SqlStore) -> None:

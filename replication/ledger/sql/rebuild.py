@@ -82,12 +82,8 @@ class RebuildPlan:
 def rebuild(url: str, cluster: ClusterId, plan: RebuildPlan) -> None:
     """Create a ledger at ``url`` for a new incarnation ``cluster``; there must be none yet."""
     initialise(url, cluster)
-    store = SqlStore(url)
-    try:
-        with store.write() as connection:
-            _write_rows(connection, plan)
-    finally:
-        store.close()
+    with closing(SqlStore(url)) as store, store.write() as connection:
+        _write_rows(connection, plan)
     with closing(open_ledger(url)) as ledger:
         for spec in plan.specs:
             ledger.tables.create(spec)
@@ -140,17 +136,13 @@ def adopt(url: str, host: str, files: Sequence[RebuildInput], upcoming: int) -> 
         files: files that the ledger does not have.
         upcoming: a lower bound of the number of the host's next file.
     """
-    store = SqlStore(url)
-    try:
-        with store.write() as connection:
-            upcoming = max(upcoming, connection.scalar(sa.select(_slot.next).where(_slot.slot == host)) or 0)
-            insert = insert_into(connection, schema.slots).values(slot=host, next=upcoming)
-            connection.execute(insert.on_conflict_do_update(index_elements=["slot"], set_={"next": upcoming}))
-            own = {"kind": FileKind.WAL.value}
-            rows = [_row(found, host) | own | {"closed_length": found.length} for found in files]
-            execute_many(connection, schema.files.insert(), rows)
-    finally:
-        store.close()
+    with closing(SqlStore(url)) as store, store.write() as connection:
+        upcoming = max(upcoming, connection.scalar(sa.select(_slot.next).where(_slot.slot == host)) or 0)
+        insert = insert_into(connection, schema.slots).values(slot=host, next=upcoming)
+        connection.execute(insert.on_conflict_do_update(index_elements=["slot"], set_={"next": upcoming}))
+        own = {"kind": FileKind.WAL.value}
+        rows = [_row(found, host) | own | {"closed_length": found.length} for found in files]
+        execute_many(connection, schema.files.insert(), rows)
 
 
 def _row(found: RebuildInput, host: str) -> dict[str, object]:

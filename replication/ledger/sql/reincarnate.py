@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -29,8 +30,7 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
     Raises:
         RequestError: an own file is OPEN or not fully registered. Nothing was changed.
     """
-    store = SqlStore(url)
-    try:
+    with closing(SqlStore(url)) as store:
         former = former_ids(read_meta(store))
         with store.write() as connection:
             store.check_present()
@@ -57,5 +57,3 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
             connection.execute(schema.batch_holds.delete())
             forget(connection, old)
         return old, new
-    finally:
-        store.close()

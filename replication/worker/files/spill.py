@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import PurePath
 
 from replication import log
@@ -149,11 +150,8 @@ class Spiller:
         _log.info("file_recalled", file=str(row.file), end=row.needed)
 
     def _is_whole(self, row: FileRow, path: str) -> bool:
-        handle = self._files.open(path)
-        try:
+        with closing(self._files.open(path)) as handle:
             return handle.size() == self._store.size(row.path) >= row.needed
-        finally:
-            handle.close()
 
     def _sweep(self) -> None:
         """Remove copies left by an earlier worker: unfinished ones, and stored ones that the ledger does not name."""

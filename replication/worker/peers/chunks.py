@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 
 from replication import log
 from replication.core.coverage import Ranges
@@ -111,10 +112,8 @@ class ChunkStep:
                 link, self._context, to, list(dict.fromkeys(chunk.file for chunk in chunks))
             )
             until_s = time.monotonic() + WITHHELD_S
-            try:
+            with closing(shipment):
                 all_tried = self._ship_all(shipment, chunks, rows, shipped, resume, until_s)
-            finally:
-                shipment.close()
             if all_tried and shipment.selection.withheld and not self._done.issuperset(chunks):
                 self._current = None
                 self.loop.wait(until_s - time.monotonic())

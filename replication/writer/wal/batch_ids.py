@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -236,11 +237,9 @@ class BatchIds:
             handle = self._files.open(row.path)
         except MissingFileError:
             return tail
-        try:
+        with closing(handle):
             for frame, _ in frames(handle, tail.at, end):
                 if frame.header.batch_id:
                     tail.frames.append((frame.end, frame.header))
                 tail.at = frame.end
-        finally:
-            handle.close()
         return tail

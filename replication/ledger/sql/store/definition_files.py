@@ -7,6 +7,7 @@ is durable before the ledger has the definition, and so before any frame of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
@@ -85,11 +86,8 @@ class DefinitionFiles:
         files, part = LocalFiles(), f"{path}.part"
         files.make_directory(str(self._folder))
         files.remove(part)
-        handle = files.create(part)
-        try:
+        with closing(files.create(part)) as handle:
             append(handle, [content])
             handle.sync()
-        finally:
-            handle.close()
         files.rename(part, str(path))
         files.sync_directory(str(self._folder))
