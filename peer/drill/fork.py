@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyiceberg.exceptions import CommitFailedException
 
 from peer.tables.latest import Folded
-from peer.tables.read import Pinned, attach_latest, name_view, named_in, open_named, query_result
+from peer.tables.read import Pinned, attach_latest, name_view, named_in, query_result
 from replication.core.definition.schema import TableSpec
 from replication.core.rows.columns import convert, from_values
 from replication.core.rows.input import RowPiece, row_pieces
@@ -141,10 +141,6 @@ class ForkTables:
         except BaseException:
             connection.close()
             raise
-
-    def open_connection(self) -> duckdb.DuckDBPyConnection:
-        """A DuckDB for ``attach_named``."""
-        return open_named()
 
     def attach_named(self, connection: duckdb.DuckDBPyConnection, query: str) -> None:
         """Give a connection views of the tables that a query names, with all that was written to them by now.

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from peer.drill.changes import TableChange, parse_change
 from peer.drill.fork import ForkedTable, ForkTables
-from peer.tables.read import query_result
+from peer.tables.read import open_named, query_result
 from replication.core.definition.choice import DEFAULT_NAMESPACE
 from replication.error_text import message_line
 from replication.errors import RequestError
@@ -52,7 +52,7 @@ class ForkSession:
 
     def __init__(self, fork: ForkTables) -> None:
         self._fork = fork
-        self._connection = fork.open_connection()
+        self._connection = open_named()
 
     def close(self) -> None:
         """End the session."""

@@ -9,7 +9,6 @@ from peer.grants.scope import StreamScope
 from peer.receive.admission import Admission, RefusedData
 from peer.receive.landing import Landing
 from peer.receive.landing_queue import Item
-from replication import log
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import FileId
@@ -20,7 +19,6 @@ from replication.link.base import Data, Reason, Refusal, Reply
 _FAULTS_MAX = 16  # refused messages of a sender more than others, after which its streams are slowed down
 _FAULT_BYTES_PER_S = 8 << 20
 _USUAL = (Reason.HOLE, Reason.STALE_TERM)  # a sender that goes on elsewhere has many of these on their way
-_log = log.get(__name__)
 
 
 class InboundStream:

@@ -89,7 +89,7 @@ class Observer:
         snapshot = PlannerInput(
             now_s=now_s,
             hosts=hosts,
-            peers=self._peers(now_s, self._failing() if files else frozenset()),
+            peers=self._peers(now_s, self._ledger.files.failing() if files else frozenset()),
             files=files,
             assigned=assigned,
             outdated=self._outdated(assigned),
@@ -108,9 +108,6 @@ class Observer:
     def _absent(self, slot: str, now_s: float) -> float:
         """Seconds since the worker was first seen absent: above 0 while it is absent, 0 while it is there."""
         return max(now_s - self._gone_since[slot], 1e-9) if slot in self._gone_since else 0.0
-
-    def _failing(self) -> frozenset[str]:
-        return self._ledger.files.failing()
 
     def _peers(self, now_s: float, failing: frozenset[str]) -> tuple[PeerView, ...]:
         """Peers with rules or ended rules: a peer that was away when its last rule ended must still get that change."""

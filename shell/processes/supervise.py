@@ -202,7 +202,6 @@ class Supervisor:
         self._load = load
         self._loaded: set[str] = {"zookeeper"}
         self._check_interval_s = check_interval_s
-        self._config = config
         self._later = later or {}
         self._roles = [RoleSupervisor(role, config, file, first_backoff_s) for role in roles]
         self._on_event = on_event

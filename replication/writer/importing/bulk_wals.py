@@ -28,7 +28,6 @@ class _NotMade:
     """A WAL that the ledger has, and whose file could not be made."""
 
     file: FileId
-    path: str
     published: int = FILE_HEADER_BYTES
 
     def close(self, ledger: Ledger) -> None:
@@ -97,7 +96,7 @@ class BulkWals:
         try:
             handle, counters = make(self._files, row, self._clock.wall(), self._clock.last)
         except BaseException:
-            self._end(_NotMade(row.file, row.path))
+            self._end(_NotMade(row.file))
             raise
         _log.info("import_opened", file=str(row.file), path=row.path)
         return BulkFile(row, handle, counters, self._clock, self._heartbeat_s)

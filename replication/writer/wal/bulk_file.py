@@ -60,10 +60,9 @@ class WatermarkHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """A frame whose payload is written; its head goes to ``[at, at + head_bytes)``."""
+    """A frame whose payload is written; its head goes to ``at``."""
 
     at: int
-    head_bytes: int
     batch: EncodedBatch  # without its payload
     size: int  # of the payload, in bytes
 
@@ -86,7 +85,6 @@ class BulkFile:
         self, row: FileRow, handle: AppendFile, counters: DurableLength, clock: CommitClock, heartbeat_s: float
     ) -> None:
         self.file: FileId = row.file
-        self.path = row.path
         self._handle = handle
         self._counters = counters
         self._clock = clock
@@ -192,7 +190,7 @@ class BulkFile:
         if end > self._reserved:
             self._reserved = reserve(self._handle, self._written, end, RESERVE_BYTES)
         append(self._handle, [bytes(head_bytes), memoryview(batch.payload)])
-        self._frames.append(_Frame(self._written, head_bytes, replace(batch, payload=_NOTHING), batch.size))
+        self._frames.append(_Frame(self._written, replace(batch, payload=_NOTHING), batch.size))
         self._written = end
         if self._written - self._synced >= SYNC_BYTES:
             self._sync()

@@ -20,7 +20,6 @@ class EndedWal(Protocol):
     """A WAL that gets no more frames (``wal_file.py``, ``bulk_file.py``)."""
 
     file: FileId
-    path: str
 
     @property
     def published(self) -> int:

@@ -33,7 +33,7 @@ from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import SqlStore, counter, put_meta, raise_counter
 
 _f, _p = schema.files.c, sending.progress.c
-_rule, _begins, _slot, _h = sending.rules.c, sending.rule_begins.c, schema.slots.c, sending.held_tables.c
+_rule, _begins, _h = sending.rules.c, sending.rule_begins.c, sending.held_tables.c
 
 _BY_NAME = Prepared(sa.select(schema.files).where(_f.file == sa.bindparam("of_file")))
 _CLOSE = Prepared(

@@ -29,7 +29,7 @@ from replication.ledger.sql.store.last_seen import LastSeen
 from replication.ledger.sql.store.prepared import Prepared, insert_for, upsert
 from replication.ledger.sql.store.store import SqlStore, chunked, put_meta
 
-_c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
+_d, _f, _o = schema.duplicates.c, schema.files.c, schema.sources.c
 _r, _s, _route = schema.received.c, schema.streams.c, schema.routes.c
 _REFUSED = "refused "  # and the host, in meta
 _PHASES = (Phase.BOOTSTRAPPING, Phase.LIVE, Phase.NEEDS_BOOTSTRAP)  # in order, within one generation

@@ -30,8 +30,8 @@ from replication.ledger.sql.store.store import (
     raise_counter,
 )
 
-_f, _c, _s, _t, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.tables, schema.positions))
-_m, _q, _r, _d = schema.checkpoints.c, schema.quarantined.c, schema.received.c, schema.duplicates.c
+_f, _c, _s, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.positions))
+_m, _q, _d = schema.checkpoints.c, schema.quarantined.c, schema.duplicates.c
 
 _REPORT = "replay_report"
 _BEHIND = Prepared(sa.select(schema.files).where(_f.applied < _f.length).order_by(_f.id))

@@ -18,7 +18,7 @@ from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.store import execute_many
 
-_f, _rule, _ended = schema.files.c, sending.rules.c, sending.ended_rules.c
+_f, _rule = schema.files.c, sending.rules.c
 
 
 def begin_live(

@@ -25,7 +25,7 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_row
 from replication.ledger.sql.store.store import insert_into
 
-_f, _s, _p, _rule = (t.c for t in (schema.files, schema.streams, sending.progress, sending.rules))
+_f, _s, _rule = (t.c for t in (schema.files, schema.streams, sending.rules))
 _KEPT_US = 3_600_000_000
 Keyed = Sequence[tuple[int, FileRow]]
 Statuses = dict[tuple[FileId, str], list[PeerHold]]
