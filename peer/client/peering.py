@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from peer.client.contacts import NO_PROOF, Contacts, Proof, known_peer, with_root
 from peer.client.definition import refuse_standby
+from replication.coordination.session import Coordination
 from replication.core.definition.choice import full_name
 from replication.core.definition.define import is_system_table, unusable_name
 from replication.core.definition.evolution import join
@@ -30,19 +30,12 @@ from replication.ledger.base import Ledger, Peer, Rule
 from replication.worker.ship.routes import ended_routes, routes_of
 
 
-class Announcer(Protocol):
-    """Announces that rules changed; ``Coordination`` is one."""
-
-    def announce(self) -> int:
-        """See ``Coordination.announce``."""
-
-
 @dataclass(frozen=True, slots=True)
 class Peering:
     """Defining peers and enabling replication, for one cluster."""
 
     ledger: Ledger
-    announcer: Announcer
+    announcer: Coordination
     contacts: Contacts
 
     def define(self, name: str, zookeepers: str, proof: Proof = NO_PROOF) -> tuple[Peer, bool]:

@@ -9,7 +9,8 @@ import pytest
 
 from peer.client.bootstrap import await_bootstrap
 from peer.client.contacts import Contacts
-from peer.client.peering import Announcer, Peering
+from peer.client.peering import Peering
+from replication.coordination.session import Coordination
 from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.ledger_stores import FLIGHTS, WEATHER, WEST, peer
@@ -25,7 +26,7 @@ def peering() -> Iterator[Peering]:
         ledger.tables.create(spec)
         groups = [group.name for group in spec.groups]
         ledger.rules.enable("north", spec.uuid, groups, spec.name, 0, bootstrap=True)
-    yield Peering(ledger, cast(Announcer, None), cast(Contacts, None))
+    yield Peering(ledger, cast(Coordination, None), cast(Contacts, None))
     ledger.close()
 
 
