@@ -1,4 +1,4 @@
-"""The ledger's protocols: one for each part, in a file with its records; this module re-exports them all.
+"""The whole ledger. Each part has a protocol, in a file with its records; this module re-exports the records.
 
 Facts (files, lengths, progress, landings, claims, applied) are monotone joins: any process may report them, in any
 order and more than once. Decisions (rules, retire) are conditional on the master's term; they raise StaleTermError
@@ -14,7 +14,7 @@ from replication.core.ids import ClusterId
 from replication.core.phase import Phase
 from replication.ledger.batches import Batches, BatchPart
 from replication.ledger.bootstraps import Bootstrap, Bootstraps, PassedOn
-from replication.ledger.commit_steps import CommitStepStore, NewSequence, SequenceId, StoredSequence
+from replication.ledger.commit_steps import CommitStepStore, StoredSequence
 from replication.ledger.derivations import Derivation, Derivations
 from replication.ledger.drills import Drill, Drills
 from replication.ledger.files import KEEP, Backlog, FileKind, FileRecords, FileRow, PeerProgress, Released
@@ -36,25 +36,17 @@ __all__ = [
     "Attempt",
     "Backlog",
     "BatchPart",
-    "Batches",
     "Bootstrap",
-    "Bootstraps",
     "Claim",
-    "CommitStepStore",
     "Derivation",
-    "Derivations",
     "Divergence",
     "Drill",
-    "Drills",
     "FileKind",
     "FileRow",
-    "FileRecords",
     "Gap",
-    "Salvage",
     "SalvagePlan",
     "SenderKeeps",
     "GrantRow",
-    "Grants",
     "Grown",
     "HeldTable",
     "Invitation",
@@ -67,24 +59,15 @@ __all__ = [
     "Peer",
     "Pending",
     "Phase",
-    "NewSequence",
-    "SequenceId",
     "StoredSequence",
     "PeerProgress",
     "Quarantined",
     "Readable",
     "WriterEntry",
-    "Registration",
     "Replay",
     "ReplayCheckpoint",
     "Rule",
-    "Rules",
-    "Sending",
-    "SuccessionRecords",
     "PatternRule",
-    "TableRecords",
-    "Terms",
-    "Time",
     "AcknowledgedLoss",
     "WriterRow",
 ]
