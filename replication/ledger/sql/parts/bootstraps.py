@@ -15,7 +15,9 @@ from replication.core.routes.bootstrap import Coverage, Purged
 from replication.core.status import is_applied as status_is_applied
 from replication.errors import DivergenceError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, FileRow, PassedOn, Phase
+from replication.ledger.decisions.claiming import Run
 from replication.ledger.sql.queries.applied import is_applied
+from replication.ledger.sql.queries.claims import claim_row
 from replication.ledger.sql.queries.files import NewFile, add_file
 from replication.ledger.sql.queries.freshness import acknowledged
 from replication.ledger.sql.queries.rules import RuleCache
@@ -179,19 +181,8 @@ class SqlBootstraps:
                     pieces = _clipped(pieces, lost.get(stream.wal, Ranges()))
                 for piece in pieces:
                     adopted.setdefault(keys[stream], []).append((piece.begin, piece.end))
-                    rows_to_add.append(
-                        {
-                            "file_id": key,
-                            "stream_id": keys[stream],
-                            "seq_begin": piece.begin,
-                            "seq_end": piece.end,
-                            "begin": begin,
-                            "end": end,
-                            "previous": piece.previous,
-                            "last": piece.last,
-                            "divergent": False,
-                        }
-                    )
+                    run = Run(stream, piece.begin, piece.end, begin, end, piece.previous, piece.last)
+                    rows_to_add.append(claim_row(key, keys[stream], run))
             execute_many(connection, schema.claims.insert(), rows_to_add)
         names.keep()
         return {stream: Ranges.union_of(adopted.get(of_stream, ())) for stream, of_stream in keys.items()}

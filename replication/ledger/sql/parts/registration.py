@@ -14,9 +14,9 @@ from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import NOTED_STREAMS_MAX, ClosedNotice
 from replication.errors import ClosedFileError, GapError
 from replication.ledger.base import Claim, Divergence, Landed
-from replication.ledger.decisions.claiming import Held, Run, by_stream, judge
+from replication.ledger.decisions.claiming import Held, by_stream, judge
 from replication.ledger.sql.queries.batches import keep_landed
-from replication.ledger.sql.queries.claims import Coalescer, nearby
+from replication.ledger.sql.queries.claims import LENGTHEN_CLAIM, Coalescer, claim_row, nearby, place_row
 from replication.ledger.sql.queries.notices import keep_notice
 from replication.ledger.sql.queries.replay import advance
 from replication.ledger.sql.schema import tables as schema
@@ -43,11 +43,6 @@ _PASS = Prepared(
 )
 
 
-_LENGTHEN = Prepared(
-    schema.claims.update()
-    .where(_c.id == sa.bindparam("key"))
-    .values(seq_end=sa.bindparam("to_sequence"), end=sa.bindparam("to"), last=sa.bindparam("to_hash"))
-)
 _CLAIM = Prepared(schema.claims.insert())
 _DUPLICATE = Prepared(schema.duplicates.insert())
 _RECEIVE = Prepared(schema.received.insert())
@@ -155,11 +150,11 @@ class SqlRegistration:
                 before = by_end.get(run.seq_begin)
                 if before is not None:
                     values = {"key": before.key, "to_sequence": run.seq_end, "to": run.end, "to_hash": run.last}
-                    _LENGTHEN.run(connection, values)
+                    LENGTHEN_CLAIM.run(connection, values)
                 else:
-                    rows.append(_claim_row(key, stream_key, run, divergent=False))
-            rows += [_claim_row(key, stream_key, run, divergent=True) for run in decision.divergent]
-            duplicates += [_place(key, stream_key, run) for run in decision.duplicate]
+                    rows.append(claim_row(key, stream_key, run))
+            rows += [claim_row(key, stream_key, run, divergent=True) for run in decision.divergent]
+            duplicates += [place_row(key, stream_key, run) for run in decision.duplicate]
             for claim, against in decision.contradicted:
                 found.append(Divergence(claim, file, self._holder(connection, file, stream, against)))
         _CLAIM.run_each(connection, rows)
@@ -201,18 +196,3 @@ def _receive(connection: Connection, key: int, source: int, landed: Landed) -> N
         "source_end": landed.source_end,
     }
     _RECEIVE.run(connection, row)
-
-
-def _place(key: int, stream_key: int, run: Run) -> dict[str, object]:
-    return {
-        "file_id": key,
-        "stream_id": stream_key,
-        "seq_begin": run.seq_begin,
-        "seq_end": run.seq_end,
-        "begin": run.begin,
-        "end": run.end,
-    }
-
-
-def _claim_row(key: int, stream_key: int, run: Run, *, divergent: bool) -> dict[str, object]:
-    return {**_place(key, stream_key, run), "previous": run.previous, "last": run.last, "divergent": divergent}

@@ -8,6 +8,7 @@ joined in blocks; applied positions are then exact to within a block.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -16,7 +17,7 @@ from sqlalchemy.engine import Connection
 from replication.core.coverage import Ranges, Span
 from replication.core.ids import StreamId
 from replication.ledger.base import Claim
-from replication.ledger.decisions.claiming import Held
+from replication.ledger.decisions.claiming import Held, Run
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import REMEMBERED, stream_id
 from replication.ledger.sql.store.prepared import Prepared
@@ -43,6 +44,36 @@ _NEAR = {count: _near_streams(count) for count in (1, 8, 64)}  # few statements,
 
 
 _NO_STREAM = (-1, 0, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Sequences ``[seq_begin, seq_end)`` of a row of claims, and their new place; ``file`` None: applied."""
+
+    file: int | None
+    seq_begin: int
+    seq_end: int
+    begin: int
+    end: int
+    previous: bytes
+    last: bytes
+
+
+def place_row(file: int | None, stream: int, run: Run | Piece) -> dict[str, object]:
+    """A row of ``duplicates``, by the keys of its file and stream."""
+    return {
+        "file_id": file,
+        "stream_id": stream,
+        "seq_begin": run.seq_begin,
+        "seq_end": run.seq_end,
+        "begin": run.begin,
+        "end": run.end,
+    }
+
+
+def claim_row(file: int | None, stream: int, run: Run | Piece, *, divergent: bool = False) -> dict[str, object]:
+    """A row of ``claims``, by the keys of its file and stream."""
+    return {**place_row(file, stream, run), "previous": run.previous, "last": run.last, "divergent": divergent}
 
 
 def nearby(connection: Connection, groups: Sequence[tuple[int, Sequence[Claim]]]) -> dict[int, list[Held]]:
@@ -98,7 +129,7 @@ UNAPPLIED_ROWS = 4096
 FRESH_ROWS = 1024
 BLOCK_ROWS = 64
 
-_JOIN_CLAIM = Prepared(
+LENGTHEN_CLAIM = Prepared(
     schema.claims.update()
     .where(_c.id == sa.bindparam("key"))
     .values(seq_end=sa.bindparam("to_sequence"), end=sa.bindparam("to"), last=sa.bindparam("to_hash"))
@@ -191,7 +222,7 @@ def join_claim_rows(
 
     joined, gone = _blocks([_ClaimRow(*row) for row in rows], follows, block, keep_newest)
     changes = [{"key": a.id, "to_sequence": z.seq_end, "to": z.end, "to_hash": z.last} for a, z in joined]
-    _JOIN_CLAIM.run_each(connection, changes)
+    LENGTHEN_CLAIM.run_each(connection, changes)
     _DROP_CLAIM.run_each(connection, [{"key": key} for key in gone])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +13,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.errors import ClosedFileError, RequestError
 from replication.ledger.base import Claim
+from replication.ledger.sql.queries.claims import Piece, claim_row
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeysInTransaction
 from replication.ledger.sql.store.store import execute_many, greatest
@@ -21,41 +21,11 @@ from replication.ledger.sql.store.store import execute_many, greatest
 _f, _c, _q = schema.files.c, schema.claims.c, schema.quarantined.c
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Sequences ``[seq_begin, seq_end)`` of a row of claims, and their new place; ``file`` None: applied."""
-
-    file: int | None
-    seq_begin: int
-    seq_end: int
-    begin: int
-    end: int
-    previous: bytes
-    last: bytes
-
-
 def replace_claim(connection: Connection, key: int, stream: int, pieces: Sequence[Piece]) -> None:
     """Replace one row of claims of a stream by ``pieces``; sequences in none of them are no longer claimed."""
     connection.execute(schema.claims.delete().where(_c.id == key))
-    execute_many(
-        connection,
-        schema.claims.insert(),
-        [
-            {
-                "file_id": piece.file,
-                "stream_id": stream,
-                "seq_begin": piece.seq_begin,
-                "seq_end": piece.seq_end,
-                "begin": piece.begin,
-                "end": piece.end,
-                "previous": piece.previous,
-                "last": piece.last,
-                "divergent": False,
-            }
-            for piece in pieces
-            if piece.seq_begin < piece.seq_end
-        ],
-    )
+    rows = [claim_row(piece.file, stream, piece) for piece in pieces if piece.seq_begin < piece.seq_end]
+    execute_many(connection, schema.claims.insert(), rows)
 
 
 def fill(connection: Connection, names: KeysInTransaction, into: FileId, claims: Sequence[Claim]) -> int:

@@ -18,8 +18,8 @@ from replication.errors import RequestError
 from replication.ledger.base import Claim, FileRow, SalvagePlan
 from replication.ledger.decisions.claiming import by_stream, judge
 from replication.ledger.decisions.salvage import FramesOfStream, Place, SalvageDecision, SalvageDecisions
-from replication.ledger.sql.queries.claims import nearby
-from replication.ledger.sql.queries.moving import Piece, replace_claim
+from replication.ledger.sql.queries.claims import Piece, claim_row, nearby
+from replication.ledger.sql.queries.moving import replace_claim
 from replication.ledger.sql.queries.salvage_facts import AppliedHere
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
@@ -105,12 +105,7 @@ def claim_rest(
     for stream, claims in rest.items():
         decision = judge(claims, held.get(keys[stream], []))
         place = {"file_id": target, "stream_id": keys[stream]}
-        rows = [
-            place
-            | {"seq_begin": run.seq_begin, "seq_end": run.seq_end, "begin": run.begin, "end": run.end}
-            | {"previous": run.previous, "last": run.last, "divergent": False}
-            for run in decision.claimed
-        ]
+        rows = [claim_row(target, keys[stream], run) for run in decision.claimed]
         execute_many(connection, schema.claims.insert(), rows)
         claimed = Ranges.union_of((run.seq_begin, run.seq_end) for run in decision.claimed)
         duplicates = [
