@@ -325,18 +325,13 @@ def _contradictions(config: Config) -> Iterator[str]:
         engines = {"catalog.spark.uri": config.catalog.spark, "catalog.pyiceberg.uri": config.catalog.pyiceberg}
         catalogs = {key: str(each.get("uri", "")) for key, each in engines.items()}
         yield from plain_connections(zookeeper, {"ledger.url": config.ledger.url, **catalogs})
+    for key, listen in (("receiver.listen", receiver.listen), ("timeline.listen", config.timeline.listen)):
+        if not (tls.enabled or tls.allow_plaintext or any(files.values()) or is_loopback(split_address(listen)[0])):
+            yield (
+                f"{key}: {listen} is not loopback and there is no TLS; "
+                "set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust"
+            )
     host, _ = split_address(receiver.listen)
-    if not (tls.enabled or tls.allow_plaintext or any(files.values()) or is_loopback(host)):
-        yield (
-            f"receiver.listen: {receiver.listen} is not loopback and there is no TLS; "
-            "set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust"
-        )
-    there, _ = split_address(config.timeline.listen)
-    if not (tls.enabled or tls.allow_plaintext or any(files.values()) or is_loopback(there)):
-        yield (
-            f"timeline.listen: {config.timeline.listen} is not loopback and there is no TLS; "
-            "set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust"
-        )
     if host in ("0.0.0.0", "::") and not receiver.advertise:
         yield f"receiver.advertise: missing; peers cannot connect to {host}"
     if worker.message_bytes_max > worker.window_bytes:
