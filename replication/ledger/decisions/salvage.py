@@ -118,7 +118,6 @@ class FramesOfStream:
     """
 
     def __init__(self, claims: Iterable[Claim] = ()) -> None:
-        """Sort the frames."""
         by_sequence: dict[int, Claim] = {}
         for claim in claims:
             if claim.sequence not in by_sequence or claim.begin < by_sequence[claim.sequence].begin:

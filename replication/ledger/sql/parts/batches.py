@@ -22,16 +22,13 @@ class SqlBatches:
     """``Batches`` over SQL."""
 
     def __init__(self, store: SqlStore) -> None:
-        """For the ledger in ``store``."""
         self._store = store
 
     def parts(self, table: UUID, batch_id: str) -> list[BatchPart]:
-        """See ``Batches``."""
         with self._store.read() as connection:
             return stored_parts(connection, table, batch_id)
 
     def put(self, table: UUID, batch_id: str, parts: Sequence[BatchPart], at: int) -> None:
-        """See ``Batches``."""
         with self._store.write() as connection:
             other = keep_parts(connection, table, batch_id, parts, at)
         if other is not None:
@@ -42,7 +39,6 @@ class SqlBatches:
             )
 
     def conflicts(self) -> list[BatchConflict]:
-        """See ``Batches``."""
         wanted = sa.select(schema.tables.c.name, _x.batch_id, _x.wal, _x.at)
         of_table = schema.tables.c.uuid == _x.table_uuid
         with self._store.read() as connection:
@@ -50,7 +46,6 @@ class SqlBatches:
         return [BatchConflict(row.name, row.batch_id, FileId.parse(row.wal), row.at) for row in rows]
 
     def hold(self, table: UUID, batch_id: str, writer: str, host: str) -> str:
-        """See ``Batches``."""
         with self._store.write() as connection:
             kept = stored_parts(connection, table, batch_id)
             if kept and len(kept) == kept[0].parts:

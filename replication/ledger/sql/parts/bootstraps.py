@@ -44,14 +44,12 @@ class SqlBootstraps:
     """``Bootstraps`` over SQL."""
 
     def __init__(self, store: SqlStore, names: KeyCache, cluster: ClusterId, rules_cache: RuleCache) -> None:
-        """For the ledger in ``store``, of ``cluster``."""
         self._store = store
         self._names = names
         self._cluster = cluster
         self._rules_cache = rules_cache
 
     def wanted(self) -> list[Bootstrap]:
-        """See ``Bootstraps``."""
         with self._store.read() as connection:
             found: dict[tuple[str, UUID], Bootstrap] = {}
             for rule in self._rules_cache.in_force(connection):
@@ -66,12 +64,10 @@ class SqlBootstraps:
             ]
 
     def coverage(self, table: UUID, groups: Sequence[str]) -> list[Coverage]:
-        """See ``Bootstraps``."""
         with self._store.read() as connection:
             return _coverage(connection, table, groups)
 
     def covered(self, wanted: Bootstrap) -> tuple[list[Coverage], int]:
-        """See ``Bootstraps``."""
         with self._store.read() as connection:
             lacks = _lacks(connection, wanted)
             if lacks:
@@ -80,7 +76,6 @@ class SqlBootstraps:
             return _coverage(connection, wanted.table, wanted.groups), commit or 0
 
     def begin_file(self, wanted: Bootstrap, host: str, directory: str, boot: str) -> FileRow:
-        """See ``Bootstraps``."""
         with self._store.write() as connection:
             newest = max(
                 (
@@ -105,14 +100,12 @@ class SqlBootstraps:
         return added[1]
 
     def finish_file(self, file: FileId, length: int) -> None:
-        """See ``Bootstraps``."""
         whole = {"length": length, "closed_length": length, "applied": length}
         with self._store.write() as connection:
             if not connection.execute(schema.files.update().where(_f.file == str(file)).values(whole)).rowcount:
                 raise missing(file)
 
     def is_applied(self, file: FileId) -> bool:
-        """See ``Bootstraps``."""
         with self._store.read() as connection:
             row = connection.execute(sa.select(schema.files).where(_f.file == str(file))).one_or_none()
             if row is None or row.closed_length < 0:
@@ -121,7 +114,6 @@ class SqlBootstraps:
         return bool(found) and all(status_is_applied(status) for _, _, status in found)
 
     def passed_on(self) -> frozenset[PassedOn]:
-        """See ``Bootstraps``."""
         received = sa.select(schema.files).where(
             _f.kind == FileKind.BOOTSTRAP, _f.source.is_not(None), _f.applied >= _f.length
         )
@@ -143,13 +135,11 @@ class SqlBootstraps:
         )
 
     def keep_known(self, peer: str, table: UUID, generation: int, known: Mapping[StreamId, Ranges]) -> None:
-        """See ``Bootstraps``."""
         streams = [[str(stream), list(ranges)] for stream, ranges in sorted(known.items())]
         with self._store.write() as connection:
             put_meta(connection, {f"{_KNOWN} {peer} {table}": json.dumps([generation, streams])})
 
     def known(self, wanted: Bootstrap) -> Mapping[StreamId, Ranges]:
-        """See ``Bootstraps``."""
         stored = sa.select(schema.meta.c.value).where(schema.meta.c.name == f"{_KNOWN} {wanted.peer} {wanted.table}")
         with self._store.read() as connection:
             generation, streams = json.loads(connection.scalar(stored) or "[0, []]")
@@ -158,7 +148,6 @@ class SqlBootstraps:
         return {StreamId.parse(stream): Ranges.union_of(map(tuple, spans)) for stream, spans in streams}
 
     def adopt(self, file: FileId, begin: int, end: int, coverage: Coverage) -> Mapping[StreamId, Ranges]:
-        """See ``Bootstraps``."""
         wanted = coverage.streams()
         with self._store.write() as connection:
             names = self._names.session(connection)
@@ -188,7 +177,6 @@ class SqlBootstraps:
         return {stream: Ranges.union_of(adopted.get(of_stream, ())) for stream, of_stream in keys.items()}
 
     def note_purged(self, table: UUID, purged: Purged) -> None:
-        """See ``Bootstraps``."""
         known = self.purged(table)
         if known.join(purged) == known:  # both only grow: usually nothing to write
             return
@@ -197,7 +185,6 @@ class SqlBootstraps:
             raise_counter(connection, f"{_PURGED} {table}", purged.before)
 
     def purged(self, table: UUID) -> Purged:
-        """See ``Bootstraps``."""
         with self._store.read() as connection:
             return Purged(counter(connection, f"{_AGED} {table}"), counter(connection, f"{_PURGED} {table}"))
 

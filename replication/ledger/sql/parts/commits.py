@@ -59,11 +59,9 @@ class SqlCommitSteps:
     """``CommitStepStore`` over SQL."""
 
     def __init__(self, store: SqlStore) -> None:
-        """For the ledger in ``store``."""
         self._store = store
 
     def create(self, store: str, urn: str = "") -> bool:
-        """See ``CommitStepStore``."""
         with self._store.write() as connection:
             made = _add_store(connection, store)
             if not urn:
@@ -76,12 +74,10 @@ class SqlCommitSteps:
             return True
 
     def exists(self, store: str, urn: str = "") -> bool:
-        """See ``CommitStepStore``."""
         with self._store.read() as connection:
             return bool(_found(connection, [SequenceId(store, urn)])) if urn else _has_store(connection, store)
 
     def remove(self, store: str, urn: str = "") -> bool:
-        """See ``CommitStepStore``."""
         with self._store.write() as connection:
             there = _has_store(connection, store)
             here = (_c.store == store) & (_c.urn == urn) if urn else _c.store == store
@@ -92,7 +88,6 @@ class SqlCommitSteps:
             return there
 
     def put(self, store: str, urn: str, step: str, *, last: bool = False) -> None:
-        """See ``CommitStepStore``."""
         steps = sa.case((_c.steps == "", step), else_=_c.steps + f"\n{step}")
         here = (_c.store == store, _c.urn == urn, ~_c.complete)
         with self._store.write() as connection:
@@ -101,7 +96,6 @@ class SqlCommitSteps:
                 raise not_growing(SequenceId(store, urn))
 
     def put_all(self, sequences: Sequence[NewSequence], owner: str = "", lease_s: float = 0.0) -> None:
-        """See ``CommitStepStore``."""
         with self._store.write() as connection:
             taken = _found(connection, (new.id for new in sequences))
             if taken:
@@ -113,13 +107,11 @@ class SqlCommitSteps:
             _ADD.run_each(connection, [_key(n.id) | leased | {"to_steps": "\n".join(n.steps)} for n in sequences])
 
     def sequences(self, store: str = "", urn: str = "") -> list[StoredSequence]:
-        """See ``CommitStepStore``."""
         with self._store.read() as connection:
             found = _ALL[bool(store), bool(urn)].rows(connection, {"of_store": store, "of_urn": urn})
         return [_stored(row) for row in found]
 
     def lease(self, ids: Iterable[SequenceId], owner: str, lease_s: float) -> list[StoredSequence]:
-        """See ``CommitStepStore``."""
         with self._store.write() as connection:
             now = _now(connection)
             end = until(now, lease_s)
@@ -128,7 +120,6 @@ class SqlCommitSteps:
         return [leased_to(found, owner, end) for found in free]
 
     def renew(self, owner: str, lease_s: float, done: Mapping[SequenceId, int]) -> frozenset[SequenceId]:
-        """See ``CommitStepStore``."""
         with self._store.write() as connection:
             end = until(_now(connection), lease_s)
             rows = [_key(id) | {"of_owner": owner, "to_until": end, "to_done": n} for id, n in done.items()]
@@ -136,12 +127,10 @@ class SqlCommitSteps:
             return frozenset(found.id for found in _found(connection, done) if found.owner == owner)
 
     def release(self, owner: str, ids: Iterable[SequenceId]) -> None:
-        """See ``CommitStepStore``."""
         with self._store.write() as connection:
             _RELEASE.run_each(connection, [_key(id) | {"of_owner": owner} for id in ids])
 
     def fail(self, failed: SequenceId, owner: str, done: int, error: str, failures_max: int) -> StoredSequence | None:
-        """See ``CommitStepStore``."""
         with self._store.write() as connection:
             found = [stored for stored in _found(connection, [failed]) if stored.owner == owner]
             if not found:
@@ -153,12 +142,10 @@ class SqlCommitSteps:
             return after
 
     def finish(self, owner: str, ids: Iterable[SequenceId]) -> None:
-        """See ``CommitStepStore``."""
         with self._store.write() as connection:
             _FINISH.run_each(connection, [_key(id) | {"of_owner": owner} for id in ids])
 
     def retry(self, store: str, urn: str) -> bool:
-        """See ``CommitStepStore``."""
         with self._store.write() as connection:
             here = (_c.store == store, _c.urn == urn)
             values = {"failures": 0, "suspended": False, "changed": _now(connection)}

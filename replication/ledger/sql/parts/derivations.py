@@ -18,11 +18,9 @@ class SqlDerivations:
     """``Derivations`` over SQL."""
 
     def __init__(self, store: SqlStore) -> None:
-        """For the ledger in ``store``."""
         self._store = store
 
     def define(self, derivation: Derivation, *, anew: bool = True) -> None:
-        """See ``Derivations``."""
         values = {
             "source_uuid": str(derivation.source),
             "hook": derivation.hook,
@@ -41,7 +39,6 @@ class SqlDerivations:
             connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=values))
 
     def all(self) -> list[Derivation]:
-        """See ``Derivations``."""
         joined = schema.derivations.join(schema.tables, _t.uuid == _d.table_uuid)
         wanted = sa.select(schema.derivations).select_from(joined).where(~_t.dropped).order_by(_d.table_uuid)
         with self._store.read() as connection:
@@ -67,16 +64,13 @@ class SqlDerivations:
         ]
 
     def begin(self, was: Derivation, batch_id: str, position: int) -> bool:
-        """See ``Derivations``."""
         return self._changed(was, {"pending": batch_id, "pending_position": position})
 
     def finish(self, was: Derivation, position: int, upto: int, at: int, *, keyless: bool = False) -> bool:
-        """See ``Derivations``."""
         values = {"pending": "", "position": position, "upto": upto, "at": at, "error": "", "error_since": 0}
         return self._changed(was, values, keyless=keyless)
 
     def renew(self, table: UUID, version: str = "", *, anew: bool = True) -> None:
-        """See ``Derivations``."""
         values: dict[str, object] = {"generation": _d.generation + 1}
         values |= {"version": version} if version else {}
         values |= {"position": ANEW} if anew else {}
@@ -84,7 +78,6 @@ class SqlDerivations:
             connection.execute(schema.derivations.update().where(_d.table_uuid == str(table)).values(**values))
 
     def note_error(self, table: UUID, error: str, at: int) -> None:
-        """See ``Derivations``."""
         since = sa.case((_d.error_since == 0, at), else_=_d.error_since) if error else 0
         with self._store.write() as connection:
             here = (_d.table_uuid == str(table)) & (_d.error != error)

@@ -15,11 +15,9 @@ class SqlDrills:
     """``Drills`` over SQL."""
 
     def __init__(self, store: SqlStore) -> None:
-        """For the ledger in ``store``."""
         self._store = store
 
     def put(self, drill: Drill) -> None:
-        """See ``Drills``."""
         values = asdict(drill)
         newest = sa.select(drills.c.id).where(drills.c.ended > 0)
         newest = newest.order_by(drills.c.begun.desc(), drills.c.id.desc()).limit(HISTORY_MAX)
@@ -31,7 +29,6 @@ class SqlDrills:
                 connection.execute(drills.delete().where(drills.c.ended > 0, drills.c.id.not_in(kept)))
 
     def all(self) -> list[Drill]:
-        """See ``Drills``."""
         wanted = sa.select(drills).order_by(drills.c.begun.desc(), drills.c.id.desc())
         with self._store.read() as connection:
             return [Drill(**row) for row in connection.execute(wanted).mappings()]

@@ -50,7 +50,6 @@ class SqlFileRecords:
     """``FileRecords`` over SQL."""
 
     def __init__(self, store: SqlStore, rules_cache: RuleCache, statuses: StatusCache, cluster: ClusterId) -> None:
-        """For the ledger in ``store``, of ``cluster``."""
         self._store = store
         self._rules_cache = rules_cache
         self._statuses = statuses
@@ -60,17 +59,14 @@ class SqlFileRecords:
     def allocate(
         self, host: str, kind: FileKind, directory: str, boot: str, writer: str = "", source: FileId | None = None
     ) -> FileRow:
-        """See ``FileRecords``."""
         with self._store.write() as connection:
             return add_file(connection, self._cluster, NewFile(host, kind, directory, boot, writer, source))[1]
 
     def upcoming(self, host: str) -> int:
-        """See ``FileRecords``."""
         with self._store.read() as connection:
             return next_number(connection, host)
 
     def overtaken(self, peer: ClusterId, seen: Sequence[FileId] = ()) -> FileId | None:
-        """See ``FileRecords``."""
         name = f"overtaken {peer}"
         own = [file for file in seen if file.cluster == self._cluster]
         with self._store.read() as connection:
@@ -86,7 +82,6 @@ class SqlFileRecords:
         return ahead[0]
 
     def last_seen_by(self, peer: ClusterId) -> tuple[FileId, ...]:
-        """See ``FileRecords``."""
         kept, prefix = schema.counters.c, self._last_seen_name(peer, "")
         wanted = sa.select(kept.name, kept.value).where(kept.name.startswith(prefix, autoescape=True))
         with self._store.read() as connection:
@@ -97,19 +92,16 @@ class SqlFileRecords:
         return f"last_seen {self._cluster} {peer} {slot}"
 
     def get(self, file: FileId) -> FileRow | None:
-        """See ``FileRecords``."""
         with self._store.read() as connection:
             row = _BY_NAME.row(connection, {"of_file": str(file)})
         return None if row is None else file_row(row)
 
     def all(self, host: str | None = None, *, open_only: bool = False) -> list[FileRow]:
-        """See ``FileRecords``."""
         wanted, values = _ALL[host is not None, open_only], {} if host is None else {"of_host": host}
         with self._store.read() as connection:
             return [file_row(row) for row in wanted.rows(connection, values)]
 
     def close(self, file: FileId, length: int) -> None:
-        """See ``FileRecords``."""
         with self._store.write() as connection:
             row = _BY_NAME.row(connection, {"of_file": str(file)})
             if row is None:
@@ -126,7 +118,6 @@ class SqlFileRecords:
             _CLOSE.run(connection, {"key": row.id, "to_length": length})
 
     def record(self, reports: Sequence[PeerProgress]) -> None:
-        """See ``FileRecords``."""
         with self._store.write() as connection:
             known = {peer.name: peer.cluster for peer in peers(connection)}
             begins = _Begins(connection)
@@ -167,7 +158,6 @@ class SqlFileRecords:
             connection.execute(sending.progress.update().where(here).values(values))
 
     def progress(self, peer: str | None = None) -> list[PeerProgress]:
-        """See ``FileRecords``."""
         wanted = sa.select(_f.file, _p.peer, _p.shipped, _p.applied, _p.commit, _p.error, _p.losses).join(
             sending.progress
         )
@@ -178,18 +168,15 @@ class SqlFileRecords:
         return [_progress(file_id(row.file), row) for row in rows]
 
     def withheld(self, file: FileId) -> Mapping[UUID, Ranges]:
-        """See ``FileRecords``."""
         with self._store.read() as connection:
             return withheld(connection, file)
 
     def withholding(self) -> frozenset[FileId]:
-        """See ``FileRecords``."""
         of_files = sa.select(_f.file).where(_f.id.in_(sa.select(sending.withheld.c.file_id)))
         with self._store.read() as connection:
             return frozenset(map(file_id, connection.scalars(of_files)))
 
     def failing(self) -> frozenset[str]:
-        """See ``FileRecords``."""
         held = sa.exists().where(_h.peer == _p.peer, _h.reason == _p.error)
         with self._store.read() as connection:
             return frozenset(connection.scalars(sa.select(_p.peer).where(_p.error != "", ~held).distinct()))
@@ -200,7 +187,6 @@ class SqlFileRecords:
         files: Collection[FileId] | None = None,
         rules: Sequence[Rule] | None = None,
     ) -> list[tuple[FileId, Rule, ReplicationStatus]]:
-        """See ``FileRecords``."""
         wanted = sa.select(schema.files).order_by(_f.file)
         if files is not None:
             wanted = wanted.where(_f.file.in_(map(str, files)))
@@ -210,13 +196,11 @@ class SqlFileRecords:
             return statuses_under(connection, [r for r in in_force if peer is None or r.peer == peer], rows)
 
     def at_peer(self, peer: str) -> dict[FileId, ReplicationStatus]:
-        """See ``FileRecords``."""
         with self._store.read() as connection:
             rows = [(row.id, file_row(row)) for row in _ALL[False, False].rows(connection)]
             return at_peer(connection, self._rules_cache, rows, peer)
 
     def lacking(self) -> list[FileView]:
-        """See ``FileRecords``."""
         return [known.lacked for known in self._read_statuses().values() if known.lacked is not None]
 
     def _read_statuses(self) -> Mapping[int, KnownStatuses]:
@@ -224,7 +208,6 @@ class SqlFileRecords:
             return self._statuses.read(connection)
 
     def retirable(self, host: str, policy: RetentionPolicy = KEEP) -> list[FileRow]:
-        """See ``FileRecords``."""
         closed = (_f.host == host) & (_f.closed_length >= 0)
         behind = sa.select(_f.id).where(closed, _f.applied < _f.length, ~is_held())
         with self._store.read() as connection:
@@ -249,13 +232,11 @@ class SqlFileRecords:
         return [row for (_, row), of_file in zip(rows, of_files, strict=True) if may_retire(of_file)]
 
     def retention(self, policy: RetentionPolicy = KEEP) -> list[FileFacts]:
-        """See ``FileRecords``."""
         with self._store.read() as connection:
             rows = [(row.id, file_row(row)) for row in connection.execute(sa.select(schema.files).order_by(_f.file))]
             return facts(connection, self._rules_cache, rows, policy)
 
     def retire(self, file: FileId, term: int, policy: RetentionPolicy = KEEP) -> None:
-        """See ``FileRecords``."""
         with self._store.write() as connection:
             check_term(connection, term)
             found = _BY_NAME.row(connection, {"of_file": str(file)})
@@ -272,40 +253,33 @@ class SqlFileRecords:
             raise_counter(connection, "retired_bytes", counter(connection, "retired_bytes") + row.length)
 
     def retired(self, source: ClusterId) -> int:
-        """See ``FileRecords``."""
         with self._store.read() as connection:
             return counter(connection, retired_counter(source))
 
     def move(self, file: FileId, path: str) -> bool:
-        """See ``FileRecords``."""
         here = (_f.file == str(file)) & (_f.closed_length >= 0)
         with self._store.write() as connection:
             return connection.execute(schema.files.update().where(here).values(path=path)).rowcount > 0
 
     def relocate(self, paths: Mapping[FileId, str]) -> None:
-        """See ``FileRecords``."""
         with self._store.write() as connection:
             for file, path in paths.items():
                 connection.execute(schema.files.update().where(_f.file == str(file)).values(path=path))
 
     def backlogs(self) -> list[Backlog]:
-        """See ``FileRecords``."""
         with self._statuses.lock, self._store.read() as connection:
             return self._statuses.backlogs(connection)
 
     def lacked(self) -> dict[str, list[FileId]]:
-        """See ``FileRecords``."""
         with self._store.read() as connection:
             return lacked_files(connection, self._rules_cache)
 
     def release(self, budget: int, term: int) -> list[Released]:
-        """See ``FileRecords``."""
         with self._store.write() as connection:
             check_term(connection, term)
             return release(connection, self._rules_cache, budget)
 
     def retired_bytes(self) -> int:
-        """See ``FileRecords``."""
         with self._store.read() as connection:
             return counter(connection, "retired_bytes")
 

@@ -24,21 +24,17 @@ class SqlGrants:
     """``Grants`` over SQL."""
 
     def __init__(self, store: SqlStore) -> None:
-        """For the ledger in ``store``."""
         self._store = store
 
     def all(self) -> list[GrantRow]:
-        """See ``Grants``."""
         with self._store.read() as connection:
             return [_row(*row) for row in connection.execute(sa.select(schema.grants).order_by(_g.name))]
 
     def of(self, name: str) -> GrantRow | None:
-        """See ``Grants``."""
         rows = self._store.look_up(_OF_NAME, {"name": name})
         return _row(*rows[0]) if rows else None
 
     def put(self, grant: Grant, at: int, *, asked: bool = False) -> None:
-        """See ``Grants``."""
         with self._store.write() as connection:
             waiting = sa.select(sa.func.count()).where(_g.asked)
             if asked and (connection.scalar(waiting) or 0) >= ASKED_MAX:
@@ -51,13 +47,11 @@ class SqlGrants:
                 connection.execute(schema.invitations.delete().where(_i.name == grant.cluster.name))
 
     def pin(self, cluster: ClusterId) -> None:
-        """See ``Grants``."""
         with self._store.write() as connection:
             of_name = schema.grants.update().where(_g.name == cluster.name)
             connection.execute(of_name.values(incarnation=str(cluster.incarnation)))
 
     def invite(self, invitation: Invitation, now: int) -> None:
-        """See ``Grants``."""
         with self._store.write() as connection:
             connection.execute(schema.invitations.delete().where(_i.expires <= now))
             if (connection.scalar(sa.select(sa.func.count()).select_from(schema.invitations)) or 0) >= INVITATIONS_MAX:
@@ -67,7 +61,6 @@ class SqlGrants:
             connection.execute(schema.invitations.insert().values(row))
 
     def redeem(self, digest: str, cluster: ClusterId, now: int) -> bool:
-        """See ``Grants``."""
         shown = (_i.digest == digest) & (_i.name == cluster.name) & (_i.expires > now)
         with self._store.write() as connection:
             row = connection.execute(sa.select(schema.invitations).where(shown)).one_or_none()

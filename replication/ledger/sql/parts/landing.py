@@ -71,7 +71,6 @@ class SqlLandingRecords:
     """``LandingRecords`` over SQL."""
 
     def __init__(self, store: SqlStore, names: KeyCache, last_seen: LastSeen) -> None:
-        """For the ledger in ``store``."""
         self._store = store
         self._names = names
         self._last_seen = last_seen
@@ -79,13 +78,11 @@ class SqlLandingRecords:
         self._shown: tuple[tuple[dict[ClusterId, int], list[InboundRoute]], list[InboundRoute]] = ({}, []), []
 
     def received(self, source: FileId) -> Ranges:
-        """See ``LandingRecords``."""
         wanted = sa.select(_r.source_begin, _r.source_end).join(schema.sources).where(_o.file == str(source))
         with self._store.read() as connection:
             return Ranges.union_of((begin, end) for begin, end in connection.execute(wanted))
 
     def accept_term(self, source: FileId, term: int) -> bool:
-        """See ``LandingRecords``."""
         with self._store.read() as connection:
             kept = connection.scalar(sa.select(_o.term).where(_o.file == str(source)))
         if kept == term:  # usually nothing to write
@@ -108,7 +105,6 @@ class SqlLandingRecords:
             raise NoSpaceError(f"{count} files of {sender} came here", "Find out why it makes that many files")
 
     def keep_epoch(self, source: ClusterId, epoch: int) -> int:
-        """See ``LandingRecords``."""
         with self._store.read() as connection:
             found = epoch_of(connection, source)
         if found is not None and found >= epoch:  # usually nothing to write
@@ -118,7 +114,6 @@ class SqlLandingRecords:
             return epoch_of(connection, source) or 0
 
     def applied_prefix(self, sources: Sequence[FileId], *, keeps_tables: bool = True) -> dict[FileId, int]:
-        """See ``LandingRecords``."""
         passed: dict[str, list[Span]] = {}
         waiting: dict[str, int] = {}
         applied = _r.file_id.is_(None) | (_r.end <= _f.applied)
@@ -142,12 +137,10 @@ class SqlLandingRecords:
         return prefixes
 
     def coverage(self, table: UUID | None = None) -> dict[StreamId, Ranges]:
-        """See ``LandingRecords``."""
         with self._store.read() as connection:
             return coverage(connection, None if table is None else _s.table_uuid == str(table))
 
     def newest(self, cluster: ClusterId) -> tuple[FileId, ...]:
-        """See ``LandingRecords``."""
         found: dict[str, FileId] = {}
         with self._store.read() as connection:
             for name in (_s.wal, _o.file):
@@ -159,7 +152,6 @@ class SqlLandingRecords:
         return tuple(found.values())
 
     def declare_routes(self, routes: Sequence[InboundRoute]) -> None:
-        """See ``LandingRecords``."""
         if not routes:
             return
         source = routes[0].source
@@ -171,7 +163,6 @@ class SqlLandingRecords:
             self._last_seen.note(connection, source)
 
     def routes(self) -> list[InboundRoute]:
-        """See ``LandingRecords``."""
         with self._store.read() as connection:
             seen = _last_seen(connection)
             routes = self._routes.get(connection)
@@ -182,16 +173,13 @@ class SqlLandingRecords:
         return [*kept]
 
     def declared(self) -> list[InboundRoute]:
-        """See ``LandingRecords``."""
         return [*self._routes.known(self._store)]
 
     def last_seen(self) -> dict[ClusterId, int]:
-        """See ``LandingRecords``."""
         with self._store.read() as connection:
             return _last_seen(connection)
 
     def carried_by(self, source: ClusterId) -> frozenset[ClusterId]:
-        """See ``LandingRecords``."""
         once = sa.select(schema.carriers.c.origin).where(schema.carriers.c.source == str(source))
         with self._store.read() as connection:
             known = map(ClusterId.parse, connection.scalars(once))
@@ -199,7 +187,6 @@ class SqlLandingRecords:
             return frozenset([*known, *(each.origin for some in declared for each in some)])
 
     def repeats(self, stream: StreamId, sequence: int) -> list[tuple[FileRow, int, int]]:
-        """See ``LandingRecords``."""
         of_stream = (
             (_s.wal == str(stream.wal)) & (_s.table_uuid == str(stream.table)) & (_s.table_group == stream.group)
         )
@@ -213,13 +200,11 @@ class SqlLandingRecords:
             return [(file_row(row), row.low, row.high) for row in connection.execute(wanted)]
 
     def duplicates(self, file: FileId, begin: int, end: int) -> Ranges:
-        """See ``LandingRecords``."""
         with self._store.read() as connection:
             found = connection.execute(_DUPLICATE, {"file": str(file), "low": begin, "high": end})
             return Ranges.union_of((row.begin, row.end) for row in found)
 
     def close_route(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
-        """See ``LandingRecords``."""
         here = (_route.source == str(source)) & (_route.table_uuid == str(table)) & (_route.table_group == group)
         with self._store.write() as connection:
             connection.execute(
@@ -229,12 +214,10 @@ class SqlLandingRecords:
             )
 
     def keep_refused(self, host: str, report: str) -> None:
-        """See ``LandingRecords``."""
         with self._store.write() as connection:
             put_meta(connection, {f"{_REFUSED}{host}": report})
 
     def refused(self) -> dict[str, str]:
-        """See ``LandingRecords``."""
         name = schema.meta.c.name
         with self._store.read() as connection:
             rows = connection.execute(sa.select(name, schema.meta.c.value).where(name.startswith(_REFUSED))).all()

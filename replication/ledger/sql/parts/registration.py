@@ -62,7 +62,6 @@ class SqlRegistration:
     """``Registration`` over SQL."""
 
     def __init__(self, store: SqlStore, names: KeyCache, cluster: ClusterId, last_seen: LastSeen) -> None:
-        """For the ledger in ``store``, of ``cluster``."""
         self._store = store
         self._names = names
         self._cluster = cluster
@@ -70,7 +69,6 @@ class SqlRegistration:
         self._last_seen = last_seen
 
     def register(self, landed: Sequence[Landed]) -> list[Divergence]:
-        """See ``Registration``."""
         found: list[Divergence] = []
         with self._store.write() as connection:
             names = self._names.session(connection)
@@ -92,7 +90,6 @@ class SqlRegistration:
     def register_own(
         self, file: FileId, begin: int, end: int, claims: Sequence[Claim], notices: Sequence[ClosedNotice] = ()
     ) -> list[Divergence]:
-        """See ``Registration``."""
         found: list[Divergence] = []
         with self._store.write() as connection:
             names = self._names.session(connection)

@@ -62,12 +62,10 @@ class SqlReplay:
     """``Replay`` over SQL."""
 
     def __init__(self, store: SqlStore, names: KeyCache) -> None:
-        """For the ledger in ``store``."""
         self._store = store
         self._names = names
 
     def pending(self) -> list[Pending]:
-        """See ``Replay``."""
         with self._store.read() as connection:
             rows = _BEHIND.rows(connection)
             keys = [row.id for row in rows]
@@ -92,7 +90,6 @@ class SqlReplay:
         ]
 
     def waiting_bytes(self, host: str, held: Collection[UUID]) -> int:
-        """See ``Replay``."""
         spans: dict[int, list[tuple[int, int]]] = {}
         names = {str(table) for table in held}
         with self._store.read() as connection:
@@ -152,7 +149,6 @@ class SqlReplay:
         return found
 
     def rewind(self, table: UUID, positions: Mapping[FileId, int]) -> None:
-        """See ``Replay``."""
         with self._store.write() as connection:
             for file, offset in positions.items():
                 row = _KEY.run(connection, {"in_file": str(file)}).fetchone()
@@ -179,7 +175,6 @@ class SqlReplay:
         connection.execute(schema.files.update().where(_f.id == key).values(applied=offset))
 
     def checkpoint(self, table: UUID) -> ReplayCheckpoint | None:
-        """See ``Replay``."""
         with self._store.read() as connection:
             row = connection.execute(sa.select(schema.checkpoints).where(_m.table_uuid == str(table))).one_or_none()
         if row is None:
@@ -188,17 +183,14 @@ class SqlReplay:
         return ReplayCheckpoint(table, row.epoch, row.commit, row.snapshot, positions)
 
     def raise_epoch(self) -> int:
-        """See ``Replay``."""
         with self._store.write() as connection:
             return raise_counter(connection, "replay_epoch", counter(connection, "replay_epoch") + 1)
 
     def epoch(self) -> int:
-        """See ``Replay``."""
         with self._store.read() as connection:
             return counter(connection, "replay_epoch")
 
     def note_replayer(self, host: str, replays: bool) -> None:
-        """See ``Replay``."""
         with self._store.read() as connection:
             noted = host in replayers(connection)
         if noted == replays:  # usually nothing to write
@@ -207,23 +199,19 @@ class SqlReplay:
             note_replayer(connection, host, replays)
 
     def replayers(self) -> tuple[str, ...]:
-        """See ``Replay``."""
         with self._store.read() as connection:
             return replayers(connection)
 
     def keep_report(self, report: str) -> None:
-        """See ``Replay``."""
         with self._store.write() as connection:
             put_meta(connection, {_REPORT: report})
 
     def last_report(self) -> str:
-        """See ``Replay``."""
         with self._store.read() as connection:
             wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == _REPORT)
             return str(connection.scalar(wanted) or "")
 
     def quarantine(self, frame: Quarantined) -> None:
-        """See ``Replay``."""
         of_frame = (
             sa.select(_c.stream_id, _c.seq_begin, _c.seq_end)
             .select_from(schema.claims.join(schema.files, _f.id == _c.file_id).join(schema.streams))
@@ -251,7 +239,6 @@ class SqlReplay:
             connection.execute(insert.on_conflict_do_nothing())
 
     def quarantined(self) -> list[Quarantined]:
-        """See ``Replay``."""
         with self._store.read() as connection:
             rows: Sequence[sa.Row[tuple[object, ...]]] = connection.execute(
                 sa.select(schema.quarantined).order_by(_q.file, _q.begin)
@@ -264,7 +251,6 @@ class SqlReplay:
         ]
 
     def discard(self, file: FileId, begin: int, at: int, damaged: Claim | None = None) -> None:
-        """See ``Replay``."""
         with self._store.write() as connection:
             names = self._names.session(connection)
             row = quarantined_row(connection, file, begin)
@@ -276,26 +262,22 @@ class SqlReplay:
         names.keep()
 
     def release(self, file: FileId, begin: int) -> None:
-        """See ``Replay``."""
         with self._store.write() as connection:
             connection.execute(schema.quarantined.delete().where(_q.file == str(file), _q.begin == begin))
 
     def requeue(self, copies: Mapping[tuple[FileId, int], Claim], into: FileId) -> None:
-        """See ``Replay``."""
         with self._store.write() as connection:
             names = self._names.session(connection)
             requeue(connection, names, copies, into)
         names.keep()
 
     def set_folded(self, table: UUID, upto: int, changes_snapshot: int, at: int) -> None:
-        """See ``Replay``."""
         values = {"upto": upto, "changes_snapshot": changes_snapshot, "at": at}
         with self._store.write() as connection:
             insert = insert_into(connection, schema.folds).values(table_uuid=str(table), **values)
             connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=values))
 
     def folded(self, table: UUID) -> tuple[int, int, int]:
-        """See ``Replay``."""
         f = schema.folds.c
         with self._store.read() as connection:
             row = connection.execute(
@@ -304,7 +286,6 @@ class SqlReplay:
         return (0, 0, 0) if row is None else (row.upto, row.changes_snapshot, row.at)
 
     def folds(self) -> dict[UUID, int]:
-        """See ``Replay``."""
         f = schema.folds.c
         with self._store.read() as connection:
             return {UUID(row.table_uuid): row.upto for row in connection.execute(sa.select(f.table_uuid, f.upto))}

@@ -47,12 +47,10 @@ class SqlRules:
     """``Rules`` over SQL."""
 
     def __init__(self, store: SqlStore, rules_cache: RuleCache) -> None:
-        """For the ledger in ``store``."""
         self._store = store
         self._rules_cache = rules_cache
 
     def define(self, peer: Peer, term: int) -> None:
-        """See ``Rules``."""
         values = {
             "name": peer.name,
             "zookeepers": peer.zookeepers,
@@ -70,7 +68,6 @@ class SqlRules:
             ) from None
 
     def delete(self, name: str, term: int) -> None:
-        """See ``Rules``."""
         with self._store.write() as connection:
             check_term(connection, term)
             self._known_peer(connection, name)
@@ -78,15 +75,12 @@ class SqlRules:
             connection.execute(sending.peers.delete().where(_peer.name == name))
 
     def set_address(self, name: str, zookeepers: str, term: int) -> None:
-        """See ``Rules``."""
         self._set_peer(name, term, zookeepers=zookeepers)
 
     def set_paused(self, name: str, paused: bool, term: int) -> None:
-        """See ``Rules``."""
         self._set_peer(name, term, paused=paused)
 
     def set_rate(self, name: str, rate: int, term: int) -> None:
-        """See ``Rules``."""
         self._set_peer(name, term, rate=rate)
 
     def _set_peer(self, name: str, term: int, **values: str | bool | int) -> None:
@@ -96,11 +90,9 @@ class SqlRules:
             connection.execute(sending.peers.update().where(_peer.name == name).values(values))
 
     def peers(self) -> list[Peer]:
-        """See ``Rules``."""
         return read_peers(self._store.look_up(PEERS, {}))
 
     def generation(self) -> int:
-        """See ``Rules``."""
         return self._store.counter("generation")
 
     def enable(
@@ -115,7 +107,6 @@ class SqlRules:
         with_properties: bool | None = None,
         every_group: bool = False,
     ) -> list[Rule]:
-        """See ``Rules``."""
         with self._store.write() as connection:
             check_term(connection, term)
             self._known_peer(connection, peer)
@@ -154,7 +145,6 @@ class SqlRules:
             return [rules[group] for group in dict.fromkeys(groups)]
 
     def enable_all(self, peer: str, groups: Mapping[UUID, Collection[str]], term: int) -> int:
-        """See ``Rules``."""
         with self._store.write() as connection:
             check_term(connection, term)
             self._known_peer(connection, peer)
@@ -177,17 +167,14 @@ class SqlRules:
             return len(wanted)
 
     def unsent(self, peer: str) -> list[TableSpec]:
-        """See ``Rules``."""
         with self._store.read() as connection:
             return [*self._rules_cache.unsent(connection, peer)]
 
     def not_returned(self, origin: ClusterId) -> dict[UUID, set[str]]:
-        """See ``Rules``."""
         with self._store.read() as connection:
             return {**self._rules_cache.not_returned(connection, origin)}
 
     def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
-        """See ``Rules``."""
         with self._store.write() as connection:
             check_term(connection, term)
             rules = self._of_table(connection, peer, table)
@@ -204,7 +191,6 @@ class SqlRules:
             return begun
 
     def end_bootstrap(self, peer: str, table: UUID, generation: int, term: int) -> list[Rule]:
-        """See ``Rules``."""
         ready = (_rule.generation <= generation) & (_rule.phase == Phase.BOOTSTRAPPING.value)
         here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
         with self._store.write() as connection:
@@ -270,7 +256,6 @@ class SqlRules:
                 connection.execute(sending.progress.update().where(here).values(shipped=kept))
 
     def disable(self, peer: str, table: UUID, groups: Sequence[str], term: int) -> None:
-        """See ``Rules``."""
         here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & _rule.table_group.in_(list(groups))
         with self._store.write() as connection:
             check_term(connection, term)
@@ -313,7 +298,6 @@ class SqlRules:
             )
 
     def add_pattern_rule(self, pattern_rule: PatternRule, term: int) -> None:
-        """See ``Rules``."""
         values = {
             "excluded": json.dumps(pattern_rule.excluded),
             "grps": json.dumps(pattern_rule.groups),
@@ -328,7 +312,6 @@ class SqlRules:
             connection.execute(insert.on_conflict_do_update(index_elements=["peer", "pattern"], set_=values))
 
     def end_pattern_rule(self, peer: str, pattern: str, term: int) -> bool:
-        """See ``Rules``."""
         here = (sending.pattern_rules.c.peer == peer) & (sending.pattern_rules.c.pattern == pattern)
         with self._store.write() as connection:
             check_term(connection, term)
@@ -336,12 +319,10 @@ class SqlRules:
             return connection.execute(sending.pattern_rules.delete().where(here)).rowcount > 0
 
     def pattern_rules(self) -> list[PatternRule]:
-        """See ``Rules``."""
         with self._store.read() as connection:
             return read_pattern_rules(connection)
 
     def end_of_dropped(self, term: int) -> list[Rule]:
-        """See ``Rules``."""
         with self._store.read() as connection:
             closed = counter(connection, "closed")
             dropped = sa.select(_t.uuid).where(_t.dropped, _t.dropped_at < closed - SETTLE_US)
@@ -363,15 +344,12 @@ class SqlRules:
         connection.execute(sending.rules.delete().where(which))
 
     def all(self) -> list[Rule]:
-        """See ``Rules``."""
         return [*self._rules_cache.counted.known(self._store)[0]]
 
     def to(self, peer: str) -> tuple[Rule, ...]:
-        """See ``Rules``."""
         return self._rules_cache.counted.known(self._store)[1].get(peer, ())
 
     def ended(self, cluster: ClusterId) -> list[tuple[UUID, str, int]]:
-        """See ``Rules``."""
         wanted = sa.select(_e.table_uuid, _e.table_group, _e.generation).where(_e.cluster == str(cluster))
         with self._store.read() as connection:
             return [(UUID(table), group, int(generation)) for table, group, generation in connection.execute(wanted)]

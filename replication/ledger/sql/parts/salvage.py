@@ -47,13 +47,11 @@ class SqlSalvage:
     """``Salvage`` over SQL."""
 
     def __init__(self, store: SqlStore, names: KeyCache, rules_cache: RuleCache) -> None:
-        """For the ledger in ``store``."""
         self._store = store
         self._names = names
         self._rules_cache = rules_cache
 
     def losses(self, sources: Sequence[FileId]) -> dict[FileId, tuple[int, Ranges]]:
-        """See ``Salvage``."""
         found: dict[FileId, tuple[int, Ranges]] = {}
         with self._store.read() as connection:
             for names in chunked([str(source) for source in sources]):
@@ -72,13 +70,11 @@ class SqlSalvage:
         keeps_tables: bool = True,
         applied: Mapping[UUID, int] = MappingProxyType({}),
     ) -> SalvagePlan:
-        """See ``Salvage``."""
         with self._store.read() as connection:
             found = self._load(connection, file, readable, keeps_tables, applied)
         return decide_file(found.facts, readable).plan()
 
     def duplicates(self, file: FileId, streams: Iterable[StreamId]) -> list[tuple[FileRow, int, int]]:
-        """See ``Salvage``."""
         with self._store.read() as connection:
             return duplicates_elsewhere(connection, file, streams)
 
@@ -92,7 +88,6 @@ class SqlSalvage:
         *,
         keeps_tables: bool = True,
     ) -> SalvagePlan:
-        """See ``Salvage``."""
         assert bool(saved) == (into is not None), "copies need a file, and the file needs copies"
         copies = {(claim.stream, claim.sequence): claim for claim in reversed(saved)}  # the first of each sequence
         end = max((claim.end for claim in saved), default=FILE_HEADER_BYTES)
@@ -133,7 +128,6 @@ class SqlSalvage:
         return load_salvage_facts(connection, rules, file, end, keeps_tables=keeps_tables, applied=applied)
 
     def acknowledged_losses(self) -> list[AcknowledgedLoss]:
-        """See ``Salvage``."""
         wanted = (
             sa.select(schema.acknowledged, _s.wal, _s.table_uuid, _s.table_group).join(schema.streams).order_by(_v.id)
         )
@@ -150,6 +144,5 @@ class SqlSalvage:
         return losses
 
     def acknowledged(self) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
-        """See ``Salvage``."""
         with self._store.read() as connection:
             return acknowledged(connection)

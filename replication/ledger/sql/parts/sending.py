@@ -22,11 +22,9 @@ class SqlSending:
     """``Sending`` over SQL."""
 
     def __init__(self, store: SqlStore) -> None:
-        """For the ledger in ``store``."""
         self._store = store
 
     def attempted(self, peer: str, host: str, work: str, failures: int, next_at: int, at: int, error: str) -> None:
-        """See ``Sending``."""
         here = (_a.peer == peer) & (_a.host == host) & (_a.work == work)
         latest = {"failures": failures, "next_at": next_at, "at": at, "error": error}
         with self._store.write() as connection:
@@ -41,13 +39,11 @@ class SqlSending:
             connection.execute(sending.attempts.update().where(here).values(total=known.total + more, **latest))
 
     def attempts(self) -> list[Attempt]:
-        """See ``Sending``."""
         with self._store.read() as connection:
             rows = connection.execute(sa.select(sending.attempts).order_by(_a.peer, _a.host, _a.work)).all()
         return [Attempt(r.peer, r.host, r.work, r.failures, r.total, r.next_at, r.at, r.error) for r in rows]
 
     def set_held(self, peer: str, host: str, held: Mapping[UUID, str], at: int) -> None:
-        """See ``Sending``."""
         here = (_h.peer == peer) & (_h.host == host)
         with self._store.read() as connection:
             current = {
@@ -68,13 +64,11 @@ class SqlSending:
                 connection.execute(sending.held_tables.insert().values(since=since.get(table, at), **values))
 
     def held(self) -> list[HeldTable]:
-        """See ``Sending``."""
         with self._store.read() as connection:
             rows = _HELD.rows(connection)
         return [HeldTable(r.peer, UUID(r.table_uuid), r.host, r.reason, r.since) for r in rows]
 
     def sample(self, gauge: str, at: int, value: int, keep_since: int = 0) -> None:
-        """See ``Sending``."""
         with self._store.write() as connection:
             insert = insert_into(connection, schema.samples).values(gauge=gauge, at=at, value=value)
             connection.execute(
@@ -83,7 +77,6 @@ class SqlSending:
             connection.execute(schema.samples.delete().where(_s.gauge == gauge, _s.at < keep_since))
 
     def samples(self, gauge: str) -> Sequence[tuple[int, int]]:
-        """See ``Sending``."""
         wanted = sa.select(_s.at, _s.value).where(_s.gauge == gauge).order_by(_s.at)
         with self._store.read() as connection:
             return [(row.at, row.value) for row in connection.execute(wanted)]

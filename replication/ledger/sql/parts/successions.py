@@ -37,12 +37,10 @@ class SqlSuccessions:
     """``SuccessionRecords`` over SQL."""
 
     def __init__(self, store: SqlStore) -> None:
-        """For the ledger in ``store``."""
         self._store = store
         self._known: tuple[tuple[bytes, ...], Successions] = ((), Successions())
 
     def known(self) -> Successions:
-        """See ``SuccessionRecords``."""
         with self._store.read() as connection:
             contents = tuple(row.content for row in _KNOWN.rows(connection))
         kept, known = self._known
@@ -52,12 +50,10 @@ class SqlSuccessions:
         return known
 
     def record(self, succession: Succession) -> Succession:
-        """See ``SuccessionRecords``."""
         with self._store.write() as connection:
             return _record(connection, succession)
 
     def accept(self, succession: Succession) -> Succession:
-        """See ``SuccessionRecords``."""
         with self._store.write() as connection:
             is_new = _stored(connection, succession.origin, succession.epoch) is None
             if is_new and (epoch_of(connection, succession.origin) or 0) > succession.epoch:
@@ -68,7 +64,6 @@ class SqlSuccessions:
             return _record(connection, succession)
 
     def cancel(self, origin: ClusterId, epoch: int) -> bool:
-        """See ``SuccessionRecords``."""
         with self._store.write() as connection:
             if _stored(connection, origin, epoch) is not None:
                 return False
@@ -84,7 +79,6 @@ class SqlSuccessions:
         within: Cut | None = None,
         whole: Collection[UUID] = (),
     ) -> Succession:
-        """See ``SuccessionRecords``."""
         with self._store.write() as connection:
             known = _stored(connection, origin, epoch)
             if known is not None and known.successor == successor:
@@ -98,19 +92,16 @@ class SqlSuccessions:
             return _record(connection, Succession(origin, successor, epoch, at, is_planned=False, cut=cut))
 
     def contradict(self, succession: Succession) -> None:
-        """See ``SuccessionRecords``."""
         with self._store.write() as connection:
             put_meta(connection, {f"{_CONTRADICTION}{succession}": replace(succession, cut={}).encode().hex()})
 
     def contradictions(self) -> tuple[Succession, ...]:
-        """See ``SuccessionRecords``."""
         kept = schema.meta.c
         wanted = sa.select(kept.value).where(kept.name.startswith(_CONTRADICTION)).order_by(kept.name)
         with self._store.read() as connection:
             return tuple(Succession.decode(bytes.fromhex(text)) for text in connection.scalars(wanted))
 
     def landed_beyond(self, succession: Succession) -> int:
-        """See ``SuccessionRecords``."""
         with self._store.read() as connection:
             content = meta(connection, _beyond_name(succession))
         if content is None:
@@ -119,12 +110,10 @@ class SqlSuccessions:
         return sum(ranges.total for ranges in beyond(then, succession.cut).values())
 
     def highest_epoch(self) -> int:
-        """See ``SuccessionRecords``."""
         with self._store.read() as connection:
             return highest_epoch(connection)
 
     def keep_lease(self, cluster: ClusterId, epoch: int, lease_s: float) -> None:
-        """See ``SuccessionRecords``."""
         before, longest = self.lease(cluster)
         if before >= epoch and longest >= lease_s:
             return
@@ -134,29 +123,24 @@ class SqlSuccessions:
             put_meta(connection, {f"{_LEASE}{cluster}": kept})
 
     def lease(self, cluster: ClusterId) -> tuple[int, float]:
-        """See ``SuccessionRecords``."""
         with self._store.read() as connection:
             return _lease(connection, cluster)
 
     def note_answer(self, succession: Succession) -> None:
-        """See ``SuccessionRecords``."""
         if not self.has_answered(succession):
             with self._store.write() as connection:
                 put_meta(connection, {_answer_name(succession): ""})
 
     def has_answered(self, succession: Succession) -> bool:
-        """See ``SuccessionRecords``."""
         with self._store.read() as connection:
             return meta(connection, _answer_name(succession)) is not None
 
     def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:
-        """See ``SuccessionRecords``."""
         if zookeepers and zookeepers != self.address(cluster):
             with self._store.write() as connection:
                 put_meta(connection, {f"{_ADDRESS}{cluster}": zookeepers})
 
     def address(self, cluster: ClusterId) -> str:
-        """See ``SuccessionRecords``."""
         with self._store.read() as connection:
             return meta(connection, f"{_ADDRESS}{cluster}") or ""
 

@@ -38,7 +38,6 @@ class SqlTableRecords:
         self._all = Counted(_read_all, TABLES)
 
     def create(self, spec: TableSpec) -> None:
-        """See ``TableRecords``."""
         with self._store.write() as connection:
             same = sa.func.lower(_t.name) == spec.name.lower()  # engines ignore letter case
             taken = sa.select(_t.uuid, _t.name).where(same, ~_t.dropped, _t.uuid != str(spec.uuid))
@@ -60,7 +59,6 @@ class SqlTableRecords:
                 self._follow(connection, spec)
 
     def alter(self, table: UUID, change: Callable[[TableSpec], TableSpec]) -> TableSpec:
-        """See ``TableRecords``."""
         with self._store.write() as connection:
             text = connection.scalar(sa.select(_t.spec).where(_t.uuid == str(table), ~_t.dropped))
             if text is None:
@@ -80,11 +78,9 @@ class SqlTableRecords:
         return table_spec(text)
 
     def revision(self) -> int:
-        """See ``TableRecords``."""
         return self._store.counter("definitions")
 
     def drop(self, table: UUID) -> None:
-        """See ``TableRecords``."""
         with self._store.write() as connection:
             here = (_t.uuid == str(table)) & ~_t.dropped
             at = max(_now(), counter(connection, "closed"))  # clocks of writers may be ahead of this one
@@ -95,7 +91,6 @@ class SqlTableRecords:
             self._kept.forget_table(table)
 
     def get(self, name: str) -> TableSpec:
-        """See ``TableRecords``."""
         for (spec,) in self._store.look_up(_BY_NAME, {"name": name}):
             return table_spec(spec)
         with self._store.read() as connection:
@@ -107,12 +102,10 @@ class SqlTableRecords:
         )
 
     def by_uuid(self, table: UUID) -> TableSpec | None:
-        """See ``TableRecords``."""
         rows = self._store.look_up(_BY_UUID, {"uuid": str(table)})
         return table_spec(rows[0][0]) if rows else None
 
     def definitions(self, tables: Collection[UUID]) -> dict[UUID, tuple[TableSpec, list[SchemaVersion]]]:
-        """See ``TableRecords``."""
         names = [str(table) for table in tables]
         found: dict[UUID, tuple[TableSpec, list[SchemaVersion]]] = {}
         with self._store.read() as connection:
@@ -126,11 +119,9 @@ class SqlTableRecords:
         return found
 
     def all(self) -> list[TableSpec]:
-        """See ``TableRecords``."""
         return [*self._all.known(self._store)]
 
     def put_schema(self, version: SchemaVersion) -> None:
-        """See ``TableRecords``."""
         with self._store.write() as connection:
             self._put(connection, version)
 
@@ -147,14 +138,12 @@ class SqlTableRecords:
         connection.execute(insert.on_conflict_do_nothing())
 
     def schema(self, name: bytes, table: UUID) -> SchemaVersion | None:
-        """See ``TableRecords``."""
         wanted = sa.select(schema.schemas).where(_v.hash == name, _v.table_uuid == str(table))
         with self._store.read() as connection:
             row = connection.execute(wanted).one_or_none()
         return None if row is None else schema_version(row.table_uuid, row.table_group, row.hash, row.body)
 
     def schemas(self, table: UUID) -> list[SchemaVersion]:
-        """See ``TableRecords``."""
         wanted = sa.select(schema.schemas).where(_v.table_uuid == str(table)).order_by(_v.table_group, _v.hash)
         with self._store.read() as connection:
             rows = connection.execute(wanted).all()

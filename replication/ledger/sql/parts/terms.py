@@ -26,16 +26,13 @@ class SqlTerms:
     """``Terms`` over SQL."""
 
     def __init__(self, store: SqlStore) -> None:
-        """For the ledger in ``store``."""
         self._store = store
 
     def current(self) -> int:
-        """See ``Terms``."""
         with self._store.read() as connection:
             return counter(connection, "term")
 
     def raise_to_next(self) -> int:
-        """See ``Terms``."""
         with self._store.write() as connection:
             term = raise_counter(connection, "term", counter(connection, "term") + 1)
             values = {"term_history": json.dumps([*_term_history(connection), (term, uuid4().hex)][-TERM_HISTORY_MAX:])}
@@ -43,20 +40,17 @@ class SqlTerms:
             return term
 
     def assign(self, host: str, term: int) -> None:
-        """See ``Terms``."""
         with self._store.write() as connection:
             check_term(connection, term)
             raise_counter(connection, f"{_ASSIGNED}{host}", term)
 
     def assigned(self) -> dict[str, int]:
-        """See ``Terms``."""
         kept = schema.counters.c
         wanted = sa.select(kept.name, kept.value).where(kept.name.startswith(_ASSIGNED))
         with self._store.read() as connection:
             return {row.name.removeprefix(_ASSIGNED): int(row.value) for row in connection.execute(wanted)}
 
     def keep_credential(self, drawn: str) -> str:
-        """See ``Terms``."""
         with self._store.read() as connection:
             kept = meta(connection, "zookeeper_auth")
         if kept is None:
@@ -67,12 +61,10 @@ class SqlTerms:
         return kept
 
     def term_history(self) -> TermHistory:
-        """See ``Terms``."""
         with self._store.read() as connection:
             return _term_history(connection)
 
     def recognise(self, other: ClusterId, term_history: TermHistory) -> str:
-        """See ``Terms``."""
         of_other = {"of_cluster": str(other)}
         with self._store.read() as connection:
             kept = _NEWEST.row(connection, of_other)
@@ -87,18 +79,15 @@ class SqlTerms:
             return why
 
     def knows(self, other: ClusterId, term_history: TermHistory) -> bool:
-        """See ``Terms``."""
         with self._store.read() as connection:
             kept = _NEWEST.row(connection, {"of_cluster": str(other)})
         return kept is not None and (kept.term, kept.nonce) in term_history
 
     def role(self) -> RoleState:
-        """See ``Terms``."""
         with self._store.read() as connection:
             return _role(connection)
 
     def keep_role(self, state: RoleState) -> None:
-        """See ``Terms``."""
         if state.epoch <= self.role().epoch:
             return
         with self._store.write() as connection:

@@ -69,12 +69,10 @@ class SqlTime:
     """``Time`` over SQL."""
 
     def __init__(self, store: SqlStore, cluster: ClusterId) -> None:
-        """For the ledger in ``store``, of ``cluster``."""
         self._store = store
         self._cluster = cluster
 
     def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> WriterEntry:
-        """See ``Time``."""
         values = {"writer": writer, "host": host, "pid": pid, "boot": boot, "role_epoch": role_epoch}
         with self._store.write() as connection:
             closed = max(counter(connection, "closed"), newest_commit(connection))
@@ -82,18 +80,15 @@ class SqlTime:
         return WriterEntry(writer, closed, role_epoch)
 
     def remove_writer(self, writer: str) -> None:
-        """See ``Time``."""
         with self._store.write() as connection:
             _REMOVE.run(connection, {"of_writer": writer})
 
     def writers(self) -> list[WriterRow]:
-        """See ``Time``."""
         with self._store.read() as connection:
             rows = _WRITERS.rows(connection)
         return [WriterRow(r.writer, r.host, r.pid, r.boot, r.floor) for r in rows]
 
     def raise_closed(self, host: str, floors: Mapping[str, int], now: int) -> int:
-        """See ``Time``."""
         with self._store.write() as connection:
             for writer, floor in floors.items():
                 here = (_w.writer == writer) & (_w.host == host)
@@ -106,17 +101,14 @@ class SqlTime:
             return raise_counter(connection, "closed", reached)
 
     def closed(self) -> int:
-        """See ``Time``."""
         with self._store.read() as connection:
             return counter(connection, "closed")
 
     def seen(self) -> int:
-        """See ``Time``."""
         with self._store.read() as connection:
             return newest_commit(connection)
 
     def note_ahead(self, clock: SkewedClock) -> None:
-        """See ``Time``."""
         with self._store.write() as connection:
             insert = insert_into(connection, schema.clocks)
             connection.execute(schema.clocks.delete().where(_k.commit <= clock.at))
@@ -129,13 +121,11 @@ class SqlTime:
             )
 
     def ahead(self) -> list[SkewedClock]:
-        """See ``Time``."""
         with self._store.read() as connection:
             rows = connection.execute(sa.select(schema.clocks).order_by(_k.origin)).all()
         return [SkewedClock(ClusterId.parse(row.origin), row.commit, row.at) for row in rows]
 
     def grown(self, after: int, seen: Mapping[FileId, int]) -> dict[FileId, Grown]:
-        """See ``Time``."""
         found: dict[FileId, Grown] = {}
         with self._store.read() as connection:
             newer = sa.select(_f.id, _f.file, _f.length).where(_f.commit_hi > after, _OWN)
@@ -150,7 +140,6 @@ class SqlTime:
         return found
 
     def may_note(self, origin: ClusterId, streams: int) -> bool:
-        """See ``Time``."""
         with self._store.read() as connection:
             if listed(connection, str(origin)) + streams <= NOTED_STREAMS_MAX:
                 return True
@@ -160,23 +149,19 @@ class SqlTime:
             return listed(connection, str(origin)) + streams <= NOTED_STREAMS_MAX
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-        """See ``Time``."""
         with self._store.read() as connection:
             return reached(connection, self._cluster, sequences)
 
     def announced(self, origin: ClusterId) -> ClosedNotice:
-        """See ``Time``."""
         with self._store.read() as connection:
             payloads = [row.payload for row in _ANNOUNCED.rows(connection, {"of_origin": str(origin)})]
         return reduce(accumulate, map(decode_notice, payloads), ClosedNotice(0, ()))
 
     def forget(self, origin: ClusterId) -> None:
-        """See ``Time``."""
         with self._store.write() as connection:
             forget(connection, origin)
 
     def replicated(self, table: UUID | None = None, *, every_origin: bool = False) -> dict[ClusterId, Replicated]:
-        """See ``Time``."""
         with self._store.read() as connection:
             return {
                 origin: RouteSnapshot.load(connection, origin, table).replicated()
@@ -184,12 +169,10 @@ class SqlTime:
             }
 
     def landed(self, origin: ClusterId) -> Replicated:
-        """See ``Time``."""
         with self._store.read() as connection:
             return RouteSnapshot.load(connection, origin, None).landed()
 
     def replicated_by_table(self) -> dict[UUID, dict[ClusterId, Replicated]]:
-        """See ``Time``."""
         with self._store.read() as connection:
             feeding = origins_of_tables(connection, self._cluster)
             every = sorted({origin for origins in feeding.values() for origin in origins})

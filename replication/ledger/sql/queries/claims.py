@@ -181,7 +181,6 @@ class Coalescer:
     """Joins old rows of a file that has too many; checks after every ``LOOK_EVERY`` registrations of the file."""
 
     def __init__(self) -> None:
-        """Start counting."""
         self._since: dict[int, int] = {}
 
     def after_registration(self, connection: Connection, file_key: int) -> None:

@@ -73,7 +73,6 @@ class RuleCache:
     """
 
     def __init__(self) -> None:
-        """Start with nothing read."""
         self._required_from: dict[int, dict[FileId, int]] = {}
         self.counted = Counted(self._read, RULES)
         self._begins = Counted(_first_begins, RULES)

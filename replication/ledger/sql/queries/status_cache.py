@@ -57,7 +57,6 @@ class StatusCache:
     """
 
     def __init__(self, rules_cache: RuleCache) -> None:
-        """Start with nothing read."""
         self._rules_cache = rules_cache
         self.lock = threading.Lock()
         self._files: dict[int, KnownStatuses] = {}

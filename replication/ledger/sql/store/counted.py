@@ -21,7 +21,6 @@ class Counted(Generic[Value]):
     """The value of ``read``, under counters one of which every change of it raises. Only for read transactions."""
 
     def __init__(self, read: Callable[[Connection], Value], *names: str) -> None:
-        """Start with nothing read."""
         self._revision = _sum_of(names)
         self._read = read
         self._kept: tuple[int, Value] | None = None

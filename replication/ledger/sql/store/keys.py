@@ -43,7 +43,6 @@ class KeyCache:
     """The keys of one ledger."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._known: dict[Any, int] = {}
 
     def session(self, connection: Connection) -> KeysInTransaction:
