@@ -277,13 +277,12 @@ class FollowingCluster(Cluster):
 
     def _start(self, sent: _Sent) -> None:
         """Send it. Raises what the call raises, but for a refusal: then it waits."""
-        moves = self._moves
         try:
-            sent.send().add_done_callback(partial(self._done, sent, moves))
+            sent.send().add_done_callback(partial(self._done, sent))
         except CoordinationError as error:
             self._postpone(sent, error)
 
-    def _done(self, sent: _Sent, moves: int, done: Future[Position]) -> None:
+    def _done(self, sent: _Sent, done: Future[Position]) -> None:
         error = done.exception()
         if isinstance(error, CoordinationError):
             self._postpone(sent, error)

@@ -126,7 +126,7 @@ class HostReader:
                 yield from read_mapped(_opened(place), spans)  # unmapped with the last view
             return
         host, file = _parse(place)
-        yield from self._asked(host, place, lambda link: link.read(self.hosts.cluster, file, spans))
+        yield from self._asked(host, lambda link: link.read(self.hosts.cluster, file, spans))
 
     def frames(self, place: str, begin: int, end: int) -> Iterator[FrameView]:
         """Yield all whole frames in ``[begin, end)`` by their headers; payloads are not read.
@@ -140,7 +140,7 @@ class HostReader:
                 yield from scan_mapped(_opened(place), begin, end)
             return
         host, file = _parse(place)
-        pieces = self._asked(host, place, lambda link: link.read_heads(self.hosts.cluster, file, begin, end))
+        pieces = self._asked(host, lambda link: link.read_heads(self.hosts.cluster, file, begin, end))
         pending = b""
         for piece in pieces:
             pending += piece
@@ -153,7 +153,7 @@ class HostReader:
         if pending:
             raise CorruptFrameError(f"{place} has bytes that are not a frame at offset {begin}", offset=begin)
 
-    def _asked(self, host: str, place: str, ask: Callable[[PeerLink], Iterator[bytes]]) -> Iterator[bytes]:
+    def _asked(self, host: str, ask: Callable[[PeerLink], Iterator[bytes]]) -> Iterator[bytes]:
         if host in self._away:
             raise self._away[host]
         try:

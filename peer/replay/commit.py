@@ -32,7 +32,7 @@ from replication.errors import (
 )
 from replication.ledger.base import ReplayCheckpoint
 from replication.retries import repeated_on
-from replication.tables.base import LABEL, Decode, History, Snapshot, Staged
+from replication.tables.base import LABEL, Decode, Snapshot, Staged
 from replication.tables.layout import landing_name
 
 _TRIES = 3
@@ -224,7 +224,7 @@ class TableReplay:
                 self._check_ledger_holds(checkpointed)
             return False
         if newest < checkpointed:
-            self._rewind(history, every, newest, checkpointed)
+            self._rewind(every, newest, checkpointed)
             checkpointed = 0
             self._restore_checkpoint(commits, checkpointed)
             return True
@@ -251,7 +251,7 @@ class TableReplay:
                 _ROLLED_BACK,
             )
 
-    def _rewind(self, history: History, every: Sequence[CommitMetadata], newest: int, checkpointed: int) -> None:
+    def _rewind(self, every: Sequence[CommitMetadata], newest: int, checkpointed: int) -> None:
         """Make the ranges of lost commits pending again: the table was rolled back behind the checkpoint."""
         lost = [commit for commit in every if commit.number > newest]
         missing = set(range(newest + 1, checkpointed + 1)) - {commit.number for commit in lost}

@@ -212,9 +212,7 @@ class LinkServicer:
             yield wire.encode_reply(_refusal(error))
             return
         context.add_callback(lambda: replies.put(None))
-        reader = threading.Thread(
-            target=_read, args=(requests, inbound, replies.put, context.cancel), name="requests", daemon=True
-        )
+        reader = threading.Thread(target=_read, args=(requests, inbound, replies.put), name="requests", daemon=True)
         try:
             yield wire.encode_reply(opened)
             reader.start()
@@ -295,9 +293,7 @@ def _ask(requests: Iterator[bytes], conversation: Conversation) -> None:
         conversation.close()
 
 
-def _read(
-    requests: Iterator[bytes], inbound: Inbound, reply: Callable[[Reply | None], None], cancel: Callable[[], Any]
-) -> None:
+def _read(requests: Iterator[bytes], inbound: Inbound, reply: Callable[[Reply | None], None]) -> None:
     try:
         for raw in requests:
             if (refusal := _taken(raw, inbound)) is not None:
