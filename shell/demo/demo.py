@@ -212,11 +212,9 @@ def _set_up(east: Cluster, west_site: DemoSite, data: DemoData, display: Display
                 f"{table.name}: left out are {table.null_keys:,} rows without a key and {table.repeated_keys:,} whose "
                 "key comes again; the last of each key is kept"
             )
-    west = west_site.config
-    east.peering.define("west", f"{west.zookeeper_servers}{west.zookeeper_root}")
+    west_site.gets(data.tables, east)
     display.event("definecluster west")
     for table in data.tables:
-        east.peering.enable(table.name, [], "west", count_rows=lambda _: 0)
         display.event(f"enablereplication -t {table.name} west")
 
 

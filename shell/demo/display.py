@@ -189,4 +189,9 @@ def sparkline(values: deque[int]) -> str:
     most = max(values, default=0)
     if most == 0:
         return _SPARKS[0] * len(values)
-    return "".join(_SPARKS[min(len(_SPARKS) - 1, value * len(_SPARKS) // (most + 1))] for value in values)
+    return "".join(bar(value, most) for value in values)
+
+
+def bar(value: int, most: int) -> str:
+    """A value between 0 and ``most`` as a bar."""
+    return _SPARKS[min(len(_SPARKS) - 1, value * len(_SPARKS) // (most + 1))]

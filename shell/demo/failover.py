@@ -114,9 +114,7 @@ class _Story:
         await_ready([self._east, self._west], START_TIMEOUT_S)
         with connect(self._east.file) as east:
             east.create_table(self._table.name, self._table.rows.schema, self._table.key)
-            there = self._west.config
-            east.peering.define("west", f"{there.zookeeper_servers}{there.zookeeper_root}")
-            east.peering.enable(self._table.name, [], "west", count_rows=lambda _: 0)
+            self._west.gets([self._table], east)
         for name in ("east", "west"):
             self._watch.open(name)
         self._display.event(f"both are up; {self._table.name} goes to west")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Group
 from rich.panel import Panel
@@ -16,22 +16,13 @@ from peer.client.cluster import Cluster
 from peer.client.connect import connect
 from replication.errors import ReplicationError
 from shell.cli.render import Printer, seconds_text
-from shell.demo.display import Display, Flow
+from shell.demo.display import Display, bar
 from shell.demo.load import BEAT_S, Acks
-from shell.demo.picture import MASTERS, NodeState, RouteLag, draw
+from shell.demo.picture import MASTERS, GraphFlow, NodeState, RouteLag, draw
 from shell.demo.sites import DemoSite
 
-_BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 62
 _COLOURS = {"east": "cyan", "west": "magenta"}
-
-
-@dataclass(frozen=True, slots=True)
-class FailoverFlow(Flow):
-    """The state of each cluster, and the lag of each route that is in use."""
-
-    routes: Mapping[tuple[str, str], RouteLag] = field(default_factory=dict)
-    nodes: Mapping[str, NodeState] = field(default_factory=dict)
 
 
 class FailoverWatch:
@@ -43,7 +34,7 @@ class FailoverWatch:
         self._looking = threading.Lock()
         self._handles: dict[str, Cluster] = {}
         self._lost: set[str] = set()
-        self._last: FailoverFlow | None = None
+        self._last: GraphFlow | None = None
 
     def open(self, name: str) -> None:
         """Look at a cluster from now on; its processes are up."""
@@ -66,15 +57,15 @@ class FailoverWatch:
                 handle.close()
             self._handles.clear()
 
-    def observe(self) -> FailoverFlow | None:
+    def observe(self) -> GraphFlow | None:
         """The flow now; None when a cluster does not answer."""
         with self._looking:
-            return self._look() if self._handles else self._last or FailoverFlow(0, 0.0, 0, {}, {}, self._starting())
+            return self._look() if self._handles else self._last or GraphFlow.of({}, self._starting())
 
     def _starting(self) -> dict[str, NodeState]:
         return {name: self._node(name, 0, "", is_starting=True) for name in self._sites}
 
-    def _look(self) -> FailoverFlow | None:
+    def _look(self) -> GraphFlow | None:
         self._acks.tick()
         nodes, routes = self._starting(), dict[tuple[str, str], RouteLag]()
         for name in self._lost:
@@ -85,15 +76,11 @@ class FailoverWatch:
                 nodes[name] = self._node(name, status.replay_backlog_bytes, status.members.role)
                 if status.members.role == "ACTIVE" and status.peers:
                     (peer,) = {row.peer for row in status.peers}
-                    failure = next((row.last_error for row in status.peers if row.state == "failing"), "")
-                    failure = failure or ("down" if peer in self._lost else "")
-                    lag = max(row.lag_bytes for row in status.peers), max(row.lag_s for row in status.peers)
-                    routes[name, peer] = RouteLag(*lag, failure)
+                    lag = RouteLag.of(status.peers)
+                    routes[name, peer] = replace(lag, error=lag.error or ("down" if peer in self._lost else ""))
         except ReplicationError:
             return None
-        lags = routes.values()
-        most = max((lag.lag_bytes for lag in lags), default=0), max((lag.lag_s for lag in lags), default=0.0)
-        return FailoverFlow(*most, max(node.unapplied_bytes for node in nodes.values()), {}, routes, nodes)
+        return GraphFlow.of(routes, nodes)
 
     def _node(self, name: str, unapplied: int, badge: str, *, is_starting: bool = False) -> NodeState:
         site = self._sites[name]
@@ -120,7 +107,7 @@ class FailoverDisplay(Display):
 
     def _picture(self) -> Panel:
         scene, flow = self.scene, self.scene.flow
-        shown = flow if isinstance(flow, FailoverFlow) else FailoverFlow(0, 0.0, 0, {})
+        shown = flow if isinstance(flow, GraphFlow) else GraphFlow.of({}, {})
         used = {route: arrow for route, arrow in MASTERS.routes.items() if route in shown.routes}
         shape = type(MASTERS)(MASTERS.name, MASTERS.title, MASTERS.boxes, used)
         results = Table.grid(padding=(0, 2, 0, 0))
@@ -140,7 +127,7 @@ class FailoverDisplay(Display):
         bars = Text("acks  ")
         for rows, name in beats:
             if rows:
-                bars.append(_BARS[min(len(_BARS) - 1, rows * len(_BARS) // (most + 1))], style=_COLOURS.get(name, ""))
+                bars.append(bar(rows, most), style=_COLOURS.get(name, ""))
             else:
                 bars.append("·", style="bold red")
         total = sum(self._acks.rows.values())

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,8 +31,8 @@ from shell.cli.render import Printer, bytes_text, seconds_text
 from shell.cli.verdicts import show_verdicts
 from shell.cli.versions import show_trace
 from shell.demo.data import DemoTable, load
-from shell.demo.display import DemoProgress, Display, Flow, at_cluster, show_next, sparkline
-from shell.demo.picture import SHAPES, NodeState, RouteLag, Shape, draw
+from shell.demo.display import DemoProgress, Display, at_cluster, show_next, sparkline
+from shell.demo.picture import SHAPES, GraphFlow, NodeState, RouteLag, Shape, draw
 from shell.demo.running import demo_sites, pace
 from shell.demo.sites import DemoSite, clear_earlier
 from shell.processes.launched import await_ready
@@ -42,14 +42,6 @@ VISIBLE_TIMEOUT_S = 180.0
 WRITE_SECONDS = 15.0
 BATCH_ROWS = 512
 TRACED = "JFK"
-
-
-@dataclass(frozen=True, slots=True)
-class GraphFlow(Flow):
-    """The lag of each route, and the state of each cluster."""
-
-    routes: Mapping[tuple[str, str], RouteLag] = field(default_factory=dict)
-    nodes: Mapping[str, NodeState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +133,7 @@ class _Watch:
     def _look(self) -> GraphFlow | None:
         clusters = self.clusters
         if not clusters:
-            return self._last or GraphFlow(0, 0.0, 0, {}, nodes={name: self._starting(name) for name in self._sites})
+            return self._last or GraphFlow.of({}, {name: self._starting(name) for name in self._sites})
         routes: dict[tuple[str, str], RouteLag] = {}
         nodes: dict[str, NodeState] = {}
         try:
@@ -151,19 +143,10 @@ class _Watch:
                 nodes[name] = NodeState(up, self.written[name], status.replay_backlog_bytes)
                 for source, peer in self._shape.routes:
                     if source == name:
-                        of_peer = [row for row in status.peers if row.peer == peer]
-                        lag_bytes = max((row.lag_bytes for row in of_peer), default=0)
-                        failure = next((row.last_error for row in of_peer if row.state == "failing"), "")
-                        routes[source, peer] = RouteLag(
-                            lag_bytes, max((row.lag_s for row in of_peer), default=0.0), failure
-                        )
+                        routes[source, peer] = RouteLag.of(row for row in status.peers if row.peer == peer)
         except ReplicationError:
             return None
-        lags = routes.values()
-        most_bytes = max((lag.lag_bytes for lag in lags), default=0)
-        most_s = max((lag.lag_s for lag in lags), default=0.0)
-        unapplied = max((node.unapplied_bytes for node in nodes.values()), default=0)
-        return GraphFlow(most_bytes, most_s, unapplied, {}, routes, nodes)
+        return GraphFlow.of(routes, nodes)
 
     def _starting(self, name: str) -> NodeState:
         site = self._sites[name]
@@ -187,7 +170,7 @@ class GraphDisplay(Display):
 
     def _picture(self) -> Panel:
         scene, flow = self.scene, self.scene.flow
-        graph = flow if isinstance(flow, GraphFlow) else GraphFlow(0, 0.0, 0, {})
+        graph = flow if isinstance(flow, GraphFlow) else GraphFlow.of({}, {})
         lag = f"{bytes_text(graph.lag_bytes)}, {seconds_text(graph.lag_s)}"
         lag = "caught up" if all(route.is_caught_up for route in graph.routes.values()) else lag
         parts: list[Table | Text] = [
@@ -218,10 +201,7 @@ def _lay_out(
         first.create_table(table.name, table.rows.schema, table.key)
         display.scene.progress[table.name] = DemoProgress(table.name, table.rows.num_rows)
     for source, peer in shape.routes:
-        there = sites[peer].config
-        clusters[source].peering.define(peer, f"{there.zookeeper_servers}{there.zookeeper_root}")
-        for table in tables:
-            clusters[source].peering.enable(table.name, [], peer, count_rows=lambda _: 0)
+        sites[peer].gets(tables, clusters[source])
         display.event(f"{source}: definecluster {peer}; enablereplication of {len(tables)} tables")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rich.text import Text
 
+from peer.status.at_peers import TableAtPeer
 from shell.cli.render import bytes_text, seconds_text
+from shell.demo.display import Flow
 
 BOX_WIDTH, BOX_HEIGHT = 28, 5
 _LEFT_WIDTH = 10
@@ -98,6 +100,16 @@ class RouteLag:
         """Whether nothing is behind but heartbeats, which go along every route about once a second."""
         return not self.error and self.lag_bytes < _BEAT_BYTES and self.lag_s < _BEAT_S
 
+    @staticmethod
+    def of(tables: Iterable[TableAtPeer]) -> RouteLag:
+        """Of all tables that go by a route."""
+        rows = list(tables)
+        return RouteLag(
+            max((row.lag_bytes for row in rows), default=0),
+            max((row.lag_s for row in rows), default=0.0),
+            next((row.last_error for row in rows if row.state == "failing"), ""),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
@@ -111,6 +123,22 @@ class NodeState:
     unapplied_bytes: int
     is_starting: bool = False
     badge: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFlow(Flow):
+    """The lag of each route that is in use, and the state of each cluster."""
+
+    routes: Mapping[tuple[str, str], RouteLag] = field(default_factory=dict)
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+
+    @staticmethod
+    def of(routes: Mapping[tuple[str, str], RouteLag], nodes: Mapping[str, NodeState]) -> GraphFlow:
+        """With the most of all routes and clusters."""
+        most_bytes = max((lag.lag_bytes for lag in routes.values()), default=0)
+        most_s = max((lag.lag_s for lag in routes.values()), default=0.0)
+        unapplied = max((node.unapplied_bytes for node in nodes.values()), default=0)
+        return GraphFlow(most_bytes, most_s, unapplied, {}, routes, nodes)
 
 
 class _Canvas:

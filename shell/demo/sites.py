@@ -7,18 +7,19 @@ import fcntl
 import os
 import shutil
 import signal
-import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from peer.client.cluster import Cluster
 from replication import config as configuration
 from replication.errors import ConfigError, LockedFileError, ReplicationError
+from shell.demo.data import DemoTable
 from shell.processes.launched import Launched
 from shell.processes.preflight import running_pid
-from shell.processes.spark_cluster import SparkCluster, end_leftovers
+from shell.processes.spark_cluster import SparkCluster, end_leftovers, free_ports
 from shell.processes.up import chosen_roles
 
 MARK = ".walship-demo"
@@ -36,6 +37,12 @@ class DemoSite(Launched):
     """One cluster of the demo."""
 
     __slots__ = ()
+
+    def gets(self, tables: Iterable[DemoTable], source: Cluster) -> None:
+        """Have another cluster send it tables, from now on."""
+        source.peering.define(self.name, f"{self.config.zookeeper_servers}{self.config.zookeeper_root}")
+        for table in tables:
+            source.peering.enable(table.name, [], self.name, count_rows=lambda _: 0)
 
     def kill(self, role: str) -> int:
         """SIGKILL a role's process; returns its id."""
@@ -100,7 +107,7 @@ def make_sites(
 
     Those in ``jobs`` replay all but the smallest rounds by Spark jobs; the others start Spark by need only.
     """
-    ports, sites = _free_ports(2 * len(names)), list[DemoSite]()
+    ports, sites = free_ports(2 * len(names)), list[DemoSite]()
     for n, name in enumerate(names):
         cluster = {"standby": True} if name in standby else {}
         replay = {**(_JOBS if name in jobs else {}), **({} if spark is None else _on_spark(name, spark))}
@@ -171,14 +178,3 @@ def _on_spark(name: str, spark: SparkCluster) -> dict[str, object]:
     """Settings of replay on a Spark cluster that another cluster replays on, too: an application takes one core."""
     properties = {"spark.app.name": f"walship replay of {name}", "spark.cores.max": "1"}
     return {"spark_master": spark.url, "spark": properties}
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

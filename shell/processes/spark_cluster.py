@@ -85,7 +85,7 @@ class SparkCluster:
     def __post_init__(self) -> None:
         """Choose the ports; nothing is started yet."""
         self.folder = self.folder.resolve()
-        port, page = _free_ports(2)
+        port, page = map(str, free_ports(2))
         self.url = f"spark://{_HOST}:{port}"
         self.page = f"http://{_HOST}:{page}"
         place = ("--host", _HOST)
@@ -270,9 +270,10 @@ def _escaped(value: str) -> str:
     return re.sub(r"\\", r"\\\\", value)
 
 
-def _free_ports(count: int) -> list[str]:
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that no program uses."""
     probes = [socket.create_server((_HOST, 0)) for _ in range(count)]
-    ports = [str(probe.getsockname()[1]) for probe in probes]
+    ports = [int(probe.getsockname()[1]) for probe in probes]
     for probe in probes:
         probe.close()
     return ports
