@@ -18,7 +18,7 @@ import typer
 
 from replication.core.definition.choice import full_name, full_pattern
 from shell.cli.find import VARIABLE, FoundCluster, current_folder, find_cluster
-from shell.cli.help import Verb
+from shell.cli.help import Sections, Verb
 from shell.cli.interrupting import GRACE_S, INTERRUPTED, leaving_on_interrupt, print_error
 from shell.cli.render import Printer
 
@@ -118,6 +118,13 @@ class Invocation:
             if header:
                 printer.header(cluster.name, found.target)
             yield cluster, printer
+
+
+def add_noun(app: typer.Typer, name: str, help_text: str) -> typer.Typer:
+    """Make a group of verbs, such as those of ``wal``; they are added to what is returned."""
+    noun = typer.Typer(cls=Sections, no_args_is_help=True, help=help_text, rich_markup_mode=None)
+    app.add_typer(noun, name=name)
+    return noun
 
 
 def add_verb(app: typer.Typer, name: str, function: Callable[..., None], *, any_cluster: bool = False) -> None:

@@ -13,9 +13,8 @@ import typer
 
 from replication.error_text import one_line
 from replication.errors import ConfigError, CopyIncompleteError, ReplicationError, RequestError
-from shell.cli.help import Sections
 from shell.cli.interrupting import leaving_on_interrupt
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, add_noun, add_verb
 from shell.cli.pairs import pairs
 from shell.cli.render import Printer, moment_text
 
@@ -64,9 +63,7 @@ class DeclaredOptions:
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
-    noun = typer.Typer(
-        cls=Sections, no_args_is_help=True, help="Copies that are declared in a file.", rich_markup_mode=None
-    )
+    noun = add_noun(app, "dataset", "Copies that are declared in a file.")
     for name, verb in (
         ("add", add),
         ("list", list_),
@@ -78,7 +75,6 @@ def register(app: typer.Typer) -> None:
         ("history", history),
     ):
         add_verb(noun, name, verb, any_cluster=verb is not add)
-    app.add_typer(noun, name="dataset")
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replication.errors import RequestError
-from shell.cli.help import Sections
-from shell.cli.invocation import Invocation, TableArgument, add_verb, table_option, timeout_option
+from shell.cli.invocation import Invocation, TableArgument, add_noun, add_verb, table_option, timeout_option
 from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 
 if TYPE_CHECKING:
@@ -60,13 +59,12 @@ def register(app: typer.Typer) -> None:
     add_verb(app, "switchover", switchover)
     add_verb(app, "failover", failover)
     add_verb(app, "failback", failback)
-    noun = typer.Typer(cls=Sections, no_args_is_help=True, help="Rows that a failover left out.", rich_markup_mode=None)
+    noun = add_noun(app, "lostwrites", "Rows that a failover left out.")
     add_verb(noun, "list", lostwrites_list)
     add_verb(noun, "show", lostwrites_show)
     add_verb(noun, "merge", lostwrites_merge)
     add_verb(noun, "discard", lostwrites_discard)
     add_verb(noun, "export", lostwrites_export)
-    app.add_typer(noun, name="lostwrites")
 
 
 def switchover(

@@ -11,8 +11,7 @@ import typer
 from replication.core.grants import BY_PERSON
 from replication.core.ids import NIL_UUID, ClusterId, check_name
 from replication.errors import RequestError
-from shell.cli.help import Sections
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, add_noun, add_verb
 from shell.cli.render import moment_text
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The other cluster's name.")]
@@ -33,13 +32,10 @@ Defines = Annotated[bool, typer.Option("--define/--no-define", help="It may make
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
-    noun = typer.Typer(
-        cls=Sections, no_args_is_help=True, help="What other clusters may do here.", rich_markup_mode=None
-    )
+    noun = add_noun(app, "grants", "What other clusters may do here.")
     add_verb(noun, "list", grants_list)
     add_verb(noun, "add", grants_add)
     add_verb(noun, "remove", grants_remove)
-    app.add_typer(noun, name="grants")
     add_verb(app, "invite", invite)
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from replication.errors import RequestError, VersionError
-from shell.cli.help import Sections
-from shell.cli.invocation import Invocation, add_verb, timeout_option
+from shell.cli.invocation import Invocation, add_noun, add_verb, timeout_option
 from shell.cli.render import Printer, moment_text
 
 if TYPE_CHECKING:
@@ -39,13 +38,12 @@ StoreOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
-    noun = typer.Typer(cls=Sections, no_args_is_help=True, help="Unfinished operations.", rich_markup_mode=None)
+    noun = add_noun(app, "ops", "Unfinished operations.")
     add_verb(noun, "list", ops_list)
     add_verb(noun, "show", ops_show)
     add_verb(noun, "resume", ops_resume)
     add_verb(noun, "retry", ops_retry)
     add_verb(noun, "abandon", ops_abandon)
-    app.add_typer(noun, name="ops")
 
 
 def ops_list(invocation: Invocation) -> None:

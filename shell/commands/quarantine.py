@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from replication.errors import RequestError
-from shell.cli.help import Sections
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, add_noun, add_verb
 from shell.cli.render import bytes_text, moment_text
 
 FramesArgument = Annotated[
@@ -18,13 +17,10 @@ FramesArgument = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
-    noun = typer.Typer(
-        cls=Sections, no_args_is_help=True, help="Frames that could not be applied.", rich_markup_mode=None
-    )
+    noun = add_noun(app, "quarantine", "Frames that could not be applied.")
     add_verb(noun, "list", quarantine_list)
     add_verb(noun, "retry", quarantine_retry)
     add_verb(noun, "discard", quarantine_discard)
-    app.add_typer(noun, name="quarantine")
 
 
 def quarantine_list(invocation: Invocation) -> None:

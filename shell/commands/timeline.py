@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replication.config import Config
-from shell.cli.help import Sections
 from shell.cli.interrupting import leaving_on_interrupt
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, add_noun, add_verb
 from shell.cli.render import bytes_text, moment_text
 
 if TYPE_CHECKING:
@@ -27,16 +26,13 @@ DatasetArgument = Annotated[str, typer.Argument(metavar="DATASET", help="As time
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
-    noun = typer.Typer(
-        cls=Sections, no_args_is_help=True, help="Actions on datasets, and their files.", rich_markup_mode=None
-    )
+    noun = add_noun(app, "timeline", "Actions on datasets, and their files.")
     add_verb(noun, "list", timeline_list)
     add_verb(noun, "files", timeline_files)
     add_verb(noun, "serve", timeline_serve)
     add_verb(noun, "clean", timeline_clean)
     add_verb(noun, "rollback", timeline_rollback)
     add_verb(noun, "restore", timeline_restore)
-    app.add_typer(noun, name="timeline")
 
 
 def timeline_list(

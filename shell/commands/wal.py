@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replication.errors import CorruptFrameError, FormatError, MissingFileError, RequestError
-from shell.cli.help import Sections
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, add_noun, add_verb
 from shell.cli.render import Printer, bytes_text, moment_text
 
 if TYPE_CHECKING:
@@ -24,12 +23,11 @@ FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A path, or sl
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
-    noun = typer.Typer(cls=Sections, no_args_is_help=True, help="WAL and landing files.", rich_markup_mode=None)
+    noun = add_noun(app, "wal", "WAL and landing files.")
     add_verb(noun, "list", wal_list)
     add_verb(noun, "dump", wal_dump)
     add_verb(noun, "verify", wal_verify)
     add_verb(noun, "salvage", wal_salvage)
-    app.add_typer(noun, name="wal")
 
 
 def wal_list(invocation: Invocation) -> None:
