@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
+from peer.frames.host_watch import HostWatch
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import ReplaySelection, Selector, split_by_kind
 from peer.replay.bootstraps import BootstrapReplay
@@ -54,33 +55,12 @@ class _Plan:
     decode: Decode
 
 
-class OtherHosts(Protocol):
-    """The cluster's other hosts, which have files to replay."""
-
-    def hosts(self) -> Hosts:
-        """Return the hosts that answer now."""
-
-    def failed(self, host: str, why: str) -> None:
-        """Note that a host did not answer."""
-
-
-class NoOtherHosts:
-    """A cluster of one host."""
-
-    def hosts(self) -> Hosts:
-        """Return this host alone."""
-        return Hosts()
-
-    def failed(self, host: str, why: str) -> None:
-        """Do nothing: there is no other host."""
-
-
 class Replayer:
     """One cluster's replay under one epoch. For one thread.
 
     Args:
         context: ledger, warehouse and epoch.
-        others: the other hosts, looked up once a round.
+        others: the other hosts, looked up once a round; None for a cluster of one host.
         parallel: how many tables are committed at the same time.
         round_bytes: about how many bytes of frames a round takes; None leaves it to the warehouse.
 
@@ -92,7 +72,7 @@ class Replayer:
     def __init__(
         self,
         context: ReplayContext,
-        others: OtherHosts | None = None,
+        others: HostWatch | None = None,
         *,
         parallel: int = 4,
         round_bytes: int | None = None,
@@ -100,7 +80,7 @@ class Replayer:
         self.hosts = Hosts()
         self.held = HeldTables()
         self._context = context
-        self._others = others or NoOtherHosts()
+        self._others = others
         self._round_bytes = round_bytes
         self._tables = OpenTables(context)
         self._unchecked: list[UUID] | None = None  # after a start every table is checked once
@@ -123,8 +103,8 @@ class Replayer:
             EngineLostError: the Spark session is gone; this process must end.
         """
         started = time.monotonic()
-        self.hosts = self._others.hosts()
-        with HostReader(self.hosts, self._others.failed) as reader:
+        self.hosts = Hosts() if self._others is None else self._others.hosts()
+        with HostReader(self.hosts, self._host_failed) as reader:
             pending, bootstraps = split_by_kind(self._context.ledger.replay.pending())
             applied = self._bootstraps.round(reader, bootstraps, self.hosts)
             result = RoundResult(applied.frames, applied.tables, held=applied.held)
@@ -240,8 +220,13 @@ class Replayer:
 
     def _hold(self, table: UUID, error: Exception) -> None:
         if isinstance(error, HostAwayError):
-            self._others.failed(error.host, error.reason)
+            self._host_failed(error.host, error.reason)
         self.held.hold(table, self._tables.name(table), error)
+
+    def _host_failed(self, host: str, why: str) -> None:
+        """Note that a host did not answer."""
+        if self._others is not None:
+            self._others.failed(host, why)
 
     def _report_broken(self, selection: ReplaySelection, result: RoundResult) -> None:
         for file, error in selection.broken.items():
