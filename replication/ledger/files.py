@@ -39,7 +39,7 @@ class FileRow:
     writer: str  # writer id for WALs, else ""
     applied: int  # prefix that this cluster's replay has applied
     created: int  # microseconds since 1970
-    commit_hi: int  # commit time of the newest frame, 0 when none
+    commit_hi: int  # commit time of the newest frame, 0 when none; of own rows never below closed time of then
     source: FileId | None = None  # for landing files: the sender's file
     closed_length: int = -1  # published bytes it was CLOSED at, -1 while OPEN; ``length`` may still be below it
     peer: str = ""  # for bootstraps written here: the peer it is for

@@ -92,6 +92,17 @@ def test_what_grew_is_found_by_commit_time_and_by_the_length_seen(sending: Ledge
     assert sending.time.grown(5, {two: newest.length}) == {two: Grown(HEADER + 8 * FRAME, {of[two]: 7})}
 
 
+def test_rows_that_were_written_under_an_earlier_commit_time_are_found_too(sending: Ledger) -> None:
+    known = own_wal(sending, 3)
+    assert sending.time.raise_closed("h0", {}, 500) == 500
+    late = sending.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "w").file
+    of = stream(FLIGHTS, late)
+    sending.registration.register_own(late, HEADER, HEADER + 2 * FRAME, claims(of, 0, 2, HEADER, commit=7))
+    assert sending.time.grown(500, {known: HEADER + 3 * FRAME}) == {late: Grown(HEADER + 2 * FRAME, {of: 1})}
+    assert sending.time.raise_closed("h0", {}, 600) == 600
+    assert sending.time.grown(600, {}) == {}
+
+
 def test_own_replicated_time_follows_the_own_replay(sending: Ledger) -> None:
     file = own_wal(sending, 3)
     assert sending.time.replicated() == {WEST: Replicated(0, "no closed frame of west has come yet")}

@@ -23,7 +23,7 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, KeysInTransaction, file_id, missing
 from replication.ledger.sql.store.last_seen import LastSeen
 from replication.ledger.sql.store.prepared import Prepared
-from replication.ledger.sql.store.store import SqlStore, greatest
+from replication.ledger.sql.store.store import SqlStore, counter, greatest
 
 _f, _c, _r = schema.files.c, schema.claims.c, schema.received.c
 
@@ -74,7 +74,7 @@ class SqlRegistration:
             names = self._names.session(connection)
             for group in landed:
                 key = names.file(group.file)
-                if not self._grow(connection, key, group.file, group.begin, group.end, group.claims):
+                if not self._grow(connection, key, group.file, group.begin, group.end, _newest(group.claims)):
                     continue
                 _receive(connection, key, names.source(group.source), group)
                 self._last_seen.note(connection, group.source.cluster)
@@ -94,18 +94,15 @@ class SqlRegistration:
         with self._store.write() as connection:
             names = self._names.session(connection)
             key = names.file(file)
-            if self._grow(connection, key, file, begin, end, claims):
+            if self._grow(connection, key, file, begin, end, _newest_own(connection, claims)):
                 found = self._claim(connection, names, key, file, begin, end, claims)
                 for notice in notices:
                     keep_notice(connection, str(self._cluster), notice)
         names.keep()
         return found
 
-    def _grow(
-        self, connection: Connection, key: int, file: FileId, begin: int, end: int, claims: Sequence[Claim]
-    ) -> bool:
+    def _grow(self, connection: Connection, key: int, file: FileId, begin: int, end: int, newest: int) -> bool:
         """Move the registered length; False when these bytes were registered before."""
-        newest = max((claim.commit for claim in claims), default=0)
         moved = _GROW.run(connection, {"key": key, "from": begin, "to": end, "newest": newest}).rowcount
         if begin < end and moved:
             return True
@@ -169,6 +166,18 @@ class SqlRegistration:
             return stream.wal if held is not None and held.key else file
         name = connection.scalar(sa.select(_f.file).where(_f.id == held.file))
         return stream.wal if name is None else file_id(name)
+
+
+def _newest(claims: Sequence[Claim]) -> int:
+    return max((claim.commit for claim in claims), default=0)
+
+
+def _newest_own(connection: Connection, claims: Sequence[Claim]) -> int:
+    """As ``_newest``, but above closed time if there are rows: ``Time.grown`` finds rows under an earlier time, too."""
+    newest = _newest(claims)
+    if all(claim.stream.table == NIL_UUID for claim in claims):
+        return newest
+    return max(newest, counter(connection, "closed") + 1)
 
 
 def _receive(connection: Connection, key: int, source: int, landed: Landed) -> None:

@@ -80,6 +80,15 @@ def test_the_first_frame_lists_all_streams_and_later_ones_those_that_grew(host: 
     assert host.close(30) == {}
 
 
+def test_rows_in_place_of_lost_writes_are_told_though_their_commit_time_is_an_earlier_one(host: Host) -> None:
+    host.write(host.wal(), 0, 1)
+    host.close(100)
+    file = host.wal()
+    of = stream(FLIGHTS, file)
+    host.ledger.registration.register_own(file, HEADER, HEADER + FRAME, claims(of, 0, 1, HEADER, commit=50))
+    assert host.close(200) == {of: 0}
+
+
 def test_while_closed_time_stands_peers_hear_the_same_again(host: Host) -> None:
     host.write(host.wal(), 0, 1)
     host.close(10)
