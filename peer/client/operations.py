@@ -63,7 +63,9 @@ class Operations:
         Raises:
             RequestError: there is no such host, it runs, or the ledger has files on it.
         """
-        if slot not in {*(host.slot for host in self.coordination.hosts()), *self.ledger.replay.replayers()}:
+        writers = [row.writer for row in self.ledger.time.writers() if row.host == slot]
+        hosts = {host.slot for host in self.coordination.hosts()}
+        if slot not in {*hosts, *self.ledger.replay.replayers()} and not writers:
             raise RequestError(f"This cluster has no host {slot}", "See: walship status")
         is_member = any(slot == member.name for kind in _OF_HOSTS for member in self.coordination.members(kind))
         if is_member or any(slot in self.coordination.candidates(election) for election in Election):
@@ -74,6 +76,8 @@ class Operations:
                 f"{len(files)} files of this cluster lie on host {slot}, for example {files[0].local}",
                 "They are deleted once they are shipped and applied; if the disk is lost: walship wal salvage FILE",
             )
+        for writer in writers:  # without a file; nobody else recovers it, and closed time would wait for it
+            self.ledger.time.remove_writer(writer)
         self.coordination.remove_host(slot)
         self.ledger.replay.note_replayer(slot, False)
 
