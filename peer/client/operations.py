@@ -78,8 +78,18 @@ class Operations:
             )
         for writer in writers:  # without a file; nobody else recovers it, and closed time would wait for it
             self.ledger.time.remove_writer(writer)
+        self._forget_reports(slot)
         self.coordination.remove_host(slot)
         self.ledger.replay.note_replayer(slot, False)
+
+    def _forget_reports(self, slot: str) -> None:
+        """End what a host's worker reported of peers and cannot take back: failures, and tables that it withholds."""
+        sending, now = self.ledger.sending, time.time_ns() // 1000
+        for peer in {each.peer for each in sending.held() if each.host == slot}:
+            sending.set_held(peer, slot, {}, now)
+        for each in sending.attempts():
+            if each.host == slot and each.failures:
+                sending.attempted(each.peer, slot, each.work, 0, 0, now, "")
 
     def _announce(self, what: str, timeout_s: float) -> tuple[str, ...]:
         """Announce, and wait until every live worker has confirmed it; their names."""
