@@ -140,11 +140,17 @@ class PromotePeer(CommitStep[RoleChange]):
         return has_happened
 
     def execute(self, context: RoleChange) -> None:
-        """Ask the peer to take over, unless a rule ended since the change began: what was pending for it did not go."""
+        """Ask the peer to take over.
+
+        Not if a rule ended since the change began, since what was pending for it did not go; and not if this cluster
+        was made ACTIVE again while it drained.
+        """
         if lacking := not_whole(context, self.peer):
             raise RequestError(
                 f"{self.peer} has not got everything: {'; '.join(lacking)}", "Mend that, then run it again"
             )
+        if context.cluster.coordination.role().state != RoleState(Role.STANDBY, self.epoch):
+            raise RequestError(f"the role of {context.own.name} was changed meanwhile", "Begin again, or leave it so")
         context.report(self.describe())
         peer = context.peer(self.peer).cluster
         succession = Succession(context.own, peer, self.epoch, self.at, is_planned=True)

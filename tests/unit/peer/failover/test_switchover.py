@@ -10,7 +10,7 @@ import pytest
 from peer.failover.failback import plan_failback
 from peer.failover.failover import plan_failover
 from peer.failover.role_change import RoleChange
-from peer.failover.switchover import cancel, plan_switchover, switchover
+from peer.failover.switchover import DrainToPeer, cancel, plan_switchover, switchover
 from replication.core.roles import Role, RoleState
 from replication.errors import StepFailedError
 from replication.roles.takeover import change_role
@@ -49,6 +49,24 @@ def test_a_failure_in_the_last_step_before_the_peer_is_asked_undoes_the_switchov
     assert pair.east.role() == RoleState(Role.ACTIVE, 3)
     assert pair.west.role().role is Role.STANDBY
     wait_until(lambda: pair.write() == ["east"])  # its writer knows the role soon
+    assert not pair.east.command().unfinished()
+
+
+def test_a_cluster_made_active_while_it_drains_stays_so_and_its_peer_does_not_take_over(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    east, real = pair.east.site, DrainToPeer.verify
+
+    def readonly_off(step: DrainToPeer, context: RoleChange) -> bool:
+        change_role(east.ledger, east.coordination, lambda state: state.becomes(Role.ACTIVE))
+        return real(step, context)
+
+    monkeypatch.setattr(DrainToPeer, "verify", readonly_off)
+    with pytest.raises(StepFailedError, match="the role of east was changed meanwhile") as failed:
+        switchover(pair.east.command(), "west")
+    assert failed.value.hint == "It was undone: east takes writes"
+    assert pair.east.role() == RoleState(Role.ACTIVE, 3)
+    assert pair.west.role().role is Role.STANDBY
     assert not pair.east.command().unfinished()
 
 
