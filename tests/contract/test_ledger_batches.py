@@ -16,6 +16,7 @@ from tests.contract.ledger_stores import (
     EAST,
     FRAME,
     HEADER,
+    NORTH,
     WEST,
     Route,
     claims,
@@ -69,6 +70,19 @@ def test_batch_ids_of_landed_frames_hold_here_too_unless_the_frames_may_be_lost_
     assert len(land(1, "load", b"c", epoch=2)) == 2
     ledger.successions.record(Succession(EAST, WEST, 2, 7, is_planned=False, cut={of_route: Ranges.of((0, 2))}))
     assert len(ledger.batches.parts(FLIGHTS.uuid, "load")) == 2, "what came under a newer epoch stays"
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_batch_id_of_a_frame_that_counts_holds_though_it_lands_after_another_cluster_took_over(
+    ledger: Ledger, planned: bool
+) -> None:
+    ledger.tables.create(FLIGHTS)
+    of_route, landed = stream(FLIGHTS, wal()), replace(part(0, 1, b"a"), end=0)
+    cut = {} if planned else {of_route: Ranges.of((0, 1))}
+    ledger.successions.record(Succession(EAST, NORTH, 2, 7, is_planned=planned, cut=cut))
+    group = Route(ledger).group(claims(of_route, 0, 1, 0))
+    ledger.registration.register([replace(group, parts=(LandedPart(FLIGHTS.uuid, "load", landed, 1, 10),))])
+    assert ledger.batches.parts(FLIGHTS.uuid, "load") == [landed]
 
 
 def test_parts_that_were_written_twice_are_remembered_where_they_came_first(ledger: Ledger) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -76,12 +77,22 @@ def keep_parts(
 
 
 def keep_landed(connection: Connection, landed: Iterable[LandedPart]) -> None:
-    """Store parts that landed. One whose origin's epoch was ended by a succession may be a lost write, so it is not."""
+    """Store parts that landed, but for those that a succession of their origin leaves out: lost writes."""
     for each in landed:
         origin = str(each.part.wal.cluster)
-        ended = sa.select(_s.epoch).where(_s.origin == origin, _s.epoch > each.epoch)
-        if connection.scalar(ended.limit(1)) is None:
+        ended = connection.scalars(sa.select(_s.content).where(_s.origin == origin, _s.epoch > each.epoch)).all()
+        if all(_counts(_decoded(content), each.part, each.table) for content in ended):
             keep_parts(connection, each.table, each.batch_id, [each.part], each.commit)
+
+
+@lru_cache(maxsize=2)
+def _decoded(content: bytes) -> Succession:
+    return Succession.decode(content)
+
+
+def _counts(succession: Succession, part: BatchPart, table: UUID) -> bool:
+    counting = succession.cut.get(StreamId(part.wal, table, part.group))
+    return succession.is_planned or counting is not None and counting.contains(part.sequence)
 
 
 def forget_beyond(connection: Connection, succession: Succession) -> None:
