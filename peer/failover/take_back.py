@@ -159,11 +159,8 @@ def await_replayed(ledger: Ledger, spec: TableSpec, passed: Mapping[FileId, int]
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        behind = [
-            part.row.file
-            for part in ledger.replay.pending()
-            if part.behind.get(spec.uuid, part.begin) < passed.get(part.row.file, 0)
-        ]
+        unapplied = ledger.replay.unapplied(spec.uuid)
+        behind = [file for file, begin in unapplied.items() if begin < passed.get(file, 0)]
         if not behind:
             return
         if time.monotonic() > deadline:

@@ -60,6 +60,9 @@ class Replay(Protocol):
     def pending(self) -> list[Pending]:
         """Every file with registered bytes that some table has not applied, in order of creation."""
 
+    def unapplied(self, table: UUID) -> dict[FileId, int]:
+        """By file, the lowest offset of registered frames that a table has yet to apply; nothing of a dropped table."""
+
     def checkpoint_applied(self, checkpoint: ReplayCheckpoint) -> None:
         """Join a commit's positions. A file's applied prefix ends where its slowest table is.
 

@@ -84,6 +84,20 @@ def test_what_waits_for_a_held_table_alone_is_separate_from_what_others_wait_for
     assert ledger.replay.waiting_bytes("h1", []) == 0
 
 
+def test_a_table_has_to_apply_its_own_frames_only(ledger: Ledger, route: Route) -> None:
+    route.land(claims(W, 0, 2, 0), claims(S, 0, 2, 0))
+    other = Route(ledger, wal(1))
+    other.land(claims(stream(WEATHER, wal(1)), 0, 1, 0))
+    begin = HEADER + 2 * FRAME
+    assert ledger.replay.unapplied(FLIGHTS.uuid) == {route.file: begin}
+    assert ledger.replay.unapplied(WEATHER.uuid) == {route.file: HEADER, other.file: HEADER}
+    applied(ledger, FLIGHTS, {route.file: route.at})
+    route.land(claims(S, 2, 3, 0))
+    assert ledger.replay.unapplied(FLIGHTS.uuid) == {route.file: HEADER + 4 * FRAME}
+    ledger.tables.drop(FLIGHTS.uuid)
+    assert ledger.replay.unapplied(FLIGHTS.uuid) == {}
+
+
 def test_applied_only_grows_whatever_the_order_of_marks(ledger: Ledger, route: Route) -> None:
     route.land(claims(S, 0, 4, 0))
     applied(ledger, FLIGHTS, {route.file: route.at}, 2, 22)

@@ -16,7 +16,14 @@ from replication.core.ids import FileId
 from replication.ledger.base import Claim, Pending, Quarantined, ReplayCheckpoint
 from replication.ledger.sql.queries.claims import claim_rows, join_claim_rows
 from replication.ledger.sql.queries.moving import quarantined_row, release, requeue
-from replication.ledger.sql.queries.replay import AWAITING_TABLE, WAITING, advance, note_replayer, replayers
+from replication.ledger.sql.queries.replay import (
+    AWAITING_TABLE,
+    FIRST_OF_TABLE,
+    WAITING,
+    advance,
+    note_replayer,
+    replayers,
+)
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, file_id, file_row
 from replication.ledger.sql.store.prepared import Prepared
@@ -97,6 +104,12 @@ class SqlReplay:
                 if table not in names:
                     spans.setdefault(key, []).append((max(begin, *applied), end))
         return sum(Ranges.union_of(each).total for each in spans.values())
+
+    def unapplied(self, table: UUID) -> dict[FileId, int]:
+        """See ``Replay``."""
+        with self._store.read() as connection:
+            rows = connection.execute(FIRST_OF_TABLE, {"table": str(table)})
+            return {file_id(row.file): int(row.begin) for row in rows}
 
     def checkpoint_applied(self, checkpoint: ReplayCheckpoint) -> None:
         """See ``Replay``. Landings wait for this transaction, so its statements are prepared."""

@@ -80,6 +80,12 @@ WAITING = (
     .select_from(_UNAPPLIED.join(schema.files, _f.id == _c.file_id))
     .where(_f.host == sa.bindparam("host"), _f.kind == FileKind.LANDING, _f.applied < _f.length, _IS_UNAPPLIED)
 )
+FIRST_OF_TABLE = (
+    sa.select(_f.file, sa.func.min(_c.begin).label("begin"))
+    .select_from(_UNAPPLIED.join(schema.files, _f.id == _c.file_id))
+    .where(_f.applied < _f.length, _s.table_uuid == sa.bindparam("table"), _IS_UNAPPLIED)
+    .group_by(_f.file)
+)
 AWAITING_TABLE = Prepared(sa.select(_f.id).where(_f.applied < _f.length, _HAS_DUPLICATES.exists()))
 
 
