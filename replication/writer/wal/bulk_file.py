@@ -147,10 +147,13 @@ class BulkFile:
     def refuse(self, *, keep: bool) -> None:
         """Discard the file: it ends at its header. Cut its bytes, unless ``keep``, or a sync or lease check failed.
 
+        A ``publish`` that was interrupted just after others could see the file is not undone.
+
         Raises:
             StorageError: the bytes could not be cut; the file is discarded all the same.
         """
         self.ended = True
+        self._published = self._counters.length
         self._heartbeat.stop()
         self._counters.poison()
         if not keep and not self._is_doubtful:  # rule 1: never touched again

@@ -34,6 +34,7 @@ from replication.writer.importing.bulk_wals import BulkWals
 from replication.writer.importing.file_digest import FileDigest
 from replication.writer.importing.importer import Imported
 from replication.writer.wal.bulk_file import BulkFile
+from replication.writer.wal.durable_length import DurableLength
 from replication.writer.writer import Writer
 from tests.unit.writer.importing.imports import ROWS, bulk_rows, load, parquet
 from tests.unit.writer.site import Site, some
@@ -94,6 +95,24 @@ def test_whatever_the_sync_that_a_crash_follows_recovery_finds_all_or_nothing(
     site.recover()
     assert site.logged_keys() in ([], list(range(ROWS)))
     assert (site.logged_keys() == []) == (synced < 2)
+
+
+def test_an_import_that_is_interrupted_once_others_can_see_it_stays_whole(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = parquet(tmp_path, some(0, 10)), DurableLength.publish
+
+    def interrupted(counters: DurableLength, length: int, watermark: int) -> None:
+        real(counters, length, watermark)
+        if length > FILE_HEADER_BYTES:
+            raise KeyboardInterrupt
+
+    with site.writer() as writer:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(DurableLength, "publish", interrupted)
+            load(writer, site.table, path)
+        assert site.logged_keys() == list(range(10)) and bulk_rows(site)[0].closed
+        assert load(writer, site.table, path).repeated
 
 
 def test_a_failed_disk_or_a_full_one_leaves_nothing(site: Site, tmp_path: Path) -> None:
