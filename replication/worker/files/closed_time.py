@@ -9,16 +9,17 @@ time stops at a writer with a file that cannot be registered, and at an open fil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
-from replication.ledger.base import FileKind, Ledger
+from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 
 _QUIET_RUNS = 3  # closed time may still be below the last row's commit time at the first
+_LOOKS_MAX = 3  # for WALs; a writer that goes on making new ones waits for the next run
 _SEEN_MAX = 4096  # WALs whose length is remembered; for another one that grows, all claims are read again
 
 
@@ -98,15 +99,32 @@ class ClosedTime:
         return any(grown.last for grown in growth.values())
 
     def _floors(self) -> dict[str, int]:
-        """Return the lowest watermark of each local writer's open WALs; a writer without open WALs has no entry."""
+        """Return the lowest watermark of each local writer's open WALs; a writer without open WALs has no entry.
+
+        All watermarks are read before the last look for WALs. Otherwise an import could take its commit time in a WAL
+        that was not found yet, and the writer's other WAL get a higher watermark before that is read.
+        """
         local = {writer.writer for writer in self._ledger.time.writers() if writer.host == self._host}
+        watermarks: dict[FileId, int] = {}
+        rows = self._open_wals(local)
+        for _ in range(_LOOKS_MAX):
+            found = {row.file: self._host_files.watermark(row) for row in rows if row.file not in watermarks}
+            watermarks |= {file: watermark for file, watermark in found.items() if watermark is not None}
+            self._host_files.refresh()
+            rows = self._open_wals(local)
+            late = {row.writer for row in rows if self._is_late(row, watermarks)}
+            if not late:
+                break
         floors: dict[str, int] = {}
-        self._host_files.refresh()
-        for source in self._host_files.poll():
-            writer = source.row.writer
-            if source.row.kind is not FileKind.WAL or source.closed or writer not in local:
-                continue
-            watermark = self._host_files.watermark(source.row)
-            if watermark is not None:
-                floors[writer] = min(watermark, floors.get(writer, watermark))
+        for row in rows:
+            if row.file in watermarks and row.writer not in late:
+                floors[row.writer] = min(watermarks[row.file], floors.get(row.writer, watermarks[row.file]))
         return floors
+
+    def _open_wals(self, writers: Container[str]) -> list[FileRow]:
+        sources = self._host_files.poll()
+        wals = (source.row for source in sources if source.row.kind is FileKind.WAL and not source.closed)
+        return [row for row in wals if row.writer in writers]
+
+    def _is_late(self, row: FileRow, watermarks: Mapping[FileId, int]) -> bool:
+        return row.file not in watermarks and self._host_files.watermark(row) is not None

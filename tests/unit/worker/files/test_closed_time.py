@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from replication.core.ids import FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
-from replication.ledger.base import FileKind, Ledger
+from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.worker.files.closed_time import ClosedTime
 from tests.contract.ledger_stores import FRAME, HEADER, at, claims, stream, table
 
@@ -97,6 +97,31 @@ def test_while_closed_time_stands_peers_hear_the_same_again(host: Host) -> None:
     for _ in range(2):
         assert host.closed_time.run_once() == 11, "a commit time was seen"
     assert [(notice.t, dict(notice.streams)) for notice in host.told[1:]] == [(11, {grown: 1}), (11, {})]
+
+
+def test_an_import_that_begins_while_watermarks_are_read_holds_closed_time_below_its_commit(host: Host) -> None:
+    host.ledger.time.register_writer("writer", "h0", 1, "boot", 1)
+    seen: list[FileRow] = []
+    watermarks: dict[FileId, int] = {}
+
+    def refresh() -> None:
+        seen[:] = host.ledger.files.all("h0")
+
+    def watermark(row: FileRow) -> int | None:
+        if len(watermarks) == 1:  # the import takes commit time 150, and the next append 200
+            watermarks.update({host.wal(): 140, row.file: 200})
+        return watermarks.get(row.file)
+
+    def poll() -> list[Any]:
+        return [SimpleNamespace(row=row, closed=False) for row in seen]
+
+    files: Any = SimpleNamespace(refresh=refresh, watermark=watermark, poll=poll)
+    watermarks[host.wal()] = 100
+    refresh()
+    nothing: Any = SimpleNamespace(run_once=set, append=lambda *_: None)
+    closed_time = ClosedTime(host.ledger, "h0", files, nothing, nothing, lambda: 500, lambda: 1)
+    assert closed_time.run_once() == 140
+    assert closed_time.run_once() == 140
 
 
 def test_it_settles_some_frames_after_the_last_row_and_not_while_it_stands(host: Host) -> None:
