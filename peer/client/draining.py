@@ -7,6 +7,7 @@ tables. Once a rule changed, or a table is withheld, each table is looked at.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -248,18 +249,32 @@ def _bootstrapping(ledger: Ledger, peer_name: str, tables: Collection[UUID] | No
 
 
 def await_registered(ledger: Ledger, host: str, timeout_s: float) -> None:
-    """Return once everything that writers on other hosts had acked at the call is registered."""
+    """Return once everything that writers on other hosts had acked at the call is registered.
+
+    A worker reads watermarks, registers what is below them, then stores them as floors. So a writer's second new floor
+    is from a run that began after the call. No clock is compared: those of other hosts may be ahead.
+    """
     deadline_s = time.monotonic() + timeout_s
-    elsewhere = {row.host for row in ledger.files.all(open_only=True) if row.kind is FileKind.WAL and row.host != host}
-    asked = max(time.time_ns() // 1000, ledger.time.closed())
-    while elsewhere and ledger.time.closed() <= asked:
+    rows = ledger.files.all(open_only=True)
+    elsewhere = {row.writer: row.host for row in rows if row.kind is FileKind.WAL and row.host != host}
+    floors, rises = _floors(ledger) if elsewhere else {}, Counter[str]()
+    while elsewhere:
+        before, floors = floors, _floors(ledger)
+        rises.update(writer for writer in elsewhere if floors.get(writer) != before.get(writer))
+        elsewhere = {writer: at for writer, at in elsewhere.items() if writer in floors and rises[writer] < 2}
+        if not elsewhere:
+            return
         if time.monotonic() > deadline_s:
             raise WaitTimeoutError(
-                f"writes acked on {', '.join(sorted(elsewhere))} were not registered within {timeout_s:g} s:"
-                " closed time does not advance",
+                f"writes acked on {', '.join(sorted(set(elsewhere.values())))} were not registered within"
+                f" {timeout_s:g} s: closed time does not advance",
                 "walship status shows which worker is not running",
             )
         time.sleep(_POLL_S)
+
+
+def _floors(ledger: Ledger) -> dict[str, int]:
+    return {row.writer: row.floor for row in ledger.time.writers()}
 
 
 def _tables(ledger: Ledger, peer_name: str, table_name: str) -> frozenset[UUID] | None:

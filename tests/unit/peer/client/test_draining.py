@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -132,16 +133,37 @@ def test_a_drain_waits_until_writes_acked_on_other_hosts_are_registered(sending:
     other = ledger.files.allocate("h1", FileKind.WAL, "/data/wal", "boot", "w").file
     ledger.time.register_writer("w", "h1", 1, "boot", 0)
 
+    def raise_floor(floor: int) -> None:
+        ledger.time.raise_closed("h1", {"w": floor}, 0)
+
     def register() -> None:
+        raise_floor(1 << 60)  # of a run that began before the drain; the clock of h1 is ahead
+        time.sleep(0.2)
         found = claims(stream(FLIGHTS, other), 0, 1, HEADER)
         ledger.registration.register_own(other, HEADER, HEADER + FRAME, found)
-        ledger.time.raise_closed("h1", {"w": 1 << 60}, 0)
+        raise_floor(1 << 61)
 
     with pytest.raises(WaitTimeoutError, match="writes acked on h1"):
         drain(ledger, "north", "", dict, 0.2, lambda *_: None, "h0")
-    later = threading.Timer(0.3, register)
+    later = threading.Timer(0.2, register)
     later.start()
     with pytest.raises(WaitTimeoutError, match="300 of 300 bytes"):
+        drain(ledger, "north", "", dict, 1.0, lambda *_: None, "h0")
+    later.join()
+
+
+def test_a_drain_does_not_wait_for_a_writer_of_another_host_that_has_closed(sending: Sending) -> None:
+    ledger = sending.ledger
+    other = ledger.files.allocate("h1", FileKind.WAL, "/data/wal", "boot", "w").file
+    ledger.time.register_writer("w", "h1", 1, "boot", 0)
+
+    def close() -> None:
+        ledger.files.close(other, HEADER)
+        ledger.time.remove_writer("w")
+
+    later = threading.Timer(0.2, close)
+    later.start()
+    with pytest.raises(WaitTimeoutError, match="200 of 200 bytes"):
         drain(ledger, "north", "", dict, 1.0, lambda *_: None, "h0")
     later.join()
 
