@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from uuid import UUID
 
 from peer.failover.role_change import RoleChange
 from peer.status.members import members_of
+from replication.core.definition.schema import TableSpec
 from replication.core.roles import Role, RoleState
 from replication.errors import ReplicationError, UnknownPeerError
 from replication.ledger.base import Phase
@@ -88,8 +90,17 @@ def _unsendable(context: RoleChange, peer: str) -> list[str]:
 
 
 def _unsent(context: RoleChange, peer: str) -> list[str]:
-    missing = [spec.name for spec in context.cluster.ledger.rules.unsent(peer) if not spec.derived]
+    rules = context.cluster.ledger.rules
+    unsent = [spec for spec in rules.unsent(peer) if not spec.derived]
+    sent = {(rule.table, rule.group) for rule in rules.to(peer)} if unsent else set()
+    missing = [_unsent_part(spec, sent) for spec in unsent]
     if not missing:
         return []
     names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
     return [f"{names} would not be at {peer}: walship enablereplication -t TABLE --bootstrap {peer}"]
+
+
+def _unsent_part(spec: TableSpec, sent: Collection[tuple[UUID, str]]) -> str:
+    """A table's name, with the groups that are not sent if others are."""
+    groups = [group.name for group in spec.groups if (spec.uuid, group.name) not in sent]
+    return spec.name if len(groups) == len(spec.groups) else f"{spec.name} (group {', '.join(groups)})"

@@ -125,7 +125,7 @@ class Rules(Protocol):
         """
 
     def unsent(self, peer: str) -> list[TableSpec]:
-        """Tables without a rule for a peer, by name."""
+        """Tables of which a group has no rule for a peer, by name."""
 
     def not_returned(self, origin: ClusterId) -> dict[UUID, set[str]]:
         """Groups of tables that come from a cluster by open routes, and have no rule for the peer of its name."""

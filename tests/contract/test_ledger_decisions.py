@@ -323,9 +323,13 @@ def test_a_late_registration_for_a_retired_file_does_not_touch_the_next_one(send
     assert row is not None and row.length == HEADER
 
 
-def test_tables_without_a_rule_for_a_peer_are_listed_by_name(sending: Ledger) -> None:
+def test_tables_of_which_a_group_does_not_go_to_a_peer_are_listed_by_name(sending: Ledger) -> None:
     assert [spec.name for spec in sending.rules.unsent("north")] == ["ops.flights", "ops.weather"]
     enable(sending)
+    for groups, left in (([], ["ops.weather"]), (["first"], ["ops.weather"]), (["second"], [])):
+        sending.rules.enable("north", WEATHER.uuid, groups, "ops.weather", 0)
+        assert [spec.name for spec in sending.rules.unsent("north")] == left
+    sending.rules.disable("north", WEATHER.uuid, ["first"], 0)
     assert [spec.name for spec in sending.rules.unsent("north")] == ["ops.weather"]
     sending.tables.drop(WEATHER.uuid)
     assert not sending.rules.unsent("north")

@@ -54,9 +54,8 @@ _FIRST = Prepared(
     .where(_IS_HOLDING)
     .group_by(_rule.peer, _begins.file_id)
 )
-_UNSENT = Prepared(
-    sa.select(_t.spec).where(~_t.dropped, ~sa.exists().where(_rule.table_uuid == _t.uuid, _OF_PEER)).order_by(_t.name)
-)
+_LIVE = Prepared(sa.select(_t.spec).where(~_t.dropped).order_by(_t.name))
+_SENT = Prepared(sa.select(_rule.table_uuid, _rule.table_group).where(_OF_PEER))
 _RETURNED = sa.exists().where(_OF_PEER, _rule.table_uuid == _route.table_uuid, _rule.table_group == _route.table_group)
 _NOT_RETURNED = Prepared(
     sa.select(_route.table_uuid, _route.table_group).where(
@@ -126,7 +125,7 @@ class RuleCache:
         return self._begins.get(connection).get(peer, (0, {}))
 
     def unsent(self, connection: Connection, peer: str) -> list[TableSpec]:
-        """Tables without a rule for a peer, by name."""
+        """Tables of which a group has no rule for a peer, by name."""
         if peer not in self._unsent:
             self._unsent[peer] = Counted(partial(_unsent, peer=peer), RULES, TABLES)
         return self._unsent[peer].get(connection)
@@ -148,7 +147,9 @@ def _first_begins(connection: Connection) -> dict[str, tuple[int, dict[int, int]
 
 
 def _unsent(connection: Connection, peer: str) -> list[TableSpec]:
-    return [table_spec(row.spec) for row in _UNSENT.rows(connection, {"of_peer": peer})]
+    sent = {(UUID(table), group) for table, group in _SENT.rows(connection, {"of_peer": peer})}
+    specs = [table_spec(row.spec) for row in _LIVE.rows(connection)]
+    return [spec for spec in specs if any((spec.uuid, group.name) not in sent for group in spec.groups)]
 
 
 def _not_returned(connection: Connection, origin: ClusterId) -> dict[UUID, set[str]]:

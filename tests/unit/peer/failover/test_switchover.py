@@ -87,6 +87,18 @@ ENDED = pytest.mark.parametrize(
 )
 
 
+def test_a_peer_that_gets_some_groups_of_a_table_only_cannot_take_over(pair: Pair) -> None:
+    groups, peering = {"shown": ["open"], "kept": ["hidden"]}, pair.east.handle.peering
+    pair.east.handle.create_table("ops.wide", "id long, open string, hidden string", ["id"], groups=groups)
+    refusals = []
+    for enabled in ((), ("shown",), ("kept",)):
+        if enabled:
+            peering.enable("ops.wide", enabled, "west", from_now=True, count_rows=lambda _: 0)
+        refusals.append(plan_switchover(pair.east.command(), "west").refusals)
+    remedy = "would not be at west: walship enablereplication -t TABLE --bootstrap west"
+    assert refusals == [(f"ops.wide {remedy}",), (f"ops.wide (group kept) {remedy}",), ()]
+
+
 def ack_without_shipping(pair: Pair) -> None:
     pair.east.working.close()
     wait_until(lambda: pair.write() == ["east"])  # its writer knows the role soon
