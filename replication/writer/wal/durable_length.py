@@ -49,10 +49,15 @@ class DurableLength:
 
     @staticmethod
     def create(wal_path: str, boot: str, length: int, watermark: int, files: Files | None = None) -> DurableLength:
-        """Create or reset the file beside ``wal_path``; the tag is stored last."""
+        """Create or reset the file beside ``wal_path``; the tag is stored last. StorageError when that fails."""
         files, path = files or LocalFiles(), len_path(wal_path)
         words = files.map_words(path, _WORDS, create=True)
-        counters = DurableLength(files, path, words, Notifier(os.path.dirname(wal_path)))
+        try:
+            notifier = Notifier(os.path.dirname(wal_path))
+        except OSError as error:  # no descriptor is left for its socket
+            words.release()
+            raise StorageError(f"{path} cannot be used: {error.strerror}", "Close files of this process") from None
+        counters = DurableLength(files, path, words, notifier)
         counters.publish(length, watermark)
         counters._words[_TAG] = _tag(boot)
         return counters

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import itertools
+import os
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +24,7 @@ from replication.errors import (
     ReplicationError,
     StorageError,
 )
+from replication.files import notifier
 from replication.files.frames import refuse_occupied
 from replication.files.local import LocalFiles
 from replication.writer.wal import commit_clock
@@ -53,6 +57,24 @@ def test_a_wal_rolls_by_age_when_it_has_frames_even_if_nobody_writes(site: Site)
         assert len(site.rows()) == 1, "an empty one stays"
         writer.upsert(site.table, [{"k": 1}])
         wait_until(lambda: [row.closed for row in site.rows()] == [True, False])
+
+
+def test_a_writer_goes_on_once_there_are_descriptors_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, refused = itertools.count(1_700_000_000_000_000, 1_000_000), threading.Event()
+    site.now = lambda: next(clock)
+
+    def none_left() -> None:
+        refused.set()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with site.writer(wal_age_max_s=5) as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr(notifier, "_open", none_left)
+            writer.upsert(site.table, [{"k": 1}])
+            assert refused.wait(20), "its WAL is old, and it makes another"
+        wait_until(lambda: [row.closed for row in site.rows()] == [True, False])
+        writer.upsert(site.table, [{"k": 2}])
+        assert site.logged_keys() == [1, 2]
 
 
 def test_a_wal_that_cannot_get_its_name_leaves_nothing_open(site: Site, tmp_path: Path) -> None:
