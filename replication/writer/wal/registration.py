@@ -258,6 +258,8 @@ class WriterRegistration:
                 self.renew()
             except ReplicationError as error:
                 _log.warning("lease_not_renewed", writer=self.place.writer, error=str(error))
+            except Exception as error:  # such as no thread for a connection: it may pass
+                _log.error("lease_not_renewed", writer=self.place.writer, error=repr(error), exc_info=error)
 
     def _adopt(self, state: RoleState, started: int) -> None:
         with self._guard:

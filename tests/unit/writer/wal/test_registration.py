@@ -140,6 +140,24 @@ def test_the_lease_counts_from_the_start_of_the_last_confirmed_read(site: Site) 
     held.close(clean=True)
 
 
+def test_a_lease_is_renewed_again_after_an_error_that_nobody_foresaw(site: Site) -> None:
+    failed = threading.Event()
+
+    def fault(call: str, path: str) -> None:
+        if threading.current_thread().name == "writer-lease":
+            site.ensemble.fault = None
+            failed.set()
+            raise RuntimeError("can't start new thread")
+
+    clock = Ticking()
+    held = registration(site, clock, lease_s=0.3)
+    site.ensemble.fault = fault
+    assert failed.wait(20)
+    clock.ns += 1_000_000_000
+    wait_until(lambda: _holds(held))
+    held.close(clean=True)
+
+
 def _holds(held: WriterRegistration) -> bool:
     try:
         held.epoch()
