@@ -81,12 +81,10 @@ def rows_again(
             connection.execute(f"create table newer as select {keys} from current_version where _commit > {restated}")
             for rows in of_group:
                 numbers = pa.array(range(rows.batch.num_rows))
-                connection.register("lost_batch", pa.Table.from_batches([rows.batch]).append_column("_at", numbers))
-                kept = connection.sql(
-                    f"select * from lost_batch anti join newer using ({keys}) order by _at"
-                ).to_arrow_table()
-                shaped = kept.select(rows.batch.schema.names).cast(rows.batch.schema).combine_chunks()
-                logs += [LogBatch(rows.version, batch) for batch in shaped.to_batches() if batch.num_rows]
+                connection.register("lost_keys", _keys(spec, rows).append_column("_at", numbers))
+                kept = connection.sql(f"select _at from lost_keys anti join newer using ({keys}) order by _at")
+                batch = rows.batch.take(kept.to_arrow_table().column("_at").combine_chunks())
+                logs += [LogBatch(rows.version, batch)] if batch.num_rows else []
     return logs
 
 
@@ -124,14 +122,18 @@ def _versions(
 def _want(connection: duckdb.DuckDBPyConnection, spec: TableSpec, lost: Sequence[LostRows]) -> None:
     """Make ``wanted``: the keys of lost rows, each with the commit time of its newest one."""
     by = ", ".join(map(DUCKDB.name, spec.key))
-    connection.register("lost_rows", pa.concat_tables(list(_keys(spec, lost))))
+    dated = [
+        _keys(spec, rows).append_column("_lost", pa.repeat(pa.scalar(rows.commit), rows.batch.num_rows))
+        for rows in lost
+    ]
+    connection.register("lost_rows", pa.concat_tables(dated))
     connection.execute(f"create table wanted as select {by}, max(_lost) as _lost from lost_rows group by {by}")
 
 
-def _keys(spec: TableSpec, lost: Sequence[LostRows]) -> Iterator[pa.Table]:
-    for rows in lost:
-        keys = pa.Table.from_batches([rows.batch.select(list(spec.key))])
-        yield keys.append_column("_lost", pa.repeat(pa.scalar(rows.commit), keys.num_rows))
+def _keys(spec: TableSpec, rows: LostRows) -> pa.Table:
+    """The rows' keys, by the names that the columns have now."""
+    places = rows.version.positions
+    return pa.table({name: rows.batch.column(places[spec.by_name[name].uuid]) for name in spec.key})
 
 
 def _attach(

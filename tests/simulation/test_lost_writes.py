@@ -14,6 +14,8 @@ from peer.failover import failover as failing
 from peer.failover import lost_writes, restate, take_back
 from peer.failover.failover import failover, plan_failover
 from peer.failover.take_back import TAKEN_BACK
+from peer.tables.read import read
+from replication.core.definition.alter import rename_column
 from replication.core.definition.schema import TableSpec
 from replication.core.succession import Succession
 from replication.errors import RequestError, StepFailedError
@@ -270,3 +272,24 @@ def test_rows_are_taken_back_in_batches_of_bounded_memory(world: World, monkeypa
     lost_writes.merge(west.handle)
     west.apply()
     assert west.rows()[name] == dict.fromkeys((1, 2, 3, 4), "later") and len(limits) == 4
+
+
+def test_lost_writes_from_before_a_key_column_was_renamed_are_undone_and_written_again(world: World) -> None:
+    west, spec = world.west, world.specs[0]
+    base = send(world, 0, [1, 2], "base")
+    send(world, 0, [1], "later")
+
+    def renamed(given: TableSpec) -> TableSpec:
+        moved = rename_column(given, "text", "said", world.now_us)
+        return rename_column(rename_column(moved, "id", "number", world.now_us), "said", "id", world.now_us)
+
+    west.tables = [west.ledger.tables.alter(spec.uuid, renamed), world.specs[1]]
+
+    def rows() -> dict[int, str]:
+        return {row["number"]: row["id"] for row in read(west.warehouse, west.tables[0]).read_all().to_pylist()}
+
+    fail_over(world, base.commit)
+    assert rows() == {1: "base", 2: "base"} and len(kept(world)) == 1
+    lost_writes.merge(west.handle)
+    west.apply()
+    assert rows() == {1: "later", 2: "base"} and not kept(world)
