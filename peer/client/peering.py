@@ -176,7 +176,7 @@ class Peering:
             try:
                 self.open_routes(peer, rules, asked.bootstrap_bytes or 0)
             except (PeerRefusedError, PeerUnavailableError):
-                self.ledger.rules.disable(peer.name, table, asked.new, term)
+                self.ledger.rules.disable(peer.name, table, [rule.group for rule in rules], term)
                 raise
         if asked.changes_properties:  # workers see this at their next poll, and open their streams again
             with_properties = asked.with_properties

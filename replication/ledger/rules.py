@@ -110,8 +110,8 @@ class Rules(Protocol):
 
         ``with_properties`` applies to all the table's rules for the peer; None keeps the present value, True at first.
 
-        With ``every_group`` groups that are added later are replicated, too, from their first frame on. Their rules
-        begin in the transaction that adds the group. Disabling any group ends this.
+        With ``every_group`` the other groups are replicated, too, also those that are added later, from their first
+        frame on. Their rules begin in the transaction that adds the group. Disabling any group ends this.
 
         The statuses for the retained files are created in the same transaction. ``required_from`` is the next sequence
         of each stream, so only frames written from now on are sent. With ``bootstrap`` new rules are BOOTSTRAPPING:

@@ -46,6 +46,14 @@ def test_an_added_group_goes_where_every_group_goes(made: Ledger) -> None:
     assert rule.generation > max(r.generation for r in made.rules.all() if r.group != "more")
 
 
+def test_a_group_that_is_added_before_every_group_is_enabled_is_replicated(made: Ledger) -> None:
+    made.tables.create(FLIGHTS)
+    groups = [group.name for group in FLIGHTS.groups]
+    made.tables.alter(FLIGHTS.uuid, with_group)  # by another process, which saw no rule yet
+    rules = made.rules.enable("north", FLIGHTS.uuid, groups, FLIGHTS.name, 0, every_group=True)
+    assert groups_to(made, "north") == sorted([*groups, "more"]) == sorted(rule.group for rule in rules)
+
+
 def test_who_ends_one_group_of_a_table_gets_no_others_by_themselves(made: Ledger) -> None:
     made.tables.create(FLIGHTS)
     groups = [group.name for group in FLIGHTS.groups]

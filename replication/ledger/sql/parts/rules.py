@@ -126,7 +126,9 @@ class SqlRules:
             taken = with_properties
             if taken is None:
                 taken = next((rule.with_properties for rule in rules.values()), True)
-            wanted = [group for group in dict.fromkeys(groups) if group not in rules]
+            added = [group.name for group in spec.groups if every_group and group.name not in rules]
+            groups = [*dict.fromkeys([*groups, *added])]
+            wanted = [group for group in groups if group not in rules]
             if wanted:
                 generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
                 phase = Phase.BOOTSTRAPPING if bootstrap else Phase.LIVE
@@ -142,7 +144,7 @@ class SqlRules:
                 rules = {group: replace(rule, with_properties=taken) for group, rule in rules.items()}
             if every_group:
                 connection.execute(sending.rules.update().where(here).values(every_group=True))
-            return [rules[group] for group in dict.fromkeys(groups)]
+            return [rules[group] for group in groups]
 
     def enable_all(self, peer: str, groups: Mapping[UUID, Collection[str]], term: int) -> int:
         with self._store.write() as connection:
