@@ -121,7 +121,8 @@ class Rules(Protocol):
     def enable_all(self, peer: str, groups: Mapping[UUID, Collection[str]], term: int) -> int:
         """Start replicating groups of many tables under their own names, from now on, as ``enable`` does; in one step.
 
-        Rules already in force stay as they are, and tables that are dropped are left out. Returns how many rules began.
+        A table of which all groups begin is enabled with ``every_group``. Rules already in force stay as they are, and
+        tables that are dropped are left out. Returns how many rules began.
         """
 
     def unsent(self, peer: str) -> list[TableSpec]:

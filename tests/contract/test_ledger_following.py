@@ -11,7 +11,7 @@ from replication.core.definition.alter import add_group
 from replication.core.definition.schema import TableSpec
 from replication.errors import UnknownPeerError
 from replication.ledger.base import Ledger, PatternRule, Phase
-from tests.contract.ledger_stores import peer
+from tests.contract.ledger_stores import WEATHER, peer
 from tests.sites import table
 
 FLIGHTS = table()
@@ -52,6 +52,17 @@ def test_a_group_that_is_added_before_every_group_is_enabled_is_replicated(made:
     made.tables.alter(FLIGHTS.uuid, with_group)  # by another process, which saw no rule yet
     rules = made.rules.enable("north", FLIGHTS.uuid, groups, FLIGHTS.name, 0, every_group=True)
     assert groups_to(made, "north") == sorted([*groups, "more"]) == sorted(rule.group for rule in rules)
+
+
+def test_an_added_group_goes_back_to_the_cluster_that_was_taken_over_from(made: Ledger) -> None:
+    made.tables.create(FLIGHTS)
+    groups = [group.name for group in FLIGHTS.groups]
+    made.tables.create(WEATHER)
+    made.rules.enable_all("north", {FLIGHTS.uuid: groups, WEATHER.uuid: ["first"]}, 0)
+    made.tables.alter(FLIGHTS.uuid, with_group)
+    made.tables.alter(WEATHER.uuid, lambda spec: with_group(spec, "most"))
+    found = {(rule.table, rule.group) for rule in made.rules.all()}
+    assert found == {(FLIGHTS.uuid, group) for group in [*groups, "more"]} | {(WEATHER.uuid, "first")}
 
 
 def test_who_ends_one_group_of_a_table_gets_no_others_by_themselves(made: Ledger) -> None:

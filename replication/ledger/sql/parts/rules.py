@@ -153,13 +153,15 @@ class SqlRules:
             rules = [rule for rule in self._rules_cache.in_force(connection) if rule.peer == peer]
             known = {(rule.table, rule.group) for rule in rules}
             of_table = {rule.table: (rule.remote_table, rule.with_properties) for rule in rules}
-            live = connection.execute(sa.select(_t.uuid, _t.name).where(~_t.dropped)).all()
-            names = {UUID(row.uuid): row.name for row in live}
+            live = connection.execute(sa.select(_t.uuid, _t.spec).where(~_t.dropped)).all()
+            specs = {table: table_spec(row.spec) for row in live if (table := UUID(row.uuid)) in groups}
             wanted = {
-                (table, group): of_table.get(table, (names[table], True))
-                for table, chosen in groups.items()
-                if table in names
-                for group in sorted(set(chosen))
+                (table, group): (
+                    *of_table.get(table, (spec.name, True)),
+                    table not in of_table and {each.name for each in spec.groups} <= set(groups[table]),
+                )
+                for table, spec in specs.items()
+                for group in sorted(set(groups[table]))
                 if (table, group) not in known
             }
             if wanted:

@@ -22,14 +22,19 @@ _f, _rule = schema.files.c, sending.rules.c
 
 
 def begin_live(
-    connection: Connection, peer: str, wanted: Mapping[tuple[UUID, str], tuple[str, bool]], generation: int, now: int
+    connection: Connection,
+    peer: str,
+    wanted: Mapping[tuple[UUID, str], tuple[str, bool, bool]],
+    generation: int,
+    now: int,
 ) -> None:
     """Begin LIVE rules of one new generation. They require sequences after those claimed now.
 
     Args:
         connection: of the transaction.
         peer: the peer.
-        wanted: by (table, group) the remote table's name and ``with_properties``; none has a rule for the peer.
+        wanted: by (table, group) the remote table's name, ``with_properties`` and ``every_group``; none has a rule for
+            the peer.
         generation: theirs, and of no earlier rule.
         now: microseconds since 1970.
     """
@@ -39,8 +44,15 @@ def begin_live(
             first.setdefault((stream.table, stream.group), {})[stream.wal] = ranges.end
     same = {"peer": peer, "generation": generation, "phase": Phase.LIVE.value, "since": now}
     rows = [
-        {**same, "table_uuid": str(table), "table_group": group, "remote_table": name, "with_properties": taken}
-        for (table, group), (name, taken) in wanted.items()
+        {
+            **same,
+            "table_uuid": str(table),
+            "table_group": group,
+            "remote_table": name,
+            "with_properties": taken,
+            "every_group": every,
+        }
+        for (table, group), (name, taken, every) in wanted.items()
     ]
     execute_many(connection, sending.rules.insert(), rows)
     begun = (_rule.peer == peer) & (_rule.generation == generation)
