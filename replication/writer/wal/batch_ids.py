@@ -27,7 +27,7 @@ from replication.writer.wal.recovery import Recovery
 from replication.writer.wal.wal_series import Place
 
 BATCH_ID_BYTES_MAX = 255
-_HINT = f"Give a text of 1 to {BATCH_ID_BYTES_MAX} bytes"
+_HINT = f"Give a text of 1 to {BATCH_ID_BYTES_MAX} bytes, none of them zero"
 BATCH_BYTES_MAX = 256 << 20  # of rows: a batch is held in memory, to compare it with the existing parts
 _POLL_S = 0.02
 
@@ -100,6 +100,8 @@ class BatchIds:
             raise RequestError(
                 f"batch id {batch_id!r} has half a surrogate pair, which UTF-8 cannot encode", _HINT
             ) from None
+        if "\0" in batch_id:  # PostgreSQL cannot store it, and peers do not remember it
+            raise RequestError(f"batch id {batch_id[:40]!r} has a zero byte", _HINT)
         if not 0 < size <= BATCH_ID_BYTES_MAX:
             raise RequestError(f"batch id {batch_id[:40]!r} is empty or longer than {BATCH_ID_BYTES_MAX} bytes", _HINT)
         with self._changed:

@@ -342,7 +342,7 @@ def test_batches_are_never_merged_with_other_appends(site: Site) -> None:
         assert [frame.header.batch_id for frame, _ in site.frames()] == list("01234")
 
 
-@pytest.mark.parametrize("bad", ["", "x" * 256, "half \ud800", 7])
+@pytest.mark.parametrize("bad", ["", "x" * 256, "half \ud800", "a\0b", 7])
 def test_ids_are_bounded(site: Site, bad: Any) -> None:
     with site.writer() as writer, pytest.raises(RequestError, match="batch id"):
         writer.upsert(site.table, [{"k": 1}], batch_id=bad)
