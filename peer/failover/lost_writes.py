@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,13 +25,13 @@ from peer.repair.quarantine_actions import discard as discard_frame
 from peer.repair.quarantine_actions import name_of, retry
 from peer.repair.readable import is_whole
 from replication.core.definition.schema import TS, TableSpec
-from replication.core.frame import FrameView, read_frame
+from replication.core.frame import FrameView, SealedHeader, read_frame
 from replication.core.roles import Role
 from replication.core.rows.batch import decode_payload
 from replication.core.succession import Succession, Successions, cut_of
-from replication.errors import CorruptFrameError, MissingFileError, RequestError, WaitTimeoutError
+from replication.errors import BatchConflictError, CorruptFrameError, MissingFileError, RequestError, WaitTimeoutError
 from replication.files.local import LocalFiles
-from replication.ledger.base import Quarantined
+from replication.ledger.base import BatchPart, Quarantined
 
 _POLL_S = 0.1
 #: The frames that are merged in one transaction, and their bytes.
@@ -124,7 +125,8 @@ def merge(cluster: Cluster, table: str = "") -> int:
     and those whose copies cannot be read here stay kept.
 
     Raises:
-        RequestError: some that were taken back cannot be written again here; all others are merged.
+        RequestError: some that were taken back cannot be written again here, or some of a table without a key are of
+            batches that were repeated since; all others are merged.
     """
     merged, refusals = 0, []
     groups: dict[tuple[UUID, str], list[Quarantined]] = {}
@@ -149,15 +151,17 @@ def _merge(
     Returns how many were merged, and why those that were taken back were not, or None.
     """
     restated = restated_at(records)
-    every, unread = _readable(record for record in records if not record.discarded)
+    found, unread = _readable(record for record in records if not record.discarded)
+    every = _unless_repeated(cluster, table, found)
     undone = [kept for kept in every if kept.commit < restated]
     rest = [kept for kept in every if kept.commit >= restated]
-    refusal = _why_not_again(cluster, unread) if undone else None
+    refusal = _why_not_again(cluster, unread) if undone else _why_not_twice(cluster, table, len(found) - len(every))
     again = [] if refusal else undone
     if again or rest:
         headers = [kept.view.header for kept in (*again, *rest)]
         cut = cut_of((header.stream, header.sequence) for header in headers)
         cluster.ledger.successions.record(replace(succession, cut=cut))
+        _remember_batches(cluster, headers)
     if again:
         _write_again(cluster, table, again, restated)
     for kept in again:
@@ -165,6 +169,29 @@ def _merge(
     for batch in _batches(kept.record for kept in rest):
         retry(cluster.config, cluster.ledger, LocalFiles(), *batch)
     return len(again) + len(rest), refusal
+
+
+def _unless_repeated(cluster: Cluster, table: UUID, every: list[_Kept]) -> list[_Kept]:
+    """Those that can be merged: in a table without a key, a batch that was repeated since would be there twice."""
+    if all(spec.key for spec in cluster.tables() if spec.uuid == table):
+        return every
+    return [kept for kept in every if not _is_repeated(cluster, kept.view.header)]
+
+
+def _is_repeated(cluster: Cluster, header: SealedHeader) -> bool:
+    parts = cluster.ledger.batches.parts(header.table, header.batch_id) if header.batch_id else []
+    here = [part for part in parts if (part.group, part.part) == (header.group, header.part)]
+    return any((part.wal, part.sequence) != (header.wal, header.sequence) for part in here)
+
+
+def _remember_batches(cluster: Cluster, headers: Iterable[SealedHeader]) -> None:
+    """Have the batches of merged frames be known, so that who repeats one adds only what is missing."""
+    for header in headers:
+        if header.batch_id:
+            content = (header.part, header.parts, header.payload_sha256)
+            part = BatchPart(header.group, *content, header.wal, header.sequence, 0)
+            with suppress(BatchConflictError):  # status shows it
+                cluster.ledger.batches.put(header.table, header.batch_id, [part], header.commit_hi)
 
 
 def _batches(records: Iterable[Quarantined]) -> Iterator[list[Quarantined]]:
@@ -196,6 +223,18 @@ def _why_not_again(cluster: Cluster, unread: Sequence[str]) -> tuple[str, str] |
             "Merge first on the host that has them. If that is refused, too, copy the files here, to the same paths",
         )
     return None
+
+
+def _why_not_twice(cluster: Cluster, table: UUID, frames: int) -> tuple[str, str] | None:
+    """Why ``frames`` of a table without a key are not merged, and what to do; None without any."""
+    if not frames:
+        return None
+    name = next((spec.name for spec in cluster.tables() if spec.uuid == table), str(table))
+    return (
+        f"{frames} frames of lost writes of {name}, which has no key, are of batches that were repeated since, so their"
+        " rows would be there twice",
+        f"Discard them: walship lostwrites discard -t {name} --leave-applied",
+    )
 
 
 def _write_again(cluster: Cluster, table: UUID, undone: Sequence[_Kept], restated: int) -> None:

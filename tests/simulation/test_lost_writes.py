@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -17,10 +19,13 @@ from peer.failover.take_back import TAKEN_BACK
 from peer.tables.read import read
 from replication.core.definition.alter import rename_column
 from replication.core.definition.schema import TableSpec
+from replication.core.ids import FileId
+from replication.core.rows.batch import EncodedBatch
 from replication.core.succession import Succession
 from replication.errors import RequestError, StepFailedError
-from replication.ledger.base import Quarantined
+from replication.ledger.base import BatchPart, Quarantined
 from replication.tables.base import Catalog
+from tests.simulation import failing_over
 from tests.simulation.failing_over import Acked, World
 from tests.simulation.test_schedules import quiet
 
@@ -293,3 +298,37 @@ def test_lost_writes_from_before_a_key_column_was_renamed_are_undone_and_written
     lost_writes.merge(west.handle)
     west.apply()
     assert rows() == {1: "later", 2: "base"} and not kept(world)
+
+
+@pytest.mark.parametrize("is_keyless", [True, False])
+@pytest.mark.parametrize("is_repeated", [True, False])
+def test_a_lost_batch_is_known_once_it_is_merged_and_never_twice_in_a_table_without_a_key(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_keyless: bool, is_repeated: bool
+) -> None:
+    west, spec = world.west, world.specs[0]
+    fail_over(world, send(world, 0, [1], "base").commit)
+    encode = partial(EncodedBatch.encode, batch_id="load")
+    monkeypatch.setattr(failing_over, "EncodedBatch", SimpleNamespace(encode=encode))
+    late = send(world, 0, [1], "late")
+    group = spec.groups[0].name
+    assert not west.ledger.batches.parts(spec.uuid, "load"), "it may be repeated"
+    if is_repeated:
+        wal = FileId(west.id, "w1", 77)
+        (frame,) = kept(world)
+        header = lost_writes._read(frame).view.header
+        west.ledger.batches.put(
+            spec.uuid, "load", [BatchPart(group, 0, 1, header.payload_sha256, wal, 3, 9)], late.commit
+        )
+    if is_keyless:
+        as_keyless(world, monkeypatch)
+    if is_keyless and is_repeated:
+        with pytest.raises(RequestError, match="would be there twice; 0 frames are merged"):
+            lost_writes.merge(west.handle)
+        assert len(kept(world)) == 1
+        assert lost_writes.discard(west.handle, leave_applied=True) == 1
+        return
+    lost_writes.merge(west.handle)
+    west.apply()
+    assert west.rows()[spec.name] == {1: "late"}
+    (part,) = west.ledger.batches.parts(spec.uuid, "load")
+    assert is_repeated or (part.wal, part.sequence) == (late.stream.wal, late.sequence)
