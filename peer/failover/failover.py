@@ -194,7 +194,7 @@ def plan_failover(
         refusals = (*filter(None, (other,)), *found, *opens.refusals, *filter(None, (unfenced,)))
         steps = _steps(context, origin, epoch, opens.upto)
     described = tuple(step.describe() for step in steps)
-    note = "" if any(isinstance(step, SendBack) for step in steps) else _unknown_address(origin)
+    note = "" if any(isinstance(step, SendBack) for step in steps) else _not_sent_back(context, origin)
     own, stale_s, now = context.own.name, context.cluster.config.drills.stale_s, time.time_ns() // 1000
     drills = drill_health(ledger.drills.all())
     warning = drill_warning(own, drills.drilled, drills.failure, stale_s, now)
@@ -259,19 +259,26 @@ def _is_of_another(steps: tuple[CommitStep[RoleChange], ...], origin: ClusterId)
 
 
 def _steps(context: RoleChange, origin: ClusterId, epoch: int, upto: int) -> tuple[CommitStep[RoleChange], ...]:
-    """The steps; without the first one when the origin's address is not known, since nothing may delay the others."""
-    ledger = context.cluster.ledger
-    known = any(peer.cluster == origin for peer in ledger.rules.peers()) or ledger.successions.address(origin)
-    first = (SendBack(str(origin)),) if known else ()
+    """The steps; without the first one when nothing can be sent to the origin, since nothing may delay the others."""
+    first = () if _not_sent_back(context, origin) else (SendBack(str(origin)),)
     last = (TakeBack(str(origin), epoch, upto),) if upto else ()
     witnessed, waited = lease_steps(context, origin, epoch)
     return (*witnessed, *first, EndOrigin(str(origin), epoch, upto), *waited, TakeWrites(str(origin), epoch), *last)
 
 
-def _unknown_address(origin: ClusterId) -> str:
+def _not_sent_back(context: RoleChange, origin: ClusterId) -> str:
+    """Why nothing can be sent back to the origin, and what to do later; "" when it can."""
+    ledger, name = context.cluster.ledger, origin.name
+    peer = next((peer for peer in ledger.rules.peers() if peer.name == name), None)
+    if peer is None and not ledger.successions.address(origin):
+        why, remedy = f"the address of {name} is not known here", ""
+    elif peer is not None and peer.cluster != origin:
+        why, remedy = f"peer {name} of this cluster is {peer.cluster}, not {origin}", f"walship deletecluster {name}, "
+    else:
+        return ""
     return (
-        f"the address of {origin.name} is not known here, so nothing is sent back to it. Once it returns: walship"
-        f" definecluster {origin.name} HOST:PORT, then enablereplication"
+        f"{why}, so nothing is sent back to it. Once it returns: {remedy}walship definecluster {name} HOST:PORT, then"
+        " enablereplication"
     )
 
 

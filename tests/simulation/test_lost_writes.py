@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import duckdb
 import pytest
@@ -19,11 +20,12 @@ from peer.failover.take_back import TAKEN_BACK
 from peer.tables.read import read
 from replication.core.definition.alter import rename_column
 from replication.core.definition.schema import TableSpec
-from replication.core.ids import FileId
+from replication.core.ids import ClusterId, FileId
+from replication.core.roles import Role
 from replication.core.rows.batch import EncodedBatch
 from replication.core.succession import Succession
 from replication.errors import RequestError, StepFailedError
-from replication.ledger.base import BatchPart, Quarantined
+from replication.ledger.base import BatchPart, Peer, Quarantined
 from replication.tables.base import Catalog
 from tests.simulation import failing_over
 from tests.simulation.failing_over import Acked, World
@@ -127,6 +129,21 @@ def test_lost_writes_whose_copies_are_on_another_host_are_counted_by_frames(worl
     copy.unlink()
     frames, rows, text = lost_writes.undecided(west.handle)
     assert (frames, rows) == (2, 2) and "2 frames" in text and str(copy) in text
+
+
+def test_a_peer_of_the_lost_clusters_name_keeps_nobody_from_taking_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing, "_answer", lambda *_: None)
+    west, base = world.west, send(world, 0, [1], "base")
+    west.ledger.rules.define(
+        Peer("east", "old:2181/walship", ClusterId("east", UUID(int=77))), west.ledger.terms.current()
+    )
+    west.ledger.successions.keep_address(world.east.id, "new:2181/walship")
+    note = plan_failover(west.context, "east", at=base.commit).note
+    fail_over(world, base.commit)
+    assert "walship deletecluster east, walship definecluster east" in note
+    assert west.coordination.role().state.role is Role.ACTIVE
 
 
 def hide(frame: Quarantined) -> Path:
