@@ -43,16 +43,10 @@ def begin_live(
         if (stream.table, stream.group) in wanted:
             first.setdefault((stream.table, stream.group), {})[stream.wal] = ranges.end
     same = {"peer": peer, "generation": generation, "phase": Phase.LIVE.value, "since": now}
+    own = ("remote_table", "with_properties", "every_group")
     rows = [
-        {
-            **same,
-            "table_uuid": str(table),
-            "table_group": group,
-            "remote_table": name,
-            "with_properties": taken,
-            "every_group": every,
-        }
-        for (table, group), (name, taken, every) in wanted.items()
+        same | {"table_uuid": str(table), "table_group": group} | dict(zip(own, rule, strict=True))
+        for (table, group), rule in wanted.items()
     ]
     execute_many(connection, sending.rules.insert(), rows)
     begun = (_rule.peer == peer) & (_rule.generation == generation)
