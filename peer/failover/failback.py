@@ -20,8 +20,10 @@ from peer.failover.switchover import SwitchedOver, pending_bytes, plan_switchove
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
 from replication.core.roles import Role
+from replication.errors import WaitTimeoutError
 from replication.ledger.base import Peer
 
+_POLL_S = 0.1
 _STREAMS_ASKED = 1000
 _BOOTSTRAP_TIMEOUT_S = 24 * 3600.0
 
@@ -69,7 +71,7 @@ def plan_failback(context: RoleChange, peer: str, *, leave: bool = False) -> Fai
     Args:
         context: the cluster that is ACTIVE.
         peer: the cluster that returns.
-        leave: also if lost writes are kept that nobody has decided on.
+        leave: also if lost writes are kept that nobody has decided on, or have yet to come.
 
     Raises:
         UnknownPeerError: there is no such peer.
@@ -94,6 +96,8 @@ def plan_failback(context: RoleChange, peer: str, *, leave: bool = False) -> Fai
     sent = {name: "what differs" if known_there(context, known, table) else "all rows" for table, name in unready}
     planned = plan_switchover(context, peer)
     brought = [f"{peer} gets {what} of {name}" for name, what in sent.items()]
+    if not leave and not _has_sent_all(context, known):
+        brought.insert(0, f"{peer} sends what it acked before {context.own.name} took over: lost writes, to decide on")
     steps = (*brought, f"{peer} gets what is in WALs here and not there ({planned.pending_bytes:,} bytes)")
     return FailbackPlan(
         planned.origin,
@@ -113,13 +117,16 @@ def failback(context: RoleChange, peer: str, *, leave: bool = False) -> FailedBa
     Raises:
         RequestError: something prevents it. No role was changed.
         StepFailedError: as ``switchover``.
-        WaitTimeoutError: the peer did not get everything in time. No role was changed.
+        WaitTimeoutError: the peer did not get, or send, everything in time. No role was changed.
     """
     began = time.monotonic()
     brought: tuple[str, ...] = ()
     if not context.unfinished_steps() and context.cluster.coordination.role().state.role is Role.ACTIVE:
         plan = plan_failback(context, peer, leave=leave)
         refuse(list(plan.refusals), f"{peer} cannot take over from {plan.origin} now")
+        if not leave and _await_lost_writes(context, peer):
+            plan = plan_failback(context, peer)
+            refuse(list(plan.refusals), f"{peer} cannot take over from {plan.origin} now")
         brought = tuple(plan.bootstraps)
         _bootstrap(context, peer)
         if pending_bytes(context, peer):
@@ -149,6 +156,33 @@ def known_there(context: RoleChange, peer: Peer, table: UUID) -> dict[StreamId, 
         for asked in _some({stream: ranges.end - 1 for stream, ranges in here.items()}):
             found |= {stream: reach.covered for stream, reach in link.reached(asked).items() if reach.covered}
     return found
+
+
+def _has_sent_all(context: RoleChange, peer: Peer) -> bool:
+    """Whether all that a peer acked before this cluster took over from it is applied, or kept as lost writes."""
+    ledger = context.cluster.ledger
+    succession = ledger.successions.known().of(peer.cluster)
+    if succession is None or succession.successor != context.own or succession.is_planned:
+        return True
+    reached = ledger.time.replicated().get(peer.cluster)
+    return reached is None or reached.t > succession.at
+
+
+def _await_lost_writes(context: RoleChange, name: str) -> bool:
+    """Wait until a peer has sent all that it acked before this cluster took over. Returns whether it had not."""
+    peer = context.peer(name)
+    if _has_sent_all(context, peer):
+        return False
+    context.report(f"{name} sends what it acked before {context.own.name} took over")
+    deadline = time.monotonic() + context.timeout_s
+    while not _has_sent_all(context, peer):
+        if time.monotonic() > deadline:
+            raise WaitTimeoutError(
+                f"{name} has not sent all that it acked before {context.own.name} took over; no role was changed",
+                f"What delays it: walship status, on {name}; --leave-lost-writes does not wait for it",
+            )
+        time.sleep(_POLL_S)
+    return True
 
 
 def _bootstrap(context: RoleChange, peer: str) -> None:

@@ -160,7 +160,10 @@ def failback(
     to: Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster that has returned, and is to take writes.")],
     plan: PlanOption = False,
     leave: Annotated[
-        bool, typer.Option("--leave-lost-writes", help="Also if nobody has decided on the lost writes.")
+        bool,
+        typer.Option(
+            "--leave-lost-writes", help="Also if nobody has decided on the lost writes, or they have yet to come."
+        ),
     ] = False,
     timeout_s: Annotated[float, timeout_option("How long writes may be stopped before it is undone.")] = 60,
 ) -> None:

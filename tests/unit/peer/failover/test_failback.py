@@ -11,15 +11,21 @@ from uuid import UUID
 
 import pytest
 
-from peer.failover.failback import known_there, plan_failback
+from peer.failover import failback as returning
+from peer.failover.failback import failback, known_there, plan_failback
+from peer.failover.failover import failover, plan_failover
+from peer.failover.opening import EVERYTHING
 from peer.failover.role_change import RoleChange
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.roles import Role, RoleState
 from replication.core.routes.bootstrap import Purged
 from replication.core.routes.freshness import Reach
 from replication.core.succession import Succession
+from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.base import Peer, Quarantined
 from replication.ledger.sql.memory import MemoryLedger
+from replication.roles.takeover import change_role
 from tests.role_changes import role_pair
 
 EAST, WEST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "north"), 1))
@@ -95,3 +101,34 @@ def test_a_failback_is_refused_while_lost_writes_are_kept_that_cannot_be_read_he
         (refusal,) = plan_failback(pair.east.command(), "west").refusals
         assert "1 frames of lost writes" in refusal and copy in refusal and "--leave-lost-writes" in refusal
         assert plan_failback(pair.east.command(), "west", leave=True).refusals == ()
+
+
+def test_a_failback_waits_for_lost_writes_of_the_cluster_that_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with role_pair(tmp_path) as pair:
+        pair.write()
+        pair.await_same(pair.east)
+        pair.east.working.close()  # it sends nothing more
+        pair.write()
+        pair.east.is_away = True
+        failover(pair.west.command(), plan_failover(pair.west.command(), "east", at=EVERYTHING))
+        change_role(pair.east.site.ledger, pair.east.site.coordination, lambda _: RoleState(Role.STANDBY, 2))
+        pair.east.is_away = False
+        context, ledger = pair.west.command(), pair.west.site.ledger
+        context.timeout_s = 0.0
+        (step, *_) = plan_failback(context, "east").steps
+        assert step == "east sends what it acked before west took over: lost writes, to decide on"
+        with pytest.raises(WaitTimeoutError, match="east has not sent all"):
+            failback(context, "east")
+
+        def arrives(text: str) -> None:
+            assert text == "east sends what it acked before west took over"
+            monkeypatch.setattr(returning, "_has_sent_all", lambda *_: True)
+            place = (next(row.file for row in ledger.files.all()), 256, 300, pair.west.handle.table("ops.t").uuid)
+            ledger.replay.quarantine(Quarantined(*place, "late", "/copy", 5, succession="east -> west, epoch 2"))
+
+        context.report = arrives
+        with pytest.raises(RequestError) as refused:
+            failback(context, "east")
+        assert "1 frames of lost writes" in str(refused.value) and pair.west.role().role is Role.ACTIVE
