@@ -62,7 +62,7 @@ def show_sending(printer: Printer, peers: Sequence[PeerSending]) -> None:
         if peer.rate:
             parts.append(f"at most {bytes_text(peer.rate)}/s")
         if peer.retries:
-            again = "after a person acts" if peer.next_try_s is None else f"in {seconds_text(peer.next_try_s)}"
+            again = "once that is over" if peer.next_try_s is None else f"in {seconds_text(peer.next_try_s)}"
             parts.append(f"failed {_times(peer.retries, ' in a row')}, next try {again}: {peer.last_error}")
         elif peer.retries_total:
             parts.append(f"tried again {_times(peer.retries_total)} so far")

@@ -71,6 +71,8 @@ def test_pauses_rates_retries_and_held_tables_are_told(said: Said) -> None:
     failing = replace(WELL, state="failing", retries=3, retries_total=9, next_try_s=1.5, last_error="down")
     show_sending(said.printer, [failing, replace(WELL, peer="north", state="paused", rate=1 << 20)])
     assert "sending to west: failed 3 times in a row, next try in 1.50 s: down" in said.text
+    show_sending(said.printer, [replace(failing, retries=1, next_try_s=None, last_error="no receiver is known")])
+    assert "sending to west: failed once, next try once that is over: no receiver is known" in said.text
     assert "sending to north: paused (walship resume north); at most 1.0 MiB/s" in said.text
     held = replace(WELL, state="held", retries_total=2, held=(HeldAtPeer("ops.a", "it was dropped there", 10**15),))
     show_sending(said.printer, [held])
