@@ -144,6 +144,7 @@ def plan(snapshot: PlannerInput, limits: Limits) -> Plan:
     return Plan(tuple(decisions), assignments, fence)
 
 
+_AGAIN = "walship deletecluster, then definecluster and enablereplication --bootstrap, of"
 _Chunks = dict[str, list[ChunkAssignment]]
 
 
@@ -156,7 +157,8 @@ def _reachable(snapshot: PlannerInput, decisions: list[Decision]) -> dict[str, P
         if peer.paused:
             decisions.append(RetryLater(peer.name, 0.0, "it is paused"))
         elif peer.answers_as not in (None, peer.cluster):
-            decisions.append(RetryLater(peer.name, 0.0, f"it answers as {peer.answers_as}, not as {peer.cluster}"))
+            why = f"it answers as {peer.answers_as}, not as {peer.cluster}; if it was restored: {_AGAIN} {peer.name}"
+            decisions.append(RetryLater(peer.name, 0.0, why))
         elif not receivers:
             decisions.append(RetryLater(peer.name, peer.backoff.until_s, "none of its receivers is known"))
         else:

@@ -92,9 +92,10 @@ def test_a_peer_that_never_answered_is_tried_again_later() -> None:
 
 def test_nothing_goes_to_a_paused_peer_or_to_one_that_is_somebody_else() -> None:
     other = ClusterId("west", UUID(int=77))
+    again = "walship deletecluster, then definecluster and enablereplication --bootstrap, of"
     for peer, why in (
         (replace(TO_WEST, paused=True), "it is paused"),
-        (replace(TO_WEST, answers_as=other), f"it answers as {other}, not as {WEST}"),
+        (replace(TO_WEST, answers_as=other), f"it answers as {other}, not as {WEST}; if it was restored: {again} west"),
     ):
         snapshot = PlannerInput(0, (HostView("h0"),), (TO_WEST,))
         settled = applied(snapshot, plan(snapshot, LIMITS))
