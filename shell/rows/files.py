@@ -48,7 +48,7 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
         opened: BinaryIO = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115  closed below
     except OSError as error:
         raise RequestError(f"{source} cannot be read: {error.strerror}", "Check the path") from None
-    name = "standard input" if source == "-" else source
+    name = name_of(source)
     with nullcontext() if source == "-" else opened:  # standard input stays open for others
         try:
             yield from json_batches(opened.read(), schema) if chosen == "json" else _piped(opened, chosen, schema)
@@ -60,10 +60,15 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
             ) from None
 
 
+def name_of(source: str) -> str:
+    """What messages call a source of rows."""
+    return "standard input" if source == "-" else source
+
+
 def place_in(source: str, form: str, row: int) -> str:
     """Say where a row of ``batches_of`` is, by its number from 1: the line of a CSV file, else the row."""
     if source == "-":
-        return f"standard input, row {row}"
+        return f"{name_of(source)}, row {row}"
     path = Path(source)
     return f"{source}, {row_files.place(path, form or row_files.SUFFIXES.get(path.suffix.lower(), ''), row)}"
 

@@ -26,7 +26,7 @@ from replication.files.rows.refused import first_refused
 from replication.writer.importing.importer import file_schema
 from replication.writer.wal.batch_ids import check_batch_size
 from shell.cli.render import Printer, bytes_text
-from shell.rows.files import batches_of, place_in
+from shell.rows.files import batches_of, name_of, place_in
 
 _IN_FLIGHT = 8
 _PLACE = ("row", "family", "qualifier")
@@ -88,9 +88,8 @@ def _known(batches: Iterator[pa.RecordBatch], spec: TableSpec, source: str) -> I
     for batch in batches:
         odd = [name for name in batch.schema.names if name not in known]
         if odd:
-            raise SchemaError(
-                f"{source} has a column {odd[0]!r}, which {spec.name} does not have", f"It has {', '.join(known)}"
-            )
+            what = f"{name_of(source)} has a column {odd[0]!r}, which {spec.name} does not have"
+            raise SchemaError(what, f"It has {', '.join(known)}")
         if batch.num_rows:
             yield batch
 

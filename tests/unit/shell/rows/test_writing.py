@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Iterable
@@ -110,6 +111,12 @@ def test_a_column_that_the_table_lacks_is_refused_with_and_without_rows(tmp_path
     with pytest.raises(SchemaError, match="'w', which t.k does not have"):
         written(tmp_path, f"k,w\n{rows}", keyed("t.k"))
     assert written(tmp_path, "k,v\n", keyed("t.k")).cells == []
+
+
+def test_a_column_of_standard_input_that_the_table_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"k,w\n1,2\n")))
+    with pytest.raises(SchemaError, match="^standard input has a column 'w'"):
+        write_file(cast(Cluster, None), keyed("t.k"), "-", "csv", Printer(as_json=True), delete=False, batch_id=None)
 
 
 def test_rows_are_counted_for_whom_stops_the_command_as_they_get_durable(tmp_path: Path) -> None:
