@@ -154,6 +154,8 @@ class Peering:
         remote = remote_table or (there[0].remote_table if there else table)
         asked = _Enabling(spec, peer, remote, there, groups, bootstrap_bytes, with_properties)
         asked.check()
+        if not there and remote != table:
+            self._refuse_other_name(spec, peer)
         if asked.new and not from_now and bootstrap_bytes is None:
             self._refuse_unsent(spec, count_rows)
         self._carry_out(asked)
@@ -198,6 +200,13 @@ class Peering:
         with self.contacts.link(peer) as link:
             for route in routes_of(self.ledger, rules, peer.cluster):
                 link.open_route(self.ledger.cluster, peer.cluster, replace(route, bootstrap_bytes=bootstrap_bytes))
+
+    def _refuse_other_name(self, spec: TableSpec, peer: Peer) -> None:
+        """Raise RequestError when the peer has a table already under its name here: it keeps that name."""
+        with suppress(PeerRefusedError), self.contacts.link(peer) as link:  # refused: a table of others has the name
+            found = link.get_table(spec.name)
+            if found is not None and found.uuid == spec.uuid:
+                raise RequestError(f"{peer.name} has this table already, as {spec.name}", "Leave out --remote-table")
 
     def _refuse_unsent(self, spec: TableSpec, count_rows: Callable[[TableSpec], int | None]) -> None:
         """Raise RequestError when a table holds rows that a new rule would not send."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,6 +74,21 @@ def test_a_name_that_no_table_can_have_is_refused_for_the_peer(east: Site, name:
     with pytest.raises(RequestError, match="ops.new cannot go to west under that name") as caught:
         peering.enable("ops.new", [], "west", name, count_rows=lambda _: 0)
     assert "--remote-table" in caught.value.hint and east.ledger.rules.all() == before
+
+
+def test_a_table_that_the_peer_has_is_not_said_to_have_another_name_there(
+    east: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = east.ledger.tables.get("ops.new")
+    peering = Peering(east.ledger, east.coordination, Contacts(east.ledger, east.config.tls))
+    answering = SimpleNamespace(get_table=lambda name: spec, open_route=lambda *_: None)
+    monkeypatch.setattr(Contacts, "link", lambda self, peer: nullcontext(answering))
+    with pytest.raises(RequestError, match=r"west has this table already, as ops\.new") as caught:
+        peering.enable("ops.new", [], "west", "ops.other", count_rows=lambda _: 0)
+    assert caught.value.hint == "Leave out --remote-table"
+    answering.get_table = lambda name: replace(spec, uuid=uuid4())
+    (rule,) = peering.enable("ops.new", [], "west", "ops.other", count_rows=lambda _: 0)
+    assert rule.remote_table == "ops.other"
 
 
 @pytest.mark.parametrize(
