@@ -44,7 +44,7 @@ def find_refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list
     found, there = _reach(context, peer)
     if role.role is not Role.ACTIVE:
         found.insert(0, f"{context.own.name} is STANDBY: run it on the ACTIVE cluster")
-    return [*found, *_unsent(context, peer), *_unsendable(context, peer)], there
+    return [*found, *_unsent(context, peer), *_unsendable(context, peer), *_denied(context, peer)], there
 
 
 def find_obstacles(
@@ -87,6 +87,13 @@ def _unsendable(context: RoleChange, peer: str) -> list[str]:
     if not members_of(cluster.coordination).workers:
         found.append(f"no worker of {cluster.name} runs, which would send the rest: walship up")
     return found
+
+
+def _denied(context: RoleChange, peer: str) -> list[str]:
+    made = context.cluster.ledger.grants.of(peer)
+    if made is None or made.grant.tables:
+        return []
+    return [f"{context.own.name} grants nothing to {peer}, which sends its writes back: walship grants add {peer}"]
 
 
 def _unsent(context: RoleChange, peer: str) -> list[str]:

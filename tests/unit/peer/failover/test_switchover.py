@@ -11,8 +11,9 @@ from peer.failover.failback import plan_failback
 from peer.failover.failover import plan_failover
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import DrainToPeer, cancel, plan_switchover, switchover
+from replication.core.grants import Grant
 from replication.core.roles import Role, RoleState
-from replication.errors import StepFailedError
+from replication.errors import RequestError, StepFailedError
 from replication.roles.takeover import change_role
 from tests.noted import need_bootstrap
 from tests.role_changes import TABLE, Killed, Pair, role_pair
@@ -189,3 +190,12 @@ def test_plans_say_that_a_role_change_of_another_kind_is_unfinished(pair: Pair) 
     wait_until(lambda: bool(pair.east.site.ledger.landing.routes()), what="the route back")
     plan = plan_failover(pair.east.command(), "west", force=True)
     assert "another role change of this cluster is unfinished: walship ops list" in plan.refusals
+
+
+def test_a_switchover_is_refused_when_the_peer_could_not_send_its_writes_back(pair: Pair) -> None:
+    pair.east.site.ledger.grants.put(Grant(pair.west.site.cluster, tables=()), 1)
+    why = "east grants nothing to west, which sends its writes back: walship grants add west"
+    assert plan_switchover(pair.east.command(), "west").refusals == (why,)
+    with pytest.raises(RequestError) as refused:
+        switchover(pair.east.command(), "west")
+    assert refused.value.hint == why and pair.east.role().role is Role.ACTIVE
