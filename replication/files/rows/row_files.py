@@ -89,7 +89,7 @@ class RowFile:
             if "straddl" in what:
                 raise FormatError(
                     f"{self.path} has a row of more than {CSV_ROW_BYTES_MAX >> 20} MiB",
-                    "Write it as JSON or Parquet",
+                    "Write it as Parquet",
                 ) from None
             raise FormatError(
                 f"{self.path} is not readable as {self.form}: {what}", "Name the format, or correct the file"

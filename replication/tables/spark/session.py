@@ -257,8 +257,11 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
         _start_jvm(settings)
         return builder.getOrCreate()
     except Py4JError as error:
-        what = f"Spark did not start on {settings.get('spark.master', 'its master')}: {_java_reason(error)}"
+        master = settings.get("spark.master", "its master")
+        what = f"Spark did not start on {master}: {_java_reason(error)}"
         hint = "Check that the master of [replay] spark_master answers and takes applications of this user"
+        if master.startswith("local"):
+            hint = "Check this host's free disk and memory, and [replay] spark and driver_memory"
     except (PySparkException, OSError, RuntimeError) as error:
         line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         what, hint = f"Spark did not start: {line}", "Check [replay] spark and driver_memory, and the free memory"

@@ -45,7 +45,7 @@ class SqlTableRecords:
             if other is not None:
                 raise TableExistsError(
                     f"table {other.name} exists with another uuid ({other.uuid})",
-                    "Drop that table, or choose another name (enablereplication --remote-table)",
+                    "Choose another name (for a peer's table: enablereplication --remote-table), or drop that table",
                 )
             known = connection.scalar(sa.select(_t.uuid).where(_t.uuid == str(spec.uuid)))
             insert = insert_into(connection, schema.tables).values(
