@@ -63,6 +63,7 @@ def worked() -> Iterator[Work]:
         work.steps += threading.current_thread() is here
 
     def connected(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("select count(*) from sqlite_master").fetchall()  # a new connection reads the schema first
         connection.set_progress_handler(step, _STEPS)
 
     def executed(*_: object) -> None:
