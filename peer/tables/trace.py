@@ -86,7 +86,8 @@ def trace(
     """
     wanted = key_table(spec, key)
     unknown: list[str] = []
-    rows = [*_replayed(catalog, spec, wanted), *_pending(ledger, spec, wanted, unknown, hosts or Hosts())]
+    pending = list(_pending(ledger, spec, wanted, unknown, hosts or Hosts()))  # first: replay may take them meanwhile
+    rows = [*_replayed(catalog, spec, wanted), *pending]
     by_identity: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: _KEPT.index(row["_kept"])):
         by_identity.setdefault(_identity(spec, row), row)

@@ -14,9 +14,11 @@ from peer.tables.fold import fold
 from peer.tables.trace import REPEATS, TRIMMED, Trace, key_table, trace
 from replication.core.definition.schema import TableSpec
 from replication.errors import RequestError
+from replication.ledger.base import Pending
 from shell.commands.trace import parse_key
 from tests.graphs import Graph, Node
-from tests.sites import table
+from tests.replaying import TableSite
+from tests.sites import Wal, rows, table
 from tests.tables_made import cell, grouped, keyed
 from tests.waiting import wait_until
 
@@ -75,6 +77,28 @@ def test_a_version_that_waits_for_replay_is_shown_as_landed(graph: Graph) -> Non
     )
     assert first.stored_in == "changes" and not first.is_winner
     c.tables.fail = lambda _: None
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_version_that_replay_takes_just_then_is_shown_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_before: bool
+) -> None:
+    site, spec = TableSite(tmp_path, "east"), table()
+    site.ledger.tables.create(spec)
+    Wal(site, "w0").append(spec, rows(1, 1))
+    site.register()
+    pending = site.ledger.replay.pending
+
+    def taken() -> list[Pending]:
+        monkeypatch.undo()
+        found = pending()
+        site.replay()
+        return pending() if is_before else found
+
+    monkeypatch.setattr(site.ledger.replay, "pending", taken)
+    (version,) = trace(site.tables, site.ledger, spec, {"id": 1}).versions
+    assert version.stored_in == "changes"
+    site.close()
 
 
 def test_of_what_the_change_log_has_no_more_only_the_winner_is_told(graph: Graph) -> None:
