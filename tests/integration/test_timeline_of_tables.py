@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.timeline.of_tables import table_instants
+from peer.timeline.of_tables import instants_of_table, table_instants
 from replication.core.timeline.instants import Action, Instant, InstantState
 from replication.ledger.drills import Drill
 from tests.bootstrap_pair import Pair
@@ -48,3 +48,12 @@ def test_a_table_s_commits_bootstraps_folds_and_drills_are_instants(both: Pair) 
     assert [each.is_pending for each in found] == [False] * (len(found) - 1) + [True], "the drill that runs"
     assert [each.completed or each.time for each in found] == sorted(each.completed or each.time for each in found)
     assert {each.dataset for each in found} == {both.spec.name}
+
+
+def test_a_table_is_found_by_its_name_in_the_cluster_s_ledger(both: Pair) -> None:
+    west = both.west
+    west.ledger.tables.create(both.spec)
+    west.ledger.drills.put(Drill("d1", "h0", "p", 2**50, 2**51))
+    found = instants_of_table(west.config, both.spec.name)
+    assert found is not None and [(each.action, each.key) for each in found] == [(Action.DRILL, "d1")]
+    assert instants_of_table(west.config, "ops.none") is None

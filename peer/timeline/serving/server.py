@@ -12,7 +12,7 @@ import ssl
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from peer.timeline.views import Views
 from replication import log
@@ -20,6 +20,9 @@ from replication.errors import ConfigError, ReplicationError
 from replication.link.local_user import is_own
 from replication.settings import TimelineSection, TlsSection, split_address
 from replication.tls_checks import is_loopback
+
+if TYPE_CHECKING:
+    from peer.timeline.serving.app import JobsAndTables
 
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10
@@ -48,7 +51,7 @@ class TimelineServer:
         self,
         cluster: str,
         views: Views,
-        known: Any,
+        known: JobsAndTables,
         section: TimelineSection,
         tls: TlsSection,
         address_file: Path | None = None,
