@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.latest import CONSISTENT_TAG, Folded, MergeQuery, show_latest
+from peer.tables.merge_job import MergeJob
 from replication import log
 from replication.core.definition.aging import REMOVED_LATER_US, horizon
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError
 from replication.ledger.base import Ledger
-from replication.tables.base import DUCKDB, History, Rows, Tables
+from replication.tables.base import DUCKDB, Decode, History, Rows, Tables
 from replication.tables.layout import CHANGES, TOMBSTONES, merge_groups, version_column
 from replication.tables.pyiceberg.damage import refuse_unreadable
 
@@ -134,12 +135,10 @@ def merge_changes(
                 fully_folded.note(spec, changes, table)
             return None
         if _fits_here(connection, spec, where, versions):
-            if late:
-                tables.attach(connection, "table", spec.name)
-                tables.attach(connection, "tombstones", spec.name + TOMBSTONES)
-            merged = _merge_here(connection, here, where, late > 0)
+            merged = _merge_here(tables, connection, here, where, late > 0)
         else:
-            merged = _merge_there(tables, spec, before, where, late > 0, deletes > 0)
+            job = MergeJob.of(tables, here, table.current, where, versions, late=late > 0)
+            merged = _merge_there(tables, job, deletes > 0)
     if not tables.fits(spec):  # the rows read may have columns that were dropped since
         raise CommitConflictError(f"{spec.name} was altered during the fold")
     folded = _next(before, reached, before.upto if newest is None else newest, upto)
@@ -178,8 +177,8 @@ class _Merged:
     """Keys to delete from ``<table>``, rows to add to it, and tombstones."""
 
     gone: Rows
-    rows: Rows
-    tombstone_rows: Rows | None
+    rows: Decode | Rows
+    tombstone_rows: Decode | Rows | None
 
 
 def _is_fully_folded(connection: duckdb.DuckDBPyConnection, merge: MergeQuery) -> bool:
@@ -215,8 +214,13 @@ def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, where: st
     return sum(size or 0 for size in found) <= _DRIVER_BYTES
 
 
-def _merge_here(connection: duckdb.DuckDBPyConnection, merge: MergeQuery, where: str, late: bool) -> _Merged:
+def _merge_here(
+    tables: Tables, connection: duckdb.DuckDBPyConnection, merge: MergeQuery, where: str, late: bool
+) -> _Merged:
     """Merge few changes in this process: a query takes milliseconds, a Spark job much longer."""
+    if late:
+        tables.attach(connection, "table", merge.spec.name)
+        tables.attach(connection, "tombstones", merge.spec.name + TOMBSTONES)
     connection.execute(f"create table resolved as {merge.resolved(where, late=late)}")
     gone, rows, tombstone_rows = (
         connection.sql(query).to_arrow_table()
@@ -229,14 +233,10 @@ def _merge_here(connection: duckdb.DuckDBPyConnection, merge: MergeQuery, where:
     return _Merged(gone, rows, tombstone_rows if tombstone_rows.num_rows else None)
 
 
-def _merge_there(tables: Tables, spec: TableSpec, before: Folded, where: str, late: bool, deletes: bool) -> _Merged:
-    """Merge many changes in the warehouse's engine. It sorts them again for each result, cheaper than storing them."""
-    changes, table, tombstones = (tables.ref(spec.name + suffix) for suffix in (CHANGES, "", TOMBSTONES))
-    merge = MergeQuery(spec, tables.dialect, changes, table, tombstones, before)
-    resolved = f"({merge.resolved(where, late=late)})"
-    return _Merged(
-        merge.changed(where), merge.rows(resolved), merge.tombstone_rows(resolved) if deletes or late else None
-    )
+def _merge_there(tables: Tables, job: MergeJob, deletes: bool) -> _Merged:
+    """Merge many changes by a job. It sorts them again for tombstones, cheaper than storing them."""
+    merge = replace(job.merge, dialect=tables.dialect, changes=tables.ref(job.merge.spec.name + CHANGES))
+    return _Merged(merge.changed(job.where), job.rows(), job.tombstone_rows() if deletes or job.late else None)
 
 
 def _as_far_as_rows_go(

@@ -23,6 +23,7 @@ FOLD_SUMMARY = "walship.fold"
 #: Tags the snapshot of ``<table>`` that consistent reads start from while a hold lasts.
 CONSISTENT_TAG = "walship_consistent"
 _SHOW_TRIES = 5
+_VERSION_COLUMNS = ", ".join(("_group", "_op", *VERSION))
 _ORDER = (
     "coalesce(_ts, _commit) desc, case when _op = 2 then 1 else 0 end desc,"
     " _commit desc, _origin desc, _wal desc, _seq desc, _row desc"
@@ -102,12 +103,9 @@ class MergeQuery:
         return tuple(c.name for c in self.spec.columns if c.name not in self.spec.key)
 
     @cached_property
-    def _version_columns(self) -> str:
-        return ", ".join(("_group", "_op", *VERSION))
-
-    @cached_property
-    def _columns(self) -> str:
-        return f"{self._list((*self.spec.key, *self._values))}, {self._version_columns}"
+    def columns(self) -> str:
+        """The columns of versions, quoted."""
+        return f"{self._list((*self.spec.key, *self._values))}, {_VERSION_COLUMNS}"
 
     @property
     def _always_late(self) -> bool:
@@ -155,7 +153,7 @@ class MergeQuery:
             late: False when none of the changes is late.
             upto: only tombstones with this commit time or an earlier one; a fold during a hold may have written newer.
         """
-        every = f"select {self._columns} from {self.changes} where {where}"
+        every = f"select {self.columns} from {self.changes} where {where}"
         if self.folded == Folded() or not late:
             return self.newest(every)
         keys = f"({self.changed(where if self._always_late else f'{where} and {self.is_late}')})"
@@ -169,12 +167,12 @@ class MergeQuery:
         """
         none = "null as _through, null as _applied"
         parts = [
-            f"select {self._columns}, 'changes' as _kept, _through, _applied from {self.changes} s"
-            f" where _op >= 0 and {self._among(keys)}"
+            f"select {self.columns}, 'changes' as _kept, _through, _applied from {self.changes} s"
+            f" where _op >= 0 and {self.among(keys)}"
         ]
-        parts += [f"select {self._columns}, 'table' as _kept, {none} from ({s}) f" for s in self._stored(keys)]
+        parts += [f"select {self.columns}, 'table' as _kept, {none} from ({s}) f" for s in self._stored(keys)]
         parts.append(
-            f"select {self._columns}, 'tombstones' as _kept, {none} from ({self._tombstone_rows(keys, None)}) b"
+            f"select {self.columns}, 'tombstones' as _kept, {none} from ({self._tombstone_rows(keys, None)}) b"
         )
         return " union all ".join(parts)
 
@@ -201,7 +199,7 @@ class MergeQuery:
 
     def tombstone_rows(self, merged: str) -> str:
         """The rows of ``__tombstones`` for ``merged`` versions (a name or query)."""
-        return f"select {self.keys()}, {self._version_columns} from {merged} v where _op > 0"
+        return f"select {self.keys()}, {_VERSION_COLUMNS} from {merged} v where _op > 0"
 
     def every(self) -> str:
         """The newest version of every key and group, deletes included. A deleted key may have an older version, too.
@@ -291,18 +289,19 @@ class MergeQuery:
         """The newest of some versions (a query with the columns of ``kept``), by key and group."""
         by = self.keys() + (", _group" if len(self.groups) > 1 else "")
         return (
-            f"select {self._columns} from (select *, row_number() over (partition by {by} order by {_ORDER}) as _rank"
+            f"select {self.columns} from (select *, row_number() over (partition by {by} order by {_ORDER}) as _rank"
             f" from ({versions}) v) ranked where _rank = 1"
         )
 
-    def _among(self, late: str) -> str:
+    def among(self, late: str) -> str:
+        """Return the condition for a row ``s`` whose key is in ``late`` (a name, or a query in parentheses)."""
         same = " and ".join(f"s.{self.dialect.name(k)} = l.{self.dialect.name(k)}" for k in self.spec.key)
         return f"exists (select 1 from {late} l where {same})"
 
     def _changed_by(self, where: str) -> str:
         """The condition for a row ``s`` whose key is among the changes that match ``where``."""
         if not self.dialect.hash:
-            return self._among(f"({self.changed(where)})")
+            return self.among(f"({self.changed(where)})")
         keys = [self.dialect.name(key) for key in self.spec.key]
         hashed = f"select {', '.join(keys)}, {self.dialect.hash}({', '.join(keys)}) as _hash"
         same = " and ".join(f"s.{key} >= l.{key} and s.{key} <= l.{key}" for key in keys)  # by "=" Spark would join
@@ -320,7 +319,7 @@ class MergeQuery:
                 f"select {', '.join((self.keys(), *values))}, {self.dialect.text(group)} as _group, 0 as _op,"
                 f" {versions}"
                 f" from {self.table} s where {self.dialect.name(version_column('_commit', group))} is not null"
-                f" and {'' if among else 'not '}{self._among(late)}"
+                f" and {'' if among else 'not '}{self.among(late)}"
             )
         return parts
 
@@ -328,8 +327,8 @@ class MergeQuery:
         nulls = "".join(f", null as {self.dialect.name(n)}" for n in self._values)
         limit = "" if upto is None else f" and _commit <= {upto}"
         return (
-            f"select {self.keys()}{nulls}, {self._version_columns} from {self.tombstones} s"
-            f" where {'' if among else 'not '}{self._among(late)}{limit}"
+            f"select {self.keys()}{nulls}, {_VERSION_COLUMNS} from {self.tombstones} s"
+            f" where {'' if among else 'not '}{self.among(late)}{limit}"
         )
 
 

@@ -121,6 +121,9 @@ class Decode:
     ``labels``. Each label has values for the columns ``label_columns``, which the engine fills in. ``constants`` has
     values of columns that are the same for all rows. ``size`` is the number of bytes that ``run`` reads, None when
     unknown.
+
+    ``replaced``, for ``Tables.replace`` only, turns the same batches into the places of the rows that ``run``'s rows
+    replace: batches of ``file_path`` and ``pos``, sorted by both.
     """
 
     tasks: pa.Table
@@ -130,6 +133,18 @@ class Decode:
     labels: Sequence[tuple[str, ...]]
     constants: Mapping[str, int]
     size: int | None = None
+    replaced: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None
+
+
+class TableSource(Protocol):
+    """A table at a snapshot, to be attached in any process. Pickled for executors."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of its data files."""
+
+    def __call__(self, connection: duckdb.DuckDBPyConnection, view: str) -> None:
+        """Create ``view`` of it. Rows of files have their place in ``_file`` and ``_pos``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +207,9 @@ class Catalog(Protocol):
         With ``columns`` the view has these in place of the table's user columns, matched by uuid; a column that the
         table does not have yet is NULL. Columns with the nil uuid are walship's own, matched by name.
         """
+
+    def source(self, name: str, *, snapshot: int | None = None, where: str = "") -> TableSource:
+        """Return a table for ``attach`` in another process; the arguments are those of ``attach``."""
 
     def scratch_duckdb(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
         """A connection to an empty DuckDB for a few queries of these tables; see ``SharedDuckDB.database``."""
@@ -285,14 +303,15 @@ class Tables(Catalog, Protocol):
         name: str,
         key: Sequence[str],
         gone: Rows,
-        rows: Rows,
+        rows: Decode | Rows,
         expect: int | None,
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
     ) -> int:
         """Delete the rows with the keys ``gone`` and append ``rows``; readers see both in one step.
 
-        Returns the snapshot's id. Other arguments are as of ``append``.
+        Returns the snapshot's id. Other arguments are as of ``append``. ``gone`` has all keys whose rows a decoding job
+        replaces; with many rows it must be a query.
 
         Raises:
             CommitConflictError: the current snapshot is not ``expect``, or the columns have other names than in

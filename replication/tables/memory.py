@@ -36,6 +36,22 @@ class _Table:
     tags: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class RowsOfTable:
+    """Implements ``base.TableSource``."""
+
+    rows: pa.Table
+
+    @property
+    def size(self) -> int:
+        """See ``base.TableSource``."""
+        return int(self.rows.nbytes)
+
+    def __call__(self, connection: duckdb.DuckDBPyConnection, view: str) -> None:
+        """See ``base.TableSource``."""
+        connection.register(view, self.rows)
+
+
 def _nothing(step: str) -> None:
     """Never fail."""
 
@@ -134,6 +150,11 @@ class MemoryTables:
                 rows = _shaped(here, shown, rows.num_rows)
         connection.register(view, rows)
 
+    def source(self, name: str, *, snapshot: int | None = None, where: str = "") -> RowsOfTable:
+        """See ``base.Catalog``."""
+        with self._lock:
+            return RowsOfTable(self._rows(name, snapshot))
+
     def may_have(self, name: str, where: str) -> bool:
         """See ``base.Catalog``."""
         self._get(name)
@@ -216,7 +237,7 @@ class MemoryTables:
         name: str,
         key: Sequence[str],
         gone: Rows,
-        rows: Rows,
+        rows: Decode | Rows,
         expect: int | None,
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
@@ -234,7 +255,8 @@ class MemoryTables:
                 f'select * from {self.ref(name)} where ({columns}) not in (select ({columns}) from "gone keys")'
             )
             self._duckdb.unregister("gone keys")
-            added = _shaped_table(self._rows_of(rows), table.schema)
+            given = _decoded(rows) if isinstance(rows, Decode) else self._rows_of(rows)
+            added = _shaped_table(given, table.schema)
             replaced = pa.concat_tables([_shaped_table(kept, table.schema), added])
             snapshot = self._commit(table, replaced, "append", summary)
         self.fail(f"replaced {name}")
@@ -355,12 +377,12 @@ def _rows_of_staged(staged: Staged) -> pa.Table:
 
 def _decoded(rows: Decode) -> pa.Table:
     table = pa.Table.from_batches(list(rows.run(iter(rows.tasks.to_batches()))), rows.schema)
-    labels = table.column(LABEL).to_pylist()
+    labels = table.column(LABEL).to_pylist() if rows.label_columns else []
     for at, column in enumerate(rows.label_columns):
         table = table.append_column(column, pa.array([rows.labels[label][at] for label in labels], pa.string()))
     for column, value in rows.constants.items():
         table = table.append_column(column, pa.repeat(pa.scalar(value, pa.int64()), table.num_rows))
-    return table.drop_columns([LABEL])
+    return table.drop_columns([LABEL]) if LABEL in table.column_names else table
 
 
 def _shaped_table(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -28,6 +28,7 @@ from tests.bench.measure import PAIRS, QUICK, Figure, at_least, at_most, pairs, 
 ROWS = 200_000 if QUICK else 2_000_000
 TIMES = 10
 CHANGED = 10_000
+MANY_CHANGED = ROWS // 4  # a job
 UNFOLDED = 30_000  # what 100 appends/s of 10 rows leave in the default fold interval
 COUNT = 2 if QUICK else PAIRS
 _CHUNK = 1_000_000
@@ -122,9 +123,9 @@ class _Folding:
         self._plain = _plain(east, spec.name.partition(".")[2] + "_plain", spec)
         east.spark.table(east.tables.ref(spec.name)).select("k", "v").writeTo(self._plain).append()
 
-    def turn(self, number: int) -> None:
+    def turn(self, number: int, count: int = CHANGED) -> None:
         """New changes, by us and by Spark."""
-        changed, file = _changes(number, CHANGED, self.rows), self._east.config.data_dir / "changed.parquet"
+        changed, file = _changes(number, count, self.rows), self._east.config.data_dir / "changed.parquet"
         self._east.write(self._spec, changed)
         self._east.replay()
         pq.write_table(changed, file)
@@ -151,6 +152,12 @@ def _folds(east: Alone, *specs: TableSpec) -> list[Figure]:
     for each in (small, large):
         against, spread = ratio(each.merges, each.folds)
         figures.append(at_least(f"fold against MERGE in {each.rows:,} rows", against, "×", 1, spread))
+    small.folds.clear()
+    small.merges.clear()
+    for number in range(COUNT):
+        small.turn(COUNT + 2 + number, MANY_CHANGED)
+    against, spread = ratio(small.merges, small.folds)
+    figures.append(at_least(f"fold of {MANY_CHANGED:,} changed keys against MERGE", against, "×", 1, spread))
     return figures
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from peer.tables import fold
 from peer.tables.fold import merge_changes
+from peer.tables.merge_job import MergeJob
 from replication.core.definition.schema import TableSpec
 from tests.integration.replay_site import Site, settle
 from tests.tables_made import keyed
@@ -58,12 +59,22 @@ def test_a_fold_keyed_by_an_instant_leaves_each_key_once_whatever_the_hosts_zone
 
 
 @pytest.mark.parametrize("warehouse", ["small"], indirect=True)
-def test_a_large_fold_takes_keys_that_sql_could_read_as_something_else(
+def test_a_large_fold_is_a_job_and_takes_keys_that_sql_could_read_as_something_else(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    jobs: list[str] = []
+    run = site.tables.jobs.run
+
+    def noted(writes: Any, title: str, pool: str | None) -> Any:
+        jobs.append(title)
+        return run(writes, title, pool)
+
     monkeypatch.setattr(fold, "_DRIVER_VERSIONS", 0)
+    monkeypatch.setattr(site.tables, "small_bytes", -1)
+    monkeypatch.setattr(site.tables.jobs, "run", noted)
     given = [{"k": key, "v": at} for at, key in enumerate(["${env:HOME}", "'\\", "}"])]
     stored = fold_twice(site, site.spec, given)
+    assert [title for title in jobs if title.startswith("fold")] == [f"fold: {site.spec.name}"] * 2
     assert [{"k": row["k"], "v": row["v"]} for row in stored] == given
 
 
@@ -77,9 +88,9 @@ def test_few_rows_of_many_bytes_make_a_large_fold(
     large: list[TableSpec] = []
     there = fold._merge_there
 
-    def noted(tables: Any, spec: TableSpec, *more: Any) -> Any:
-        large.append(spec)
-        return there(tables, spec, *more)
+    def noted(tables: Any, job: MergeJob, deletes: bool) -> Any:
+        large.append(job.merge.spec)
+        return there(tables, job, deletes)
 
     monkeypatch.setattr(fold, "_merge_there", noted)
     schema = pa.schema([("k", pa.string()), ("v", pa.list_(of) if nested else of)])

@@ -44,8 +44,7 @@ from replication.settings import sqlite_url
 from replication.tables.base import SPARK, History, Snapshot
 from replication.tables.catalog.shared_catalog import SCHEMA, make_schema, shared_catalog
 from replication.tables.catalog.sql_lookup import SqlLookup
-from replication.tables.duckdb.confined import confine
-from replication.tables.duckdb.views import attach, shown
+from replication.tables.duckdb.views import FilesOfTable, shown
 from replication.tables.layout import CHANGES, LATEST, OWNER, SPEC, TOMBSTONES, Layout, landing_name, layouts
 from replication.tables.partition import parse_partition, partition_name
 from replication.tables.pyiceberg.damage import planned
@@ -243,9 +242,15 @@ class IcebergCatalog:
         columns: Sequence[Column] | None = None,
     ) -> None:
         """See ``base.Catalog``."""
-        confine(connection, self.warehouse)
+        self._source(name, snapshot, where, columns)(connection, view)
+
+    def source(self, name: str, *, snapshot: int | None = None, where: str = "") -> FilesOfTable:
+        """See ``base.Catalog``."""
+        return self._source(name, snapshot, where, None)
+
+    def _source(self, name: str, snapshot: int | None, where: str, columns: Sequence[Column] | None) -> FilesOfTable:
         table = self.load_for_reading(name)
-        attach(connection, view, shown(table, columns), _planned(table, where, snapshot))
+        return FilesOfTable(self.warehouse, shown(table, columns), _planned(table, where, snapshot))
 
     def scratch_duckdb(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
         """See ``base.Catalog``."""

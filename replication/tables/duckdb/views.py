@@ -21,6 +21,7 @@ from replication.core.definition.schema import Column
 from replication.core.ids import NIL_UUID
 from replication.errors import UnknownTableError
 from replication.tables.base import DUCKDB
+from replication.tables.duckdb.confined import confine
 from replication.tables.pyiceberg.evolve import ICEBERG_NAMES, column_ids
 from replication.tables.pyiceberg.local_io import local_path
 
@@ -97,6 +98,25 @@ def duckdb_type_of(kind: pa.DataType) -> str:
     if t.is_struct(kind):
         return f"STRUCT({', '.join(f'{DUCKDB.name(f.name)} {duckdb_type_of(f.type)}' for f in kind)})"
     return _DUCKDB_TYPES[ICEBERG_NAMES[kind]]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOfTable:
+    """Implements ``base.TableSource``: planned files of a table of ``warehouse``."""
+
+    warehouse: str
+    fields: Sequence[Shown]
+    tasks: Sequence[FileScanTask]
+
+    @property
+    def size(self) -> int:
+        """See ``base.TableSource``."""
+        return sum(task.file.file_size_in_bytes for task in self.tasks)
+
+    def __call__(self, connection: duckdb.DuckDBPyConnection, view: str) -> None:
+        """See ``base.TableSource``."""
+        confine(connection, self.warehouse)
+        attach(connection, view, self.fields, self.tasks)
 
 
 def attach(

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
-    FileFormat,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
@@ -25,20 +23,11 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.snapshots import Operation, Summary
-from pyiceberg.typedef import EMPTY_DICT, Record
+from pyiceberg.typedef import EMPTY_DICT
 
 from replication.errors import CommitConflictError
 from replication.tables.pyiceberg.append import Adding, forget_older_snapshots
-from replication.tables.pyiceberg.write import new_job, remove_files, write_data_files
-
-# Field ids that the specification reserves for the columns of position delete files.
-_FILE_PATH, _POS = 2147483546, 2147483545
-_DELETES = pa.schema(
-    [
-        pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": str(_FILE_PATH)}),
-        pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": str(_POS)}),
-    ]
-)
+from replication.tables.pyiceberg.write import new_job, remove_files, write_data_files, write_deletes
 
 
 def replace_rows(
@@ -64,16 +53,44 @@ def replace_rows(
     Raises:
         CommitConflictError: another snapshot is current. Nothing was changed.
     """
-    name = ".".join(table.name()[-2:])
-    if table.metadata.current_snapshot_id != expect:
-        raise CommitConflictError(f"{name} is no longer at snapshot {expect}")
+    _check_at(table, expect)
     forget_older_snapshots(table)
     written = write_data_files(table.metadata, table.io.properties, stored(table, rows).to_batches())
     try:
-        written += _write_deletes(table, places(table, key, gone).cast(_DELETES))
+        written += _write_deletes(table, places(table, key, gone))
     except BaseException:
         _remove(table, written)
         raise
+    return _replace(table, written, summary)
+
+
+def replace_files(table: Table, written: Sequence[DataFile], expect: int | None, summary: Mapping[str, str]) -> int:
+    """Add data files and delete files in one snapshot; return its id. They are removed when the commit is refused.
+
+    Args:
+        table: just loaded, of format version 2 and not partitioned.
+        written: of ``plan_write``.
+        expect: the snapshot that must be current, whose rows the files delete; None when the table must have none.
+        summary: properties of the snapshot's summary.
+
+    Raises:
+        CommitConflictError: another snapshot is current. Nothing was changed.
+    """
+    try:
+        _check_at(table, expect)
+    except CommitConflictError:
+        _remove(table, written)
+        raise
+    forget_older_snapshots(table)
+    return _replace(table, written, summary)
+
+
+def _check_at(table: Table, expect: int | None) -> None:
+    if table.metadata.current_snapshot_id != expect:
+        raise CommitConflictError(f"{'.'.join(table.name()[-2:])} is no longer at snapshot {expect}")
+
+
+def _replace(table: Table, written: Sequence[DataFile], summary: Mapping[str, str]) -> int:
     deletes = [file for file in written if file.content != DataFileContent.DATA]
     return commit_once(table, written, lambda t: _RowDelta(Operation.OVERWRITE, t, table.io, deletes, dict(summary)))
 
@@ -89,7 +106,7 @@ def delete_places(table: Table, places: pa.Table) -> int:
         CommitConflictError: another commit came first. Nothing was changed.
     """
     forget_older_snapshots(table)
-    deletes = _write_deletes(table, places.cast(_DELETES))
+    deletes = _write_deletes(table, places)
     return commit_once(table, deletes, lambda t: _RowDelta(Operation.DELETE, t, table.io, deletes, {}))
 
 
@@ -142,27 +159,8 @@ def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
 
 
 def _write_deletes(table: Table, positions: pa.Table) -> list[DataFile]:
-    if not positions.num_rows:
-        return []
     path = table.location_provider().new_data_location(f"00000-0-{new_job(table.metadata)}-deletes.parquet")
-    target = table.io.new_output(path)
-    with target.create() as stream:
-        pq.write_table(positions, stream, compression="zstd")
-    paths = positions.column("file_path")
-    low, high = paths[0].as_py(), paths[-1].as_py()
-    return [
-        DataFile.from_args(
-            content=DataFileContent.POSITION_DELETES,
-            file_path=path,
-            file_format=FileFormat.PARQUET,
-            partition=Record(),
-            record_count=positions.num_rows,
-            file_size_in_bytes=len(target),
-            lower_bounds={_FILE_PATH: low.encode()},
-            upper_bounds={_FILE_PATH: high.encode()},
-            spec_id=table.metadata.default_spec_id,
-        )
-    ]
+    return write_deletes(table.metadata, table.io, path, positions.to_batches())
 
 
 class DeletesWriter(ManifestWriterV2):

@@ -18,13 +18,15 @@ from itertools import count
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import schema_to_pyarrow, write_file
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, WriteTask
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
 
 from replication.core.rows.constant import constant
 from replication.errors import ReplicationError
@@ -35,6 +37,14 @@ from replication.tables.pyiceberg.patches import patch_pyiceberg
 THREADS = 2
 #: The bytes of rows in memory after which a new data file is begun.
 FILE_BYTES = 64 << 20
+# Field ids that the specification reserves for the columns of position delete files.
+_FILE_PATH, _POS = 2147483546, 2147483545
+_PLACES = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": str(_FILE_PATH)}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": str(_POS)}),
+    ]
+)
 
 
 def fits(table: Table) -> bool:
@@ -91,21 +101,24 @@ class WriteFiles:
     def __call__(self, attempt: int = 0) -> Outcome:
         """Decode and write. Errors of frames, files and hosts are returned, so that parts of other tables go on."""
         files: list[DataFile] = []
+        pieces = 0
         try:
             for number, rows in enumerate(self._pieces()):
                 named = partial(_task, self._name(attempt), number)
                 files += write_data_files(self.metadata, self.io_properties, rows, named)
+                pieces = number + 1
+            if self.rows.replaced is not None:
+                places = self.rows.replaced(self.rows.tasks.to_batches())
+                files += write_deletes(self.metadata, self._io(), self._path(attempt, pieces), places)
         except (ReplicationError, OSError) as error:
             return Outcome(tuple(files), error, attempt)
         return Outcome(tuple(files), None, attempt)
 
     def remove_attempt(self, attempt: int) -> int:
         """Delete the files of an attempt that no commit names; return how many there were."""
-        io = load_file_io(dict(self.io_properties), self.metadata.location)
-        places = load_location_provider(self.metadata.location, self.metadata.properties)
+        io = self._io()
         for number in count():
-            task = _task(self._name(attempt), number, record_batches=[], schema=self.metadata.schema())
-            path = places.new_data_location(task.generate_data_file_filename("parquet"))
+            path = self._path(attempt, number)
             if not io.new_input(path).exists():
                 return number
             remove_files(io, [path])
@@ -113,6 +126,14 @@ class WriteFiles:
 
     def _name(self, attempt: int) -> str:
         return f"{self.job}-{self.part}-{attempt}"
+
+    def _path(self, attempt: int, number: int) -> str:
+        task = _task(self._name(attempt), number, record_batches=[], schema=self.metadata.schema())
+        places = load_location_provider(self.metadata.location, self.metadata.properties)
+        return places.new_data_location(task.generate_data_file_filename("parquet"))
+
+    def _io(self) -> FileIO:
+        return load_file_io(dict(self.io_properties), self.metadata.location)
 
     def _pieces(self) -> Iterator[list[pa.RecordBatch]]:
         schema = schema_to_pyarrow(self.metadata.schema(), include_field_ids=False)
@@ -167,6 +188,16 @@ def write_here(writes: Sequence[WriteFiles]) -> list[list[Outcome]]:
     return outcomes
 
 
+def written_files(io: FileIO, outcomes: Sequence[Outcome]) -> list[DataFile]:
+    """Return the files of all outcomes. When one has an error they are deleted, and it is raised."""
+    files = [file for outcome in outcomes for file in outcome.files]
+    for outcome in outcomes:
+        if outcome.error is not None:
+            remove_files(io, (file.file_path for file in files))
+            raise outcome.error
+    return files
+
+
 def _attempted(part: WriteFiles) -> Outcome:
     """Run a part; an unforeseen error is in its outcome, too, and its files are deleted."""
     try:
@@ -195,6 +226,45 @@ def write_data_files(
     patch_pyiceberg()
     task = (named or partial(_task, new_job(metadata), 0))(record_batches=list(rows), schema=metadata.schema())
     return list(write_file(load_file_io(dict(io_properties), metadata.location), metadata, iter([task])))
+
+
+def write_deletes(metadata: TableMetadata, io: FileIO, path: str, places: Iterable[pa.RecordBatch]) -> list[DataFile]:
+    """Write one position delete file to ``path``; no places write no file.
+
+    Args:
+        metadata: the table's, which is not partitioned.
+        io: reaches its files.
+        path: of the file.
+        places: the files and positions of live rows, sorted by both.
+    """
+    rows, low, high = 0, "", ""
+    writer: pq.ParquetWriter | None = None
+    target = io.new_output(path)
+    with contextlib.ExitStack() as opened:
+        for batch in places:
+            if not batch.num_rows:
+                continue
+            if writer is None:
+                stream = opened.enter_context(target.create())
+                writer = opened.enter_context(pq.ParquetWriter(stream, _PLACES, compression="zstd"))
+                low = batch.column(0)[0].as_py()
+            writer.write_batch(batch.cast(_PLACES))
+            rows, high = rows + batch.num_rows, batch.column(0)[-1].as_py()
+    if writer is None:
+        return []
+    return [
+        DataFile.from_args(
+            content=DataFileContent.POSITION_DELETES,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(),
+            record_count=rows,
+            file_size_in_bytes=len(target),
+            lower_bounds={_FILE_PATH: low.encode()},
+            upper_bounds={_FILE_PATH: high.encode()},
+            spec_id=metadata.default_spec_id,
+        )
+    ]
 
 
 def remove_files(io: FileIO, paths: Iterable[str]) -> None:

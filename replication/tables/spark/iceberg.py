@@ -3,10 +3,10 @@
 Small tables are trimmed, compacted and expired here, without Spark: a cluster with few rows need not start its JVM.
 
 Appends compare and swap: ``overwrite(false)`` under serializable isolation fails when data files were added since the
-given snapshot (without one: ever). With a plain append two writers would both succeed. ``replace`` of few rows is one
-commit made here (``row_delta.py``). ``replace`` of many rows writes deletes and rows to a branch, and then
-fast-forwards ``main`` to it. Readers see that in one step, and it fails when ``main`` has moved. It reads only key
-columns and, unlike ``MERGE``, shuffles nothing.
+given snapshot (without one: ever). With a plain append two writers would both succeed. ``replace`` is one commit made
+here (``row_delta.py``); many rows are merged and written by a job. In a table that is partitioned or sorted, Spark
+writes deletes and rows to a branch, and then fast-forwards ``main`` to it. Readers see that in one step, and it fails
+when ``main`` has moved.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from replication.tables.pyiceberg.evolve import check_shape
 from replication.tables.pyiceberg.expire import can_expire, expire
 from replication.tables.pyiceberg.local_io import sync_commits
 from replication.tables.pyiceberg.orphans import remove_orphans
-from replication.tables.pyiceberg.row_delta import delete_places, replace_rows
-from replication.tables.pyiceberg.write import Outcome, WriteFiles, fits, remove_files, write_here
+from replication.tables.pyiceberg.row_delta import delete_places, replace_files, replace_rows
+from replication.tables.pyiceberg.write import Outcome, WriteFiles, fits, write_here, written_files
 from replication.tables.spark.application import Application
 from replication.tables.spark.engine_rows import committed, decoded_frame, with_summary
 from replication.tables.spark.fold_branch import abandoned, check_branch, head, new_branch
-from replication.tables.spark.jobs import Jobs
+from replication.tables.spark.jobs import ROUNDS, Jobs
 from replication.tables.spark.key_ranges import key_ranges
 from replication.tables.spark.refusals import refusals
 from replication.tables.work import WorkDone
@@ -88,7 +88,12 @@ class IcebergTables:
         self._catalog = catalog
         self.create, self.has, self.fits = catalog.create, catalog.has, catalog.fits
         self.exists, self.specs, self.history, self.show = catalog.exists, catalog.specs, catalog.history, catalog.show
-        self.attach, self.may_have, self.near = catalog.attach, catalog.may_have, catalog.near
+        self.attach, self.source, self.may_have, self.near = (
+            catalog.attach,
+            catalog.source,
+            catalog.may_have,
+            catalog.near,
+        )
         self.scratch_duckdb = catalog.scratch_duckdb
         self.drop_scratch = catalog.drop_scratch
         self.small_bytes = small_bytes
@@ -160,22 +165,23 @@ class IcebergTables:
             except Exception as failed:  # other tables go on; ``append`` raises it
                 error = failed
             staged.append(Staged(name, rows, error=error))
-        outcomes = self._write([write for _, write in writes.values()], title)
+        outcomes, tasks, size = self._write([write for _, write in writes.values()], title, ROUNDS)
+        every = [outcome for found in outcomes for outcome in found]
+        written = sum(file.record_count for outcome in every for file in outcome.files)
+        self.work.add(tasks, sum(outcome.attempt > 0 for outcome in every), written, size)
         for (at, (table, _)), found in zip(writes.items(), outcomes, strict=True):
             staged[at] = replace(staged[at], content=(table, found))
         return staged
 
-    def _write(self, writes: Sequence[WriteFiles], title: str) -> list[list[Outcome]]:
+    def _write(
+        self, writes: Sequence[WriteFiles], title: str, pool: str | None
+    ) -> tuple[list[list[Outcome]], int, int]:
+        """Write each; return the outcomes, how many tasks a job had (0 without a job), and the bytes read."""
         sizes = [write.rows.size for write in writes]
         size = sum(each or 0 for each in sizes)
         if None not in sizes and (size <= self.small_bytes or not self._spark.want()):
-            outcomes, tasks = write_here(writes), 0
-        else:
-            outcomes, tasks = self.jobs.run(writes, title)
-        every = [outcome for found in outcomes for outcome in found]
-        rows = sum(file.record_count for outcome in every for file in outcome.files)
-        self.work.add(tasks, sum(outcome.attempt > 0 for outcome in every), rows, size)
-        return outcomes
+            return write_here(writes), 0, size
+        return *self.jobs.run(writes, title, pool), size
 
     def _append_staged(self, staged: Staged, expect: int | None, summary: Mapping[str, str]) -> int | None:
         if staged.error is not None:
@@ -185,12 +191,7 @@ class IcebergTables:
                 frame = decoded_frame(spark, self.ref(staged.name), staged.rows)
                 return None if frame.isEmpty() else self._append_frame(staged.name, frame, expect, summary)
         table, outcomes = cast(tuple[Table, list[Outcome]], staged.content)
-        files = [file for outcome in outcomes for file in outcome.files]
-        for outcome in outcomes:
-            if outcome.error is not None:
-                remove_files(table.io, (file.file_path for file in files))
-                raise outcome.error
-        return append_files(table, expect, files, summary)
+        return append_files(table, expect, written_files(table.io, outcomes), summary)
 
     def _append_frame(self, name: str, frame: DataFrame, expect: int | None, summary: Mapping[str, str]) -> int:
         from pyspark.sql import functions as F
@@ -207,17 +208,22 @@ class IcebergTables:
         name: str,
         key: Sequence[str],
         gone: Rows,
-        rows: Rows,
+        rows: Decode | Rows,
         expect: int | None,
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
     ) -> int:
         """See ``base.Tables``."""
+        if isinstance(rows, Decode) and fits(loaded := self._catalog.load(name)):
+            check_shape(loaded.metadata, name, shape)
+            with self._spark.use() if (rows.size or 0) > self.round_bytes else contextlib.nullcontext():
+                (outcomes,), *_ = self._write([plan_write(loaded, name, rows)], f"fold: {name}", None)
+            return replace_files(loaded, written_files(loaded.io, outcomes), expect, summary)
         if expect is None and shape is None:
             snapshot = self.append(name, rows, None, summary)
             assert snapshot is not None, "rows in memory are always committed, even none"
             return snapshot
-        if not isinstance(gone, str) and not isinstance(rows, str):
+        if isinstance(gone, pa.Table) and isinstance(rows, pa.Table):
             loaded = self._catalog.load(name)
             if fits(loaded):
                 check_shape(loaded.metadata, name, shape)
@@ -244,7 +250,7 @@ class IcebergTables:
         branch: str,
         key: Sequence[str],
         gone: Rows,
-        rows: Rows,
+        rows: Decode | Rows,
         summary: Mapping[str, str],
     ) -> None:
         """Delete and append on a branch that has no readers."""
@@ -381,9 +387,11 @@ class IcebergTables:
                 spark.sql(f"alter table {self.ref(name)} {tag}")  # from now on this process itself writes no metadata
             raise
 
-    def _frame(self, spark: SparkSession, name: str, rows: Rows) -> DataFrame:
+    def _frame(self, spark: SparkSession, name: str, rows: Decode | Rows) -> DataFrame:
         from pyspark.sql.types import StructType
 
+        if isinstance(rows, Decode):
+            return decoded_frame(spark, self.ref(name), rows)
         if isinstance(rows, str):
             return spark.sql(rows)
         types = spark.table(self.ref(name)).schema

@@ -33,7 +33,7 @@ _ATTEMPTS = 4
 _LEFTOVERS_S = 60.0
 _ROUND_BYTES, _CORE_BYTES = 128 << 20, 16 << 20
 #: Jobs of different pools get the same share of the cores; those of Spark's own statements are in another.
-_POOL = "rounds"
+ROUNDS = "rounds"
 _log = log.get(__name__)
 
 
@@ -70,8 +70,12 @@ class Jobs:
         with self._spark.use() as spark:
             return bool(spark.sparkContext.getConf().get("spark.speculation", "false") == "true")
 
-    def run(self, writes: Sequence[WriteFiles], title: str = "") -> tuple[list[list[Outcome]], int]:
+    def run(
+        self, writes: Sequence[WriteFiles], title: str = "", pool: str | None = ROUNDS
+    ) -> tuple[list[list[Outcome]], int]:
         """Run all as one job; return the outcomes of each, and how many tasks there were. Spark's UI shows ``title``.
+
+        Jobs of ``pool`` share their cores; None is the pool of Spark's own statements.
 
         When the job fails, each runs in a job of its own, and the outcome of one that fails again has the error.
 
@@ -81,7 +85,7 @@ class Jobs:
         self.remove_leftovers()
         tasks = packed(writes, self.parallel)
         try:
-            outcomes = self._run(tasks, title)
+            outcomes = self._run(tasks, title, pool)
         except EngineLostError:
             raise
         except Exception as error:
@@ -90,7 +94,7 @@ class Jobs:
             if len(writes) == 1:
                 return [[Outcome(error=error)]], len(tasks)
             _log.warning("job_failed", tables=len(writes), error=str(error).strip().splitlines()[0])
-            alone = [self.run([replace(write, job=new_job(write.metadata))], title) for write in writes]
+            alone = [self.run([replace(write, job=new_job(write.metadata))], title, pool) for write in writes]
             return [found for (found,), _ in alone], sum(count for _, count in alone)
         if retried := sum(outcome.attempt > 0 for done in outcomes for outcome in done):
             _log.warning("tasks_retried", title=title, parts=retried)
@@ -116,14 +120,16 @@ class Jobs:
             except Exception as error:  # they stay, in no snapshot, and rounds go on
                 _log.warning("failed_attempt_stays", attempt=attempt, error=one_line(error))
 
-    def _run(self, tasks: Sequence[Sequence[tuple[int, WriteFiles]]], title: str) -> list[list[Outcome]]:
+    def _run(
+        self, tasks: Sequence[Sequence[tuple[int, WriteFiles]]], title: str, pool: str | None
+    ) -> list[list[Outcome]]:
         rows = [pickle.dumps((at, parts)) for at, parts in enumerate(tasks)]
         if not rows:
             return []
         with self._spark.use() as spark, refusals("a job"):
             context = spark.sparkContext
             context.setLocalProperty("spark.job.description", title)  # of this thread
-            context.setLocalProperty("spark.scheduler.pool", _POOL)
+            context.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]  # None unsets it
             done = context.parallelize(rows, len(rows)).mapPartitions(run_parts).collect()
         return [outcomes for _, outcomes in sorted(map(pickle.loads, done), key=itemgetter(0))]
 

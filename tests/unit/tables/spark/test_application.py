@@ -114,7 +114,7 @@ def test_rows_do_not_wait_for_a_start_and_become_jobs_after_it(
     assert tables.parallel == 7 and tables.ui == "http://ui" and tables.engine == "" and tables.round_bytes > cold
     ran: list[int] = []
 
-    def run(writes: list[Any], title: str) -> Any:
+    def run(writes: list[Any], title: str, pool: str | None) -> Any:
         ran.append(len(writes))
         return [[] for _ in writes], 1
 

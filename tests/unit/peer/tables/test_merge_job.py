@@ -1,0 +1,144 @@
+"""Large folds come to what small ones do, and leave no files when they fail."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from peer.tables import fold as folding
+from peer.tables.fold import merge_changes
+from replication.core.definition.schema import TableSpec
+from replication.errors import CommitConflictError, StorageError
+from replication.tables.base import Tables
+from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.layout import CHANGES, TOMBSTONES, layouts, merge_groups
+from replication.tables.memory import MemoryTables
+from replication.tables.pyiceberg.local_io import local_path
+from replication.tables.spark.iceberg import IcebergTables
+from tests.tables_made import cell, grouped, keyed
+
+_LAST = 40
+_PLACE = ("_file", "_pos")
+
+
+class Changes:
+    """Random changes of few keys, some of them late, in the order of replay."""
+
+    def __init__(self, spec: TableSpec, seed: int) -> None:
+        self._spec = spec
+        self._draw = random.Random(seed)
+        self._number = 0
+
+    def next(self, low: int, high: int, count: int = 30) -> pa.Table:
+        """The changes of one round, with commit times from ``low`` to ``high``."""
+        self._number += 1
+        return pa.Table.from_pylist([self._row(low, high) for _ in range(count)], layouts(self._spec)[0].schema)
+
+    def _row(self, low: int, high: int) -> dict[str, Any]:
+        draw, number = self._draw, self._number
+        values = {c.name: self._value(c.type) for c in self._spec.columns}
+        version = {"_commit": draw.randint(low, high), "_ts": draw.choice([None, draw.randint(0, _LAST)])}
+        place = {"_origin": draw.choice("xy"), "_wal": "w", "_seq": draw.randint(0, 3), "_row": draw.randint(0, 10**6)}
+        more = {"_group": draw.choice(merge_groups(self._spec)), "_op": draw.choice([0, 0, 0, 1, 2])}
+        return {**values, **version, **place, **more, "_replay": number, "_through": "", "_applied": number}
+
+    def _value(self, kind: pa.DataType) -> Any:
+        if pa.types.is_binary(kind):
+            return str(self._draw.randint(0, 9)).encode()
+        return str(self._draw.randint(0, 9)) if pa.types.is_string(kind) else self._draw.randint(0, 9)
+
+
+def without_spark(folder: Path) -> IcebergTables:
+    return IcebergTables(IcebergCatalog(catalog_properties(folder)), cast(Any, None))
+
+
+def append(tables: Tables, spec: TableSpec, rows: pa.Table) -> None:
+    name = spec.name + CHANGES
+    none = rows.select(spec.key).slice(0, 0)
+    tables.replace(name, spec.key, none, rows, tables.history(name).current, {}, spec)
+
+
+def stored(tables: Tables, spec: TableSpec) -> list[list[str]]:
+    with duckdb.connect() as connection:
+        connection.execute("set timezone = 'UTC'")
+        found = []
+        for suffix in ("", TOMBSTONES):
+            tables.attach(connection, "shown", spec.name + suffix)
+            rows = connection.sql("select * from shown").to_arrow_table()
+            found.append(sorted(str({k: v for k, v in r.items() if k not in _PLACE}) for r in rows.to_pylist()))
+        return found
+
+
+@pytest.mark.parametrize(("made", "seed"), [(keyed, 0), (keyed, 1), (grouped, 2), (cell, 3)])
+def test_a_large_fold_leaves_the_rows_and_tombstones_of_a_small_one(
+    tmp_path: Path, made: Callable[[str], TableSpec], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, large, small = made("ops.t"), without_spark(tmp_path), MemoryTables()
+    changes = Changes(spec, seed)
+    for tables in (large, small):
+        tables.create(spec)
+    for low, high, upto in ((1, 9, 9), (10, 19, 15), (5, 30, None), (1, 2, 30), (31, _LAST, _LAST)):
+        rows = changes.next(low, high)
+        for tables, versions in ((large, 0), (small, 200_000)):
+            monkeypatch.setattr(folding, "_DRIVER_VERSIONS", versions)
+            append(tables, spec, rows)
+            assert merge_changes(tables, spec, upto) is not None
+        assert stored(large, spec) == stored(small, spec)
+        assert stored(large, spec) != [[], []]
+
+
+class Folding:
+    """A table with folded rows, of which some are about to be replaced by a large fold."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.spec, self.tables = keyed("ops.t"), without_spark(folder)
+        self.tables.create(self.spec)
+        changes = Changes(self.spec, 1)
+        monkeypatch.setattr(folding, "_DRIVER_VERSIONS", 0)
+        append(self.tables, self.spec, changes.next(1, 9))
+        assert merge_changes(self.tables, self.spec, 9) is not None
+        append(self.tables, self.spec, changes.next(10, 19))
+
+    def files(self, suffix: str = "") -> set[Path]:
+        location = local_path(self.tables._catalog.load(self.spec.name + suffix).location())
+        return set(Path(location).rglob("*.parquet"))
+
+
+def test_a_large_fold_that_is_overtaken_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Folding(tmp_path, monkeypatch)
+
+    def overtaken(*given: Any) -> Any:
+        found = write(*given)
+        if "fold" in given[1]:
+            site.tables.replace(site.spec.name, ["k"], pa.table({"k": ["-"]}), rows, current, {}, site.spec)
+        return found
+
+    rows, current = layouts(site.spec)[1].schema.empty_table(), site.tables.history(site.spec.name).current
+    write, before = site.tables._write, site.files()
+    monkeypatch.setattr(site.tables, "_write", overtaken)
+    with pytest.raises(CommitConflictError):
+        merge_changes(site.tables, site.spec, 19)
+    assert site.files() == before
+
+
+def test_a_large_fold_names_the_file_that_is_missing_and_leaves_none_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Folding(tmp_path, monkeypatch)
+    write = site.tables._write
+
+    def losing(*given: Any) -> Any:
+        for file in site.files():
+            file.unlink(missing_ok=True)
+        return write(*given)
+
+    monkeypatch.setattr(site.tables, "_write", losing)
+    with pytest.raises(StorageError, match="parquet"):
+        merge_changes(site.tables, site.spec, 19)
+    assert not site.files()
