@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.latest import CONSISTENT_TAG, Folded, MergeQuery, show_latest
-from peer.tables.merge_job import MergeJob
+from peer.tables.merge_job import PARTS_MAX, MergeJob
 from replication import log
 from replication.core.definition.aging import REMOVED_LATER_US, horizon
 from replication.core.definition.schema import TableSpec
@@ -29,16 +29,21 @@ from replication.tables.pyiceberg.damage import refuse_unreadable
 
 _DRIVER_VERSIONS = 200_000
 _DRIVER_BYTES = 256 << 20
+_JOB_VERSIONS = 1_000_000  # for each core: a task that takes seconds delays rounds
 _log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """Versions that a fold merged, the deletes among them, and the new position of ``<table>``."""
+    """Versions that a fold merged, the deletes among them, and the new position of ``<table>``.
+
+    ``more``: some versions are left to the next fold.
+    """
 
     versions: int
     deletes: int
     folded: Folded
+    more: bool = False
 
 
 @dataclass(slots=True)
@@ -103,8 +108,20 @@ def merge_changes(
     """Merge the changes with commit times up to ``upto``. None merges all, with a hold for consistent reads.
 
     Returns None, and commits nothing, when there is nothing to do: no such changes, no hold that may end, and no rows
-    that expired some time ago. A fold removes expired rows. Raises the errors of ``fold``.
+    that expired some time ago. A fold removes expired rows. Many changes are merged in several steps, in the order of
+    commit times; readers see each step. Raises the errors of ``fold``.
     """
+    result = _merge_some(tables, spec, upto, fully_folded)
+    while result is not None and result.more:
+        if (after := _merge_some(tables, spec, upto, fully_folded)) is None:
+            break
+        result = replace(after, versions=result.versions + after.versions, deletes=result.deletes + after.deletes)
+    return result
+
+
+def _merge_some(
+    tables: Tables, spec: TableSpec, upto: int | None, fully_folded: FullyFolded | None
+) -> FoldResult | None:
     changes, table = tables.history(spec.name + CHANGES), tables.history(spec.name)
     before = Folded.newest(table)
     if not before.holds and table.tags.get(CONSISTENT_TAG, table.current) != table.current:
@@ -122,39 +139,74 @@ def merge_changes(
         tables.attach(connection, "changes", spec.name + CHANGES, where=before.unfolded)
         if not before.known:
             before = _as_far_as_rows_go(connection, tables, spec, before)
-        limit = None if upto is None else max(upto, before.upto)  # includes late versions below the last fold
         here = MergeQuery(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", before)
         if reached is None:
             (newest_row,) = connection.execute("select max(_replay) from changes").fetchone() or (None,)
             reached = max(before.replay, newest_row or 0)
-        where = here.changes_where(upto=limit, replay=reached)
-        versions, newest, deletes, late = _count(connection, here, where)
+        most = _JOB_VERSIONS * min(tables.parallel, PARTS_MAX)
+        chosen = _choose(connection, here, upto, reached, most)
         caught_up = before.holds and upto is not None and upto >= before.upto and table.current is not None
-        if not versions and not caught_up and not (upto and _grew_old(connection, tables, here, upto)):
+        if not chosen.versions and not caught_up and not (upto and _grew_old(connection, tables, here, upto)):
             if fully_folded is not None and _is_fully_folded(connection, here):
                 fully_folded.note(spec, changes, table)
             return None
-        if _fits_here(connection, spec, where, versions):
-            merged = _merge_here(tables, connection, here, where, late > 0)
+        if _fits_here(connection, spec, chosen):
+            merged = _merge_here(tables, connection, here, chosen)
         else:
-            job = MergeJob.of(tables, here, table.current, where, versions, late=late > 0)
-            merged = _merge_there(tables, job, deletes > 0)
+            job = MergeJob.of(tables, here, table.current, chosen.where, late=chosen.late > 0)
+            merged = _merge_there(tables, job, chosen.deletes > 0)
     if not tables.fits(spec):  # the rows read may have columns that were dropped since
         raise CommitConflictError(f"{spec.name} was altered during the fold")
-    folded = _next(before, reached, before.upto if newest is None else newest, upto)
+    folded = _next(before, reached, before.upto if chosen.newest is None else chosen.newest, chosen.upto)
     _commit(tables, spec, table.current, merged, before, folded)
-    _log.info("folded", table=spec.name, versions=versions, deletes=deletes, upto=folded.upto)
-    return FoldResult(versions, deletes, folded)
+    _log.info("folded", table=spec.name, versions=chosen.versions, deletes=chosen.deletes, upto=folded.upto)
+    return FoldResult(chosen.versions, chosen.deletes, folded, chosen.more)
 
 
-def _count(connection: duckdb.DuckDBPyConnection, here: MergeQuery, where: str) -> tuple[int, int | None, int, int]:
-    """Return the number of changes, their newest commit time, and the numbers of deletes and of late changes."""
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The changes that one step merges.
+
+    Attributes:
+        upto: of ``merge_changes``, or an earlier commit time if the changes up to that are too many.
+        where: the condition for them.
+        versions: how many there are.
+        newest: their newest commit time.
+        deletes: how many of them are deletes.
+        late: how many came late.
+        more: whether ``upto`` was made earlier.
+    """
+
+    upto: int | None
+    where: str
+    versions: int
+    newest: int | None
+    deletes: int
+    late: int
+    more: bool = False
+
+
+def _choose(
+    connection: duckdb.DuckDBPyConnection, here: MergeQuery, upto: int | None, reached: int, most: int
+) -> _Chosen:
+    """Choose the changes up to ``upto``, and up to the replay commit ``reached``; ``most`` of them if there are more.
+
+    A fold with a hold takes all, since nothing would tell that it has left some.
+    """
+    limit = None if upto is None else max(upto, here.folded.upto)  # includes late versions below the last fold
+    where = here.changes_where(upto=limit, replay=reached)
     (counted,) = connection.execute(
         "select count(*), max(_commit), count(*) filter (where _op > 0),"
         f" count(*) filter (where {here.is_late}) from changes where {where}"
     ).fetchall()  # DuckDB attaches nothing more while a result is not fetched to its end
-    versions, newest, deletes, late = counted
-    return versions, newest, deletes, late
+    chosen = _Chosen(upto, where, *counted)
+    if upto is None or chosen.versions <= most:
+        return chosen
+    quantile = f"select quantile_disc(_commit, {most / chosen.versions}) from changes where {where}"
+    ((cut,),) = connection.execute(quantile).fetchall()
+    if not here.folded.upto < cut < chosen.newest:
+        return chosen
+    return replace(_choose(connection, here, cut, reached, chosen.versions), more=True)
 
 
 def _commit(
@@ -200,9 +252,9 @@ def _grew_old(connection: duckdb.DuckDBPyConnection, tables: Tables, merge: Merg
     return bool(connection.execute(f"select 1 from {merge.table} where {merge.too_old(old)} limit 1").fetchall())
 
 
-def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, where: str, versions: int) -> bool:
+def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, chosen: _Chosen) -> bool:
     """Return whether the changes are few and small enough to be merged in memory."""
-    if versions > _DRIVER_VERSIONS:
+    if chosen.versions > _DRIVER_VERSIONS:
         return False
     sizes = ["0"]
     for column in spec.columns:
@@ -210,18 +262,16 @@ def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, where: st
         if not pa.types.is_primitive(column.type):
             sizes.append(f"coalesce({f'octet_length({name})' if is_bytes else f'strlen({name}::varchar)'}, 0)")
     sums = ", ".join(f"sum({size})" for size in sizes)  # one sum of all would be too deep for DuckDB in a wide table
-    (found,) = connection.execute(f"select {sums} from changes where {where}").fetchall()
+    (found,) = connection.execute(f"select {sums} from changes where {chosen.where}").fetchall()
     return sum(size or 0 for size in found) <= _DRIVER_BYTES
 
 
-def _merge_here(
-    tables: Tables, connection: duckdb.DuckDBPyConnection, merge: MergeQuery, where: str, late: bool
-) -> _Merged:
+def _merge_here(tables: Tables, connection: duckdb.DuckDBPyConnection, merge: MergeQuery, chosen: _Chosen) -> _Merged:
     """Merge few changes in this process: a query takes milliseconds, a Spark job much longer."""
-    if late:
+    if chosen.late:
         tables.attach(connection, "table", merge.spec.name)
         tables.attach(connection, "tombstones", merge.spec.name + TOMBSTONES)
-    connection.execute(f"create table resolved as {merge.resolved(where, late=late)}")
+    connection.execute(f"create table resolved as {merge.resolved(chosen.where, late=chosen.late > 0)}")
     gone, rows, tombstone_rows = (
         connection.sql(query).to_arrow_table()
         for query in (

@@ -20,7 +20,8 @@ from replication.tables.duckdb.batches import arrow_batches
 from replication.tables.layout import CHANGES, TOMBSTONES, layouts
 from replication.tables.pyiceberg.damage import refuse_unreadable
 
-_PART_VERSIONS, _PARTS_MAX = 1_000_000, 16
+#: All tasks read all changes.
+PARTS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,15 @@ class MergeJob:
     replaces: bool
 
     @staticmethod
-    def of(
-        tables: Tables, merge: MergeQuery, current: int | None, where: str, versions: int, *, late: bool
-    ) -> MergeJob:
-        """Return the job for so many ``versions``, which merges into ``<table>`` at the snapshot ``current``."""
+    def of(tables: Tables, merge: MergeQuery, current: int | None, where: str, *, late: bool) -> MergeJob:
+        """Return the job that merges into ``<table>`` at the snapshot ``current``."""
         name = merge.spec.name
         sources = {
             "changes": tables.source(name + CHANGES, where=merge.folded.unfolded),
             "table": tables.source(name, snapshot=current),
             "tombstones": tables.source(name + TOMBSTONES),
         }
-        parts = max(tables.parallel, min(_PARTS_MAX, -(-versions // _PART_VERSIONS)))
-        return MergeJob(merge, where, late, parts, sources, current is not None)
+        return MergeJob(merge, where, late, min(tables.parallel, PARTS_MAX), sources, current is not None)
 
     def rows(self) -> Decode:
         """Return the rows to add to ``<table>``, and the places of the rows that they replace."""

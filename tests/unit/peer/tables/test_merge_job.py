@@ -13,6 +13,7 @@ import pytest
 
 from peer.tables import fold as folding
 from peer.tables.fold import merge_changes
+from peer.tables.latest import FOLD_SUMMARY
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, StorageError
 from replication.tables.base import Tables
@@ -43,7 +44,8 @@ class Changes:
     def _row(self, low: int, high: int) -> dict[str, Any]:
         draw, number = self._draw, self._number
         values = {c.name: self._value(c.type) for c in self._spec.columns}
-        version = {"_commit": draw.randint(low, high), "_ts": draw.choice([None, draw.randint(0, _LAST)])}
+        timestamp = draw.choice([None, draw.randint(0, _LAST)]) if self._spec.kind == "cell" else None
+        version = {"_commit": draw.randint(low, high), "_ts": timestamp}
         place = {"_origin": draw.choice("xy"), "_wal": "w", "_seq": draw.randint(0, 3), "_row": draw.randint(0, 10**6)}
         more = {"_group": draw.choice(merge_groups(self._spec)), "_op": draw.choice([0, 0, 0, 1, 2])}
         return {**values, **version, **place, **more, "_replay": number, "_through": "", "_applied": number}
@@ -75,22 +77,28 @@ def stored(tables: Tables, spec: TableSpec) -> list[list[str]]:
         return found
 
 
-@pytest.mark.parametrize(("made", "seed"), [(keyed, 0), (keyed, 1), (grouped, 2), (cell, 3)])
+@pytest.mark.parametrize("in_steps", [False, True])
+@pytest.mark.parametrize(("made", "seed"), [(keyed, 0), (grouped, 1), (cell, 2)])
 def test_a_large_fold_leaves_the_rows_and_tombstones_of_a_small_one(
-    tmp_path: Path, made: Callable[[str], TableSpec], seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, made: Callable[[str], TableSpec], seed: int, in_steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, large, small = made("ops.t"), without_spark(tmp_path), MemoryTables()
     changes = Changes(spec, seed)
     for tables in (large, small):
         tables.create(spec)
     for low, high, upto in ((1, 9, 9), (10, 19, 15), (5, 30, None), (1, 2, 30), (31, _LAST, _LAST)):
-        rows = changes.next(low, high)
+        found, rows = list[Any](), changes.next(low, high)
         for tables, versions in ((large, 0), (small, 200_000)):
             monkeypatch.setattr(folding, "_DRIVER_VERSIONS", versions)
+            monkeypatch.setattr(folding, "_JOB_VERSIONS", 8 if in_steps and tables is large else 10**6)
             append(tables, spec, rows)
-            assert merge_changes(tables, spec, upto) is not None
-        assert stored(large, spec) == stored(small, spec)
-        assert stored(large, spec) != [[], []]
+            found.append(merge_changes(tables, spec, upto))
+        assert None not in found and found[0] == found[1]
+        (rows_here, tombstones), (rows_there, others) = stored(large, spec), stored(small, spec)
+        assert rows_here == rows_there and tombstones
+        assert tombstones == others or in_steps and set(tombstones) > set(others), "steps add older ones"
+    steps = sum(FOLD_SUMMARY in snapshot.summary for snapshot in large.history(spec.name).snapshots.values())
+    assert (steps > 5) == in_steps
 
 
 class Folding:
