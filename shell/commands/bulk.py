@@ -40,7 +40,7 @@ def import_(
 
     Columns are matched by name. A file that was imported before is skipped, so repeat an import that was interrupted.
     """
-    from shell.cli.awaiting import Wait, check_wait, print_written
+    from shell.rows.awaiting import Wait, check_wait, print_written
     from shell.rows.importing import import_files
 
     with invocation.connect() as (cluster, printer):

@@ -84,7 +84,7 @@ def write(
     options: RowOptions,
 ) -> None:
     """Write the rows of a file to a table; they are durable here when it returns."""
-    from shell.cli.awaiting import Wait, check_wait, print_written  # deferred: only this verb writes
+    from shell.rows.awaiting import Wait, check_wait, print_written  # deferred: only this verb writes
     from shell.rows.writing import write_file
 
     with invocation.connect() as (cluster, printer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import threading
@@ -21,8 +22,9 @@ from replication.core.rows.convert import log_batches
 from replication.core.rows.mutation import Mutation, cells_of
 from replication.errors import NullKeyError, RequestError, SchemaError, UnknownPeerError, WaitTimeoutError
 from replication.writer.wal import batch_ids
-from shell.cli.awaiting import Wait, check_wait, print_written
 from shell.cli.render import Printer
+from shell.rows import awaiting
+from shell.rows.awaiting import Wait, check_wait, print_written
 from shell.rows.writing import write_file
 from tests.tables_made import cell, keyed
 from tests.waiting import wait_until
@@ -140,17 +142,26 @@ def test_rows_are_counted_for_whom_stops_the_command_as_they_get_durable(tmp_pat
 
 
 class Waiting:
-    """A cluster called east; none of another name is led to, and no wait ends in time."""
+    """A cluster called east; none of another name is led to, and no wait ends in time. Replay has never run."""
 
     name = "east"
 
-    def __init__(self) -> None:
-        self.contacts = self
+    def __init__(self, run_dir: Path = Path("/nowhere")) -> None:
+        self.contacts = self.config = self.ledger = self.replay = self
+        self.run_dir = run_dir
+        self.is_told = threading.Event()
+
+    def last_report(self) -> str:
+        return ""
+
+    def note(self, text: str) -> None:
+        self.is_told.set()
 
     def locate(self, name: str) -> None:
         raise UnknownPeerError(f"no cluster is called {name}")
 
     def wait(self, position: Position, *, cluster: str, until: str, timeout_s: float) -> None:
+        self.is_told.wait(timeout_s)
         raise WaitTimeoutError(f"Not {until} at {cluster} within {timeout_s:g} s")
 
 
@@ -165,7 +176,7 @@ def test_a_cluster_that_is_to_be_waited_for_is_looked_for_before_rows_are_writte
 def test_a_wait_that_fails_reports_the_durable_rows_before_its_error(capsys: pytest.CaptureFixture[str]) -> None:
     east, position = cast(Cluster, Waiting()), Position(ClusterId("east", UUID(int=1)))
     with pytest.raises(WaitTimeoutError, match="visible at west"):
-        print_written(east, Printer(False), {"rows": 3}, "3 rows", position, Wait("west", "visible", 1.0))
+        print_written(east, Printer(False), {"rows": 3}, "3 rows", position, Wait("west", "visible", 0.0))
     assert capsys.readouterr().out == "3 rows\n"
 
 
@@ -176,4 +187,29 @@ def test_a_wait_that_fails_is_told_though_its_output_has_no_reader(monkeypatch: 
     monkeypatch.setattr(Printer, "value", no_reader)
     east, position = cast(Cluster, Waiting()), Position(ClusterId("east", UUID(int=1)))
     with pytest.raises(WaitTimeoutError, match="visible at west"):
-        print_written(east, Printer(False), {"rows": 3}, "3 rows", position, Wait("west", "visible", 1.0))
+        print_written(east, Printer(False), {"rows": 3}, "3 rows", position, Wait("west", "visible", 0.0))
+
+
+def test_a_wait_tells_that_the_cluster_does_not_run_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    fake = Waiting()
+    monkeypatch.setattr(awaiting, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(Printer, "note", lambda _, text: (notes.append(text), fake.note(text)))
+    east, position = cast(Cluster, fake), Position(ClusterId("east", UUID(int=1)))
+    with pytest.raises(WaitTimeoutError) as failed:
+        print_written(east, Printer(True), {"rows": 3}, "", position, Wait("west", "visible", 30.0))
+    assert notes == ["still waiting: east does not run on this host, so the rows stay in its WAL. First: walship up"]
+    assert failed.value.hint.endswith("First: walship up")
+
+
+def test_a_wait_that_fails_where_no_replay_runs_says_so(tmp_path: Path) -> None:
+    position = Position(ClusterId("east", UUID(int=1)))
+    with (tmp_path / "up.pid").open("w") as lock:
+        lock.write("1\n")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for until, told in (("visible", True), ("durable", False)):
+            with pytest.raises(WaitTimeoutError) as failed:
+                east = cast(Cluster, Waiting(tmp_path))
+                print_written(east, Printer(True), {"rows": 3}, "", position, Wait("east", until, 0.0))
+            assert failed.value.hint.endswith("If no replay process runs: walship replay") is told

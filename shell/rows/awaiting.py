@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from peer.client.cluster import Cluster
+from peer.status.replay_report import silence
 from replication.core.position import Position
-from replication.errors import PeerUnavailableError, ReplicationError
+from replication.errors import PeerUnavailableError, ReplicationError, WaitTimeoutError
 from shell.cli.render import Printer
+from shell.processes.preflight import running_pid
+
+_LOOK_EVERY_S = 5.0  # a cluster that restarts is ready after that
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +54,44 @@ def print_written(
         return
     began = time.monotonic()
     try:
-        cluster.wait(position, cluster=wait.cluster, until=wait.until, timeout_s=wait.timeout_s)
-    except ReplicationError:
+        with _telling_standstill(cluster, printer, wait):
+            cluster.wait(position, cluster=wait.cluster, until=wait.until, timeout_s=wait.timeout_s)
+    except ReplicationError as error:
         with suppress(OSError):  # a reader that has gone hides no error
             printer.value(shown, text)
+        if isinstance(error, WaitTimeoutError):
+            error.hint = _standstill(cluster, wait) or error.hint
         raise
     waited = time.monotonic() - began
     shown["waited_seconds"] = round(waited, 3)
     printer.value(shown, f"{text}, {wait.until} at {wait.cluster} after another {waited:.1f} s")
+
+
+@contextmanager
+def _telling_standstill(cluster: Cluster, printer: Printer, wait: Wait) -> Iterator[None]:
+    """Tell once if what is waited for cannot come because nothing here works on it; the wait goes on."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_EVERY_S):
+            if reason := _standstill(cluster, wait):
+                printer.note(f"still waiting: {reason}")
+                return
+
+    thread = threading.Thread(target=look, name="standstill", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _standstill(cluster: Cluster, wait: Wait) -> str:
+    """Why nothing here works on what is waited for, and what to do; "" if something does."""
+    if running_pid(cluster.config.run_dir) is None:
+        return f"{cluster.name} does not run on this host, so the rows stay in its WAL. First: walship up"
+    is_replayed = wait.cluster == cluster.name and wait.until != "durable"
+    if is_replayed and (silent := silence(cluster.ledger.replay)):
+        return f"Replay of {cluster.name} {silent}. If no replay process runs: walship replay"
+    return ""
