@@ -29,6 +29,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.core.rows.mutation import Mutation
+from replication.errors import TableExistsError
 from replication.ledger.base import Ledger
 
 if TYPE_CHECKING:
@@ -137,7 +138,11 @@ class Cluster:
         refuse_taken_name(name, self.ledger.tables.all())
         kept = int(self.config.replay.history_s if history_s is None else history_s)
         spec = definition(name, schema, key, groups, partition, sort, kind, kept)
-        self.ledger.tables.create(spec)
+        try:
+            self.ledger.tables.create(spec)
+        except TableExistsError:  # made just now
+            refuse_taken_name(name, self.ledger.tables.all())
+            raise
         return spec
 
     def alter_table(

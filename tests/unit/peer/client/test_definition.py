@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 from peer.client.cluster import Cluster
+from peer.client.definition import refuse_taken_name
+from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
 from replication.core.rows.mutation import Mutation, cells_of
 from replication.errors import FormatError, RequestError, SchemaError, TableExistsError
@@ -47,6 +49,20 @@ def test_a_group_is_added_by_text_or_schema(cluster: Cluster) -> None:
     ]
     more = cluster.alter_table("ops.flights", add="exits int", group="seating")
     assert more.group("seating").members == ("seats", "rows", "exits")
+
+
+def test_of_two_that_make_a_table_at_once_the_later_is_told_that_there_is_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+
+    def check(name: str, specs: Iterable[TableSpec]) -> None:
+        refuse_taken_name(name, () if not checked else specs)  # the other made it after the first check
+        checked.append(name)
+
+    monkeypatch.setattr("peer.client.cluster.refuse_taken_name", check)
+    with pytest.raises(TableExistsError, match=r"there is a table ops\.flights already"):
+        cluster.create_table("ops.flights", "id long", key="id")
 
 
 def test_one_change_is_made_at_a_time(cluster: Cluster) -> None:
