@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from replication.core.copying.names import RelativePath
+from replication.errors import UnsafeNameError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +45,21 @@ def applied(path: RelativePath, conversions: Sequence[Conversion]) -> tuple[Conv
             found.append(each)
             text = text.removesuffix(each.removes_suffix) + each.adds_suffix
     return tuple(found)
+
+
+def origins(path: RelativePath, conversions: Sequence[Conversion]) -> list[RelativePath]:
+    """The paths that files can have had before their conversions made ``path`` of them; its own if none can."""
+    texts = [str(path)]
+    for each in reversed(conversions):
+        if not each.unpacks:
+            texts += [
+                text.removesuffix(each.adds_suffix) + each.removes_suffix
+                for text in texts
+                if text.endswith(each.adds_suffix)
+            ]
+    found = []
+    for text in dict.fromkeys(texts):
+        with suppress(UnsafeNameError):  # no file has such a name
+            if converted_path(before := RelativePath(text), conversions) == path:
+                found.append(before)
+    return found or [path]

@@ -6,11 +6,12 @@ import pickle
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration, Existing, Grouping
-from replication.core.copying.conversions import applied
+from replication.core.copying.conversions import applied, origins
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.difference import Decision, decide
 from replication.core.copying.names import ROOT, STAGING, RelativePath
@@ -220,10 +221,19 @@ class Comparison:
                 if entry.kind is EntryKind.FOLDER:
                     if self._configuration.recursive and self._configuration.filters.enters(there.path):
                         self._extras(there.path, ())
-                elif entry.kind is EntryKind.FILE and self._configuration.filters.takes(there):
-                    self._sink.extra(there)
+                elif entry.kind is EntryKind.FILE:
+                    self._extra(there)
         except FileNotFoundError:
             return
+
+    def _extra(self, there: FileAttributes) -> None:
+        """A file of the target that the source does not have. It stays if it may come from one that is excluded."""
+        names = origins(there.path, self._configuration.conversions)
+        meant = [self._configuration.filters.takes(replace(there, path=name)) for name in names]
+        if all(meant):
+            self._sink.extra(there)
+        elif any(meant):
+            self._sink.skipped("perhaps excluded", there.path, there.size)
 
 
 def decision_on(

@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.core.copying.conversions import converted_path
+from replication.core.copying.conversions import converted_path, origins
 from replication.core.copying.names import RelativePath
 from replication.datasets.converters import compression
 from replication.datasets.converters.plugins import conversions_of, converter_of
@@ -111,3 +111,13 @@ def test_an_empty_file_is_no_packed_one_as_for_gzip_and_zstd_themselves(name: st
     for pieces in ([], [b""]):
         with pytest.raises(CopyError, match="cut short"):
             list(converter_of(name)(pieces, 0))
+
+
+def test_the_names_that_a_converted_file_can_have_had() -> None:
+    gunzip, both, gzip = (conversions_of(names) for names in (["gunzip"], ["gunzip", "zstd"], ["gzip"]))
+    assert origins(RelativePath("a/b"), gunzip) == ["a/b", "a/b.gz"]
+    assert origins(RelativePath("a/b.gz"), gunzip) == ["a/b.gz.gz"]
+    assert origins(RelativePath("a/b.zst"), both) == ["a/b", "a/b.gz"]
+    assert origins(RelativePath("a/b.gz"), gzip) == ["a/b"]
+    assert origins(RelativePath("a/b"), gzip) == ["a/b"], "no file becomes that"
+    assert origins(RelativePath("a/.gz"), gzip) == ["a/.gz"]

@@ -33,6 +33,26 @@ def test_what_was_converted_is_in_the_source_for_delete_and_for_check(tmp_path: 
     assert copied(source, target, conversions=("gzip",), delete=True).progress.counts.deleted == 1
 
 
+def test_a_file_that_may_come_from_an_excluded_one_is_not_removed(tmp_path: Path) -> None:
+    source, target = tmp_path / "src", tmp_path / "dst"
+    write_tree(source, {"x.gz": gzip.compress(b"1")})
+    write_tree(target, {"work.tmp": b"of work.tmp.gz", "a/work.tmp": b"", "gone": b"", "tmp/gone": b""})
+    rules = Filters((FilterRule(False, "*.tmp.gz"), FilterRule(False, "tmp/")))
+    counts = copied(source, target, conversions=("gunzip",), delete=True, filters=rules).progress.counts
+    assert set(read_tree(target)) == {"x", "work.tmp", "a/work.tmp", "tmp/gone"}
+    assert counts.deleted == 1 and counts.skipped == {"perhaps excluded": 2}
+
+
+def test_a_file_that_is_converted_from_an_included_name_is_removed(tmp_path: Path) -> None:
+    source, target = tmp_path / "src", tmp_path / "dst"
+    write_tree(source, {"x.csv": b"1"})
+    write_tree(target, {"gone.csv.gz": b"", "other.gz": b"", "other": b""})
+    only = Filters((FilterRule(True, "*.csv"), FilterRule(False, "**")))
+    counts = copied(source, target, conversions=("gzip",), delete=True, filters=only).progress.counts
+    assert set(read_tree(target)) == {"x.csv.gz", "other.gz", "other"}
+    assert counts.deleted == 1 and counts.skipped == {}
+
+
 def test_where_a_link_of_the_source_would_go_nothing_is_removed(tmp_path: Path) -> None:
     source, target = tmp_path / "src", tmp_path / "dst"
     write_tree(source, {"x": b"1"})
