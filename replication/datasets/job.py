@@ -342,12 +342,19 @@ class _Run:
 
 def check_removals(count: int, configuration: CopyConfiguration) -> None:
     """Raise RequestError if more files are to be removed than are allowed."""
+    if refusal := removals_refusal(count, configuration):
+        raise refusal
+
+
+def removals_refusal(count: int, configuration: CopyConfiguration) -> RequestError | None:
+    """The error if more files are to be removed than are allowed."""
     most = configuration.delete_max
-    if most is not None and count > most:
-        raise RequestError(
-            f"{count} files of the target are not in the source, more than --max-delete {most} allows",
-            "Nothing was removed. Look at walship copy --check, then allow more",
-        )
+    if most is None or count <= most:
+        return None
+    return RequestError(
+        f"{count} files of the target are not in the source, more than --max-delete {most} allows",
+        "Nothing was removed. Look at walship copy --check, then allow more",
+    )
 
 
 def list_into(dataset: CopyableDataset, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from replication.datasets.job import CopyJob
     from replication.datasets.preview import Preview
     from replication.datasets.two_way.sync import SyncResult
+    from replication.errors import ReplicationError
 
 
 def register(app: typer.Typer) -> None:
@@ -73,15 +74,17 @@ def _run(job: CopyJob, printer: Printer) -> None:
 
 
 def _preview(job: CopyJob, printer: Printer) -> None:
+    from replication.datasets.job import removals_refusal
     from replication.datasets.preview import Preview
     from replication.errors import CopyIncompleteError
 
     found = Preview(job).run()
-    _summary(found, printer, "would be copied")
+    problem: ReplicationError | None = removals_refusal(found.found["extra"], job.configuration)
     if failed := found.found["failed"]:
-        raise CopyIncompleteError(
+        problem = CopyIncompleteError(
             f"{counted(failed, 'file')} would not be copied", "Each is shown above; --report FILE has the reasons"
         )
+    _sum_up(found, printer, "would be copied", problem)
 
 
 def _check(job: CopyJob, printer: Printer) -> None:
@@ -89,22 +92,31 @@ def _check(job: CopyJob, printer: Printer) -> None:
     from replication.errors import CopyDifferenceError
 
     found = compared(job)
-    _summary(found, printer, "differ")
     different = {name: found.found[name] for name in ("missing", "different", "extra", "failed") if found.found[name]}
-    if different:
-        counts = ", ".join(f"{count} {name}" for name, count in different.items())
-        raise CopyDifferenceError(f"the target differs: {counts}", "Copy again, or look at the files")
+    counts = ", ".join(f"{count} {name}" for name, count in different.items())
+    problem = CopyDifferenceError(f"the target differs: {counts}", "Copy again, or look at the files")
+    _sum_up(found, printer, "differ", problem if different else None)
 
 
-def _summary(found: Preview, printer: Printer, what: str) -> None:
+def _sum_up(found: Preview, printer: Printer, what: str, problem: ReplicationError | None) -> None:
+    """Print the summary, and raise the problem if there is one, also if nothing can be printed."""
     from shell.copying.running import skipped_text
 
     wanted = found.found["missing"] + found.found["different"]
-    printer.value(
-        {"files": wanted, "bytes": found.bytes_listed, "outcomes": dict(found.found)},
-        f"{counted(wanted, 'file')}, {bytes_text(found.bytes_listed)}, {what}; "
-        + (", ".join(skipped_text(name, count) for name, count in sorted(found.found.items())) or "nothing was found"),
-    )
+    try:
+        printer.value(
+            {"files": wanted, "bytes": found.bytes_listed, "outcomes": dict(found.found)},
+            f"{counted(wanted, 'file')}, {bytes_text(found.bytes_listed)}, {what}; "
+            + (
+                ", ".join(skipped_text(name, count) for name, count in sorted(found.found.items()))
+                or "nothing was found"
+            ),
+        )
+    except OSError:
+        if problem is None:
+            raise
+    if problem is not None:
+        raise problem
 
 
 def sync(

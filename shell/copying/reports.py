@@ -24,17 +24,22 @@ def reporting(job: CopyJob, path: Path | None, printer: Printer, *, show: bool) 
         printer: for ``show``.
         show: print each outcome that is not "same", too.
     """
+    is_read = show
     with ExitStack() as stack:
         file = stack.enter_context(_opened(path)) if path is not None else None
         lock = Lock()
 
         def report(outcome: str, name: str, size: int, reason: str) -> None:
+            nonlocal is_read
             with lock:
                 if file is not None:
                     entry = {"outcome": outcome, "path": name, "bytes": size} | ({"reason": reason} if reason else {})
                     file.write(json.dumps(entry) + "\n")
-                if show and outcome != "same":
-                    printer.line(f"{outcome:<13} {name}{reason and f': {reason}'}")
+                if is_read and outcome != "same":
+                    try:
+                        printer.line(f"{outcome:<13} {name}{reason and f': {reason}'}")
+                    except OSError:  # no reader, or no room: what is found is counted all the same
+                        is_read = False
 
         job.report = report
         yield

@@ -88,6 +88,32 @@ def test_check_compares_contents_and_exits_with_13(capsys: pytest.CaptureFixture
     assert {("missing", "b/3.csv"), ("different", "a/1.csv"), ("extra", "extra")} <= lines
 
 
+def test_a_dry_run_of_a_delete_that_would_be_refused_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    write_tree(Path("dst"), {"extra/1": b"", "extra/2": b""})
+    assert run(["copy", "src", "dst", "-n", "--delete", "--max-delete", "1"]) == 4
+    shown = capsys.readouterr()
+    assert "3 files, 11 B, would be copied; 2 extra" in shown.out
+    assert "2 files of the target are not in the source, more than --max-delete 1 allows" in shown.err
+    assert run(["copy", "src", "dst", "-n", "--delete", "--max-delete", "2"]) == 0
+    assert run(["copy", "src", "dst", "-n", "--max-delete", "1"]) == 0, "nothing would be removed"
+
+
+@pytest.mark.parametrize(("given", "code"), [("--check", 13), ("--dry-run", 12)])
+@pytest.mark.parametrize("printed", ["line", "value"])
+def test_what_a_comparison_found_is_told_though_its_output_has_no_reader(
+    given: str, code: int, printed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_reader(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(Printer, printed, no_reader)
+    write_tree(Path("dst"), {"b": b"no folder"})
+    assert run(["copy", "src", "dst", given, "--report", "report.json"]) == code
+    assert "1 failed" in capsys.readouterr().err or given == "--dry-run"
+    outcomes = [json.loads(line)["outcome"] for line in Path("report.json").read_text().splitlines()]
+    assert sorted(outcomes) == ["failed", "missing", "missing"]
+
+
 @pytest.mark.parametrize("given", [["--skip"], ["--update"], ["--overwrite"], ["--register", "iceberg:c.n.t"]])
 def test_check_tells_what_differs_whatever_a_copy_would_replace(given: list[str]) -> None:
     assert run(["copy", "src", "dst"]) == 0
