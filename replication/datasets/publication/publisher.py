@@ -38,7 +38,7 @@ from replication.datasets.publication.steps import (
     is_lost,
     registered_files,
 )
-from replication.datasets.stores.base import Store
+from replication.datasets.stores.base import EntryKind, Store
 from replication.error_text import one_line
 from replication.errors import CopyError, ReplicationError, StepFailedError, UnfinishedSequenceError
 from replication.ledger.commit_steps import CommitStepStore
@@ -244,8 +244,11 @@ class Publisher:
         left = []
         for each in file_set.staged:
             path = each.file.destination
-            if expected(path).is_changed(self._target.status(path)):
-                self._progress.failed(path, one_line(changed(path)))
+            there = self._target.status(path)
+            if expected(path).is_changed(there):
+                is_folder = there is not None and there.kind is EntryKind.FOLDER
+                reason = "the target has a folder of that name" if is_folder else one_line(changed(path))
+                self._progress.failed(path, reason)
             else:
                 left.append(each)
         file_set.staged = left

@@ -30,6 +30,7 @@ CREATE TABLE listing.others (path TEXT PRIMARY KEY) WITHOUT ROWID;
 _SIDES = ("first", "second")
 _Row = tuple[str, str | None, str | None, int | None, int | None, int | None, int | None]
 _PAGE = 1000
+_STAYING = (SyncAction.NOTHING, SyncAction.TO_SECOND, SyncAction.TO_FIRST, SyncAction.COMPARE)
 
 #: What is done with a path, from what the first side, the second side and the last agreement have.
 Decide = Callable[[SideState | None, SideState | None, Agreed | None], SyncAction]
@@ -178,6 +179,34 @@ class SyncState:
                 {"copied": copied.name, "removed": removed.name},
             ).fetchall()
         return [_file(text) for (text,) in rows]
+
+    def leave_clashes(self) -> tuple[list[str], Counter[str]]:
+        """Take the action from files with other files below their paths, and from those, if all of them would stay.
+
+        Returns:
+            Paths that are a file on one side and a folder on the other, with those below, some thousand at most; and
+            how many files had which action.
+        """
+        stay = ",".join(f"'{action.name}'" for action in _STAYING)
+        below = f"b.path > a.path || '/' AND b.path < a.path || '0' AND b.action IN ({stay})"
+        paths: list[str] = []
+        taken: Counter[str] = Counter()
+        with self._lock:
+            self._db.execute("BEGIN")
+            for (path,) in self._db.execute(
+                f"SELECT path FROM listing.files a WHERE action IN ({stay})"
+                f" AND EXISTS (SELECT 1 FROM listing.files b WHERE {below})"
+            ).fetchall():
+                meant = f"action IN ({stay}) AND (path = :path OR path > :path || '/' AND path < :path || '0')"
+                for name, action in self._db.execute(
+                    f"SELECT path, action FROM listing.files WHERE {meant} ORDER BY path", {"path": path}
+                ):
+                    taken[SyncAction[action].value] += 1
+                    if len(paths) < _PAGE:
+                        paths.append(name)
+                self._db.execute(f"UPDATE listing.files SET action = NULL WHERE {meant}", {"path": path})
+            self._db.execute("COMMIT")
+        return paths, taken
 
     def file(self, side: int, path: RelativePath) -> FileAttributes | None:
         """A file of a side as it was listed; None if it had none."""

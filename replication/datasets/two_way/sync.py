@@ -41,6 +41,7 @@ _WAYS = (SyncAction.TO_SECOND, SyncAction.TO_FIRST)
 _REMOVALS = (SyncAction.REMOVE_SECOND, SyncAction.REMOVE_FIRST)
 _NAMES = ("first", "second")
 _NOTED = 1000
+_CLASH = "its path is a file on one side and a folder on the other: rename one"
 
 
 @dataclass
@@ -133,6 +134,9 @@ class TwoWaySync:
                     f"{store.url} has none of the files that it had", "Check that it is mounted, or remove the rest"
                 )
         result = SyncResult(state.decide(sync_action, self._is_meant), failures=dict(earlier.counts.failures))
+        clashes, left = state.leave_clashes()
+        result.actions -= left
+        result.failures |= dict.fromkeys(clashes, _CLASH)
         if not dry_run:
             state.forget_gone()
             self._compare(state, result)
