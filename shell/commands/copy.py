@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from replication.datasets.job import CopyJob
     from replication.datasets.preview import Preview
     from replication.datasets.two_way.sync import SyncResult
-    from replication.errors import ReplicationError
+    from replication.errors import ReplicationError, RequestError
 
 
 def register(app: typer.Typer) -> None:
@@ -131,6 +131,8 @@ def sync(
 
     The newer keeps its name, and the older becomes NAME.conflict-…. A change wins over a removal.
     """
+    from replication.core.copying.two_way import SyncAction
+    from replication.datasets.job import removals_refusal
     from replication.datasets.request import refuse_nested
     from replication.datasets.stores.open import open_store
     from replication.datasets.two_way.sync import TwoWaySync
@@ -150,10 +152,12 @@ def sync(
         sides = TwoWaySync(one, other, configuration, retry_suspended=syncing.retry_suspended)
         with ShownProgress(sides.view, invocation.printer), as_user():
             result = sides.run(dry_run=syncing.dry_run)
-    _report(invocation.printer, result)
+    most = max(result.actions[SyncAction.REMOVE_FIRST.value], result.actions[SyncAction.REMOVE_SECOND.value])
+    _report(invocation.printer, result, removals_refusal(most, configuration) if syncing.dry_run else None)
 
 
-def _report(printer: Printer, result: SyncResult) -> None:
+def _report(printer: Printer, result: SyncResult, refusal: RequestError | None) -> None:
+    """Print what was done, and raise what failed or would be refused, also if nothing can be printed."""
     from replication.errors import CopyIncompleteError
 
     done = ", ".join(f"{number:,} {action}" for action, number in sorted(result.actions.items()))
@@ -162,7 +166,7 @@ def _report(printer: Printer, result: SyncResult) -> None:
     try:
         printer.value(shown, (done or "nothing was found") + (kept if result.conflicts else ""))
     except OSError:  # no reader, or no room: what failed is told all the same
-        if not result.failures:
+        if not result.failures and refusal is None:
             raise
     if result.failures:
         path, reason = next(iter(result.failures.items()))
@@ -170,3 +174,5 @@ def _report(printer: Printer, result: SyncResult) -> None:
             f"{counted(len(result.failures), 'file')} not copied; the first: {path}: {reason}",
             "Remove the cause and run it again: it goes on where it was",
         )
+    if refusal is not None:
+        raise refusal

@@ -401,6 +401,16 @@ def test_what_failed_too_often_is_tried_again_when_a_person_says_so(
     assert both(pair)[1]["z/new"] == b"n"
 
 
+def test_a_dry_run_of_a_sync_that_would_remove_too_much_says_so(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(pair / "a/x")
+    line = ["sync", str(pair / "a"), str(pair / "b"), "-n", "--max-delete"]
+    assert run([*line, "1"]) == 4
+    shown = capsys.readouterr()
+    assert "2 removed from the second" in shown.out and "more than --max-delete 1 allows" in shown.err
+    assert run([*line, "2"]) == 0
+    assert "x/1" in read_tree(pair / "b")
+
+
 def _no_reader(*_: object) -> None:
     raise BrokenPipeError
 
