@@ -5,6 +5,7 @@ Rules change in the ledger; ZooKeeper only announces the change. A call that is 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from replication.errors import (
     ReplicationError,
     RequestError,
     TableExistsError,
+    UnfinishedSequenceError,
     UnknownTableError,
 )
 from replication.ledger.base import Ledger, Peer, Rule
@@ -94,12 +96,22 @@ class Peering:
                 self.ledger.time.forget(gone)
 
     def delete(self, name: str) -> tuple[Peer, bool]:
-        """Remove a peer and its rules; UnknownPeerError when there is none.
+        """Remove a peer and its rules.
 
         Returns:
             The peer, and whether it was informed.
+
+        Raises:
+            UnknownPeerError: there is none.
+            UnfinishedSequenceError: an operation with it, such as a switchover, is unfinished.
         """
         peer = known_peer(self.ledger, name)
+        for stored in self.ledger.steps.sequences(self.ledger.cluster.name):
+            if any(json.loads(step).get("peer") == name for step in stored.steps):
+                raise UnfinishedSequenceError(
+                    f"the operation {stored.id.urn} with {name} is unfinished",
+                    f"See walship ops show {stored.id.urn}. Finish, undo or abandon it, then delete the peer",
+                )
         self.ledger.rules.delete(name, self.ledger.terms.current())
         self.announcer.announce()
         return peer, self._close_routes(peer)

@@ -17,12 +17,21 @@ from rich.console import Console
 
 from peer.client.contacts import NO_PROOF, Contacts, Proof, known_peer, meant_by
 from peer.client.peering import Peering
+from peer.failover.switchover import PreparePeer
 from replication import __version__
+from replication.commit.step import step_to_json
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId
 from replication.core.routes.carried import InboundRoute
-from replication.errors import PeerExistsError, PeerRefusedError, PeerUnavailableError, RequestError
+from replication.errors import (
+    PeerExistsError,
+    PeerRefusedError,
+    PeerUnavailableError,
+    RequestError,
+    UnfinishedSequenceError,
+)
 from replication.ledger.base import Peer, Quarantined, ReplayCheckpoint
+from replication.ledger.commit_steps import NewSequence, SequenceId
 from replication.link.base import PROTOCOL
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
@@ -167,6 +176,19 @@ def test_a_peer_that_did_not_answer_is_informed_by_the_next_call(east: Site, mon
     east.ledger.rules.define(to_west, east.term)
     monkeypatch.setattr(_Told, "up", True)
     assert peering.delete("west") == (to_west, True) and _Told.closed == ["ops.sent"]
+
+
+def test_a_peer_that_an_unfinished_switchover_needs_is_not_deleted(east: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Told, "up", True)
+    steps, switchover = east.ledger.steps, SequenceId("east", "role")
+    steps.put_all([NewSequence(switchover, (step_to_json(PreparePeer("west")),))])
+    peering = Peering(east.ledger, east.coordination, _Told(east.ledger, east.config.tls))
+    with pytest.raises(UnfinishedSequenceError, match="role with west is unfinished.*walship ops show role"):
+        peering.delete("west")
+    assert [peer.name for peer in east.ledger.rules.peers()] == ["west"]
+    steps.remove("east", "role")
+    steps.put_all([NewSequence(switchover, (step_to_json(PreparePeer("north")),))])
+    peering.delete("west")
 
 
 def test_disabling_by_name_means_the_table_that_exists(east: Site, monkeypatch: pytest.MonkeyPatch) -> None:
