@@ -80,7 +80,8 @@ def submission(config: Config, file: Path, deploy_mode: str) -> Submission:
     create_private(program)
     program.write_text(_MAIN.format(config=config_text), encoding="utf-8")
     create_private(properties)  # it may have passwords of stores
-    properties.write_text("".join(f"{name} {_escaped(value)}\n" for name, value in settings.items()), encoding="utf-8")
+    lines = [f"{name} {_escaped(name, value)}\n" for name, value in settings.items()]
+    properties.write_text("".join(lines), encoding="utf-8")
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_SOURCE), os.environ.get("PYTHONPATH"))))
     command = (
         *(_spark_submit(), "--deploy-mode", deploy_mode),
@@ -177,6 +178,15 @@ def _named(requirement: str) -> str:
     return found[0] if found else ""
 
 
-def _escaped(value: str) -> str:
-    """Return a value as Java's property files have it."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
+def _escaped(name: str, value: str) -> str:
+    """Return a value as Java's property files have it.
+
+    Raises:
+        ConfigError: blanks at its ends, which spark-submit leaves out.
+    """
+    if value != value.strip():
+        raise ConfigError(
+            f"The value of {name} begins or ends with a blank, which spark-submit leaves out",
+            "Give it without: [replay] spark, [catalog] spark or pyiceberg",
+        )
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

@@ -88,3 +88,26 @@ def test_a_standalone_cluster_runs_no_driver_of_python(tmp_path: Path) -> None:
     file.write_text(config.default_toml("east", replay={"spark_master": "spark://head:7077"}))
     with pytest.raises(ConfigError, match="no Python driver in cluster mode"):
         submission(config.load(file), file, "cluster")
+
+
+@pytest.mark.parametrize("value", [" secret", "secret ", "\tsecret"])
+def test_a_setting_whose_blanks_spark_would_drop_is_refused(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "ensure_jars", lambda given, also: [])
+    monkeypatch.setattr(submit, "write_package", lambda file, required: file.touch())
+    file = tmp_path / "walship.toml"
+    file.write_text(config.default_toml("east", replay={"spark": {"spark.hadoop.fs.s3a.secret.key": value}}))
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match=r"The value of spark\.hadoop\.fs\.s3a\.secret\.key begins or ends") as caught:
+        submission(config.load(file), file, "client")
+    assert value not in str(caught.value)
+
+
+def test_a_setting_of_several_lines_stays_one_property(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "ensure_jars", lambda given, also: [])
+    monkeypatch.setattr(submit, "write_package", lambda file, required: file.touch())
+    file = tmp_path / "walship.toml"
+    file.write_text(config.default_toml("east", replay={"spark": {"spark.note": "a\\b\nc\rd e"}}))
+    submission(config.load(file), file, "client")
+    assert r"spark.note a\\b\nc\rd e" in (tmp_path / "run" / "submit" / "spark.conf").read_text().splitlines()
