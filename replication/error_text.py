@@ -26,3 +26,8 @@ def signal_text(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def storable(text: str) -> str:
+    r"""A text of any bytes, such as a file's name, as ledgers and files in UTF-8 take it: with ``\udcff``, ``\0``."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", r"\0")

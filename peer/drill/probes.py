@@ -24,7 +24,7 @@ from pathlib import Path
 from peer.drill.changes import split_statements
 from peer.drill.fork import ForkTables
 from peer.drill.session import Answered, ForkSession
-from replication.error_text import one_line, signal_text
+from replication.error_text import one_line, signal_text, storable
 from replication.errors import ReplicationError, RequestError
 
 ROWS_SHOWN = 10
@@ -86,7 +86,7 @@ def run_probe(file: Path, fork: ForkTables, environment: Mapping[str, str], time
     except (ReplicationError, OSError, UnicodeDecodeError) as error:
         why = str(error) if isinstance(error, ReplicationError) else one_line(error)
         kind = "SQL" if file.suffix == ".sql" else "script"
-        return ProbeResult(file.name, kind, False, _since(began), why)
+        return ProbeResult(storable(file.name), kind, False, _since(began), storable(why))
 
 
 def _run_sql(file: Path, fork: ForkTables, timeout_s: float) -> ProbeResult:
@@ -111,7 +111,7 @@ def _run_sql(file: Path, fork: ForkTables, timeout_s: float) -> ProbeResult:
     passed = all(step.passed for step in steps)
     why = "" if passed else f"{steps[-1].title}: {steps[-1].why}"
     left = len(statements) - len(steps)
-    return ProbeResult(file.name, "SQL", passed, _since(began), why, tuple(steps), left)
+    return ProbeResult(storable(file.name), "SQL", passed, _since(began), why, tuple(steps), left)
 
 
 def _step(session: ForkSession, statement: str, deadline_s: float, timeout_s: float) -> ProbeStep:
@@ -158,7 +158,7 @@ def _run_script(file: Path, environment: Mapping[str, str], timeout_s: float) ->
         size = output.seek(0, os.SEEK_END)
         output.seek(max(0, size - _OUTPUT_SHOWN))
         text = output.read().decode(errors="replace")
-    return ProbeResult(file.name, "script", not why, _since(began), why, output=text)
+    return ProbeResult(storable(file.name), "script", not why, _since(began), why, output=text)
 
 
 def _die_with_drill() -> None:

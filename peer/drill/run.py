@@ -29,7 +29,7 @@ from peer.failover.role_change import RoleChange
 from peer.failover.switchover import SwitchoverPlan
 from replication import __version__, log
 from replication.core.roles import Role
-from replication.error_text import one_line
+from replication.error_text import one_line, storable
 from replication.errors import ReplicationError, RequestError
 from replication.files.owner import owner_name
 from replication.ledger.base import Drill
@@ -216,7 +216,7 @@ class RunningDrill:
             save_report(self.report, self._folder)
 
     def _fail(self, problem: str) -> None:
-        self.report = replace(self.report, problems=(*self.report.problems, problem))
+        self.report = replace(self.report, problems=(*self.report.problems, storable(problem)))
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:

@@ -148,3 +148,16 @@ def test_a_table_that_cannot_be_forked_with_the_others_is_left_out_and_fails_the
         cluster.ledger.time.replicated_by_table = site.ledger.time.replicated_by_table  # type: ignore[method-assign]
         report = RunningDrill(cluster, DrillRequest()).run()
     assert report.tables == ("ops.t",) and "ops.late is not in the fork" in report.problems[0]
+
+
+def test_probes_whose_names_and_output_are_not_utf_8_are_in_the_report(site: ForkSite, tmp_path: Path) -> None:
+    wrong = probe(tmp_path, os.fsdecode(b"wrong\xff.sql"), "select false")
+    binary = probe(tmp_path, os.fsdecode(b"binary\xff.sh"), r"printf 'a\377\000b'; exit 3")
+    report = run(site, wrong, binary)
+    assert [(each.name, each.passed) for each in report.probes] == [
+        (r"wrong\udcff.sql", False),
+        (r"binary\udcff.sh", False),
+    ]
+    assert r"probe binary\udcff.sh: it exited with 3" in site.ledger.drills.all()[0].why
+    page = Path(report.drill.report).read_text(encoding="utf-8")
+    assert r"binary\udcff.sh" in page and "a\N{REPLACEMENT CHARACTER}\0b" in page
