@@ -233,7 +233,8 @@ def _why_not_twice(cluster: Cluster, table: UUID, frames: int) -> tuple[str, str
     return (
         f"{frames} frames of lost writes of {name}, which has no key, are of batches that were repeated since, so their"
         " rows would be there twice",
-        f"Discard them: walship lostwrites discard -t {name} --leave-applied",
+        f"walship lostwrites discard -t {name} --leave-applied gives them up, with all others that are still kept of"
+        f" {name}; save what is wanted of it first: walship lostwrites export {name} FILE",
     )
 
 
