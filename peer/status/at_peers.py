@@ -141,10 +141,10 @@ def _at_peer(
     others = {reason for table, reason in held.items() if table != rule.table}
     for file, status in statuses:
         known = progress.get((file, peer.name))
-        if known is not None and known.error not in others:
-            error = error or known.error or ""
         behind = status.remaining + fresh.get(file, 0)
         if behind:
+            if known is not None and known.error not in others:
+                error = error or known.error or ""
             lag_bytes += behind
             if file in rows:
                 since = lacking.since(rows[file], status, fresh.get(file, 0), known)

@@ -68,6 +68,15 @@ def test_each_file_that_is_not_applied_is_shown_under_its_peer_cluster_and_table
     assert shown(east)["statuses"] == []
 
 
+def test_an_error_of_a_file_is_shown_for_the_tables_that_wait_for_it(east: Site) -> None:
+    file, length = closed_wal(east)
+    why = "another table of the file is refused"  # stays after that table goes to the peer no more
+    east.ledger.files.record([PeerProgress(file, "west", Ranges.of((256, 300)), 280, error=why)])
+    assert (shown(east)["state"], shown(east)["last_error"]) == ("failing", why)
+    east.ledger.files.record([PeerProgress(file, "west", Ranges.of((256, length)), length, error=why)])
+    assert (shown(east)["state"], shown(east)["last_error"]) == ("caught_up", "")
+
+
 def test_the_first_files_and_ranges_are_shown_however_many_there_are(east: Site) -> None:
     files = [closed_wal(east)[0] for _ in range(FILES_MAX + 2)]
     row = shown(east)
