@@ -17,6 +17,14 @@ from replication.errors import ConfigError, CoordinationError
 SCHEMA = "walship_catalog"
 _ADVISORY_KEY = 0x77616C74
 _JDBC_KEEPS = ("sslmode", "sslrootcert", "connect_timeout")
+#: As the ledger's connections: one whose other end is silent for longer than 15 seconds is closed.
+_CLIENT = {
+    "connect_timeout": "10",
+    "keepalives_idle": "5",
+    "keepalives_interval": "5",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "15000",
+}
 _JDBC_NAMES = {"connect_timeout": "connectTimeout"}
 
 
@@ -89,4 +97,5 @@ def make_schema(uri: str, fill: Callable[[], None]) -> None:
 def _in_schema(url: URL) -> URL:
     options = url.query.get("options", "")
     kept = options if isinstance(options, str) else " ".join(options)
-    return url.update_query_dict({"options": f"{kept} -csearch_path={SCHEMA}".strip()})
+    own = {name: value for name, value in _CLIENT.items() if name not in url.query}
+    return url.update_query_dict({**own, "options": f"{kept} -csearch_path={SCHEMA}".strip()})

@@ -7,6 +7,7 @@ from sqlalchemy.engine import make_url
 
 from replication import config as configuration
 from replication.errors import ConfigError
+from replication.ledger.sql.store.store import _postgresql_arguments
 from replication.tables.catalog.catalog import configured_catalog
 from replication.tables.catalog.shared_catalog import shared_catalog
 
@@ -41,3 +42,12 @@ def test_what_is_configured_wins_and_one_host_keeps_it_in_sqlite() -> None:
         None, {"cluster": {"name": "west", "data_dir": "/data"}, "catalog": {"warehouse": "s3://b/w"}}, {}
     )
     assert configured_catalog(elsewhere).spark["warehouse"] == "s3://b/w"
+
+
+def test_a_catalogs_server_that_has_vanished_is_noticed_as_the_ledgers_is() -> None:
+    _, pyiceberg = shared_catalog("postgresql://walship@db/west?connect_timeout=3", "file:///x")
+    query = make_url(pyiceberg["uri"]).query
+    ledger = _postgresql_arguments(make_url("postgresql://walship@db/west"), 1.0)
+    names = ("keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
+    assert {name: query[name] for name in names} == {name: str(ledger[name]) for name in names}
+    assert query["connect_timeout"] == "3", "as the address has it"
