@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -50,19 +51,26 @@ class Printer:
         self.so_far = ""
 
     def header(self, cluster: str, detail: str = "") -> None:
-        """Print the name of the cluster; nothing in JSON."""
+        """Print the name of the cluster; nothing in JSON. The command goes on if nobody reads it."""
         if not self.as_json:
             tail = f"  [dim]{escape(detail)}[/]" if detail else ""
-            self.out.print(f"[bold cyan]{escape(cluster)}[/]{tail}")
+            with suppress(OSError):
+                self.out.print(f"[bold cyan]{escape(cluster)}[/]{tail}")
 
     def line(self, text: str) -> None:
         """A line for people; nothing in JSON."""
         if not self.as_json:
             self.out.print(escape(text), soft_wrap=True)
 
+    def progress(self, text: str) -> None:
+        """A line, as ``line``, about work that is to go on if nobody reads it."""
+        with suppress(OSError):
+            self.line(text)
+
     def note(self, text: str) -> None:
-        """A note beside the result, on standard error in both forms."""
-        self.err.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
+        """A note beside the result, on standard error in both forms. The command goes on if nobody reads it."""
+        with suppress(OSError):
+            self.err.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
 
     def value(self, value: Any, text: str = "") -> None:
         """One result: ``value`` as JSON, ``text`` for people (or the value's fields, a line each)."""

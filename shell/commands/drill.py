@@ -75,7 +75,7 @@ def drill(
 
         rehearse = _rehearsal(invocation, cluster) if full else None
         target = os.path.abspath(found.target) if os.path.isfile(found.target) else found.target
-        request = DrillRequest(probes, rehearse, target, probe_timeout_s, scheduled, printer.line)
+        request = DrillRequest(probes, rehearse, target, probe_timeout_s, scheduled, printer.progress)
         report = RunningDrill(cluster, request).run()
         _show(report, Path(report.drill.report), printer)
         if not report.drill.passed:

@@ -100,7 +100,7 @@ class Enabling:
         for text, was in before.items():
             only = f" (groups {', '.join(self.groups)})" if self.groups else ""
             instead = "" if was is None else ", in place of the rule there was for them"
-            self.printer.line(f"tables of {text}{only} that are made later go to {self.peer}, too{instead}")
+            self.printer.progress(f"tables of {text}{only} that are made later go to {self.peer}, too{instead}")
         if self.printer.as_json:
             self.printer.value(self.made)
         if refused is not None:
@@ -135,7 +135,7 @@ class Enabling:
         if self.options.with_properties is not None:
             how += f", {'with' if self.options.with_properties else 'without'} its properties"
         too = "; the rows it has follow, see walship status" if self.options.bootstrap else ""
-        self.printer.line(f"{name} (groups {sent}) goes to {self.peer} from now on, {how}{too}")
+        self.printer.progress(f"{name} (groups {sent}) goes to {self.peer} from now on, {how}{too}")
         of_groups: dict[str, list[str]] = {}
         for rule in rules:
             for line in dict.fromkeys(gap_text(gap, self.peer) for gap in rule.gaps):

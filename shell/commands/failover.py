@@ -81,7 +81,7 @@ def switchover(
     if bool(to) == cancel:
         raise RequestError("Name the peer that is to take writes, or give --cancel", "walship switchover CLUSTER")
     with invocation.connect() as (cluster, printer):
-        context = RoleChange(cluster, printer.line, timeout_s)
+        context = RoleChange(cluster, printer.progress, timeout_s)
         if cancel:
             state = switching.cancel(context)
             text = f"{cluster.name} is ACTIVE (epoch {state.epoch}): it takes writes"
@@ -127,7 +127,7 @@ def failover(
                 f"a failover is run on the cluster that takes over, and this is {cluster.name}",
                 f"walship --cluster {to} failover {to}; if {cluster.name} is not lost: walship switchover {to}",
             )
-        context = RoleChange(cluster, printer.line)
+        context = RoleChange(cluster, printer.progress)
         planned = failing.plan_failover(
             context, options.source, at=opens, force=options.force, incomplete=options.incomplete
         )
@@ -172,7 +172,7 @@ def failback(
     from peer.failover.role_change import RoleChange
 
     with invocation.connect() as (cluster, printer):
-        context = RoleChange(cluster, printer.line, timeout_s)
+        context = RoleChange(cluster, printer.progress, timeout_s)
         if plan:
             planned = returning.plan_failback(context, to, leave=leave)
             if printer.as_json:

@@ -132,7 +132,7 @@ def _run(cluster: Cluster, printer: Printer, stored: StoredSequence, wait_s: flo
     _load_steps()
 
     def show(number: int, step: Any) -> None:
-        printer.line(f"step {number + 1} of {len(stored.steps)}: {step.describe()}")
+        printer.progress(f"step {number + 1} of {len(stored.steps)}: {step.describe()}")
 
     with Leases(cluster.ledger.steps) as leases:
         Redo(leases, cluster, on_step=show).run(stored.id.store, stored.id.urn, wait_s)

@@ -66,7 +66,7 @@ def disablereplication(
         def disable(name: str) -> None:
             ended, knows = cluster.peering.disable(name, _groups(group, all_loc_groups), cluster_name)
             done.append({"table": name, "peer": cluster_name, "groups": ended, "knows": knows})
-            printer.line(
+            printer.progress(
                 f"{name} (groups {', '.join(ended)}) does not go to {cluster_name} any more; its rows there stay"
             )
             if not knows:
@@ -79,7 +79,7 @@ def disablereplication(
                 text
             )
             only = f"; groups {', '.join(rest)} of them still do" if rest else ""
-            printer.line(f"tables of {text} that are made later do not go to {cluster_name} any more{only}")
+            printer.progress(f"tables of {text} that are made later do not go to {cluster_name} any more{only}")
         sent = cluster.peering.sent_to(cluster_name)
         if not stood or any(is_chosen(name, text, exclude or ()) for name in sent for text in table):
             which = f"table that goes to {cluster_name}"

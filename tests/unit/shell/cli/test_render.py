@@ -183,3 +183,19 @@ def test_rows_of_a_user_are_shown_under_their_own_names_with_every_column():
     shown.rows([{"my_col": 1, "none": None, "text": "-"}], ["my_col", "none", "text"], verbatim=True)
     lines = out.getvalue().splitlines()
     assert lines[0].split() == ["my_col", "none", "text"] and lines[1].split() == ["1", "NULL", "-"]
+
+
+class NoReader(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_what_is_printed_before_the_result_stops_no_command_whose_reader_has_gone(monkeypatch):
+    monkeypatch.setattr("sys.stdout", NoReader())
+    monkeypatch.setattr("sys.stderr", NoReader())
+    shown = Printer(False)
+    shown.header("east", "east/walship.toml")
+    shown.progress("step 1 of 4")
+    shown.note("beside the result")
+    with pytest.raises(BrokenPipeError):
+        shown.line("the result")

@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from peer.failover.role_change import RoleChange
+from peer.failover.switchover import SwitchedOver
 from replication.core.clock import moment_text
 from replication.errors import RequestError
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
-from shell.commands.failover import _moment, lostwrites_export
+from shell.commands.failover import _moment, lostwrites_export, switchover
 
 
 @pytest.mark.parametrize(
@@ -56,3 +58,25 @@ def test_lost_writes_that_cannot_be_exported_say_why(tmp_path: Path, monkeypatch
     file.parent.mkdir()
     lostwrites_export(cast(Invocation, SimpleNamespace(connect=connect)), "ops.t", file)
     assert pq.read_table(file).to_pylist() == [{"a": 1}]
+
+
+def test_a_role_change_goes_on_though_its_steps_have_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def switching(context: RoleChange, to: str) -> SwitchedOver:
+        context.report("west gets ready")
+        done.append(to)
+        return SwitchedOver("east", to, 2, 0.1, 0.2)
+
+    def no_reader(*_: object) -> None:
+        raise BrokenPipeError
+
+    @contextmanager
+    def connect() -> Iterator[Any]:
+        yield SimpleNamespace(), Printer(False)
+
+    monkeypatch.setattr("peer.failover.switchover.switchover", switching)
+    monkeypatch.setattr(Printer, "line", no_reader)
+    with pytest.raises(BrokenPipeError):
+        switchover(cast(Invocation, SimpleNamespace(connect=connect)), "west")
+    assert done == ["west"]
