@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -159,6 +159,20 @@ class Printer:
         if self.as_json:
             return to_json({"error": "stopped", "hint": self.so_far, "exit_code": 130, "retryable": True})
         return f"stopped: {self.so_far}" if self.so_far else "stopped"
+
+
+@contextmanager
+def printed_before(error: object) -> Iterator[None]:
+    """Print a result before an error is raised: the error is told though the result has no reader, or no room.
+
+    Args:
+        error: what is raised afterwards; anything false stands for none.
+    """
+    try:
+        yield
+    except OSError:
+        if not error:
+            raise
 
 
 class _Console(Console):

@@ -10,7 +10,7 @@ import typer
 
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation, add_verb
-from shell.cli.render import Printer, bytes_text, counted
+from shell.cli.render import Printer, bytes_text, counted, printed_before
 from shell.copying.groups import FileOptions, ReplaceOptions, RunOptions, SpeedOptions, SyncOptions, WriteOptions
 
 if TYPE_CHECKING:
@@ -103,18 +103,12 @@ def _sum_up(found: Preview, printer: Printer, what: str, problem: ReplicationErr
     from shell.copying.running import skipped_text
 
     wanted = found.found["missing"] + found.found["different"]
-    try:
+    outcomes = ", ".join(skipped_text(name, count) for name, count in sorted(found.found.items()))
+    with printed_before(problem):
         printer.value(
             {"files": wanted, "bytes": found.bytes_listed, "outcomes": dict(found.found)},
-            f"{counted(wanted, 'file')}, {bytes_text(found.bytes_listed)}, {what}; "
-            + (
-                ", ".join(skipped_text(name, count) for name, count in sorted(found.found.items()))
-                or "nothing was found"
-            ),
+            f"{counted(wanted, 'file')}, {bytes_text(found.bytes_listed)}, {what}; {outcomes or 'nothing was found'}",
         )
-    except OSError:
-        if problem is None:
-            raise
     if problem is not None:
         raise problem
 
@@ -163,11 +157,8 @@ def _report(printer: Printer, result: SyncResult, refusal: RequestError | None) 
     done = ", ".join(f"{number:,} {action}" for action, number in sorted(result.actions.items()))
     kept = f"; {counted(len(result.conflicts), 'conflict')} kept: {', '.join(result.conflicts[:5])}"
     shown = {"actions": dict(result.actions), "conflicts": result.conflicts, "failures": result.failures}
-    try:
+    with printed_before(result.failures or refusal):
         printer.value(shown, (done or "nothing was found") + (kept if result.conflicts else ""))
-    except OSError:  # no reader, or no room: what failed is told all the same
-        if not result.failures and refusal is None:
-            raise
     if result.failures:
         path, reason = next(iter(result.failures.items()))
         raise CopyIncompleteError(

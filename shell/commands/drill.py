@@ -15,7 +15,7 @@ import typer
 from replication.errors import ConfigError, RequestError
 from shell.cli.find import FoundCluster, current_folder, find_cluster
 from shell.cli.invocation import Invocation, add_verb, timeout_option
-from shell.cli.render import Printer, moment_text, seconds_text
+from shell.cli.render import Printer, moment_text, printed_before, seconds_text
 
 _NICE = 10
 
@@ -76,10 +76,7 @@ def drill(
         rehearse = _rehearsal(invocation, cluster) if full else None
         target = os.path.abspath(found.target) if os.path.isfile(found.target) else found.target
         request = DrillRequest(probes, rehearse, target, probe_timeout_s, scheduled, printer.progress)
-        report = RunningDrill(cluster, request).run()
-        _show(report, Path(report.drill.report), printer)
-        if not report.drill.passed:
-            raise typer.Exit(1)
+        _tell(RunningDrill(cluster, request).run(), printer)
 
 
 @contextmanager
@@ -152,6 +149,14 @@ def _schedule(cluster: Cluster, cron: str, probes: Sequence[Path], full: bool, p
     made.save(folder)
     text = f"walship up runs a drill of {cluster.name} on this host at {cron!r} (UTC), next {moment_text(due)}"
     printer.value({"schedule": cron, "next": due}, text)
+
+
+def _tell(report: DrillReport, printer: Printer) -> None:
+    """Print what a drill found, and exit with 1 if it did not pass."""
+    with printed_before(not report.drill.passed):
+        _show(report, Path(report.drill.report), printer)
+    if not report.drill.passed:
+        raise typer.Exit(1)
 
 
 def _show(report: DrillReport, page: Path, printer: Printer) -> None:

@@ -16,7 +16,7 @@ from replication import config as configuration
 from replication.errors import ConfigError, DivergenceError, RequestError, WaitTimeoutError
 from shell.cli.find import current_folder, find_cluster
 from shell.cli.invocation import Invocation, add_verb, tables_argument, timeout_option
-from shell.cli.render import Printer
+from shell.cli.render import Printer, printed_before
 from shell.cli.verdicts import show_verdicts
 
 if TYPE_CHECKING:
@@ -68,11 +68,8 @@ def verify(
         verdicts = [compare_sides(cluster, here, there, name, timeout_s, since) for name in _shown(names, printer)]
         moving = [verdict.table for verdict in verdicts if verdict.same and verdict.moving]
         bad = [verdict.table for verdict in verdicts if not verdict.same]
-        try:
+        with printed_before(bad or moving):
             show_verdicts(printer, verdicts, list_max, since)
-        except OSError:  # no reader, or no room: that tables differ is told all the same
-            if not bad and not moving:
-                raise
         if bad:
             raise DivergenceError(
                 f"{len(bad)} of {len(verdicts)} tables differ: {', '.join(bad)}",

@@ -10,7 +10,7 @@ import typer
 
 from replication.errors import CorruptFrameError, FormatError, MissingFileError, RequestError
 from shell.cli.invocation import Invocation, add_noun, add_verb
-from shell.cli.render import Printer, bytes_text, moment_text
+from shell.cli.render import Printer, bytes_text, moment_text, printed_before
 
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from replication.ledger.base import FileRow
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A path, or slot/number as wal list shows it.")]
+
+_CHECKED = ("file", "state", "size", "frames", "rows", "repeated", "streams", "problems")
 
 
 def register(app: typer.Typer) -> None:
@@ -119,20 +121,21 @@ def wal_verify(
             }
             for result in checked
         ]
-        if not printer.as_json:
-            for line, result in zip(shown, checked, strict=True):
-                line |= {
-                    "size": bytes_text(result.length) if result.file else "",
-                    "problems": "; ".join(result.problems),
-                }
-        printer.rows(shown, ("file", "state", "size", "frames", "rows", "repeated", "streams", "problems"), "no files")
-        stored = sum(row.is_stored for row in cluster.ledger.files.all(cluster.config.cluster.host))
-        if stored and not files:
-            printer.line(f"{stored} more are in the store and were not looked at")
+        for line, result in () if printer.as_json else zip(shown, checked, strict=True):
+            line |= {
+                "file": line["file"] if result.file else result.path,
+                "size": bytes_text(result.length) if result.file else "",
+                "problems": "; ".join(result.problems),
+            }
         bad = [result for result in checked if result.problems]
+        with printed_before(bad):
+            printer.rows(shown, _CHECKED, "no files")
+            stored = sum(row.is_stored for row in cluster.ledger.files.all(cluster.config.cluster.host))
+            if stored and not files:
+                printer.line(f"{stored} more are in the store and were not looked at")
         if bad:
             raise CorruptFrameError(
-                f"{len(bad)} of {len(checked)} files are damaged; the first: {bad[0].problems[0]}",
+                f"{len(bad)} of {len(checked)} files are damaged; the first: {bad[0].path}: {bad[0].problems[0]}",
                 "Keep them, and see walship status for what peers have of them",
             )
 

@@ -14,7 +14,7 @@ from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import EntryKind
 from replication.errors import CopyIncompleteError
 from replication.permissions import as_user
-from shell.cli.render import Printer, bytes_text, counted, seconds_text
+from shell.cli.render import Printer, bytes_text, counted, printed_before, seconds_text
 
 _BAR_EVERY_S, _LINE_EVERY_S = 0.2, 10.0
 
@@ -34,14 +34,11 @@ def print_counts(job: CopyJob, printer: Printer, name: str = "") -> None:
     view, counts = job.progress.view(), job.progress.counts
     rate = counts.bytes_copied / view.seconds if view.seconds else 0.0
     of_dataset = {"dataset": name} if name else {}
-    try:
+    with printed_before(counts.failed):
         printer.value(
             of_dataset | asdict(counts) | {"seconds": round(view.seconds, 3)},
             (name and f"{name}: ") + _summary(counts, view.seconds, rate),
         )
-    except OSError:
-        if not counts.failed:
-            raise
     if counts.failed:
         path, reason = next(iter(counts.failures.items()))
         raise CopyIncompleteError(

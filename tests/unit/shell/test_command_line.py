@@ -15,7 +15,7 @@ from deploy import gen_docs
 from replication import __version__
 from replication import config as configuration
 from replication.core.roles import Role, RoleState
-from replication.errors import ConfigError, FormatError, ReadOnlyClusterError, RequestError
+from replication.errors import ConfigError, ReadOnlyClusterError, RequestError
 from replication.ledger.sql.ledger import open_ledger
 from shell import main
 from shell.cli.pairs import pairs
@@ -307,21 +307,6 @@ def test_rows_that_are_not_sent_are_not_waited_for(capsys):
 def test_until_is_checked_without_wait_too(capsys):
     assert main.run(["write", "t.x", "a.csv", "--until", "foo"]) == 2
     assert "durable" in capsys.readouterr().err
-
-
-def test_a_file_that_is_none_of_walships_is_neither_dumped_nor_called_open(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main.run(["init", "east"]) == 0
-    make_ledger(configuration.load(tmp_path / "east" / "walship.toml"))
-    (tmp_path / "a.csv").write_text("k,v\n")
-    assert main.run(["wal", "dump", "a.csv"]) == FormatError.exit_code
-    assert "not a walship file" in capsys.readouterr().err
-    assert main.run(["wal", "verify", "a.csv"]) == FormatError.exit_code
-    told = capsys.readouterr().out
-    assert "UNREADABLE" in told and "256 B" not in told and "[" not in told
-    assert main.run(["wal", "verify", "a.csv", "--json"]) == FormatError.exit_code
-    (checked,) = json.loads(capsys.readouterr().out)
-    assert checked["size"] == 4 and len(checked["problems"]) == 1
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])

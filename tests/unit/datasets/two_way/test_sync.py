@@ -349,30 +349,6 @@ def test_a_file_that_was_edited_where_a_folder_is_to_be_stays(pair: Path) -> Non
     assert read_tree(pair / "b")["y/3"] == b"edited" and read_tree(pair / "a")["y/3/below"] == b"of the folder"
 
 
-def test_a_file_and_a_folder_of_one_name_stay_and_are_told(pair: Path) -> None:
-    write_tree(pair / "a", {"z": b"file", "new": b"n"}, LATER)
-    write_tree(pair / "b", {"z/1": b"1", "z/2/3": b"3", "z-": b"beside"}, LATER)
-    before = both(pair)
-    shown = TwoWaySync(*(LocalStore(str(pair / side)) for side in "ab"), CopyConfiguration()).run(dry_run=True)
-    clash = dict.fromkeys(("z", "z/1", "z/2/3"), "its path is a file on one side and a folder on the other: rename one")
-    assert shown.failures == clash and both(pair) == before
-    for actions in ({"same": 3, "copied to the second": 1, "copied to the first": 1}, {"same": 5}):
-        result = sync(pair)
-        assert (result.failures, result.actions) == (clash, actions)
-    first, second = both(pair)
-    assert first["z"] == b"file" and (second["z/1"], second["z/2/3"]) == (b"1", b"3")
-    assert second["new"] == b"n" and first["z-"] == b"beside"
-    (pair / "a/z").rename(pair / "a/renamed")
-    assert not sync(pair).failures and both(pair)[0] == both(pair)[1]
-
-
-def test_a_file_that_the_other_side_has_an_empty_folder_of_is_told(pair: Path) -> None:
-    write_tree(pair / "a", {"z": b"file", "new": b"n"}, LATER)
-    (pair / "b/z").mkdir()
-    assert sync(pair).failures == {"z": "the target has a folder of that name"}
-    assert both(pair)[1]["new"] == b"n"
-
-
 def test_a_side_within_the_other_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tree(tmp_path / "t", {"s/x": b"1", "y": b"2"})
     for pair in (("t", "t/s"), ("t/s", "t")):
@@ -399,16 +375,6 @@ def test_what_failed_too_often_is_tried_again_when_a_person_says_so(
         assert run(["sync", str(pair / "a"), str(pair / "b")]) == 12, "though its reader has gone"
     assert run(["sync", str(pair / "a"), str(pair / "b"), "--retry-suspended"]) == 0, capsys.readouterr().err
     assert both(pair)[1]["z/new"] == b"n"
-
-
-def test_a_dry_run_of_a_sync_that_would_remove_too_much_says_so(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.rmtree(pair / "a/x")
-    line = ["sync", str(pair / "a"), str(pair / "b"), "-n", "--max-delete"]
-    assert run([*line, "1"]) == 4
-    shown = capsys.readouterr()
-    assert "2 removed from the second" in shown.out and "more than --max-delete 1 allows" in shown.err
-    assert run([*line, "2"]) == 0
-    assert "x/1" in read_tree(pair / "b")
 
 
 def _no_reader(*_: object) -> None:

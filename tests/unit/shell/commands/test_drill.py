@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 
 from peer.drill import run
 from shell.cli.find import FoundCluster
@@ -45,3 +46,23 @@ def test_probes_find_the_cluster_wherever_they_run(
     monkeypatch.setattr("os.nice", lambda _: 0)
     drill.drill(Invocation(), "east")
     assert asked == [expected.format(folder=tmp_path)]
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_drill_that_did_not_pass_exits_so_though_its_report_has_no_reader(
+    passed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def opened(*_: object) -> Iterator[Any]:
+        yield SimpleNamespace(), FoundCluster("east", "east.toml"), Printer(True)
+
+    def no_reader(*_: object) -> None:
+        raise BrokenPipeError
+
+    report = SimpleNamespace(drill=SimpleNamespace(report="", passed=passed))
+    monkeypatch.setattr(drill, "_opened", opened)
+    monkeypatch.setattr(drill, "_show", no_reader)
+    monkeypatch.setattr(run, "RunningDrill", lambda *_: SimpleNamespace(run=lambda: report))
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    with pytest.raises(BrokenPipeError if passed else typer.Exit):
+        drill.drill(Invocation(), "east")

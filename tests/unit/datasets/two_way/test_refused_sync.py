@@ -1,0 +1,68 @@
+"""What a two-way sync leaves alone and tells: clashing paths, and too many removals."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from replication.core.copying.configuration import CopyConfiguration
+from replication.datasets.stores.local import LocalStore
+from replication.datasets.two_way.sync import SyncResult, TwoWaySync
+from shell.main import run
+from tests.copying import read_tree, write_tree
+
+LATER = 1_700_000_100
+
+
+def sync(at: Path, *, dry_run: bool = False) -> SyncResult:
+    sides = (LocalStore(str(at / side)) for side in "ab")
+    return TwoWaySync(*sides, CopyConfiguration(threads=1)).run(dry_run=dry_run)
+
+
+def both(at: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    return read_tree(at / "a"), read_tree(at / "b")
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """Two sides that have agreed on three files."""
+    write_tree(tmp_path / "a", {"x/1": b"1", "x/2": b"2"})
+    write_tree(tmp_path / "b", {"y/3": b"3"})
+    assert not sync(tmp_path).failures
+    return tmp_path
+
+
+def test_a_file_and_a_folder_of_one_name_stay_and_are_told(pair: Path) -> None:
+    write_tree(pair / "a", {"z": b"file", "new": b"n"}, LATER)
+    write_tree(pair / "b", {"z/1": b"1", "z/2/3": b"3", "z-": b"beside"}, LATER)
+    before = both(pair)
+    shown = sync(pair, dry_run=True)
+    clash = dict.fromkeys(("z", "z/1", "z/2/3"), "its path is a file on one side and a folder on the other: rename one")
+    assert shown.failures == clash and both(pair) == before
+    for actions in ({"same": 3, "copied to the second": 1, "copied to the first": 1}, {"same": 5}):
+        result = sync(pair)
+        assert (result.failures, result.actions) == (clash, actions)
+    first, second = both(pair)
+    assert first["z"] == b"file" and (second["z/1"], second["z/2/3"]) == (b"1", b"3")
+    assert second["new"] == b"n" and first["z-"] == b"beside"
+    (pair / "a/z").rename(pair / "a/renamed")
+    assert not sync(pair).failures and both(pair)[0] == both(pair)[1]
+
+
+def test_a_file_that_the_other_side_has_an_empty_folder_of_is_told(pair: Path) -> None:
+    write_tree(pair / "a", {"z": b"file", "new": b"n"}, LATER)
+    (pair / "b/z").mkdir()
+    assert sync(pair).failures == {"z": "the target has a folder of that name"}
+    assert both(pair)[1]["new"] == b"n"
+
+
+def test_a_dry_run_of_a_sync_that_would_remove_too_much_says_so(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(pair / "a/x")
+    line = ["sync", str(pair / "a"), str(pair / "b"), "-n", "--max-delete"]
+    assert run([*line, "1"]) == 4
+    shown = capsys.readouterr()
+    assert "2 removed from the second" in shown.out and "more than --max-delete 1 allows" in shown.err
+    assert run([*line, "2"]) == 0
+    assert "x/1" in read_tree(pair / "b")

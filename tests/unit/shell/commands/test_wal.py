@@ -1,0 +1,40 @@
+"""What ``walship wal`` says of files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from replication import config as configuration
+from replication.errors import FormatError
+from shell import main
+from shell.cli.render import Printer
+from shell.processes.roles import make_ledger
+
+
+def test_a_file_that_is_none_of_walships_is_neither_dumped_nor_called_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["init", "east"]) == 0
+    make_ledger(configuration.load(tmp_path / "east" / "walship.toml"))
+    (tmp_path / "a.csv").write_text("k,v\n")
+    assert main.run(["wal", "dump", "a.csv"]) == FormatError.exit_code
+    assert "not a walship file" in capsys.readouterr().err
+    assert main.run(["wal", "verify", "a.csv"]) == FormatError.exit_code
+    shown = capsys.readouterr()
+    assert "the first: a.csv: not a walship file" in shown.err
+    told = shown.out
+    assert "UNREADABLE" in told and "256 B" not in told and "[" not in told and "a.csv" in told
+    assert main.run(["wal", "verify", "a.csv", "--json"]) == FormatError.exit_code
+    (checked,) = json.loads(capsys.readouterr().out)
+    assert checked["size"] == 4 and len(checked["problems"]) == 1
+
+    def no_reader(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(Printer, "rows", no_reader)
+    assert main.run(["wal", "verify", "a.csv"]) == FormatError.exit_code
+    assert main.run(["wal", "verify"]) == 0
