@@ -39,6 +39,12 @@ def open_source(url: str, options: dict[str, Any], configuration: CopyConfigurat
     return ArchivesStore(store, unpacking) if unpacking else store
 
 
+def refuse_empty(url: str) -> None:
+    """Raise RequestError for an address without a text."""
+    if not url:
+        raise RequestError("an address is empty", "Name a folder, or a URL such as s3://bucket/prefix")
+
+
 def open_store(url: str, options: dict[str, Any] | None = None, *, follow_links: bool = False) -> Store:
     """The store at an address.
 
@@ -51,8 +57,7 @@ def open_store(url: str, options: dict[str, Any] | None = None, *, follow_links:
         RequestError: the address is empty.
         StorageError: the driver is missing, or the store does not answer.
     """
-    if not url:
-        raise RequestError("an address is empty", "Name a folder, or a URL such as s3://bucket/prefix")
+    refuse_empty(url)
     if is_local(url):
         return LocalStore(local_path(url), follow_links=follow_links)
     return FsspecStore(url, options)

@@ -20,6 +20,7 @@ from replication.datasets.stores.drivers import (
     UnfinishedFile,
     WholeObject,
 )
+from replication.error_text import one_line
 from replication.errors import ChangedFileError, StorageError, UnsafeNameError
 from replication.log import get, redact
 
@@ -51,7 +52,7 @@ class FsspecStore:
             self._first, self._root = fsspec.core.url_to_fs(url, **given)
         except Exception as error:  # each driver has its own errors
             raise StorageError(
-                f"the store at {self.url} cannot be opened: {type(error).__name__}: {redact(str(error))}"[:500],
+                f"the store at {self.url} cannot be opened: {redact(one_line(error))}"[:500],
                 "Check the address, the credentials, and that the driver is installed: see walship's extras",
             ) from None
         self._root = str(self._root).rstrip("/")

@@ -10,7 +10,8 @@ import pytest
 from replication.core.copying.configuration import CopyConfiguration
 from replication.datasets.converters.plugins import conversions_of
 from replication.datasets.request import copy_job, refuse_nested
-from replication.errors import RequestError
+from replication.datasets.stores.open import open_store
+from replication.errors import RequestError, StorageError
 from tests.copying import read_tree, write_tree
 
 
@@ -33,6 +34,22 @@ def test_an_address_within_the_other_is_refused(outer: str, inner: str) -> None:
     refuse_nested(inner, outer, either=False)
     with pytest.raises(RequestError, match="or within it"):
         refuse_nested(outer, inner, either=False)
+
+
+@pytest.mark.parametrize("pair", [("", "/t"), ("/t", "")])
+def test_an_address_without_a_text_is_refused(pair: tuple[str, str]) -> None:
+    with pytest.raises(RequestError, match="an address is empty"), copy_job(*pair, CopyConfiguration()):
+        pass
+
+
+def test_the_error_of_a_store_that_cannot_be_opened_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise OSError("Unable to load libjvm\ndlopen(libjvm.so) failed\n")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", failing)
+    with pytest.raises(StorageError) as failed:
+        open_store("memory://x")
+    assert failed.value.what.endswith("OSError: Unable to load libjvm dlopen(libjvm.so) failed")
 
 
 def test_addresses_side_by_side_are_taken() -> None:
