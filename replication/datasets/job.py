@@ -177,6 +177,7 @@ class CopyJob:
                     steps.retry(self.id, sequence.id.urn)
                 if self._is_ended(steps, redo, sequence):
                     continue
+                sequence = next(iter(steps.sequences(self.id, sequence.id.urn)), sequence)  # as it failed just now
                 hint = f"; remove the cause, then say {self.retry_hint}" if sequence.suspended else ""
                 for text in sequence.steps:
                     step = step_from_json(text)

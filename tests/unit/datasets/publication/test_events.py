@@ -75,6 +75,15 @@ def test_events_that_nobody_took_are_sent_by_the_next_run(tmp_path: Path) -> Non
     assert not (tmp_path / "dst/.walship").exists()
 
 
+def test_a_run_tells_why_events_were_not_sent_now_rather_than_by_the_run_before(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"a/1": b"1"})
+    for folder in ("gone", "missing"):
+        made = job(LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")))
+        made.events = open_events(str(tmp_path / folder / "events"))
+        (why,) = made.run().failures.values()
+        assert f"{folder}/events" in why
+
+
 def test_events_are_appended_to_a_file_or_posted(tmp_path: Path) -> None:
     file = open_events(str(tmp_path / "events"))
     file.send(['{"a": 1}'])
