@@ -44,7 +44,7 @@ def import_(
     from shell.rows.importing import import_files
 
     with invocation.connect() as (cluster, printer):
-        check_wait(cluster, wait_for)
+        check_wait(cluster, wait_for, table)
         began = time.monotonic()
         done, position = import_files(cluster, table, files, form, printer, again=again)
         took = time.monotonic() - began

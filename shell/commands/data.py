@@ -93,7 +93,7 @@ def write(
                 "write goes to the cluster itself, not to a drill's fork",
                 'In a probe: walship sql "insert into …", or walship.drill() in Python',
             )
-        check_wait(cluster, options.wait_for)
+        check_wait(cluster, options.wait_for, table)
         began = time.monotonic()
         spec = cluster.table(table)
         written = write_file(

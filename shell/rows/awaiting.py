@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from peer.client.cluster import Cluster
 from peer.status.replay_report import silence
 from replication.core.position import Position
-from replication.errors import PeerUnavailableError, ReplicationError, WaitTimeoutError
+from replication.errors import PeerUnavailableError, ReplicationError, UnknownPeerError, WaitTimeoutError
 from shell.cli.render import Printer
 from shell.processes.preflight import running_pid
 
@@ -28,9 +28,15 @@ class Wait:
     timeout_s: float
 
 
-def check_wait(cluster: Cluster, name: str | None) -> None:
-    """Raise UnknownPeerError if no route leads to the cluster, before anything is written; None waits for nothing."""
+def check_wait(cluster: Cluster, name: str | None, table: str) -> None:
+    """Raise UnknownPeerError if no route of the table leads to the cluster, before anything is written.
+
+    UnknownTableError if there is no such table. None waits for nothing.
+    """
     if name is not None and name != cluster.name:
+        spec = cluster.table(table)
+        if not any(rule.table == spec.uuid for rule in cluster.ledger.rules.all()):
+            raise UnknownPeerError(f"{spec.name} goes to no peer, so not to {name}", "First: walship enablereplication")
         with suppress(PeerUnavailableError):  # it may answer later
             cluster.contacts.locate(name)
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
@@ -147,9 +148,17 @@ class Waiting:
     name = "east"
 
     def __init__(self, run_dir: Path = Path("/nowhere")) -> None:
-        self.contacts = self.config = self.ledger = self.replay = self
+        self.contacts = self.config = self.ledger = self.replay = self.rules = self
+        self.spec = keyed("t.k")
+        self.sent = [SimpleNamespace(table=self.spec.uuid)]
         self.run_dir = run_dir
         self.is_told = threading.Event()
+
+    def table(self, name: str) -> TableSpec:
+        return self.spec
+
+    def all(self) -> list[SimpleNamespace]:
+        return self.sent
 
     def last_report(self) -> str:
         return ""
@@ -167,10 +176,17 @@ class Waiting:
 
 def test_a_cluster_that_is_to_be_waited_for_is_looked_for_before_rows_are_written() -> None:
     east = cast(Cluster, Waiting())
-    check_wait(east, None)
-    check_wait(east, "east")
-    with pytest.raises(UnknownPeerError, match="wset"):
-        check_wait(east, "wset")
+    check_wait(east, None, "t.k")
+    check_wait(east, "east", "t.k")
+    with pytest.raises(UnknownPeerError, match="no cluster is called wset"):
+        check_wait(east, "wset", "t.k")
+
+
+def test_rows_of_a_table_that_goes_to_no_peer_are_not_written_to_wait_for_one() -> None:
+    east = Waiting()
+    east.sent = []
+    with pytest.raises(UnknownPeerError, match=r"t\.k goes to no peer, so not to west.*enablereplication"):
+        check_wait(cast(Cluster, east), "west", "t.k")
 
 
 def test_a_wait_that_fails_reports_the_durable_rows_before_its_error(capsys: pytest.CaptureFixture[str]) -> None:
