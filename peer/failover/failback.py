@@ -85,7 +85,12 @@ def plan_failback(context: RoleChange, peer: str, *, leave: bool = False) -> Fai
         return FailbackPlan(begun.origin, peer, begun.epoch, steps, begun.refusals, {}, pending, begun.outage_s)
     refusals, there = find_refusals(context, peer, cluster.coordination.role().state)
     if there is not None and there.role == Role.ACTIVE.value:
-        refusals.append(f"{peer} is ACTIVE, and has not learned yet that {context.own.name} took over: walship status")
+        was_lost = cluster.ledger.successions.known().of(known.cluster) is not None
+        refusals.append(
+            f"{peer} is ACTIVE, and has not learned yet that {context.own.name} took over: walship status"
+            if was_lost
+            else f"{peer} is ACTIVE, and no cluster took over from it"
+        )
     frames, _, lost = undecided(cluster)
     if frames and not leave:
         refusals.append(

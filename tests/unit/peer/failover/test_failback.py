@@ -103,6 +103,20 @@ def test_a_failback_is_refused_while_lost_writes_are_kept_that_cannot_be_read_he
         assert plan_failback(pair.east.command(), "west", leave=True).refusals == ()
 
 
+def test_a_failback_to_a_cluster_that_was_never_lost_says_so(tmp_path: Path) -> None:
+    with role_pair(tmp_path) as pair:
+        west = pair.west.site
+        change_role(west.ledger, west.coordination, lambda _: RoleState(Role.ACTIVE, 1))
+        assert plan_failback(pair.east.command(), "west").refusals == (
+            "west is ACTIVE, and no cluster took over from it",
+        )
+        pair.east.site.ledger.successions.record(
+            Succession(west.ledger.cluster, pair.east.site.ledger.cluster, 2, 1000, is_planned=False)
+        )
+        (refusal,) = plan_failback(pair.east.command(), "west").refusals
+        assert "has not learned yet that east took over" in refusal
+
+
 def test_a_failback_waits_for_lost_writes_of_the_cluster_that_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
