@@ -225,7 +225,8 @@ def lostwrites_merge(invocation: Invocation, table: Annotated[str, table_option(
 
     with invocation.connect() as (cluster, printer):
         frames, rest = merge(cluster, table), still_undecided(cluster, table)
-        printer.value({"merged": frames}, f"{frames} frames are merged; replay applies them{rest}")
+        text = f"{frames} frames are merged; replay applies them{rest}" if frames or rest else "no lost writes"
+        printer.value({"merged": frames}, text)
 
 
 def lostwrites_discard(
@@ -241,7 +242,10 @@ def lostwrites_discard(
     from peer.failover.lost_writes import discard, still_undecided, undecided
 
     with invocation.connect() as (cluster, printer):
-        _, before, text = undecided(cluster, table)
+        kept, before, text = undecided(cluster, table)
+        if not kept:
+            printer.value({"discarded": 0, "rows": 0}, "no lost writes")
+            return
         if not yes:
             raise RequestError(f"{text} would be given up", "Confirm with --yes")
         frames = discard(cluster, table, leave_applied=leave_applied)

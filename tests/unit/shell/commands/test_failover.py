@@ -18,7 +18,7 @@ from replication.core.clock import moment_text
 from replication.errors import RequestError
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
-from shell.commands.failover import _moment, lostwrites_export, switchover
+from shell.commands.failover import _moment, lostwrites_discard, lostwrites_export, lostwrites_merge, switchover
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,17 @@ def test_a_role_change_goes_on_though_its_steps_have_no_reader(monkeypatch: pyte
     with pytest.raises(BrokenPipeError):
         switchover(cast(Invocation, SimpleNamespace(connect=connect)), "west")
     assert done == ["west"]
+
+
+def test_where_no_lost_writes_are_kept_there_is_nothing_to_confirm_or_to_replay(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def connect() -> Iterator[Any]:
+        yield SimpleNamespace(), Printer(False)
+
+    monkeypatch.setattr("peer.failover.lost_writes.lost_writes", lambda *_: [])
+    monkeypatch.setattr("peer.failover.lost_writes.merge", lambda *_: 0)
+    for verb in (lostwrites_discard, lostwrites_merge):
+        verb(cast(Invocation, SimpleNamespace(connect=connect)))
+        assert capsys.readouterr().out == "no lost writes\n"
