@@ -29,7 +29,7 @@ def is_system_table(name: str) -> bool:
 def check_table_name(name: str) -> str | None:
     """Return why ``name`` cannot be a table's name; None when it can."""
     if not _TABLE.match(name):
-        return f"{name[:_NAME_MAX]!r} is not a table name (namespace.name, of letters, digits and '_')"
+        return f"{name[:_NAME_MAX]!r} is not a table name (namespace.name, of letters A to Z, digits and '_')"
     if max(map(len, name.split("."))) > _NAME_MAX:
         return f"table name {name[:40]}… is longer than {_NAME_MAX} letters before or after the dot"
     return None
@@ -46,7 +46,7 @@ def check_column_name(name: str) -> str | None:
     """Return why ``name`` cannot be a column's name; None when it can."""
     if _COLUMN.match(name):
         return None
-    return f"column {name!r} must start with a letter and hold only letters, digits and '_'"
+    return f"column {name!r} must start with a letter and hold only letters A to Z, digits and '_'"
 
 
 def typed_table(
