@@ -89,7 +89,7 @@ def tables_at_peers(
     lacking: PeerLag,
     report: ReplayReport | None,
 ) -> Iterable[TableAtPeer]:
-    """Every rule's table, by peer.
+    """Every rule's table, by peer and name; dropped ones last.
 
     Args:
         ledger: of this cluster.
@@ -108,7 +108,8 @@ def tables_at_peers(
     for each in ledger.sending.held():
         held.setdefault(each.peer, {})[each.table] = each.reason
     known_files = _KnownFiles(rows, fresh, progress, lacking, specs)
-    for rule in sorted(ledger.rules.all(), key=lambda r: (r.peer, str(r.table), r.group)):
+    names = {uuid: spec.name for uuid, spec in specs.items()}
+    for rule in sorted(ledger.rules.all(), key=lambda r: (r.peer, names.get(r.table, "~"), str(r.table), r.group)):
         spec = specs.get(rule.table) or ledger.tables.by_uuid(rule.table)
         if spec is not None and rule.peer in peers:
             found = by_rule.get((rule.peer, rule.table, rule.group), [])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -66,6 +68,15 @@ def test_each_file_that_is_not_applied_is_shown_under_its_peer_cluster_and_table
     assert list(row["statuses"][0]) == ["file", *pb.ReplicationStatus.DESCRIPTOR.fields_by_name]
     east.ledger.files.record([PeerProgress(file, "west", Ranges.of((256, length)), length)])
     assert shown(east)["statuses"] == []
+
+
+def test_tables_are_shown_by_peer_and_name(east: Site) -> None:
+    for number, name in ((1, "ops.zebra"), (2, "ops.apple")):
+        spec = replace(table(name), uuid=UUID(int=number))
+        east.ledger.tables.create(spec)
+        east.send_to_cluster(WEST, spec)
+    found = collect(east.config, east.ledger, Members()).peers
+    assert [row.table for row in found] == ["ops.apple", SPEC.name, "ops.zebra"]
 
 
 def test_an_error_of_a_file_is_shown_for_the_tables_that_wait_for_it(east: Site) -> None:
