@@ -16,7 +16,7 @@ from replication.errors import ConfigError, CopyIncompleteError, ReplicationErro
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation, add_noun, add_verb
 from shell.cli.pairs import pairs
-from shell.cli.render import Printer, moment_text
+from shell.cli.render import Printer, counted, moment_text
 
 if TYPE_CHECKING:
     from replication.datasets.copying.progress import CopyCounts
@@ -202,7 +202,7 @@ def run(
         raise failed[0]
     if failed:
         what, hint = getattr(failed[0], "what", one_line(failed[0])), getattr(failed[0], "hint", "")
-        raise CopyIncompleteError(f"{len(failed)} datasets failed; the first: {what}", hint)
+        raise CopyIncompleteError(f"{counted(len(failed), 'dataset')} failed; the first: {what}", hint)
 
 
 def _run_due(

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 def timeline_list(
     invocation: Invocation,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only of this dataset or table.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Only of this dataset or table.")] = None,
 ) -> None:
     """List the instants of the cluster's timeline, oldest first: what was done to which dataset.
 

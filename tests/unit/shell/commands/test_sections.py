@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 
+import click
 import pytest
 import typer
+from typer.main import get_command
 
 from shell.commands import SECTIONS
 
@@ -22,3 +25,17 @@ def test_each_verb_of_a_module_is_named_so_that_it_is_found_whatever_other_words
         for each in app.registered_groups
     }
     assert commands | groups == set(MODULES[module])
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_help_of_a_verb_puts_an_argument_into_brackets_once(module: str) -> None:
+    app = typer.Typer()
+    import_module(f"shell.commands.{module}").register(app)
+    app.command("other")(lambda: None)  # Typer makes a single verb the whole program
+
+    def usages(command: click.Command) -> Iterator[str]:
+        yield command.get_usage(click.Context(command))
+        for below in command.commands.values() if isinstance(command, click.Group) else ():
+            yield from usages(below)
+
+    assert not [usage for usage in usages(get_command(app)) if "[[" in usage]
