@@ -13,12 +13,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.progress import CopyCounts
+from replication.errors import StorageError
 
 FAILURES_MAX = 5
 KEPT_DAYS = 365
@@ -79,14 +80,26 @@ class DatasetHistory:
 
     Args:
         path: of the SQLite file.
+
+    Raises:
+        StorageError: it cannot be made or read.
     """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
-        self._db.executescript(_TABLES)
+        try:
+            with ExitStack() as stack:
+                self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
+                stack.callback(self._db.close)
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._db.executescript(_TABLES)
+                stack.pop_all()
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"the history {path} of the datasets cannot be used: {error}",
+                "Its folder must be writable and have room. If the file is damaged, move it away",
+            ) from None
 
     def state(self, dataset: str) -> DatasetState:
         """How a dataset stands."""

@@ -1,4 +1,4 @@
-"""The history of declared datasets is bounded."""
+"""The history of declared datasets is bounded, and says why it cannot be used."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from replication.core.copying.names import RelativePath
 from replication.datasets.copying.file_sets import FileSet, StagedFile
 from replication.datasets.declared import history as module
 from replication.datasets.declared.history import KEPT_DAYS, DatasetHistory
+from replication.errors import StorageError
 
 
 def test_runs_and_their_files_are_deleted_after_a_year(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +43,14 @@ def test_a_user_without_a_name_is_noted_by_number(tmp_path: Path, monkeypatch: p
     with closing(DatasetHistory(tmp_path / "datasets.db")) as history:
         history.begin("d", "/in", "/out")
         assert history.runs("d", 1)[0].user == str(os.getuid())
+
+
+@pytest.mark.parametrize("what", ["a folder", "no database"])
+def test_a_history_that_cannot_be_used_is_told_with_its_path(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "datasets.db"
+    if what == "a folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"no database" * 100)
+    with pytest.raises(StorageError, match=r"datasets\.db of the datasets cannot be used.*writable"):
+        DatasetHistory(path)
