@@ -40,14 +40,16 @@ def unpacked(payload: bytes | bytearray | memoryview) -> tuple[int, int]:
         batch = header + _U32.unpack_from(metadata, header)[0]
         length = _field(metadata, batch, _LENGTH)
         rows = _I64.unpack_from(metadata, length)[0] if length else 0
-        if not _field(metadata, batch, _COMPRESSION):
-            return rows, len(payload) - body
-        return rows, _buffers_size(payload, metadata, body, _field(metadata, batch, _BUFFERS))
+        is_packed = bool(_field(metadata, batch, _COMPRESSION))
+        return rows, _buffers_size(payload, metadata, body, _field(metadata, batch, _BUFFERS), is_packed)
     except (struct.error, IndexError, OverflowError):
         raise SchemaError("the payload is not a record batch: its Arrow metadata is cut short") from None
 
 
-def _buffers_size(payload: bytes | bytearray | memoryview, metadata: memoryview, body: int, at: int) -> int:
+def _buffers_size(
+    payload: bytes | bytearray | memoryview, metadata: memoryview, body: int, at: int, is_packed: bool
+) -> int:
+    """Return the sum of the buffers' sizes, also of those that share bytes or that no column needs."""
     if not at:
         return 0
     vector = at + _U32.unpack_from(metadata, at)[0]
@@ -57,11 +59,10 @@ def _buffers_size(payload: bytes | bytearray | memoryview, metadata: memoryview,
         raise IndexError
     total = 0
     for offset, size in _BUFFER.iter_unpack(metadata[begin:end]):
-        if size:
-            if offset < 0:
-                raise IndexError
-            declared = _I64.unpack_from(payload, body + offset)[0]
-            total += size if declared < 0 else declared
+        if offset < 0 or size < 0:
+            raise IndexError
+        declared = _I64.unpack_from(payload, body + offset)[0] if is_packed and size else -1
+        total += size if declared < 0 else declared
     return total
 
 

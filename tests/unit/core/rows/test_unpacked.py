@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
@@ -13,7 +14,7 @@ from replication.core.definition.define import typed_table
 from replication.core.definition.schema import SchemaVersion
 from replication.core.frame import Codec
 from replication.core.routes.bootstrap import bootstrap_schema, decode_rows
-from replication.core.rows.batch import FRAME_ROWS_MAX, decode_payload, encode_payload
+from replication.core.rows.batch import FRAME_ROWS_MAX, check_unpacked, decode_payload, encode_payload
 from replication.core.rows.convert import upserts_from_arrow
 from replication.core.rows.unpacked import unpacked
 from replication.errors import SchemaError
@@ -76,6 +77,38 @@ def test_a_length_that_is_a_lie_is_an_error() -> None:
     for lie in (8999, 0, 1 << 40, (1 << 64) - 1, 1 << 63):
         with allocated_at_most(1 << 20), pytest.raises(SchemaError):
             decode_payload(payload[:at] + lie.to_bytes(8, "little") + payload[at + 8 :], version())
+
+
+def test_a_buffer_of_negative_size_does_not_hide_the_size_of_another() -> None:
+    batch = pa.record_batch({"text": ["0" * (65 << 20)], "more": pa.array([bytes(range(64))])})
+    payload = bytearray(encode_payload(batch, Codec.ZSTD).to_pybytes())
+    entry, begin = last_buffer(payload)
+    payload[entry : entry + 16] = struct.pack("<qq", begin - body_begin(payload), -(65 << 20))
+    payload[begin : begin + 8] = struct.pack("<q", -1)  # not compressed
+    with pytest.raises(SchemaError):
+        check_unpacked(payload)
+
+
+def test_buffers_that_share_bytes_count_each() -> None:
+    payload = bytearray(encode_payload(pa.record_batch({"a": range(9), "b": range(9)}), Codec.NONE).to_pybytes())
+    entry, begin = last_buffer(payload)
+    _, before = unpacked(payload)
+    payload[entry : entry + 16] = struct.pack("<qq", 0, len(payload) - body_begin(payload))
+    assert unpacked(payload)[1] == before - 72 + len(payload) - body_begin(payload)
+
+
+def body_begin(payload: bytearray) -> int:
+    return 8 + int.from_bytes(payload[4:8], "little")
+
+
+def last_buffer(payload: bytearray) -> tuple[int, int]:
+    """Where the place of the last buffer is written, and where that buffer begins."""
+    body = body_begin(payload)
+    for entry in reversed(range(8, body - 16, 8)):
+        offset, size = struct.unpack_from("<qq", payload, entry)
+        if offset > 0 < size and body + offset + -(-size // 8) * 8 == len(payload):
+            return entry, body + offset
+    raise AssertionError
 
 
 def test_rows_of_a_bootstrap_are_bounded_and_checked_whole() -> None:
