@@ -16,7 +16,7 @@ from replication.core.coverage import Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import Buffer, SealedHeader
 from replication.core.ids import StreamId
-from replication.core.routes.bootstrap import PLACE, decode_rows
+from replication.core.routes.bootstrap import PLACE, PURGED_ROW, decode_rows
 from replication.errors import SchemaError
 from replication.tables.base import LABEL, Decode
 
@@ -47,7 +47,7 @@ class BootstrapDecoder(Decoder):
 
 
 def _check(log: pa.RecordBatch, header: SealedHeader) -> None:
-    """Raise SchemaError when the rows' number, commit times or WALs are not those that the header and coverage allow.
+    """Raise SchemaError when the rows' number, places or commit times are not those that header and coverage allow.
 
     The receiver has checked the header's commit times against its clock.
     """
@@ -60,6 +60,9 @@ def _check(log: pa.RecordBatch, header: SealedHeader) -> None:
     commits, least = pc.min_max(log.column("_commit")).as_py(), pc.min(log.column("_at")).as_py()
     if commits["min"] < header.commit_lo or commits["max"] > header.commit_hi or least < 0:
         raise SchemaError("a row of the bootstrap has a commit time outside its frame's, or an impossible WAL")
+    rows = pc.min_max(log.column("_row")).as_py()
+    if rows["min"] < 0 or rows["max"] >= PURGED_ROW:
+        raise SchemaError("a row of the bootstrap has an impossible number")
 
 
 def _among(at: np.ndarray, sequences: np.ndarray, taken: Sequence[Ranges]) -> np.ndarray:

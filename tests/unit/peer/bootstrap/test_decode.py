@@ -39,7 +39,11 @@ def test_rows_within_their_header_are_decoded() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"_commit": [5, 8]}, {"_commit": [4, 7]}, {"_commit": [5, 1 << 62]}, {"_at": [0, -1]}, {"_at": [None, 0]}],
+    [
+        *({"_commit": commits} for commits in ([5, 8], [4, 7], [5, 1 << 62])),
+        *({"_at": at} for at in ([0, -1], [None, 0])),
+        *({"_row": rows} for rows in ([0, -1], [0, 1 << 30], [None, 0])),
+    ],
 )
 def test_rows_outside_their_header_are_refused(changed: dict[str, list[int | None]]) -> None:
     with pytest.raises(SchemaError):
