@@ -107,7 +107,8 @@ class Suspects:
     def _load(self, side: str, rows: Iterable[pa.RecordBatch]) -> str:
         """Load a side's keys, one row for each key; "" when there are none."""
         self._db.execute(f"drop table if exists {side}")
-        batches = iter(rows)
+        failed: list[Exception] = []
+        batches = _noting(rows, failed)
         first = next(batches, None)
         if first is None:
             return ""
@@ -119,15 +120,30 @@ class Suspects:
             row_hash(self._key) if self._key else "_high::uhugeint * 18446744073709551616::uhugeint + _low::uhugeint"
         )
         self._db.register("incoming", reader)
-        self._db.execute(
-            f"create table {side} as select _kh, {kept}, any_value(_values) as _values,"
-            " concat_ws(':', sum(_low::hugeint), sum(_high::hugeint), count(*)) as _seen"
-            f" from (select *, {hashed} as _kh from incoming) group by _kh"
-        )
-        self._db.unregister("incoming")
+        try:
+            self._db.execute(
+                f"create table {side} as select _kh, {kept}, any_value(_values) as _values,"
+                " concat_ws(':', sum(_low::hugeint), sum(_high::hugeint), count(*)) as _seen"
+                f" from (select *, {hashed} as _kh from incoming) group by _kh"
+            )
+        except duckdb.Error:
+            if failed:  # DuckDB gives only its text
+                raise failed[0] from None
+            raise
+        finally:
+            self._db.unregister("incoming")
         return side
 
     def _number(self, query: str) -> int:
         found = self._db.execute(query).fetchone()
         assert found is not None
         return int(found[0])
+
+
+def _noting(rows: Iterable[pa.RecordBatch], failed: list[Exception]) -> Iterator[pa.RecordBatch]:
+    """The same batches; ``failed`` gets the error of one that does not come."""
+    try:
+        yield from rows
+    except Exception as error:
+        failed.append(error)
+        raise

@@ -8,7 +8,7 @@ import pytest
 
 from peer.verify.compare import compare
 from peer.verify.digest import BUCKETS, Reading, content_hash, decode_buckets, digest_of, encode_buckets
-from replication.errors import RequestError, SchemaError
+from replication.errors import PeerRefusedError, PeerUnavailableError, RequestError, SchemaError
 from replication.tables.base import open_duckdb
 
 pytestmark = pytest.mark.heavy
@@ -219,6 +219,28 @@ def test_only_buckets_that_differ_are_sent_and_few_bytes_when_nothing_does():
     assert [(d.key["id"], d.what) for d in verdict.differences] == [(25_000, "different"), (49_999, "only in east")]
     assert sum(sent) <= 2 * 2 * 2 * 60, "two rounds, two sides, two buckets of about 12 rows"
     assert len(encode_buckets(east.open(None).buckets())) <= 26 * BUCKETS
+
+
+def test_a_side_that_stops_in_the_middle_of_its_keys_is_asked_again():
+    east, west = Side("east", table((1, "a", 0.0))), Side("west", table((1, "b", 0.0)))
+    opening, failures = west.open, [PeerRefusedError("maintenance deleted a file"), PeerUnavailableError("gone")]
+
+    def opened(as_of):
+        made = opening(as_of)
+        keys = made.keys
+
+        def some(buckets):
+            yield from keys(buckets)
+            if failures:
+                raise failures.pop(0)
+
+        made.keys = some
+        return made
+
+    west.open = opened
+    with pytest.raises(PeerUnavailableError, match="gone"):
+        judge(east, west)
+    assert [(d.key["id"], d.what) for d in judge(east, west).differences] == [(1, "different")]
 
 
 def test_buckets_survive_their_bytes_and_sum_up_to_the_whole():
