@@ -21,10 +21,11 @@ from peer.client.cluster import Cluster
 from peer.client.contacts import read_public
 from peer.verify.answering import ComparisonServer
 from peer.verify.compare import compare
-from peer.verify.digest import Digest, decode_buckets
+from peer.verify.digest import KEY_HASHES, Digest, decode_buckets
 from peer.verify.verdict import Verdict
 from replication.core.definition.evolution import common
 from replication.core.definition.schema import TableSpec
+from replication.core.definition.types import storable_type
 from replication.core.ids import ClusterId
 from replication.core.shipping.chunk import Assignment
 from replication.errors import FormatError, PeerUnavailableError, RequestError, TableExistsError, UnknownTableError
@@ -87,14 +88,15 @@ class ComparedTable:
         """All live rows."""
         question = q.AskRead(self._spec, self._groups, q.NOW if as_of is None else as_of)
         whole = self._cluster.one(question, q.Whole)
-        return ComparedReading(self._cluster, Digest(whole.rows, whole.content))
+        return ComparedReading(self._cluster, self._spec, Digest(whole.rows, whole.content))
 
 
 class ComparedReading:
     """``compare.OpenedSide`` of a cluster that is asked."""
 
-    def __init__(self, cluster: ComparedCluster, digest: Digest) -> None:
+    def __init__(self, cluster: ComparedCluster, spec: TableSpec, digest: Digest) -> None:
         self._cluster = cluster
+        self._spec = spec
         self._digest = digest
 
     def digest(self) -> Digest:
@@ -106,9 +108,13 @@ class ComparedReading:
         return decode_buckets(self._cluster.one(q.AskBuckets(), q.Packed).buckets)
 
     def keys(self, buckets: Sequence[int]) -> Iterable[pa.RecordBatch]:
-        """The keys of the rows of some buckets, and their hashes."""
+        """The keys of the rows of some buckets, and their hashes. FormatError when they are of other columns."""
+        wanted = [(name, self._spec.by_name[name].type) for name in self._spec.key or self._spec.by_name]
         for answer in self._cluster.several(q.AskKeys(tuple(buckets))):
             if isinstance(answer, q.RowsAnswer):
+                found = [(field.name, storable_type(field.type, field.name)) for field in answer.batch.schema]
+                if found != [*wanted, *KEY_HASHES]:
+                    raise FormatError(f"{self._cluster.name} answered with rows of other columns than were asked for")
                 yield answer.batch
 
 

@@ -28,6 +28,12 @@ BUCKETS = 4096
 BATCH_ROWS = 16_384
 MEMORY_BYTES_MAX = 256 << 20
 _MORE_ROOM = ("set threads = 1", "set memory_limit = '1GiB'", "set memory_limit = '4GiB'")
+#: The columns of ``Reading.keys`` after those that name the row, with the types that a table stores them as.
+KEY_HASHES = (
+    ("_low", pa.int64()),
+    ("_high", pa.int64()),
+    ("_values", pa.list_(pa.field("element", pa.int64()))),
+)
 #: DuckDB finds expressions that occur twice, as each value's text does. The search grows with the square of columns.
 _MANY = 100
 _EACH_ALONE = "set disabled_optimizers = current_setting('disabled_optimizers') || ',common_subexpressions'"
