@@ -30,6 +30,7 @@ from replication.core.routes.bootstrap import PURGED_ROW, Purged
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, LABEL, Tables, open_duckdb
 from replication.tables.layout import CELL_GROUP, VERSION, version_column
+from replication.tables.pyiceberg.damage import refusing_unreadable
 
 BATCH_ROWS = 262_144
 MEMORY_BYTES_MAX = 512 << 20
@@ -84,8 +85,9 @@ def tombstone_rows(
     Raises:
         PoisonFrameError: a frame cannot be decoded.
         HostAwayError: a host that has some of the frames does not answer.
+        StorageError: a file of the table is missing or damaged.
     """
-    with open_duckdb() as connection:
+    with refusing_unreadable(), open_duckdb() as connection:
         if scratch is not None:
             bound(connection, scratch, MEMORY_BYTES_MAX)
         keys = ", ".join(DUCKDB.name(name) for name in spec.key)

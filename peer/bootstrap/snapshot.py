@@ -25,7 +25,7 @@ from replication.retries import repeated_on
 from replication.tables.base import DUCKDB, History, Tables, open_duckdb
 from replication.tables.duckdb.batches import arrow_batches
 from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, landing_name, shown_columns
-from replication.tables.pyiceberg.damage import refuse_unreadable
+from replication.tables.pyiceberg.damage import refusing_unreadable
 
 _KNOWN = pa.schema([*((name, pa.string()) for name in "gow"), ("b", pa.int64()), ("e", pa.int64())])
 _TRIES = 10
@@ -62,7 +62,7 @@ def held(tables: Tables, spec: TableSpec, hold: str, commit: int) -> Iterator[Ro
     names = [spec.name] if not spec.key else [spec.name, spec.name + TOMBSTONES, spec.name + CHANGES]
     with open_duckdb() as connection:
         try:
-            with _naming():
+            with refusing_unreadable():
                 query = _attached(tables, connection, spec, hold, commit)
             yield lambda coverages, known: _batches(connection, spec, coverages, known, query)
         finally:
@@ -126,19 +126,10 @@ def _lost(spec: TableSpec, commit: int) -> ForeignMaintenanceError:
     )
 
 
-@contextmanager
-def _naming() -> Iterator[None]:
-    try:
-        yield
-    except (duckdb.Error, OSError) as error:  # Arrow turns DuckDB's errors between batches into OSError
-        refuse_unreadable(error)
-        raise
-
-
 def _batches(
     connection: duckdb.DuckDBPyConnection, spec: TableSpec, coverages: Sequence[Coverage], known: Known, query: str
 ) -> Iterator[pa.RecordBatch]:
-    with _naming():
+    with refusing_unreadable():
         yield from _reader(connection, spec, coverages, known, query)
 
 

@@ -25,7 +25,7 @@ from replication.errors import CommitConflictError
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, Decode, History, Rows, Tables
 from replication.tables.layout import CHANGES, TOMBSTONES, merge_groups, version_column
-from replication.tables.pyiceberg.damage import refuse_unreadable
+from replication.tables.pyiceberg.damage import refusing_unreadable
 
 _DRIVER_VERSIONS = 200_000
 _DRIVER_BYTES = 256 << 20
@@ -89,11 +89,8 @@ def fold(
     times = ledger.time.replicated(spec.uuid)
     upto = min((replicated.t for replicated in times.values()), default=0)
     held = now - upto > hold_s * 1e6
-    try:
+    with refusing_unreadable():
         result = merge_changes(tables, spec, None if held else upto, fully_folded)
-    except duckdb.Error as error:
-        refuse_unreadable(error)
-        raise
     reached = max(upto, result.folded.upto) if result is not None else upto
     if changes.current is not None and (result is not None or not held):
         ledger.replay.set_folded(spec.uuid, reached, changes.current, now)

@@ -212,7 +212,11 @@ class Catalog(Protocol):
         """Return a table for ``attach`` in another process; the arguments are those of ``attach``."""
 
     def scratch_duckdb(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        """A connection to an empty DuckDB for a few queries of these tables; see ``SharedDuckDB.database``."""
+        """A connection to an empty DuckDB for a few queries of these tables; see ``SharedDuckDB.database``.
+
+        Raises:
+            StorageError: a file that a query in it reads is missing or damaged.
+        """
 
     def may_have(self, name: str, where: str) -> bool:
         """Return whether rows may match a filter, by the data files' statistics; ``where`` as of ``attach``."""

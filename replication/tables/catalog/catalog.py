@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -47,7 +47,7 @@ from replication.tables.catalog.sql_lookup import SqlLookup
 from replication.tables.duckdb.views import FilesOfTable, shown
 from replication.tables.layout import CHANGES, LATEST, OWNER, SPEC, TOMBSTONES, Layout, landing_name, layouts
 from replication.tables.partition import parse_partition, partition_name
-from replication.tables.pyiceberg.damage import planned
+from replication.tables.pyiceberg.damage import planned, refusing_unreadable
 from replication.tables.pyiceberg.evolve import evolve, has_columns, note_columns, set_sort
 from replication.tables.pyiceberg.scratch_tables import ScratchTables, scratch_namespaces
 from replication.tables.pyiceberg.tags import set_tag
@@ -252,9 +252,11 @@ class IcebergCatalog:
         table = self.load_for_reading(name)
         return FilesOfTable(self.warehouse, shown(table, columns), _planned(table, where, snapshot))
 
-    def scratch_duckdb(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    @contextmanager
+    def scratch_duckdb(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """See ``base.Catalog``."""
-        return self._duckdb.database()
+        with refusing_unreadable(), self._duckdb.database() as connection:
+            yield connection
 
     def may_have(self, name: str, where: str) -> bool:
         """See ``base.Catalog``."""

@@ -11,6 +11,7 @@ from pyiceberg.table import Table
 
 from replication.tables.duckdb.key_index import PLACES
 from replication.tables.duckdb.views import attach, shown
+from replication.tables.pyiceberg.damage import refusing_unreadable
 from replication.tables.shared_duckdb import scratch_duckdb
 
 _BATCH_ROWS = 2_048
@@ -31,6 +32,6 @@ def places_where(table: Table, where: str) -> pa.Table:
 
 @contextmanager
 def _attached(table: Table) -> Iterator[duckdb.DuckDBPyConnection]:
-    with scratch_duckdb() as connection:
+    with refusing_unreadable(), scratch_duckdb() as connection:
         attach(connection, "live", shown(table, None), list(table.scan().plan_files()))
         yield connection

@@ -56,6 +56,16 @@ def refuse_unreadable(error: BaseException) -> None:
         raise StorageError(f"reading failed: {message}", f"The file is damaged. {REMEDY}") from None
 
 
+@contextmanager
+def refusing_unreadable() -> Iterator[None]:
+    """Turn DuckDB's errors about missing or damaged files into StorageError, also those that come through Arrow."""
+    try:
+        yield
+    except (duckdb.Error, OSError) as error:
+        refuse_unreadable(error)
+        raise
+
+
 def lost(what: str) -> MissingFileError:
     """Return the error for a missing file of a table."""
     return MissingFileError(
