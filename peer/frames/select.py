@@ -19,6 +19,7 @@ from replication.errors import GapError, ReplicationError
 from replication.ledger.base import FileKind, Pending
 
 Span = tuple[int, int]
+_LOST_MAX = 100  # each is copied to a file of its own, so many would delay all tables
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class Selector:
     Attributes:
         reader: reads files of any host.
         pending: what is registered in the ledger and not applied.
-        limit_bytes: a pass ends after about this many bytes of frames.
+        limit_bytes: a pass ends after about this many bytes of frames, or a hundred lost writes.
         passed: the offset that shared passes of this process have reached, by file.
         skip: returns whether a frame (file, begin) is quarantined.
         successions: by which frames are lost writes; read after ``pending``, so that none that is beyond a cut counts.
@@ -91,12 +92,15 @@ class Selector:
             return ReplaySelection()
         return replace(self, pending=[part for part in self.pending if part.row.file not in unread]).own(table)
 
+    def _is_full(self, selection: ReplaySelection) -> bool:
+        return selection.payload_bytes >= self.limit_bytes or len(selection.lost) >= _LOST_MAX
+
     def _gather(
         self, selection: ReplaySelection, part: Pending, begin: int, end: int, wanted: Callable[[UUID], bool]
     ) -> None:
         if begin >= end:
             return
-        if selection.payload_bytes >= self.limit_bytes:
+        if self._is_full(selection):
             selection.more = True
             return
         selection.ranges[part.row.file] = (begin, begin)
@@ -111,7 +115,7 @@ class Selector:
         file, place = part.row.file, self.reader.hosts.place(part.row)
         reached = begin
         for frame in self.reader.frames(place, max(begin, FILE_HEADER_BYTES), end):
-            if selection.payload_bytes >= self.limit_bytes:
+            if self._is_full(selection):
                 selection.more = True
                 break
             reached = frame.end

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
+from peer.frames import select
 from peer.frames.decode import FrameRef, find_poison, plan_decode
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import ReplaySelection, Selector
@@ -19,6 +21,7 @@ from peer.tables.latest import Folded
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
+from replication.core.succession import Succession, Successions
 from replication.errors import PoisonFrameError, SchemaError
 from replication.ledger.base import Ledger
 from replication.tables.base import LABEL, History, Snapshot
@@ -82,6 +85,19 @@ def test_a_pass_stops_at_its_bytes_and_goes_on_where_it_stopped(origin: Origin) 
         passed = {file: end for file, (_, end) in part.ranges.items()}
     assert [frame.sequence for frame in seen] == [0, 1, 2]
     assert passed == {origin.wal.row.file: origin.wal.registered}
+
+
+def test_a_pass_stops_at_a_number_of_lost_writes_too(origin: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "_LOST_MAX", 2)
+    for value in range(3):
+        origin.put(origin.one, value)
+    succession = cast(Succession, "west")
+    monkeypatch.setattr(Successions, "leaving_out", lambda self, header: succession)
+    pending = origin.ledger.replay.pending()
+    first = Selector(LOCAL, pending, 1 << 20).shared()
+    rest = Selector(LOCAL, pending, 1 << 20, {file: end for file, (_, end) in first.ranges.items()}).shared()
+    assert [[frame.sequence for frame, _ in part.lost] for part in (first, rest)] == [[0, 1], [2]]
+    assert (first.more, rest.more) == (True, False) and rest.ranges[origin.wal.row.file][1] == origin.wal.registered
 
 
 def test_quarantined_frames_are_passed_over(origin: Origin) -> None:
