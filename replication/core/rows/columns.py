@@ -52,13 +52,18 @@ def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str)
 
 
 def _check_whole(array: pa.Array, column: str) -> None:
-    """Raise SchemaError for an invalid array, for example text that is not UTF-8: readers would refuse it."""
+    """Raise SchemaError for an invalid array, which readers would refuse.
+
+    It may have text that is not UTF-8, or a decimal of too many digits, which Arrow takes from CSV and JSON.
+    """
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
         raise SchemaError(
             f"column {column!r}: a value is not valid {array.type} ({error})",
-            "Text must be UTF-8: decode it, or store the bytes in a binary column",
+            "Text must be UTF-8: decode it, or store the bytes in a binary column"
+            if "UTF8" in str(error)
+            else "Give a value that the type can hold",
         ) from None
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from pyarrow import csv
 
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
@@ -43,6 +45,15 @@ def given(values: pa.Array) -> pa.Table:
 def test_text_that_is_no_utf8_and_arrays_that_are_not_whole_are_refused_by_name(kind: str, values: pa.Array) -> None:
     with pytest.raises(SchemaError, match="'v'"):
         upserts_from_arrow(given(values), table(kind))
+
+
+def test_the_hint_is_about_what_is_wrong() -> None:
+    options = csv.ConvertOptions(column_types={"v": pa.decimal128(9, 2)})
+    many_digits = csv.read_csv(BytesIO(b"v\n12345678\n"), convert_options=options).column("v")
+    for kind, values, about_text in (("decimal(9,2)", many_digits, False), ("string", NO_UTF8, True)):
+        with pytest.raises(SchemaError) as refused:
+            upserts_from_arrow(given(values), table(kind))
+        assert ("UTF-8" in str(refused.value.hint)) is about_text
 
 
 def test_keys_to_delete_are_looked_at_too() -> None:
