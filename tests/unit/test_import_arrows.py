@@ -194,6 +194,17 @@ def test_a_loop_of_folders_is_found_though_no_module_is_in_one(tmp_path: Path) -
     assert set(loop_in(folder_arrows(graph, tmp_path))) == {"peer/replay", "peer/tables"}
 
 
+def test_pyspark_is_imported_once_it_is_used() -> None:
+    """The base install does not have it. What Spark itself loads may import it at once."""
+    found = set()
+    for module, file in modules_under(ROOT).items():
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found |= {module for name in names if name.partition(".")[0] == "pyspark"}
+    assert found == {"peer.timeline.reading.spark"}
+
+
 def test_the_receiver_imports_nothing_of_the_workers_or_writers() -> None:
     graph = import_graph(ROOT)
     assert any(module.startswith("peer.receive.") for module in graph)

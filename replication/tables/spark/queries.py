@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
-from pyspark.storagelevel import StorageLevel
 
 from replication import log
 from replication.error_text import one_line
@@ -121,6 +120,8 @@ class Queries:
         pickle.dump(done, stream)
 
     def _made(self, query: Query) -> Generator[bytes]:
+        from pyspark.storagelevel import StorageLevel  # deferred: who asks may have no PySpark
+
         with self._spark.use() as spark, refusals("a table"):
             spark.sparkContext.setLocalProperty("spark.job.description", query.title)
             rows = spark.sql(query.sql).mapInArrow(partial(_run, query.run), "made binary")
