@@ -1,7 +1,7 @@
 """The tree in ZooKeeper, through kazoo; kazoo's types and errors stay in this file.
 
-Every call waits at most ``call_timeout_s``. kazoo reconnects by itself without limit, with a new session when the old
-one has expired. ``keeper.py`` then restores ephemeral nodes and watches.
+A call waits at most ``call_timeout_s`` for a connection, and as long for an answer. kazoo reconnects by itself without
+limit, with a new session when the old one has expired. ``keeper.py`` then restores ephemeral nodes and watches.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import contextlib
 import logging
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, KazooState, KeeperState
 from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
@@ -46,7 +47,7 @@ class ZookeeperTree:
         servers: ``host:port[,host:port…]``.
         session_timeout_s: the servers end a session after this long without a heartbeat. ``start`` waits as long for a
             server that accepts a connection and is silent.
-        call_timeout_s: the longest that one call waits.
+        call_timeout_s: the longest that one call waits for a connection, and then for an answer.
         tls: for mutual TLS; without it the connection is plain.
         access: the credential for the cluster's own nodes; without it, nodes are created for anyone to change.
     """
@@ -63,6 +64,7 @@ class ZookeeperTree:
         self._servers = servers
         self._access = access
         self._call_timeout_s = call_timeout_s
+        self._connected = threading.Event()
         quiet = logging.Logger("kazoo")  # its retries are reported once, by the keeper
         quiet.addHandler(logging.NullHandler())
         self._client = KazooClient(
@@ -76,7 +78,15 @@ class ZookeeperTree:
 
     def start(self, woken: Woken, timeout_s: float) -> None:
         """Connect."""
-        self._client.add_listener(lambda _state: woken())
+
+        def changed(state: str) -> None:
+            if state == KazooState.CONNECTED:
+                self._connected.set()
+            else:
+                self._connected.clear()
+            woken()
+
+        self._client.add_listener(changed)
         try:
             self._client.start(timeout_s)
         except KazooTimeoutError:
@@ -188,9 +198,15 @@ class ZookeeperTree:
     def _wait(self, result: Any) -> Any:
         return result.get(timeout=self._call_timeout_s)
 
+    def _await_connection(self) -> None:
+        """Wait until kazoo sends at once: without a connection it queues calls without bound, and some 280 block it."""
+        if self._client.client_state == KeeperState.CONNECTING and not self._connected.wait(self._call_timeout_s):
+            raise KazooTimeoutError
+
     @contextmanager
     def _named(self, doing: str) -> Iterator[None]:
         try:
+            self._await_connection()
             yield
         except KazooTimeoutError:
             raise CoordinationError(

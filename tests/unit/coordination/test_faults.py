@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
+from kazoo.client import KeeperState
 from kazoo.exceptions import ConnectionLoss
 
 from replication.coordination.keeper import Subscription
@@ -220,3 +221,22 @@ def test_a_call_that_lost_its_connection_says_that_it_may_have_been_done() -> No
     tree, told = ZookeeperTree("127.0.0.1:1"), r"writing /role .*ConnectionLoss.* may have been done.* walship status"
     with pytest.raises(CoordinationError, match=told), tree._named("writing /role"):
         raise ConnectionLoss()
+
+
+def test_calls_while_zookeeper_is_away_stay_bounded_however_many_they_are() -> None:
+    tree = ZookeeperTree("127.0.0.1:1", call_timeout_s=0.001)
+    refused: list[CoordinationError] = []
+
+    def call_often() -> None:
+        for _ in range(400):
+            with pytest.raises(CoordinationError) as told:
+                tree.get("/east")
+            refused.append(told.value)
+
+    tree._client.start_async()
+    wait_until(lambda: tree._client.client_state == KeeperState.CONNECTING)
+    calling = threading.Thread(target=call_often, daemon=True)
+    calling.start()
+    calling.join(10.0)
+    assert len(refused) == 400
+    tree.close()
