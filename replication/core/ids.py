@@ -16,6 +16,7 @@ NIL_UUID = UUID(int=0)
 COUNT_END = 1 << 62  # offsets, sequences, terms and numbers are below: every ledger can hold and add them
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 _NUMBER = re.compile(r"[0-9]{1,19}\Z")
+_UUID_CHARS_MAX = 45  # UUID takes any number of hyphens
 
 
 def check_name(name: str, what: str) -> str:
@@ -49,8 +50,10 @@ class ClusterId:
     @lru_cache(maxsize=4096)
     def parse(text: str) -> ClusterId:
         """Parse the text form. Raises FormatError."""
-        name, colon, incarnation = text.partition(":")
+        name, _, incarnation = text.partition(":")
         try:
+            if len(incarnation) > _UUID_CHARS_MAX:
+                raise ValueError
             return ClusterId(check_name(name, "cluster name"), UUID(incarnation))
         except ValueError:
             raise FormatError(f"{text[:300]!r} is not a cluster id (name:uuid)") from None
