@@ -19,7 +19,7 @@ from replication.link import channel
 from replication.link.base import Reason
 from replication.link.local_user import is_own
 from replication.link.places import Places
-from replication.link.refusals import shown
+from replication.link.refusals import ending, shown
 from replication.link.silent_calls import SilentCalls
 from replication.link.tls import caller_names
 from replication.link.tls_files import fingerprint
@@ -94,7 +94,7 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
             refuse(context, error)
         except ReplicationError as error:
             _log.warning("call_failed", call=call, error=str(error))
-            context.abort(grpc.StatusCode.ABORTED, f"the receiver answers: {error.what}\n{error.hint}")
+            context.abort(grpc.StatusCode.ABORTED, ending(f"the receiver answers: {error.what}", error.hint))
         self._callers[context] = caller
 
     def _take_place(self, name: str, context: grpc.ServicerContext) -> None:
@@ -146,7 +146,7 @@ def first_message(requests: Iterator[bytes], context: grpc.ServicerContext) -> b
 
 def refuse(context: grpc.ServicerContext, error: PeerRefusedError) -> NoReturn:
     """End a call with a refusal, which the caller's end raises again."""
-    context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{error.reason}\n{error.what}\n{error.hint}")
+    context.abort(grpc.StatusCode.PERMISSION_DENIED, ending(error.reason, error.what, error.hint))
     raise AssertionError("abort raises")
 
 

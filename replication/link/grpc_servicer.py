@@ -132,7 +132,7 @@ class LinkServicer:
         except PeerRefusedError as error:
             refuse(context, error)
         except ReplicationError as error:
-            end = f"{_there(error)}\n{error.hint}"
+            end = refusals.ending(_there(error), error.hint)
         except Exception as error:
             unforeseen = _unforeseen(error)
             end = f"{unforeseen.what}\n{unforeseen.remedy}"
@@ -164,7 +164,7 @@ class LinkServicer:
         except PeerUnavailableError as error:
             if ended := context.is_active():  # the asker hears why; the call's end ends the reader, too
                 context.set_code(grpc.StatusCode.ABORTED)
-                context.set_details(f"{error.what}\n{error.hint}")
+                context.set_details(refusals.ending(error.what, error.hint))
         finally:
             conversation.close()
             if not ended:

@@ -9,6 +9,7 @@ from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Reason, Refusal
 
 _TEXT_MAX = 4000
+_LINE_BYTES_MAX = 1500  # metadata of a call has 16 KiB; as such, bytes that are not ASCII take three times as much
 
 
 def encode_refusal(refusal: Refusal) -> pb.Refusal:
@@ -46,3 +47,8 @@ def decode_refusal(message: pb.Refusal) -> Refusal:
 def shown(text: str) -> str:
     """A text of another cluster as it may be stored and shown: not long, control characters become spaces."""
     return "".join(sign if sign.isprintable() else " " for sign in text[:_TEXT_MAX])
+
+
+def ending(*lines: str) -> str:
+    """Texts that end a call, a line each, cut so that they reach the caller."""
+    return "\n".join(line.encode(errors="replace")[:_LINE_BYTES_MAX].decode(errors="ignore") for line in lines)

@@ -121,6 +121,19 @@ def test_a_refused_route_or_stream_names_reason_and_remedy(link: PeerLink, servi
         )
 
 
+def test_a_refusal_of_any_length_keeps_its_reason(service: Service) -> None:
+    server = LinkServer(service, "127.0.0.1:0")
+    server.start()
+    link = connect(f"127.0.0.1:{server.port}", "west", EAST, timeout_s=10)
+    tables = ", ".join(f"ops.tisch_für_{number}" for number in range(5000))
+    service.refuse_call = Refusal(Reason.NOT_GRANTED, f"west grants only {tables}", "On west: walship grants add")
+    with pytest.raises(PeerRefusedError, match="west grants only ops.tisch_für_0, ") as caught:
+        link.describe()
+    assert (caught.value.reason, caught.value.hint) == ("NOT_GRANTED", "On west: walship grants add")
+    link.close()
+    server.stop()
+
+
 def test_a_stream_opens_with_resume_ranges_and_closed_routes(session: ShipSession, service: Service) -> None:
     assert service.opened == [HELLO]
     assert session.opened.cluster == WEST
