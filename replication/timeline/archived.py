@@ -86,12 +86,14 @@ class ArchivedRecords:
 
     def _archived_through(self) -> int:
         """Through which number records are archived. An archiver that was slow may have written an older state."""
-        if self._through is None:
+        through = self._through  # another thread may notice the same pack meanwhile
+        if through is None:
             content = self._objects.read(_STATE)
-            self._through = int(json.loads(content)["through"]) if content is not None else 0
-        while self._load(self._through + 1) is not None:
-            self._through += ARCHIVED_TOGETHER
-        return self._through
+            through = int(json.loads(content)["through"]) if content is not None else 0
+        while self._load(through + 1) is not None:
+            through += ARCHIVED_TOGETHER
+        self._through = through
+        return through
 
     def _packed(self, number: int) -> bytes:
         first = (number - 1) // ARCHIVED_TOGETHER * ARCHIVED_TOGETHER + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +290,28 @@ def test_an_archived_event_is_the_one_that_was_asked_for_whatever_other_threads_
     monkeypatch.setattr(ArchivedRecords, "_load", load_another_after)
     events = RecordedTimeline(open_records(str(tmp_path))).since(149)
     assert [version.path for version in events[0].instant.changes.adds] == ["149"]
+
+
+def test_threads_that_notice_a_pack_at_once_count_it_once(tmp_path: Path) -> None:
+    written = RecordedTimeline(open_records(str(tmp_path)))
+    for count in range(150):
+        written.record(Action.COPY, OUT, added(str(count)))
+    objects, both = _LocalObjects(tmp_path), threading.Barrier(2)
+    records = ArchivedRecords(objects)
+    assert records.read(50) is not None and written.archive(keep=1) == 100
+    load = records._load
+
+    def load_together(first: int) -> list[str] | None:
+        found = load(first)
+        if first == 1 and threading.current_thread() in threads:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.5)
+        return found
+
+    records._load = load_together  # type: ignore[method-assign]
+    threads = [threading.Thread(target=records.read, args=(60,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert records.read(150) == objects.read("000000000/000000000150.json.gz")
