@@ -193,6 +193,16 @@ def test_a_write_whose_answer_is_lost_counts_once() -> None:
     assert [event.instant for event in timeline.since(1)] == [done]
 
 
+def test_a_write_that_the_driver_tries_again_after_a_lost_answer_counts_once() -> None:
+    class Retrying(MemoryRecords):
+        def create(self, number: int, content: bytes) -> bool:
+            return super().create(number, content) and super().create(number, content)
+
+    timeline = RecordedTimeline(Retrying())
+    done = timeline.record(Action.COPY, OUT, added("a"))
+    assert [event.instant for event in timeline.since(0)] == [done]
+
+
 def test_a_store_that_may_replace_what_another_wrote_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"ftp may replace.*\[timeline\] url"):
         open_records("ftp://host/timeline")
