@@ -16,6 +16,7 @@ from peer.timeline.stores.memory import MemoryViews, SpillableViews
 from peer.timeline.views import Views
 from replication.core.timeline.instants import Action, Changes, FileVersion, Instant, InstantState, TimelineState
 from replication.core.timeline.view import Effects
+from replication.errors import LockedFileError, StorageError
 from replication.timeline.memory import MemoryRecords
 from replication.timeline.recorded import RecordedTimeline
 from tests.datasets_made import versions
@@ -182,3 +183,38 @@ def test_an_unreadable_checkpoint_is_made_anew(tmp_path: Path) -> None:
     again = MemoryViews(tmp_path / "view")
     assert again.state() == STATE
     again.close()
+
+
+@pytest.mark.parametrize("kind", [MemoryViews, SpillableViews, EmbeddedViews])
+def test_damage_is_an_error_that_says_what_to_delete(kind: Callable[..., ViewStore], tmp_path: Path) -> None:
+    """A store that is in use elsewhere is another matter."""
+    view = tmp_path / "view"
+
+    def start() -> ViewStore:
+        return kind(view, 0) if kind is SpillableViews else kind(view)
+
+    store = start()
+    for partition in range(20):
+        some = [FileVersion(f"p{partition}", f"p{partition}/{number}", 1) for number in range(100)]
+        store.put("out", f"p{partition}", some, listed=True)
+    if isinstance(store, EmbeddedViews):
+        store._db.flush()
+    with pytest.raises(LockedFileError, match="open in another process"):
+        start()
+    store.close()
+    (file,) = view.glob("*.sst") if view.is_dir() else [view]
+    content = file.read_bytes()
+    for begin, end in ((600, 700), (-1300, -1200)) if view.is_dir() else ((len(content) // 2, -1),):
+        file.write_bytes(content[:begin] + b"\xaa" * len(content[begin:end]) + content[end:])
+        with pytest.raises(StorageError, match=r"view cannot be (read|opened).*delete it; it is made anew") as caught:
+            read_all(start())
+        assert not isinstance(caught.value, LockedFileError)
+        gc.collect()  # of what could not be opened
+
+
+def read_all(store: ViewStore) -> None:
+    try:
+        for partition in store.partitions("out"):
+            paths(store.versions("out", partition))
+    finally:
+        store.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ WRITE_BUFFER_BYTES = 16 << 20
 _BATCH = 20_000
 _STATE, _PARTITION, _VERSION = b"s", b"p", b"v"
 _LENGTH = struct.Struct(">I")
+_REMEDY = "Stop the processes that use it and delete it; it is made anew"
 
 
 class EmbeddedViews:
@@ -53,10 +55,11 @@ class EmbeddedViews:
         try:
             self._db: Any = rocksdict.Rdict(str(path), _options(rocksdict))
         except Exception as error:
-            if "lock" in str(error).lower():
+            if f"{path}/LOCK" in str(error):
                 raise LockedFileError(f"{path} is open in another process", "Stop that one first") from None
-            raise StorageError(f"{path} cannot be opened: {error}", "Delete it; it is made anew") from error
-        state = self._db.get(_STATE)
+            raise StorageError(f"{path} cannot be opened: {error}", _REMEDY) from error
+        self._path = path
+        state = self._get(_STATE)
         self._state = state_from_json(state.decode()) if state is not None else TimelineState()
 
     def state(self) -> TimelineState:
@@ -65,7 +68,7 @@ class EmbeddedViews:
 
     def find(self, dataset: str, key: FileKey) -> FileVersion | None:
         """See ViewStore."""
-        content = self._db.get(_prefix(_VERSION, dataset, key[0]) + to_bytes(key[1]))
+        content = self._get(_prefix(_VERSION, dataset, key[0]) + to_bytes(key[1]))
         return _version(key[0], content) if content is not None else None
 
     def versions(self, dataset: str, partition: str) -> Collection[FileVersion]:
@@ -81,24 +84,24 @@ class EmbeddedViews:
 
     def is_listed(self, dataset: str, partition: str) -> bool:
         """See ViewStore."""
-        return bool(self._db.get(_prefix(_PARTITION, dataset) + to_bytes(partition)) == b"1")
+        return self._get(_prefix(_PARTITION, dataset) + to_bytes(partition)) == b"1"
 
     def apply(self, state: TimelineState, dataset: str, effects: Effects) -> None:
         """See ViewStore."""
         batch = self._batch(raw_mode=True)
         for partition in {partition for partition, _ in effects.puts}:
             name = _prefix(_PARTITION, dataset) + to_bytes(partition)
-            if self._db.get(name) is None:
+            if self._get(name) is None:
                 batch.put(name, b"0")
         for (partition, path), version in effects.puts.items():
             batch.put(_prefix(_VERSION, dataset, partition) + to_bytes(path), _content(version))
             if batch.len() >= _BATCH:  # a large instant goes in parts; it is applied again if the last is missing
-                self._db.write(batch)
+                self._write(batch)
                 batch = self._batch(raw_mode=True)
         for partition, path in effects.drops:
             batch.delete(_prefix(_VERSION, dataset, partition) + to_bytes(path))
         batch.put(_STATE, state_to_json(state).encode())
-        self._db.write(batch)
+        self._write(batch)
         self._state = state
 
     def put(self, dataset: str, partition: str, versions: Iterable[FileVersion], *, listed: bool) -> None:
@@ -113,17 +116,34 @@ class EmbeddedViews:
         for key, content in new.items():
             batch.put(key, content)
         batch.put(_prefix(_PARTITION, dataset) + to_bytes(partition), b"1" if listed else b"0")
-        self._db.write(batch)
+        self._write(batch)
 
     def close(self) -> None:
         """See ViewStore."""
         self._db.close()
 
+    def _get(self, key: bytes) -> bytes | None:
+        with self._errors("read"):
+            content: bytes | None = self._db.get(key)
+            return content
+
     def _scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for key, content in self._db.items(from_key=prefix):
-            if not key.startswith(prefix):
-                return
-            yield key, content
+        with self._errors("read"):
+            for key, content in self._db.items(from_key=prefix):
+                if not key.startswith(prefix):
+                    return
+                yield key, content
+
+    def _write(self, batch: Any) -> None:
+        with self._errors("written"):
+            self._db.write(batch)
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # RocksDB has no other ones
+            raise StorageError(f"{self._path} cannot be {what}: {error}", _REMEDY) from error
 
 
 def _options(rocksdict: Any) -> Any:

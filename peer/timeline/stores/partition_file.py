@@ -1,7 +1,7 @@
 """A file of partitions, each one row, and the state that they are of: a checkpoint, and where a bounded store spills.
 
 SQLite's write-ahead log keeps it whole after a kill; after a power cut it may be older than it was, never torn. What
-cannot be read is deleted, since views are made anew from the timeline and listings.
+cannot be opened is deleted, since views are made anew from the timeline and listings.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,21 +95,24 @@ class PartitionFile:
 
     def read(self, dataset: str, partition: str) -> PartitionFiles | None:
         """Return a partition; None if it has none of that name."""
-        row = self._sql.execute(
-            "select listed, content from partitions where dataset = ? and name = ?", (dataset, to_bytes(partition))
-        ).fetchone()
-        return PartitionFiles.of_json(partition, row[1], bool(row[0])) if row else None
+        with self._read_errors():
+            row = self._sql.execute(
+                "select listed, content from partitions where dataset = ? and name = ?", (dataset, to_bytes(partition))
+            ).fetchone()
+            return PartitionFiles.of_json(partition, row[1], bool(row[0])) if row else None
 
     def read_all(self) -> Iterator[tuple[str, str, PartitionFiles]]:
         """Yield every dataset, partition name and partition."""
-        for dataset, name, listed, content in self._sql.execute("select * from partitions"):
-            partition = from_bytes(name)
-            yield dataset, partition, PartitionFiles.of_json(partition, content, bool(listed))
+        with self._read_errors():
+            for dataset, name, listed, content in self._sql.execute("select * from partitions"):
+                partition = from_bytes(name)
+                yield dataset, partition, PartitionFiles.of_json(partition, content, bool(listed))
 
     def names(self, dataset: str) -> list[str]:
         """Return the names of a dataset's partitions, sorted."""
-        rows = self._sql.execute("select name from partitions where dataset = ? order by name", (dataset,))
-        return [from_bytes(name) for (name,) in rows]
+        with self._read_errors():
+            rows = self._sql.execute("select name from partitions where dataset = ? order by name", (dataset,))
+            return [from_bytes(name) for (name,) in rows]
 
     def write(self, state: TimelineState | None, dataset: str, partitions: Mapping[str, PartitionFiles]) -> None:
         """Write partitions, and the state that they are of if it has changed, in one step."""
@@ -125,6 +129,14 @@ class PartitionFile:
             if self._sql.in_transaction:
                 self._sql.execute("rollback")
             raise StorageError(f"{self._path} cannot be written: {error}", "Check the disk") from error
+
+    @contextmanager
+    def _read_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, ValueError) as error:
+            remedy = "Stop the processes that use it and delete it; it is made anew"
+            raise StorageError(f"{self._path} cannot be read: {error}", remedy) from error
 
     def close(self) -> None:
         """Close it."""
