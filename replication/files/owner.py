@@ -33,6 +33,12 @@ def is_gone(owner: str) -> bool:
     return _started(int(parts[1])) != parts[3]
 
 
+def is_here(owner: str) -> bool:
+    """Whether the process ``owner`` runs on this machine, and its id means that process here."""
+    parts = owner.split("/")
+    return len(parts) == 5 and parts[2] == _machine() and _started(int(parts[1])) == parts[3]
+
+
 def shown_owner(owner: str) -> str:
     """The owner for people: its host and process id."""
     host, _, rest = owner.partition("/")

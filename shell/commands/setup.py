@@ -207,7 +207,7 @@ def _detached(printer: Printer, file: Path, roles: str) -> None:
 
 def down(invocation: Invocation, config: ConfigOption = None) -> None:
     """Stop the cluster's processes on this host."""
-    from shell.processes.preflight import running_pid
+    from shell.processes.preflight import running_pid, runs_elsewhere
 
     loaded = configuration.load(_file(invocation, config))
     printer = invocation.printer
@@ -216,6 +216,11 @@ def down(invocation: Invocation, config: ConfigOption = None) -> None:
     if pid is None:
         printer.value({"stopped": False}, "not running")
         return
+    if where := runs_elsewhere(loaded.run_dir):
+        raise ConfigError(
+            f"Cluster {loaded.cluster.name} is run by {where}, in a container or on another machine",
+            "Run walship down there",
+        )
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:

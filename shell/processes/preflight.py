@@ -19,6 +19,7 @@ from replication.coordination.embedded import find_jars
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
+from replication.files.owner import is_here, owner_name, shown_owner
 from replication.ledger.base import Ledger
 from replication.tables.spark.jars import java_home_check
 
@@ -65,7 +66,7 @@ def data_dir_lock(config: Config) -> Iterator[None]:
         _lock(descriptor, config)
         with _usable(config.data_dir):
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()}\n".encode())
+            os.write(descriptor, f"{os.getpid()}\n{owner_name()}\n".encode())
         try:
             yield
         finally:
@@ -79,7 +80,7 @@ def _lock(descriptor: int, config: Config) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        pid = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+        pid = os.read(descriptor, 32).decode(errors="replace").partition("\n")[0] or "unknown"
         raise LockedFileError(
             f"Cluster {config.cluster.name} in {config.run_dir.parent} is run by another walship up (process {pid})",
             "To stop it: walship down",
@@ -101,10 +102,19 @@ def running_pid(run_dir: Path) -> int | None:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 opened.seek(0)
-                return int(opened.read() or b"0") or None
+                return int(opened.readline() or b"0") or None
     except (OSError, ValueError):
         return None
     return None
+
+
+def runs_elsewhere(run_dir: Path) -> str:
+    """The ``walship up`` of ``running_pid``, if its process id means another process here; else ""."""
+    try:
+        owner = (run_dir / "up.pid").read_text(encoding="utf-8").partition("\n")[2].strip()
+    except OSError:
+        return ""
+    return shown_owner(owner) if owner and not is_here(owner) else ""
 
 
 def _opened(file: Path) -> BinaryIO:

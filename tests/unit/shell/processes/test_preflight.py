@@ -18,7 +18,8 @@ from replication.ledger.base import FileKind
 from replication.ledger.sql.ledger import open_ledger
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.spark import jars
-from shell.processes.preflight import check_host, data_dir_lock, running_pid
+from shell import main
+from shell.processes.preflight import check_host, data_dir_lock, running_pid, runs_elsewhere
 from shell.processes.roles import make_ledger
 from shell.processes.up import chosen_roles
 from tests.tables_made import keyed
@@ -74,6 +75,18 @@ def test_who_runs_is_known_to_another_user(tmp_path, monkeypatch):
     with data_dir_lock(config):
         monkeypatch.setattr(Path, "open", of_another)
         assert running_pid(config.run_dir) == os.getpid()
+
+
+def test_down_of_a_cluster_in_a_container_signals_no_process_of_that_number_here(tmp_path, capsys, monkeypatch):
+    config, killed = config_in(tmp_path), []
+    monkeypatch.setattr(os, "kill", lambda *given: killed.append(given))
+    with data_dir_lock(config):
+        assert not runs_elsewhere(config.run_dir)
+        running = config.run_dir / "up.pid"
+        pid, owner = running.read_text().split()
+        running.write_text(f"{pid}\n{owner.replace(owner.split('/')[2], 'another')}\n")
+        assert main.run(["down", "--config", str(next(tmp_path.glob("*.toml")))]) == ConfigError.exit_code
+    assert not killed and f"pid {pid}, in a container" in capsys.readouterr().err
 
 
 def test_a_disk_without_locks_is_no_other_up(tmp_path, monkeypatch):
