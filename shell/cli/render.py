@@ -116,7 +116,7 @@ class Printer:
         table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _PADDING, 0, 0))
         for at in range(len(columns)):
             justify: JustifyMethod = "right" if numeric[at] else "left"
-            table.add_column(heads[at], justify=justify, overflow="fold", no_wrap=at in rigid)
+            table.add_column(escape(heads[at]), justify=justify, overflow="fold", no_wrap=at in rigid)
         for row_cells in cells:
             table.add_row(*map(escape, row_cells))
         self.out.print(table)

@@ -199,3 +199,10 @@ def test_what_is_printed_before_the_result_stops_no_command_whose_reader_has_gon
     shown.note("beside the result")
     with pytest.raises(BrokenPipeError):
         shown.line("the result")
+
+
+def test_names_of_a_query_are_shown_as_they_are_in_a_wide_table_too():
+    out = io.StringIO()
+    names = ("legs[i]", "from[/a]", "\x1b[2J")
+    Printer(False, Console(file=out, width=40)).rows([dict.fromkeys(names, "x" * 30)], names, verbatim=True)
+    assert out.getvalue().splitlines()[0].split() == ["legs[i]", "from[/a]", "\\x1b[2J"]
