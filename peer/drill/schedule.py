@@ -76,8 +76,8 @@ class DrillSchedule:
             drills: as the ledger has them.
             host: this host's slot.
             tried: when a drill was last begun that may not have got into the ledger.
-            now: drills of more than a day later do not count: the clock was wrong then.
+            now: drills, and a schedule made, more than a day later do not count: the clock was wrong then.
         """
-        begun = [tried, *(drill.begun for drill in drills if drill.scheduled and drill.host == host)]
-        last = max([self.since, *(each for each in begun if now is None or each <= now + _AHEAD_US)])
+        begun = [self.since, tried, *(drill.begun for drill in drills if drill.scheduled and drill.host == host)]
+        last = max((each for each in begun if now is None or each <= now + _AHEAD_US), default=0)
         return int(CronTimes.parse(self.cron).after(datetime.fromtimestamp(last / 1e6, UTC)).timestamp() * 1e6)

@@ -56,11 +56,12 @@ def test_the_next_drill_is_the_first_time_after_the_last_scheduled_one_of_this_h
     assert SCHEDULE.due([], "h0", tried=micros("2026-11-29T10:00")) == micros("2026-11-30T03:00")
 
 
-def test_a_clock_that_was_far_ahead_once_stops_no_later_drills(config: Config) -> None:
+@pytest.mark.parametrize("is_made_then", [False, True])
+def test_a_clock_that_was_far_ahead_once_stops_no_later_drills(config: Config, is_made_then: bool) -> None:
     ledger, stop, begun = MemoryLedger(ClusterId("west", uuid4())), threading.Event(), list[DrillSchedule]()
     ahead = int((time.time() + 10 * 365 * 86_400) * 1e6)
     ledger.drills.put(Drill("of-then", "h0", "", ahead, 0, scheduled=True))
-    long_due = dataclasses.replace(SCHEDULE, since=0)
+    long_due = dataclasses.replace(SCHEDULE, since=ahead if is_made_then else 0)
     long_due.save(config.drills_dir)
     late = threading.Timer(5.0, stop.set)
     late.start()
