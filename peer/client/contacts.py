@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 from replication import __version__
 from replication.coordination.base import Public
@@ -23,7 +24,7 @@ from replication.errors import (
     UnknownPeerError,
 )
 from replication.ledger.base import Ledger, Peer
-from replication.link.base import PROTOCOL, Description, PeerLink
+from replication.link.base import PROTOCOL, Description, PeerLink, Reason
 from replication.settings import TlsSection
 
 ANSWER_TIMEOUT_S = 10.0
@@ -224,7 +225,7 @@ class Contacts:
         from replication.link import grpc_client, tls  # deferred: most verbs call no other cluster
 
         credentials = tls.load(self.link_tls)
-        last = PeerUnavailableError(f"no receiver of {name} answers")
+        last: ReplicationError = PeerUnavailableError(f"no receiver of {name} answers")
         for address in addresses:
             link = grpc_client.connect(
                 address,
@@ -235,17 +236,22 @@ class Contacts:
             )
             try:
                 link.describe()
-            except PeerUnavailableError as error:
+            except BaseException as error:
                 link.close()
+                if not may_pass(error):
+                    raise
                 last = error
                 continue
-            except BaseException:
-                link.close()
-                raise
             with closing(link):
                 yield link
             return
         raise PeerUnavailableError(f"No receiver of {name} answers: {last.what}", last.hint or "Is it running there?")
+
+
+def may_pass(error: BaseException) -> TypeGuard[ReplicationError]:
+    """Whether a call may succeed later, or at another receiver: this one does not answer, or not now."""
+    is_busy = isinstance(error, PeerRefusedError) and error.reason == Reason.NOT_READY
+    return is_busy or isinstance(error, PeerUnavailableError)
 
 
 def known_peer(ledger: Ledger, name: str) -> Peer:

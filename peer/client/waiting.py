@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from peer.client.contacts import Contacts
+from peer.client.contacts import Contacts, may_pass
 from peer.status.replay_report import silence
 from replication.core.ids import StreamId
 from replication.core.phase import Phase
@@ -14,8 +14,8 @@ from replication.core.position import Position
 from replication.core.routes.freshness import LOST_WRITES, NO_ROUTE, Reach, Until
 from replication.errors import (
     FormatError,
-    PeerUnavailableError,
     ReplayError,
+    TransferError,
     UnknownPeerError,
     UnknownTableError,
     WaitTimeoutError,
@@ -111,7 +111,9 @@ class Waiting:
                     return
             except WaitTimeoutError as error:
                 raise WaitTimeoutError(self._with_names(error.what), self._hint(peer, position, error.what)) from None
-            except PeerUnavailableError as error:
+            except TransferError as error:
+                if not may_pass(error):
+                    raise
                 if deadline.has_passed:
                     raise WaitTimeoutError(deadline.text(what, error.what), error.hint) from None
                 time.sleep(_POLL_MAX_S)

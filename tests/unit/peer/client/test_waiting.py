@@ -21,6 +21,7 @@ from replication.core.position import Position
 from replication.core.routes.freshness import Reach, Until
 from replication.errors import (
     FormatError,
+    PeerRefusedError,
     PeerUnavailableError,
     ReplayError,
     UnknownPeerError,
@@ -282,6 +283,46 @@ def test_the_peer_answers_for_rows_that_the_direct_route_does_not_bring(case: st
         remedy = "walship bootstrap north -t ops.flights"
         assert (remedy in raised.value.hint) == (case != "bootstrapping"), "which goes on by itself"
     assert asked.times
+    ledger.close()
+
+
+def test_a_receiver_that_is_busy_is_asked_later_and_another_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, there, position = (
+        MemoryLedger(WEST),
+        peer(),
+        Position(EAST, {}, {stream(FLIGHTS, FileId(EAST, "h0", 1)): 0}),
+    )
+    ledger.rules.define(there, 0)
+    busy = PeerRefusedError("a:1 is at a limit", "It is tried again later", reason="NOT_READY")
+
+    class Busy(ComparedCluster):
+        def reached(self, *asked: object, **how: object) -> dict[StreamId, Reach]:
+            self.times += 1
+            if self.times < 3:
+                raise busy
+            return {each: Reach(True, True, True) for each in position.sequences}
+
+        def describe(self) -> None:
+            if self.lacking:
+                raise busy
+
+        def close(self) -> None:
+            self.times += 1
+
+    asked = Busy(there, "")
+    Waiting(ledger, cast(Contacts, asked)).wait(position, there.name, "visible", 30.0)
+    links = {address: Busy(there, lacking) for address, lacking in (("a:1", "busy"), ("b:1", ""))}
+    monkeypatch.setattr("replication.link.grpc_client.connect", lambda address, *_, **__: links[address])
+    contacts = Contacts(ledger, TlsSection())
+    with contacts.link_to(there.name, ("a:1", "b:1")) as link:
+        assert link is cast(PeerLink, links["b:1"])
+    with pytest.raises(PeerUnavailableError, match="a:1 is at a limit"), contacts.link_to(there.name, ("a:1",)):
+        pass
+    assert [each.times for each in links.values()] == [2, 1], "all are closed"
+    busy.reason = "NOT_GRANTED"
+    asked.times = 0
+    with pytest.raises(PeerRefusedError):
+        Waiting(ledger, cast(Contacts, asked)).wait(position, there.name, "visible", 30.0)
     ledger.close()
 
 
