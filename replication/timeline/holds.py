@@ -89,9 +89,16 @@ class TimelineHolds:
             if not name.endswith(".json"):
                 continue
             try:
-                yield Hold(**json.loads(self._fs.cat_file(name)))
-            except (FileNotFoundError, ValueError):
-                continue  # it was released, or is being written
+                content = self._fs.cat_file(name)
+            except FileNotFoundError:  # it was released
+                continue
+            except Exception as error:
+                raise self._failed(error) from error
+            try:
+                found = Hold(**json.loads(content))
+            except ValueError:  # it is being written
+                continue
+            yield found
 
     def _write(self, hold: Hold) -> Hold:
         content = {name: getattr(hold, name) for name in Hold.__slots__}

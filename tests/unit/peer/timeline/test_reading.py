@@ -12,7 +12,7 @@ import pytest
 from peer.timeline.client import TimelineClient
 from replication.core.timeline.instants import Action, Changes
 from replication.core.timeline.view import FileSlice
-from replication.errors import ChangedFileError, FormatError, RequestError, WaitTimeoutError
+from replication.errors import ChangedFileError, FormatError, RequestError, StorageError, WaitTimeoutError
 from replication.timeline.holds import TimelineHolds
 from tests.copying import write_tree
 from tests.recording import reader, recorded, timeline
@@ -125,6 +125,23 @@ def test_a_reader_holds_its_instant_until_it_is_closed_or_the_hold_ends(site: Pa
     assert holds.of("lake") == []
     reader(site).files(hold_s=0)
     assert holds.of("lake") == [], "a killed reader keeps nothing for ever"
+
+
+def test_a_hold_that_the_store_does_not_give_is_an_error_of_the_store(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holds = TimelineHolds(str(site / "timeline"))
+    hold = holds.take("lake", 1, 60)
+    path = site / "timeline" / "holds" / f"{hold.id}.json"
+    path.write_text(path.read_text()[:20])
+    assert holds.of("lake") == [], "it is being written"
+
+    def fails(_: str) -> bytes:
+        raise PermissionError("no credentials")
+
+    monkeypatch.setattr(holds._fs, "cat_file", fails)
+    with pytest.raises(StorageError, match=r"holds cannot be used: PermissionError: no credentials"):
+        holds.of("lake")
 
 
 def test_a_reader_waits_for_a_clean_that_would_take_its_files(site: Path) -> None:
