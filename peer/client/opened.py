@@ -37,6 +37,7 @@ class OpenedParts:
         self._tables = KnownTables(ledger)
         self._process = os.getpid()
         self._lock = threading.RLock()
+        self._reader_lock = threading.Lock()  # reads go on while ZooKeeper does not answer
         self._coordination: Coordination | None = None
         self._observed: Coordination | None = None
         self._writer: Writer | None = None
@@ -128,7 +129,7 @@ class OpenedParts:
         from peer.tables.read import Reader  # deferred: loading PyIceberg takes half a second
 
         self._check_process()
-        with self._lock:
+        with self._reader_lock:
             if self._reader is None:
                 self._check()
                 self._reader = Reader(self._config, self._ledger)
@@ -138,7 +139,7 @@ class OpenedParts:
         """Write the appends that wait, and close everything. Idempotent; does nothing in a forked child."""
         if os.getpid() != self._process:
             return
-        with self._lock:
+        with self._lock, self._reader_lock:
             self._closed = True
             parts = [self._observed, self._coordination, self._reader, self._writer]
             self._writer = self._reader = self._coordination = self._observed = None

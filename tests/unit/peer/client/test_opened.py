@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import NoReturn
 from uuid import UUID
 
 import pytest
 
 from peer.client.opened import OpenedParts
+from peer.status.members import Members
 from replication import config as configuration
 from replication.coordination import zookeeper
 from replication.coordination.host import host_record
 from replication.coordination.memory import MemoryEnsemble
 from replication.core.ids import ClusterId
-from replication.errors import StorageError
+from replication.errors import CoordinationError, RequestError, StorageError
 from replication.ledger.sql.memory import MemoryLedger
 from tests.sessions import session_of
 
@@ -41,3 +44,29 @@ def test_a_writer_that_cannot_be_closed_leaves_nothing_else_open(
     with pytest.raises(StorageError):
         opened.close()
     assert not session_of(coordination)
+
+
+def test_a_read_does_not_wait_for_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    asked, answered = threading.Event(), threading.Event()
+
+    def silent(*_: object, **__: object) -> NoReturn:
+        asked.set()
+        answered.wait(30)
+        raise CoordinationError("no answer")
+
+    monkeypatch.setattr(zookeeper, "connect", silent)
+    opened, found = OpenedParts(config, MemoryLedger(EAST)), list[Members]()
+    writing = threading.Thread(target=lambda: found.append(opened.members()))
+    writing.start()
+    assert asked.wait(30)
+    reading = threading.Thread(target=lambda: opened.reader)
+    reading.start()
+    reading.join(10)
+    is_waiting = reading.is_alive()
+    answered.set()
+    writing.join()
+    opened.close()
+    assert not is_waiting and "no answer" in found[0].problem
+    with pytest.raises(RequestError, match="is closed"):
+        _ = opened.reader
