@@ -87,6 +87,7 @@ def serve(role: str, file: str, lifeline: int | None) -> int:
         file: the cluster's TOML file.
         lifeline: file descriptor of the pipe whose end means that the supervisor is gone; None without a supervisor.
     """
+    supervisor = os.getppid()
     faulthandler.register(signal.SIGUSR1)
     raise_limit()
     if role in _CARRIERS:
@@ -100,12 +101,13 @@ def serve(role: str, file: str, lifeline: int | None) -> int:
         log.configure(
             config.log.level, config.log_dir / f"{role}.log", config.log.format, cluster=config.cluster.name, role=role
         )
-        return _served(role, config, stop, log.get(__name__))
+        return _served(role, config, stop, log.get(__name__), supervisor)
 
 
-def _served(role: str, config: Config, stop: threading.Event, logger: BoundLogger) -> int:
+def _served(role: str, config: Config, stop: threading.Event, logger: BoundLogger, supervisor: int) -> int:
     def report(state: str, what: str = "", hint: str = "", exit_code: int = 0) -> None:
-        ProcessState(role, os.getpid(), state, what, hint, exit_code, time.time()).write(config.run_dir)
+        if os.getppid() == supervisor:  # else the role of another one, which runs by now, writes the file
+            ProcessState(role, os.getpid(), state, what, hint, exit_code, time.time()).write(config.run_dir)
 
     from shell.processes.roles import run_role  # deferred: reading a state file needs none of the roles
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shell.processes.forked import CAN_FORK
+from shell.processes.role_process import ProcessState
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.skipif(not CAN_FORK, reason="roles are forks on Linux only")]
@@ -134,7 +135,7 @@ from pathlib import Path
 from replication import config
 from shell.processes import forked, role_process
 Path({str(tmp_path)!r}, "c.toml").write_text(config.default_toml("east"))
-role_process._served = lambda role, config, stop, logger: int(not stop.wait(60))
+role_process._served = lambda role, config, stop, *_: int(not stop.wait(60))
 process, lifeline = forked.start_role("master", Path({str(tmp_path)!r}, "c.toml"), Path(sys.argv[1]))
 print(process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -144,6 +145,37 @@ os.kill(os.getpid(), signal.SIGKILL)
     )
     pid = int(ran.stdout)
     wait_until(lambda: not _is_running(pid), timeout_s=30)
+
+
+def test_a_role_of_a_supervisor_that_is_killed_leaves_the_state_of_the_next_one(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
+from replication import config
+from shell.processes import forked, role_process, roles
+from shell.processes.role_process import ProcessState
+Path({str(tmp_path)!r}, "c.toml").write_text(config.default_toml("east"))
+
+def run_role(role, config, stop, ready):
+    supervisor = os.getppid()
+    ready()
+    stop.wait(60)
+    while os.getppid() == supervisor:  # its pipe ends a moment before it is gone
+        time.sleep(0.01)
+    ProcessState(role, 1, "ready").write(config.run_dir)
+
+roles.run_role = run_role
+process, lifeline = forked.start_role("master", Path({str(tmp_path)!r}, "c.toml"), Path(sys.argv[1]))
+while (state := ProcessState.read(Path({str(tmp_path / "run")!r}), "master")) is None or state.state != "ready":
+    pass
+print(process.pid, state.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", _PARENT + script, str(tmp_path / "out")], capture_output=True, text=True, timeout=60
+    )
+    pid, ready = map(int, ran.stdout.split())
+    wait_until(lambda: not _is_running(pid), timeout_s=30)
+    assert pid == ready and ProcessState.read(tmp_path / "run", "master") == ProcessState("master", 1, "ready")
 
 
 def _is_running(pid: int) -> bool:
