@@ -93,11 +93,15 @@ class RoleSupervisor:
 
     def _spawned(self) -> tuple[Process, int]:
         self._config.log_dir.mkdir(parents=True, exist_ok=True)
-        output = self._config.log_dir / f"{self.role}.out"
+        output = self._output
         if output.exists() and output.stat().st_size > _LOG_BYTES_MAX:
             output.replace(output.with_suffix(".out.1"))
         (self._config.run_dir / f"{self.role}.json").unlink(missing_ok=True)
         return start_role(self.role, self._file, output)
+
+    @property
+    def _output(self) -> Path:
+        return self._config.log_dir / f"{self.role}.out"
 
     def state(self) -> ProcessState | None:
         """The last state that the running process wrote."""
@@ -157,7 +161,7 @@ class RoleSupervisor:
             and not self.restarts
         ):
             raise ConfigError(f"{self.role}: {failed.what}", failed.hint)
-        return self._put_off(process.pid, _reason(code, failed))
+        return self._put_off(process.pid, _reason(code, failed, self._output))
 
     def _put_off(self, pid: int, reason: str) -> RoleEvent:
         self.restarts += 1
@@ -277,12 +281,12 @@ class Supervisor:
             self._on_event(event)
 
 
-def _reason(code: int, failed: ProcessState | None) -> str:
+def _reason(code: int, failed: ProcessState | None, output: Path) -> str:
     if failed is not None:
         return failed.what
     if code < 0:
         return f"killed by {signal_text(-code)}"
-    return f"exit code {code}"
+    return f"exit code {code}, see {output}"
 
 
 def _kill_group(pid: int) -> None:

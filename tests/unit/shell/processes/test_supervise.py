@@ -208,7 +208,7 @@ def test_a_role_that_keeps_ending_is_started_ever_later_and_anew_once_it_was_ste
 ) -> None:
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     config.run_dir.mkdir(parents=True)
-    clock = _Clock()
+    clock, output = _Clock(), config.log_dir / "worker.out"
     processes: list[_Process] = []
 
     def start_role(role: str, file: Path, output: Path) -> tuple[_Process, None]:
@@ -222,7 +222,7 @@ def test_a_role_that_keeps_ending_is_started_ever_later_and_anew_once_it_was_ste
         """Let the process end; how long it is told to wait, and does."""
         processes[-1].returncode = 1
         (ended,) = role.poll()
-        told = float(ended.detail.removeprefix("exit code 1; starts again in ").removesuffix(" s"))
+        told = float(ended.detail.removeprefix(f"exit code 1, see {output}; starts again in ").rstrip(" s"))
         clock.now += told - 0.01
         assert not role.poll(), "not before its time"
         clock.now += 0.02
