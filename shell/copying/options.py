@@ -12,7 +12,7 @@ from replication.core.copying.configuration import CopyConfiguration, Existing, 
 from replication.core.copying.filters import FilterRule, Filters
 from replication.core.copying.names import RelativePath
 from replication.datasets.converters.plugins import conversions_of
-from replication.errors import RequestError
+from replication.errors import RequestError, UnsafeNameError
 from shell.copying.groups import FileOptions, ReplaceOptions, SpeedOptions, VersionOptions, WriteOptions
 
 _G = TypeVar("_G")
@@ -69,10 +69,14 @@ def _mode(options: ReplaceOptions) -> Existing:
 
 
 def _backup(text: str) -> RelativePath:
-    """The folder of backups; RequestError if it is the target itself, where nothing would be kept."""
+    """The folder of backups; RequestError if it is the target itself, where nothing would be kept, or outside."""
+    hint = "Name a folder below it, such as replaced"
     if not (folder := text.strip("/")):
-        raise RequestError(f"--backup-dir {text} is the target itself", "Name a folder below it, such as replaced")
-    return RelativePath(folder)
+        raise RequestError(f"--backup-dir {text} is the target itself", hint)
+    try:
+        return RelativePath(folder)
+    except UnsafeNameError:
+        raise RequestError(f"--backup-dir {text} is no folder below the target", hint) from None
 
 
 def _filters(options: FileOptions) -> Filters:

@@ -108,7 +108,7 @@ def _translated(pattern: str) -> str:
         elif body[at] == "?":
             out, at = out + "[^/]", at + 1
         elif body[at] == "[" and (end := body.find("]", at + 2)) > 0:
-            inside = body[at + 1 : end].replace("\\", "\\\\")
+            inside = re.sub(r"[\\\[&|~]", r"\\\g<0>", body[at + 1 : end])
             out, at = out + "[" + ("^" + inside[1:] if inside[0] == "!" else inside) + "]", end + 1
         else:
             out, at = out + re.escape(body[at]), at + 1

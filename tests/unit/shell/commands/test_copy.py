@@ -184,6 +184,7 @@ def test_each_files_outcome_is_reported(source: Path) -> None:
         (["src", "src/below"], 4, "within it"),
         (["src", "dst", "--update", "--skip"], 4, "exclude each other"),
         (["src", "dst", "--backup-dir", "/"], 4, "is the target itself"),
+        (["src", "dst", "--backup-dir", "../kept"], 4, "../kept is no folder below the target"),
         (["src", "dst", "--filter", "*.csv"], 4, "begins with neither"),
         (["src", "dst", "--older-than", "soon"], 4, "is not an age"),
         (["src", "dst", "--older-than", "99999999999w"], 4, "more than a hundred years"),
