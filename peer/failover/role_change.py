@@ -17,7 +17,7 @@ from replication.commit.redo import Redo
 from replication.commit.sequence import Around, CommitSequence
 from replication.commit.step import CommitStep, step_from_json
 from replication.core.ids import ClusterId
-from replication.errors import RequestError
+from replication.errors import RequestError, UnfinishedSequenceError
 from replication.ledger.base import Peer, StoredSequence
 from replication.link.base import PeerLink
 from replication.roles.takeover import Takeover
@@ -131,11 +131,17 @@ class RoleChange:
 
         Raises:
             ConfigError: the hooks cannot be read; nothing was changed.
-            StepFailedError, UnfinishedSequenceError: as ``CommitSequence.run``.
+            StepFailedError: as ``CommitSequence.run``.
+            UnfinishedSequenceError: another process has begun one meanwhile; nothing was changed.
         """
         self.hooks.files()  # refused before anything changes
         sequence = CommitSequence(self.cluster.ledger.steps, self.cluster.name, URN, steps, _FAILURES_MAX)
-        sequence.run(self, around=self._hooked(steps))
+        try:
+            sequence.run(self, around=self._hooked(steps))
+        except UnfinishedSequenceError as error:
+            error.what = f"another role change of {self.own.name} has just begun"
+            error.hint = "See walship ops list. Once it is done, look at the roles: walship readonly"
+            raise
 
     @property
     def hooks(self) -> RoleHooks:

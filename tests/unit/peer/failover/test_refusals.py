@@ -12,14 +12,17 @@ import pytest
 from peer.client.cluster import Cluster
 from peer.failover.failover import TakeWrites, failover, plan_failover
 from peer.failover.role_change import RoleChange
+from peer.failover.switchover import PreparePeer
+from replication.commit.step import step_to_json
 from replication.config import Config
 from replication.coordination.memory import MemoryEnsemble
 from replication.core.ids import ClusterId
 from replication.core.phase import Phase
 from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
-from replication.errors import CoordinationError, RequestError, StepFailedError
+from replication.errors import CoordinationError, RequestError, StepFailedError, UnfinishedSequenceError
 from replication.ledger.base import Peer
+from replication.ledger.commit_steps import NewSequence, SequenceId
 from replication.ledger.sql.memory import MemoryLedger
 from tests.sites import table
 
@@ -101,3 +104,12 @@ def test_the_plan_of_a_failover_says_that_another_one_is_unfinished(
     with pytest.raises(RequestError, match="another role change of this cluster is unfinished"):
         failover(change, plan)
     assert plan_failover(change, "east", force=True).refusals == ()
+
+
+def test_a_role_change_that_another_process_has_just_begun_is_not_called_one_to_abandon(change: RoleChange) -> None:
+    steps = change.cluster.ledger.steps
+    steps.put_all([NewSequence(SequenceId("west", "role"), (step_to_json(PreparePeer("east")),))], "another", 60.0)
+    with pytest.raises(UnfinishedSequenceError, match="another role change of west has just begun") as refused:
+        change.run((PreparePeer("east"),))
+    assert "abandon" not in refused.value.hint
+    assert change.cluster.coordination.role().state == STANDBY
