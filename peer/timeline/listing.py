@@ -9,6 +9,7 @@ from replication.errors import RequestError, StorageError
 
 #: Names that begin so are walship's own: staged files, and its notes.
 STAGING_PREFIX = ".walship"
+_KINDS = ("file", "directory")  # the others may be links to files; links to folders, and pipes, are nobody's files
 
 
 class Listings(Protocol):
@@ -74,7 +75,8 @@ class FolderListings:
                 f"{folder} cannot be listed: {type(error).__name__}: {error}"[:500],
                 "Check the store and the credentials",
             ) from error
-        return [entry for entry in entries if not _name(entry).startswith(STAGING_PREFIX) and _name(entry)]
+        named = (entry for entry in entries if not _name(entry).startswith(STAGING_PREFIX) and _name(entry))
+        return [entry for entry in named if entry["type"] in _KINDS or fs.isfile(entry["name"])]
 
 
 def _caches(fs: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -66,6 +67,15 @@ def test_files_that_lie_there_without_an_instant_are_not_read(site: Path) -> Non
     with reader(site).files() as files:
         write_rows(site / "dst/p/half.parquet", 99)
         assert numbers(files.rows()) == [1, 2, 3]
+
+
+def test_links_to_folders_and_pipes_beside_the_files_are_not_read(site: Path) -> None:
+    os.mkfifo(site / "dst/p/pipe")
+    (site / "dst/latest").symlink_to("q")
+    (site / "dst/gone").symlink_to("nowhere")
+    (site / "dst/p/again.parquet").symlink_to("1.parquet")
+    with reader(site).files() as files:
+        assert numbers(files.rows()) == [1, 1, 2, 2, 3], "a link to a file is read as that"
 
 
 def test_a_file_that_is_written_over_while_it_is_read_is_an_error_and_never_other_rows(site: Path) -> None:
