@@ -125,14 +125,14 @@ class Contacts:
             except ReplicationError as error:
                 silent[here.name] = error  # another cluster may lead there
                 continue
-            for far, zookeepers in there.items():
-                if far not in known and far not in asked:
+            for far in sorted(there, key=lambda each: each != name)[:_CLUSTERS_MAX]:
+                if name not in known and far not in known and far not in asked:
                     try:
-                        _, public = read_public(zookeepers, self.zookeeper_tls)
+                        _, public = read_public(there[far], self.zookeeper_tls)
                     except ReplicationError as error:
                         silent[far] = error
                         continue
-                    known[far] = Peer(far, zookeepers, public.cluster)
+                    known[far] = Peer(far, there[far], public.cluster)
                     waiting.append(known[far])
         if name not in known and silent:
             who, why = (name, silent[name]) if name in silent else next(iter(silent.items()))
