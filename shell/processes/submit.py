@@ -96,7 +96,7 @@ def write_package(file: Path, required: Sequence[str] = _EXECUTORS) -> None:
     """Replace ``file`` by a zip archive of walship's code and these distributions, but for pyarrow and Spark."""
     made = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=1, strict_timestamps=False) as archive:
             for name, source in sorted({**_required_files(required), **_own_files()}.items()):
                 archive.write(source, name)
         made.replace(file)

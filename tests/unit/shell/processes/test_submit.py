@@ -37,6 +37,18 @@ def test_the_package_has_what_executors_import_besides_arrow_and_spark(tmp_path:
     subprocess.run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": path}, cwd=tmp_path, timeout=300, check=True)
 
 
+def test_files_from_before_1980_as_reproducible_images_have_them_are_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "walship.py"
+    source.touch()
+    os.utime(source, (1, 1))
+    monkeypatch.setattr(submit, "_own_files", lambda: {"walship.py": source})
+    write_package(tmp_path / "walship.zip", ())
+    with zipfile.ZipFile(tmp_path / "walship.zip") as archive:
+        assert archive.namelist() == ["walship.py"]
+
+
 def test_a_cluster_whose_files_do_not_wait_for_replay_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "walship.toml"
     file.write_text(config.default_toml("east", replay={"enabled": False}))
