@@ -29,7 +29,8 @@ from replication.tables.pyiceberg.damage import refusing_unreadable
 
 _DRIVER_VERSIONS = 200_000
 _DRIVER_BYTES = 256 << 20
-_JOB_VERSIONS = 1_000_000  # for each core: a task that takes seconds delays rounds
+#: Of a step, for each core: a task that takes seconds delays rounds.
+_JOB_VERSIONS, _JOB_BYTES = 1_000_000, 256 << 20
 _log = log.get(__name__)
 
 
@@ -140,8 +141,7 @@ def _merge_some(
         if reached is None:
             (newest_row,) = connection.execute("select max(_replay) from changes").fetchone() or (None,)
             reached = max(before.replay, newest_row or 0)
-        most = _JOB_VERSIONS * min(tables.parallel, PARTS_MAX)
-        chosen = _choose(connection, here, upto, reached, most)
+        chosen = _choose(connection, here, upto, reached, _most(tables, changes))
         caught_up = before.holds and upto is not None and upto >= before.upto and table.current is not None
         if not chosen.versions and not caught_up and not (upto and _grew_old(connection, tables, here, upto)):
             if fully_folded is not None and _is_fully_folded(connection, here):
@@ -181,6 +181,14 @@ class _Chosen:
     deletes: int
     late: int
     more: bool = False
+
+
+def _most(tables: Tables, changes: History) -> int:
+    """Return how many changes a step may merge, by the mean size of a stored one."""
+    summary = changes.snapshots[changes.current or 0].summary
+    rows, size = (int(summary.get(name, 0)) for name in ("total-records", "total-files-size"))
+    fit = max(1, _JOB_BYTES * rows // size) if size else _JOB_VERSIONS
+    return min(_JOB_VERSIONS, fit) * min(tables.parallel, PARTS_MAX)
 
 
 def _choose(
