@@ -28,6 +28,7 @@ from replication.files.rows.row_files import BATCH_ROWS
 _BLOCK_BYTES = 8 << 20
 _NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _BLANK = re.compile(r"\s*")
+_BARE_NULL = re.compile(rb"(?:\A(?:\xef\xbb\xbf)?|\})\s*null")
 _TOO_FINE = re.compile(r"[.,]\d{6}\d*[1-9]")
 _SHOWN_CHARACTERS = 60
 
@@ -49,6 +50,9 @@ def json_batches(content: bytes, schema: pa.Schema | None) -> Iterator[pa.Record
     """
     if not content.strip():
         return
+    if _BARE_NULL.search(content):  # on which Arrow crashes, or makes a row of NULLs of it
+        for _ in _objects(content.decode("utf-8-sig", "replace")):
+            pass
     read = arrow_json.ReadOptions(block_size=_BLOCK_BYTES)
     if schema is None:
         yield from arrow_json.read_json(io.BytesIO(content), read).to_batches(BATCH_ROWS)

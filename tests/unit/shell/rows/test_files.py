@@ -291,3 +291,19 @@ def test_standard_input_stays_open_for_what_else_is_said_on_it(monkeypatch):
     monkeypatch.setattr(sys, "stdin", Given())
     assert [batch.to_pylist() for batch in batches_of("-", "json", SCHEMA)] == [[{"id": 1}]]
     assert not Given.buffer.closed
+
+
+@pytest.mark.parametrize("schema", [None, SCHEMA])
+@pytest.mark.parametrize(
+    ("content", "row"), [("null", 1), ("\ufeff null", 1), ('{"id": 1}\nnull\n', 2), ('null\n{"id": 1}', 1)]
+)
+def test_null_in_place_of_a_json_object_is_refused(tmp_path, content, row, schema):
+    (tmp_path / "a.jsonl").write_text(content)
+    with pytest.raises(FormatError, match=f"row {row} is not a JSON object: null"):
+        list(batches_of(str(tmp_path / "a.jsonl"), schema=schema))
+
+
+def test_null_within_a_text_of_a_json_object_is_text(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"name": "} null", "id": null}')
+    [batch] = batches_of(str(tmp_path / "a.jsonl"), schema=SCHEMA)
+    assert batch.to_pylist() == [{"name": "} null", "id": None}]
