@@ -18,7 +18,7 @@ from replication.core.definition.schema import user_field
 from replication.tables.base import Decode, Tables, TableSource, open_duckdb
 from replication.tables.duckdb.batches import arrow_batches
 from replication.tables.layout import CHANGES, TOMBSTONES, layouts
-from replication.tables.pyiceberg.damage import refuse_unreadable
+from replication.tables.pyiceberg.damage import refusing_unreadable
 
 #: All tasks read all changes.
 PARTS_MAX = 16
@@ -82,15 +82,11 @@ class MergeJob:
         """
         for batch in batches:
             for part in batch.column(0).to_pylist():
-                try:
-                    with closing(open_duckdb()) as connection:
-                        for name, source in self.sources.items():
-                            source(connection, name)
-                        where = f"{self.where} and hash({self.merge.keys()}) % {self.parts} = {part}"
-                        yield from arrow_batches(connection.sql(query(connection, where)))
-                except (duckdb.Error, OSError) as error:
-                    refuse_unreadable(error)
-                    raise
+                with refusing_unreadable(), closing(open_duckdb()) as connection:
+                    for name, source in self.sources.items():
+                        source(connection, name)
+                    where = f"{self.where} and hash({self.merge.keys()}) % {self.parts} = {part}"
+                    yield from arrow_batches(connection.sql(query(connection, where)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     RolledBackError,
+    SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.security import Permissions
@@ -65,6 +66,7 @@ class ZookeeperTree:
         self._access = access
         self._call_timeout_s = call_timeout_s
         self._connected = threading.Event()
+        self._ended = 0  # sessions
         quiet = logging.Logger("kazoo")  # its retries are reported once, by the keeper
         quiet.addHandler(logging.NullHandler())
         self._client = KazooClient(
@@ -84,6 +86,7 @@ class ZookeeperTree:
                 self._connected.set()
             else:
                 self._connected.clear()
+                self._ended += state == KazooState.LOST
             woken()
 
         self._client.add_listener(changed)
@@ -199,9 +202,15 @@ class ZookeeperTree:
         return result.get(timeout=self._call_timeout_s)
 
     def _await_connection(self) -> None:
-        """Wait until kazoo sends at once: without a connection it queues calls without bound, and some 280 block it."""
+        """Wait until kazoo sends at once: without a connection it queues calls without bound, and some 280 block it.
+
+        A call whose session ends meanwhile fails, as kazoo fails those that it has queued.
+        """
+        ended = self._ended
         if self._client.client_state == KeeperState.CONNECTING and not self._connected.wait(self._call_timeout_s):
             raise KazooTimeoutError
+        if self._ended != ended:
+            raise SessionExpiredError
 
     @contextmanager
     def _named(self, doing: str) -> Iterator[None]:

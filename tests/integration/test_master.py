@@ -45,7 +45,7 @@ class Site:
         self.quorum, self.books, self.folder = quorum, books, folder
         self.masters: list[Master] = []
         self._trees: list[ZookeeperTree] = []
-        self._open: list[Coordination] = []
+        self.opened: list[Coordination] = []
         self.desk = connect(quorum)
         self.desk.establish(EAST, "0.0.9")
         self.desk.put_host(HostRecord("h0", str(folder), ""))
@@ -53,8 +53,8 @@ class Site:
     def coordination(self) -> Coordination:
         tree = ZookeeperTree(self.quorum.servers, session_timeout_s=4.0)
         self._trees.append(tree)
-        self._open.append(Coordination(tree, self.quorum.root, reread_s=0.5))
-        return self._open[-1]
+        self.opened.append(Coordination(tree, self.quorum.root, reread_s=0.5))
+        return self.opened[-1]
 
     def master(self, host: str = "h0") -> Master:
         directories = (str(self.folder / "wal"), str(self.folder / "landing"))
@@ -102,7 +102,7 @@ class Site:
     def close(self) -> None:
         for master in self.masters:
             master.close()
-        for coordination in (*self._open, self.desk):
+        for coordination in (*self.opened, self.desk):
             coordination.close()
 
 
@@ -151,8 +151,9 @@ def test_a_master_that_slept_through_its_succession_changes_nothing_and_stands_d
         site.rounds_until(lambda: second.term == 2, second)
         site.desk.put_host(HostRecord("h1", "/elsewhere", ""))
 
-    site.books.on_rules = sleep_while_another_is_elected
     site.desk.put_host(HostRecord("h9", "/elsewhere", ""))
+    wait_until(lambda: len(site.opened[0].hosts()) == 2, what="the first master to see both hosts")
+    site.books.on_rules = sleep_while_another_is_elected
     with pytest.raises(CoordinationError):
         while True:
             first.round()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from uuid import uuid4
 
 import pytest
-from kazoo.client import KeeperState
+from kazoo.client import KazooState, KeeperState
 from kazoo.exceptions import ConnectionLoss
 
 from replication.coordination.keeper import Subscription
@@ -239,4 +241,23 @@ def test_calls_while_zookeeper_is_away_stay_bounded_however_many_they_are() -> N
     calling.start()
     calling.join(10.0)
     assert len(refused) == 400
+    tree.close()
+
+
+def test_a_call_that_waits_for_a_connection_fails_when_the_session_ends() -> None:
+    tree = ZookeeperTree("127.0.0.1:1", call_timeout_s=30.0)
+    changed: list[Callable[[str], None]] = []
+    client: Any = tree._client
+    client.add_listener = changed.append
+    client.start = lambda timeout_s: client.start_async()
+    tree.start(lambda: None, 1.0)
+    wait_until(lambda: tree._client.client_state == KeeperState.CONNECTING)
+    with ThreadPoolExecutor() as pool:
+        call = pool.submit(tree.get, "/east")
+        waiting: Any = tree._connected
+        wait_until(lambda: waiting._cond._waiters, what="the call to wait")
+        for state in (KazooState.LOST, KazooState.CONNECTED):
+            changed[0](state)
+        with pytest.raises(CoordinationError, match="SessionExpiredError"):
+            call.result(30.0)
     tree.close()
