@@ -170,7 +170,9 @@ def _has_sent_all(context: RoleChange, peer: Peer) -> bool:
     if succession is None or succession.successor != context.own or succession.is_planned:
         return True
     reached = ledger.time.replicated().get(peer.cluster)
-    return reached is None or reached.t > succession.at
+    if reached is None:  # it never sent a closed time; what it sent may not be all
+        return not any(stream.wal.cluster == peer.cluster for stream in ledger.landing.coverage())
+    return reached.t > succession.at
 
 
 def _await_lost_writes(context: RoleChange, name: str) -> bool:

@@ -133,6 +133,9 @@ def test_a_failback_waits_for_lost_writes_of_the_cluster_that_returns(
         context.timeout_s = 0.0
         (step, *_) = plan_failback(context, "east").steps
         assert step == "east sends what it acked before west took over: lost writes, to decide on"
+        with monkeypatch.context() as never_told:
+            never_told.setattr(type(ledger.time), "replicated", lambda *_: {})
+            assert plan_failback(context, "east").steps[0] == step
         with pytest.raises(WaitTimeoutError, match="east has not sent all"):
             failback(context, "east")
 
