@@ -38,7 +38,7 @@ _log = log.get(__name__)
 class FoldResult:
     """Versions that a fold merged, the deletes among them, and the new position of ``<table>``.
 
-    ``more``: some versions are left to the next fold.
+    ``more``: some versions are left to the next step.
     """
 
     versions: int

@@ -7,31 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from replication.core.copying.configuration import CopyConfiguration
-from replication.datasets.stores.local import LocalStore
-from replication.datasets.two_way.sync import SyncResult, TwoWaySync
 from shell.main import run
 from tests.copying import read_tree, write_tree
-
-LATER = 1_700_000_100
-
-
-def sync(at: Path, *, dry_run: bool = False) -> SyncResult:
-    sides = (LocalStore(str(at / side)) for side in "ab")
-    return TwoWaySync(*sides, CopyConfiguration(threads=1)).run(dry_run=dry_run)
-
-
-def both(at: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    return read_tree(at / "a"), read_tree(at / "b")
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Path:
-    """Two sides that have agreed on three files."""
-    write_tree(tmp_path / "a", {"x/1": b"1", "x/2": b"2"})
-    write_tree(tmp_path / "b", {"y/3": b"3"})
-    assert not sync(tmp_path).failures
-    return tmp_path
+from tests.two_sides import LATER, both, sync
 
 
 def test_a_file_and_a_folder_of_one_name_stay_and_are_told(pair: Path) -> None:

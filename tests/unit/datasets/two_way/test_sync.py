@@ -15,37 +15,16 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.filters import FilterRule, Filters
 from replication.core.copying.names import RelativePath
 from replication.datasets.publication.steps import PublishFileSet
-from replication.datasets.stores.base import Store
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
-from replication.datasets.two_way.sync import SyncResult, TwoWaySync
+from replication.datasets.two_way.sync import TwoWaySync
 from replication.errors import RequestError, StorageError, UnsafeNameError
 from shell.cli.render import Printer
 from shell.main import run
 from tests.copying import DyingStore, Killed, read_tree, write_tree
+from tests.two_sides import LATER, both, sync
 
 pytestmark = pytest.mark.heavy
-
-LATER = 1_700_000_100
-
-
-def sync(at: Path, first: Store | None = None, second: Store | None = None, **given: Any) -> SyncResult:
-    sides = first or LocalStore(str(at / "a")), second or LocalStore(str(at / "b"))
-    return TwoWaySync(*sides, CopyConfiguration(threads=1, **given)).run()
-
-
-def both(at: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    return read_tree(at / "a"), read_tree(at / "b")
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Path:
-    """Two sides that have agreed on three files."""
-    write_tree(tmp_path / "a", {"x/1": b"1", "x/2": b"2"})
-    write_tree(tmp_path / "b", {"y/3": b"3"})
-    assert not sync(tmp_path).failures
-    assert both(tmp_path) == ({"x/1": b"1", "x/2": b"2", "y/3": b"3"},) * 2
-    return tmp_path
 
 
 def test_changes_and_removals_go_both_ways(pair: Path) -> None:
