@@ -31,6 +31,8 @@ _DRIVER_VERSIONS = 200_000
 _DRIVER_BYTES = 256 << 20
 #: Of a step, for each core: a task that takes seconds delays rounds.
 _JOB_VERSIONS, _JOB_BYTES = 1_000_000, 256 << 20
+#: With more than this many steps to do, a fold no longer lets other work go first.
+_BACKLOG_STEPS = 8
 _log = log.get(__name__)
 
 
@@ -141,7 +143,8 @@ def _merge_some(
         if reached is None:
             (newest_row,) = connection.execute("select max(_replay) from changes").fetchone() or (None,)
             reached = max(before.replay, newest_row or 0)
-        chosen = _choose(connection, here, upto, reached, _most(tables, changes))
+        most = _most(tables, changes)
+        chosen = _choose(connection, here, upto, reached, most)
         caught_up = before.holds and upto is not None and upto >= before.upto and table.current is not None
         if not chosen.versions and not caught_up and not (upto and _grew_old(connection, tables, here, upto)):
             if fully_folded is not None and _is_fully_folded(connection, here):
@@ -151,7 +154,7 @@ def _merge_some(
             merged = _merge_here(tables, connection, here, chosen)
         else:
             job = MergeJob.of(tables, here, table.current, chosen.where, late=chosen.late > 0)
-            merged = _merge_there(tables, job, chosen.deletes > 0)
+            merged = _merge_there(tables, job, chosen.deletes > 0, background=chosen.unfolded <= _BACKLOG_STEPS * most)
     if not tables.fits(spec):  # the rows read may have columns that were dropped since
         raise CommitConflictError(f"{spec.name} was altered during the fold")
     folded = _next(before, reached, before.upto if chosen.newest is None else chosen.newest, chosen.upto)
@@ -171,7 +174,7 @@ class _Chosen:
         newest: their newest commit time.
         deletes: how many of them are deletes.
         late: how many came late.
-        more: whether ``upto`` was made earlier.
+        unfolded: how many changes the fold has left to merge, these included.
     """
 
     upto: int | None
@@ -180,7 +183,12 @@ class _Chosen:
     newest: int | None
     deletes: int
     late: int
-    more: bool = False
+    unfolded: int
+
+    @property
+    def more(self) -> bool:
+        """Whether some are left to the next step."""
+        return self.versions < self.unfolded
 
 
 def _most(tables: Tables, changes: History) -> int:
@@ -200,18 +208,18 @@ def _choose(
     """
     limit = None if upto is None else max(upto, here.folded.upto)  # includes late versions below the last fold
     where = here.changes_where(upto=limit, replay=reached)
-    (counted,) = connection.execute(
+    ((versions, newest, deletes, late),) = connection.execute(
         "select count(*), max(_commit), count(*) filter (where _op > 0),"
         f" count(*) filter (where {here.is_late}) from changes where {where}"
     ).fetchall()  # DuckDB attaches nothing more while a result is not fetched to its end
-    chosen = _Chosen(upto, where, *counted)
+    chosen = _Chosen(upto, where, versions, newest, deletes, late, versions)
     if upto is None or chosen.versions <= most:
         return chosen
     quantile = f"select quantile_disc(_commit, {most / chosen.versions}) from changes where {where}"
     ((cut,),) = connection.execute(quantile).fetchall()
     if not here.folded.upto < cut < chosen.newest:
         return chosen
-    return replace(_choose(connection, here, cut, reached, chosen.versions), more=True)
+    return replace(_choose(connection, here, cut, reached, chosen.versions), unfolded=chosen.unfolded)
 
 
 def _commit(
@@ -288,10 +296,11 @@ def _merge_here(tables: Tables, connection: duckdb.DuckDBPyConnection, merge: Me
     return _Merged(gone, rows, tombstone_rows if tombstone_rows.num_rows else None)
 
 
-def _merge_there(tables: Tables, job: MergeJob, deletes: bool) -> _Merged:
+def _merge_there(tables: Tables, job: MergeJob, deletes: bool, *, background: bool) -> _Merged:
     """Merge many changes by a job. It sorts them again for tombstones, cheaper than storing them."""
     merge = replace(job.merge, dialect=tables.dialect, changes=tables.ref(job.merge.spec.name + CHANGES))
-    return _Merged(merge.changed(job.where), job.rows(), job.tombstone_rows() if deletes or job.late else None)
+    rows = replace(job.rows(), background=background)
+    return _Merged(merge.changed(job.where), rows, job.tombstone_rows() if deletes or job.late else None)
 
 
 def _as_far_as_rows_go(

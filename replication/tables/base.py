@@ -122,6 +122,8 @@ class Decode:
     values of columns that are the same for all rows. ``size`` is the number of bytes that ``run`` reads, None when
     unknown.
 
+    ``background``: other work of the host goes before its tasks.
+
     ``replaced``, for ``Tables.replace`` only, turns the same batches into the places of the rows that ``run``'s rows
     replace: batches of ``file_path`` and ``pos``, sorted by both.
     """
@@ -134,6 +136,7 @@ class Decode:
     constants: Mapping[str, int]
     size: int | None = None
     replaced: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None
+    background: bool = False
 
 
 class TableSource(Protocol):

@@ -88,9 +88,9 @@ def test_few_rows_of_many_bytes_make_a_large_fold(
     large: list[TableSpec] = []
     there = fold._merge_there
 
-    def noted(tables: Any, job: MergeJob, deletes: bool) -> Any:
+    def noted(tables: Any, job: MergeJob, deletes: bool, *, background: bool) -> Any:
         large.append(job.merge.spec)
-        return there(tables, job, deletes)
+        return there(tables, job, deletes, background=background)
 
     monkeypatch.setattr(fold, "_merge_there", noted)
     schema = pa.schema([("k", pa.string()), ("v", pa.list_(of) if nested else of)])

@@ -6,11 +6,14 @@ metadata of its files. It is an RDD's job, since it takes half as long as a Data
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
@@ -34,6 +37,7 @@ _LEFTOVERS_S = 60.0
 _ROUND_BYTES, _CORE_BYTES = 128 << 20, 16 << 20
 #: Jobs of different pools get the same share of the cores; those of Spark's own statements are in another.
 ROUNDS = "rounds"
+_NICE = 19
 _log = log.get(__name__)
 
 
@@ -173,9 +177,25 @@ def run_parts(rows: Iterable[bytes]) -> Iterator[bytes]:
     attempt = attempt_number()
     for row in rows:
         at, parts = pickle.loads(row)
-        outcomes = [part(attempt) for _, part in parts]
+        outcomes = [(_at_low_priority(part) if part.rows.background else part)(attempt) for _, part in parts]
         sync_written()
         yield pickle.dumps((at, outcomes))
+
+
+def _at_low_priority(part: WriteFiles) -> Callable[[int], Outcome]:
+    """Run it in a thread of its own: a process cannot raise its priority again for the next task."""
+
+    def run(attempt: int) -> Outcome:
+        with ThreadPoolExecutor(1, initializer=_lower_priority) as thread:
+            return thread.submit(part, attempt).result()
+
+    return run
+
+
+def _lower_priority() -> None:
+    """Let all other work go before this thread and the threads that it starts."""
+    if sys.platform == "linux":  # elsewhere threads have no priority of their own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 def attempt_number() -> int:

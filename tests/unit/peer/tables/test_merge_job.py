@@ -21,6 +21,7 @@ from replication.tables.catalog.catalog import IcebergCatalog, catalog_propertie
 from replication.tables.layout import CHANGES, TOMBSTONES, layouts, merge_groups
 from replication.tables.memory import MemoryTables
 from replication.tables.pyiceberg.local_io import local_path
+from replication.tables.pyiceberg.write import WriteFiles
 from replication.tables.spark.iceberg import IcebergTables
 from tests.tables_made import cell, grouped, keyed
 
@@ -104,6 +105,24 @@ def test_a_large_fold_leaves_the_rows_and_tombstones_of_a_small_one(
         assert tombstones == others or bound and set(tombstones) > set(others), "steps add older ones"
     steps = sum(FOLD_SUMMARY in snapshot.summary for snapshot in large.history(spec.name).snapshots.values())
     assert (steps > 4) == bool(bound)
+
+
+@pytest.mark.parametrize("backlog", [False, True])
+def test_other_work_goes_before_a_large_fold_unless_it_has_many_steps_to_do(
+    tmp_path: Path, backlog: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Folding(tmp_path, monkeypatch)
+    monkeypatch.setattr(folding, "_JOB_VERSIONS", 1 if backlog else 3)
+    write, found = site.tables._write, list[bool]()
+
+    def noted(writes: list[WriteFiles], *given: Any) -> Any:
+        found.extend(each.rows.background for each in writes if each.rows.replaced)
+        return write(writes, *given)
+
+    monkeypatch.setattr(site.tables, "_write", noted)
+    assert merge_changes(site.tables, site.spec, 19) is not None
+    assert len(found) > 1 and found[-1]
+    assert found[0] is not backlog
 
 
 class Folding:

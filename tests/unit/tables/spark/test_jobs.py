@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import gc
 import importlib
+import os
+import sys
+import threading
 import zipimport
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +20,8 @@ import pytest
 from replication.errors import CommitConflictError, EngineLostError, HostAwayError, PoisonFrameError
 from replication.tables.base import Decode
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
-from replication.tables.pyiceberg.append import plan_write
-from replication.tables.pyiceberg.write import WriteFiles
+from replication.tables.pyiceberg.append import append_files, plan_write
+from replication.tables.pyiceberg.write import WriteFiles, written_files
 from replication.tables.spark import jobs as spark_jobs
 from replication.tables.spark import worker_daemon
 from replication.tables.spark.iceberg import IcebergTables
@@ -105,6 +109,38 @@ class Failing:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         raise self.error
         yield
+
+
+class Priority:
+    """A ``Decode.run`` that yields the priority of its thread, and of one that it starts."""
+
+    def __init__(self, rows: Decode) -> None:
+        self.schema = rows.schema
+        self.rows = rows
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with ThreadPoolExecutor(1) as thread:
+            found = [priority(), thread.submit(priority).result()]
+        for batch in self.rows.run(batches):
+            values = pa.array(found, batch.schema.field("v").type)
+            yield batch.set_column(batch.schema.get_field_index("v"), "v", values)
+
+
+def priority() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux only")
+def test_other_work_goes_before_a_task_in_the_background_and_the_next_task_is_like_any(catalog: IcebergCatalog) -> None:
+    made, usual = rows(0, 0), priority()
+    parts = dataclasses.replace(made, run=Priority(made))
+    here = Jobs(cast(Any, Session()))
+    for name, background in (("ops.a", True), ("ops.b", False)):
+        part = write(catalog, name, dataclasses.replace(parts, background=background))
+        ((outcome,),), _ = here.run([part])
+        append_files(catalog.load(name), None, written_files(catalog.load(name).io, [outcome]), {})
+    assert shown(catalog, "ops.a") == [19, 19]
+    assert shown(catalog, "ops.b") == [usual, usual]
 
 
 def test_tasks_get_about_the_same_and_no_more_than_there_are_cores(catalog: IcebergCatalog) -> None:
