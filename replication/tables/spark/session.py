@@ -60,6 +60,7 @@ _OF_THIS_HOST = (
     "spark.python.unix.domain.socket.dir",
     "spark.sql.warehouse.dir",
 )
+_LOCAL = re.compile(r"local(\[(?P<cores>\d+|\*)(?P<failures>,\d+)?\])?")
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _AUTHENTICATED = {"spark.authenticate": "true"}  # Spark draws a secret for each local application
 _OWN_SETTINGS = {
@@ -161,12 +162,22 @@ def _settings(
         **_OWN_SETTINGS,
         **(_LOOPBACK if _is_here(master) else {}),
         **(_AUTHENTICATED if master.startswith("local") else {}),
-        "spark.master": master,
+        **_tasks_at_once(master),
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": _java_options(scratch, archive_to),
         **_places(scratch, master),
         **(_table_settings(catalog, jars) if catalog is not None else {}),
     }
+
+
+def _tasks_at_once(master: str) -> dict[str, str]:
+    """A local master may run as many tasks again as jobs have, so that rounds need not wait for those of a fold."""
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return {"spark.master": master}
+    cores = (os.cpu_count() or 1) if found["cores"] == "*" else int(found["cores"] or 1)
+    made = {"spark.master": f"local[{2 * cores}{found['failures'] or ''}]"}
+    return {**made, "spark.default.parallelism": str(cores)}
 
 
 def application(settings: ReplaySection, catalog: CatalogProperties, scratch: Path) -> Application:

@@ -50,6 +50,21 @@ def test_a_local_spark_need_not_resolve_the_hosts_name(
     assert _Builder.given.get("spark.authenticate") == ("true" if master.startswith("local") else None)
 
 
+@pytest.mark.parametrize(
+    ("master", "cores", "given"),
+    [
+        ("local", 1, "local[2]"),
+        ("local[3]", 3, "local[6]"),
+        ("local[*,4]", os.cpu_count(), f"local[{2 * (os.cpu_count() or 1)},4]"),
+        ("spark://head:7077", None, "spark://head:7077"),
+    ],
+)
+def test_a_local_master_runs_a_fold_beside_a_round(master: str, cores: int | None, given: str) -> None:
+    made = spark._tasks_at_once(master)
+    assert made["spark.master"] == given
+    assert made.get("spark.default.parallelism") == (None if cores is None else str(cores))
+
+
 def test_an_unfit_java_home_is_not_what_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark.sql")
     monkeypatch.setattr(os, "environ", dict(os.environ, JAVA_HOME="/an/old/java"))
