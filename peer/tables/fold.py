@@ -29,7 +29,7 @@ from replication.tables.pyiceberg.damage import refusing_unreadable
 
 _DRIVER_VERSIONS = 200_000
 _DRIVER_BYTES = 256 << 20
-#: Of a step, for each core: a task that takes seconds delays rounds.
+#: Of a step, for each task.
 _JOB_VERSIONS, _JOB_BYTES = 1_000_000, 256 << 20
 #: With more than this many steps to do, a fold no longer lets other work go first.
 _BACKLOG_STEPS = 8
@@ -196,7 +196,7 @@ def _most(tables: Tables, changes: History) -> int:
     summary = changes.snapshots[changes.current or 0].summary
     rows, size = (int(summary.get(name, 0)) for name in ("total-records", "total-files-size"))
     fit = max(1, _JOB_BYTES * rows // size) if size else _JOB_VERSIONS
-    return min(_JOB_VERSIONS, fit) * min(tables.parallel, PARTS_MAX)
+    return min(_JOB_VERSIONS, fit) * min(tables.background_parallel, PARTS_MAX)
 
 
 def _choose(

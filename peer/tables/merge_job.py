@@ -53,7 +53,7 @@ class MergeJob:
             "table": tables.source(name, snapshot=current),
             "tombstones": tables.source(name + TOMBSTONES),
         }
-        return MergeJob(merge, where, late, min(tables.parallel, PARTS_MAX), sources, current is not None)
+        return MergeJob(merge, where, late, min(tables.background_parallel, PARTS_MAX), sources, current is not None)
 
     def rows(self) -> Decode:
         """Return the rows to add to ``<table>``, and the places of the rows that they replace."""

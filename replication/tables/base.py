@@ -262,6 +262,10 @@ class Tables(Catalog, Protocol):
         """How many tasks of ``stage`` run at once."""
 
     @property
+    def background_parallel(self) -> int:
+        """How many tasks in the background run at once, beside those of ``stage``."""
+
+    @property
     def round_bytes(self) -> int:
         """About how many bytes of frames the next ``stage`` should take at most."""
 

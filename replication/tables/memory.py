@@ -190,6 +190,8 @@ class MemoryTables:
         """See ``base.Tables``."""
         return 2
 
+    background_parallel = parallel
+
     @property
     def round_bytes(self) -> int:
         """See ``base.Tables``."""

@@ -88,12 +88,8 @@ class IcebergTables:
         self._catalog = catalog
         self.create, self.has, self.fits = catalog.create, catalog.has, catalog.fits
         self.exists, self.specs, self.history, self.show = catalog.exists, catalog.specs, catalog.history, catalog.show
-        self.attach, self.source, self.may_have, self.near = (
-            catalog.attach,
-            catalog.source,
-            catalog.may_have,
-            catalog.near,
-        )
+        self.attach, self.source = catalog.attach, catalog.source
+        self.may_have, self.near = catalog.may_have, catalog.near
         self.scratch_duckdb = catalog.scratch_duckdb
         self.drop_scratch = catalog.drop_scratch
         self.small_bytes = small_bytes
@@ -136,6 +132,11 @@ class IcebergTables:
     def parallel(self) -> int:
         """See ``base.Tables``."""
         return self.jobs.parallel
+
+    @property
+    def background_parallel(self) -> int:
+        """See ``base.Tables``."""
+        return self.jobs.background_parallel
 
     @property
     def round_bytes(self) -> int:

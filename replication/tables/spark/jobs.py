@@ -57,6 +57,13 @@ class Jobs:
             return THREADS if spark is None else int(spark.sparkContext.defaultParallelism)
 
     @property
+    def background_parallel(self) -> int:
+        """How many tasks in the background can run at once: on a cluster half of all, since each holds a core."""
+        with self._spark.running() as spark:
+            is_here = spark is None or str(spark.sparkContext.master).startswith("local")  # see ``_tasks_at_once``
+            return self.parallel if is_here else max(1, self.parallel // 2)
+
+    @property
     def round_bytes(self) -> int:
         """How many bytes of frames a job should take at most; 0 while Spark is off."""
         with self._spark.running() as spark:

@@ -37,6 +37,7 @@ class Session:
     """Runs what ``mapPartitions`` is given at once; ``before`` is called for each task and may raise."""
 
     defaultParallelism = 2
+    master = "local[4]"
     uiWebUrl = None
 
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
@@ -141,6 +142,15 @@ def test_other_work_goes_before_a_task_in_the_background_and_the_next_task_is_li
         append_files(catalog.load(name), None, written_files(catalog.load(name).io, [outcome]), {})
     assert shown(catalog, "ops.a") == [19, 19]
     assert shown(catalog, "ops.b") == [usual, usual]
+
+
+@pytest.mark.parametrize(
+    ("master", "cores", "tasks"), [("local[4]", 4, 4), ("spark://head:7077", 5, 2), ("yarn", 1, 1)]
+)
+def test_tasks_in_the_background_leave_cores_to_rounds(master: str, cores: int, tasks: int) -> None:
+    session = Session()
+    session.master, session.defaultParallelism = master, cores
+    assert Jobs(cast(Any, session)).background_parallel == tasks
 
 
 def test_tasks_get_about_the_same_and_no_more_than_there_are_cores(catalog: IcebergCatalog) -> None:
