@@ -209,6 +209,11 @@ def _begun(context: RoleChange, origin: ClusterId) -> EndOrigin | None:
     return next((step for step in ends if step.origin == str(origin) and step.verify(context)), None)
 
 
+def is_begun(context: RoleChange, plan: FailoverPlan) -> bool:
+    """Whether the plan is that a failover goes on that has ended the origin's epochs already."""
+    return _begun(context, _origin(context, context.cluster.ledger.landing.routes(), plan.origin)) is not None
+
+
 def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
     """Carry out a plan, or finish a failover that was interrupted. On return this cluster takes writes.
 

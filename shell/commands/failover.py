@@ -10,20 +10,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replication.errors import RequestError
+from replication.errors import RequestError, StepFailedError
 from shell.cli.invocation import Invocation, TableArgument, add_noun, add_verb, table_option, timeout_option
-from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
+from shell.cli.render import Printer, bytes_text, moment_text, printed_before, seconds_text
 
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
+    from peer.failover.failback import FailbackPlan
     from peer.failover.failover import FailoverPlan
     from peer.failover.loss import Loss
+    from peer.failover.role_change import RoleChange
+    from peer.failover.switchover import SwitchoverPlan
 
 #: The years 2000 and 9999, in microseconds since 1970. Before are seconds, and dates without dashes; later times cannot
 #: be shown.
 _TIME_MIN = 946_684_800_000_000
 _TIME_MAX = 253_402_300_799_000_000
-PlanOption = Annotated[bool, typer.Option("--plan", help="Show the steps, and what prevents them; change nothing.")]
+PlanOption = Annotated[
+    bool,
+    typer.Option("--plan", help="Show the steps, and what prevents them, with the verb's exit code; change nothing."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,8 @@ def switchover(
 
     if bool(to) == cancel:
         raise RequestError("Name the peer that is to take writes, or give --cancel", "walship switchover CLUSTER")
+    if cancel and plan:
+        raise RequestError("--plan and --cancel exclude each other", "Give one of them")
     with invocation.connect() as (cluster, printer):
         context = RoleChange(cluster, printer.progress, timeout_s)
         if cancel:
@@ -89,16 +97,7 @@ def switchover(
             return
         if plan:
             planned = switching.plan_switchover(context, to)
-            if printer.as_json:
-                printer.value(planned)
-                return
-            _print_steps(printer, planned.steps, planned.refusals, context.hooks.files())
-            if planned.warning:
-                printer.note(planned.warning)
-            printer.line(
-                f"{bytes_text(planned.pending_bytes)} are missing at {to}. No writes would be taken for about"
-                f" {seconds_text(planned.outage_s)}. No acked row would be lost."
-            )
+            _show_plan(printer, context, planned, lambda: _print_switchover(printer, planned))
             return
         done = switching.switchover(context, to)
         stopped = "" if done.outage_s is None else f" No writes were taken for {seconds_text(done.outage_s)}."
@@ -132,14 +131,15 @@ def failover(
             context, options.source, at=opens, force=options.force, incomplete=options.incomplete
         )
         if options.plan:
-            _print_failover(printer, planned, context.hooks.files())
-            return
-        shown = _loss_text(planned.loss, planned.origin)
-        if options.loss_under_s is not None and not planned.loss.is_under(options.loss_under_s):
+            _show_plan(printer, context, planned, lambda: _print_failover(printer, planned))
+        shown, least_s = _loss_text(planned.loss, planned.origin), options.loss_under_s
+        if least_s is not None and not planned.loss.is_under(least_s) and not failing.is_begun(context, planned):
             raise RequestError(
-                f"the loss is not known to be under {options.loss_under_s:g} s, so nothing was changed: {shown}",
+                f"the loss is not known to be under {least_s:g} s, so nothing was changed: {shown}",
                 "Give a larger --if-loss-under, or leave it out and decide when asked",
             )
+        if options.plan:
+            return
         if not planned.refusals and not options.yes:
             _print_losses(printer.note, planned)
             if not typer.confirm(f"Make {to} ACTIVE in place of {planned.origin}?", err=True):
@@ -175,13 +175,7 @@ def failback(
         context = RoleChange(cluster, printer.progress, timeout_s)
         if plan:
             planned = returning.plan_failback(context, to, leave=leave)
-            if printer.as_json:
-                printer.value(planned)
-                return
-            _print_steps(printer, planned.steps, planned.refusals, context.hooks.files())
-            printer.line(
-                f"No writes would be taken for about {seconds_text(planned.outage_s)}. No acked row would be lost."
-            )
+            _show_plan(printer, context, planned, lambda: printer.line(_outage_text(planned)))
             return
         done = returning.failback(context, to, leave=leave)
         stopped = "" if done.outage_s is None else f" No writes were taken for {seconds_text(done.outage_s)}."
@@ -301,11 +295,38 @@ def _moment(text: str) -> int:
     return moment
 
 
-def _print_failover(printer: Printer, planned: FailoverPlan, hooks: Sequence[Path]) -> None:
-    if printer.as_json:
-        printer.value(planned)
-        return
-    _print_steps(printer, planned.steps, planned.refusals, hooks)
+def _show_plan(
+    printer: Printer,
+    context: RoleChange,
+    planned: SwitchoverPlan | FailoverPlan | FailbackPlan,
+    print_rest: Callable[[], None],
+) -> None:
+    """Print a plan. If something prevents it, exit as the verb would: an interrupted change fails in one of its steps.
+
+    ``print_rest`` prints what follows the steps, for people.
+    """
+    with printed_before(planned.refusals):
+        if printer.as_json:
+            printer.value(planned)
+        else:
+            _print_steps(printer, planned.steps, planned.refusals, context.hooks.files())
+            print_rest()
+    if planned.refusals:
+        is_begun = planned.steps == tuple(step.describe() for step in context.unfinished_steps())
+        raise typer.Exit(StepFailedError.exit_code if is_begun else RequestError.exit_code)
+
+
+def _print_switchover(printer: Printer, planned: SwitchoverPlan) -> None:
+    if planned.warning:
+        printer.note(planned.warning)
+    printer.line(f"{bytes_text(planned.pending_bytes)} are missing at {planned.successor}. {_outage_text(planned)}")
+
+
+def _outage_text(planned: SwitchoverPlan | FailbackPlan) -> str:
+    return f"No writes would be taken for about {seconds_text(planned.outage_s)}. No acked row would be lost."
+
+
+def _print_failover(printer: Printer, planned: FailoverPlan) -> None:
     for note in filter(None, (planned.note, planned.warning)):
         printer.note(note)
     _print_losses(printer.line, planned)

@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -152,13 +152,23 @@ class Site(Launched):
 
     def shell(self, *arguments: str, code: int = 0, stdin: str = "") -> str:
         """Run ``walship ARGUMENTS`` for this cluster; standard output, or standard error when it was to fail."""
-        done = COMMANDS.run(["--cluster", str(self.file), *arguments], stdin, 180)
-        assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
+        done = self._run(arguments, (code,), stdin)
         return done.stderr if code else done.stdout
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self.shell(*arguments, "--json"))
+
+    def plan(self, *arguments: str, codes: Collection[int] = (0,)) -> Any:
+        """The plan that ``walship ARGUMENTS --plan --json`` prints; it exits with one of the codes."""
+        return json.loads(self._run((*arguments, "--plan", "--json"), codes).stdout)
+
+    def _run(
+        self, arguments: Sequence[str], codes: Collection[int], stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        done = COMMANDS.run(["--cluster", str(self.file), *arguments], stdin, 180)
+        assert done.returncode in codes, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
 
 
 def start(folder: Path, name: str, *, arguments: Sequence[str] = (), **sections: dict[str, Any]) -> Site:

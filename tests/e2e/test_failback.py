@@ -48,7 +48,7 @@ def test_a_failback_after_the_wals_are_gone_sends_what_differs_and_nothing_else(
         wait_until(lambda: states() == ["needs_bootstrap"], timeout_s=90, what="WALs to be released")
         start_again(east)
         wait_until(lambda: roles(east)[0][0] == "STANDBY", timeout_s=60, what="east to be STANDBY")
-        plan = west.json("failback", "east", "--plan")
+        plan = west.plan("failback", "east")
         assert plan["bootstraps"] == {"ops.t": "what differs"} and plan["refusals"] == []
         assert west.json("failback", "east")["bootstraps"] == ["ops.t"]
     assert [role for role, _ in roles(east, west)] == ["ACTIVE", "STANDBY"]

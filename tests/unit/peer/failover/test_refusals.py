@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from peer.client.cluster import Cluster
-from peer.failover.failover import TakeWrites, failover, plan_failover
+from peer.failover.failover import TakeWrites, failover, is_begun, plan_failover
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import PreparePeer
 from replication.commit.step import step_to_json
@@ -64,7 +64,7 @@ def test_a_failover_before_the_first_bootstrap_is_complete_is_refused_with_the_r
 
 def test_with_incomplete_it_takes_over_with_what_is_there(change: RoleChange) -> None:
     plan = plan_failover(change, "", force=True, incomplete=True)
-    assert plan.refusals == () and plan.upto == 0
+    assert plan.refusals == () and plan.upto == 0 and not is_begun(change, plan)
     failover(change, plan)
     assert change.cluster.coordination.role().state == RoleState(Role.ACTIVE, plan.epoch)
 
@@ -90,7 +90,8 @@ def test_an_interrupted_failover_goes_on_with_its_own_origin_when_several_cluste
 ) -> None:
     assert interrupt(change, monkeypatch).hint.endswith("walship failover west --from east")
     for name in ("", "east"):
-        assert plan_failover(change, name, force=True).origin == "east"
+        plan = plan_failover(change, name, force=True)
+        assert plan.origin == "east" and is_begun(change, plan)
     assert failover(change, plan_failover(change, "", force=True)).origin == "east"
     assert change.cluster.coordination.role().state.role is Role.ACTIVE and change.unfinished() is None
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,14 +12,27 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 
+from peer.failover.failback import FailbackPlan
+from peer.failover.failover import FailedOver, FailoverPlan
+from peer.failover.loss import Loss
 from peer.failover.role_change import RoleChange
-from peer.failover.switchover import SwitchedOver
+from peer.failover.switchover import SwitchedOver, SwitchoverPlan
 from replication.core.clock import moment_text
-from replication.errors import RequestError
+from replication.errors import RequestError, StepFailedError
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
-from shell.commands.failover import _moment, lostwrites_discard, lostwrites_export, lostwrites_merge, switchover
+from shell.commands.failover import (
+    FailoverOptions,
+    _moment,
+    failback,
+    failover,
+    lostwrites_discard,
+    lostwrites_export,
+    lostwrites_merge,
+    switchover,
+)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +94,106 @@ def test_a_role_change_goes_on_though_its_steps_have_no_reader(monkeypatch: pyte
     with pytest.raises(BrokenPipeError):
         switchover(cast(Invocation, SimpleNamespace(connect=connect)), "west")
     assert done == ["west"]
+
+
+def commanding(*, as_json: bool = False) -> Invocation:
+    """An invocation on a cluster that has nothing but its name."""
+
+    @contextmanager
+    def connect() -> Iterator[Any]:
+        yield SimpleNamespace(name="west"), Printer(as_json)
+
+    return cast(Invocation, SimpleNamespace(connect=connect))
+
+
+class Change:
+    """A role change with these stored steps."""
+
+    hooks = SimpleNamespace(files=lambda: ())
+
+    def __init__(self, *steps: str) -> None:
+        self.steps = steps
+
+    def __call__(self, *_: object) -> Change:
+        return self
+
+    def unfinished_steps(self) -> tuple[Any, ...]:
+        return tuple(SimpleNamespace(describe=lambda step=step: step) for step in self.steps)
+
+
+NO_LOSS = Loss((), 0, None)
+PLANS: list[tuple[str, Callable[..., None], Callable[[tuple[str, ...]], Any]]] = [
+    (
+        "peer.failover.switchover.plan_switchover",
+        lambda invocation: switchover(invocation, "west", plan=True),
+        lambda refusals: SwitchoverPlan("east", "west", 2, ("step",), refusals, 0, 0.0, 0.3),
+    ),
+    (
+        "peer.failover.failback.plan_failback",
+        lambda invocation: failback(invocation, "west", plan=True),
+        lambda refusals: FailbackPlan("east", "west", 2, ("step",), refusals, {}, 0, 0.3),
+    ),
+    (
+        "peer.failover.failover.plan_failover",
+        lambda invocation: failover(invocation, "west", FailoverOptions(plan=True)),
+        lambda refusals: FailoverPlan("east", "west", 2, ("step",), refusals, 0, NO_LOSS, NO_LOSS, 0),
+    ),
+]
+
+
+@pytest.mark.parametrize(("planning", "verb", "made"), PLANS, ids=["switchover", "failback", "failover"])
+def test_a_plan_that_is_not_possible_now_exits_as_the_verb_would(
+    planning: str,
+    verb: Callable[..., None],
+    made: Callable[[tuple[str, ...]], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("peer.failover.role_change.RoleChange", Change())
+    refusals: tuple[str, ...] = ()
+    monkeypatch.setattr(planning, lambda *_, **__: made(refusals))
+    verb(commanding())
+    refusals = ("east is lost",)
+    with pytest.raises(typer.Exit) as ended:
+        verb(commanding())
+    assert ended.value.exit_code == RequestError.exit_code == 4
+    shown = capsys.readouterr().out.splitlines()
+    assert shown.count("Not possible now: east is lost") == 1
+    assert shown[-1].startswith(("0 B ", "No writes", "Recovery"))
+    with pytest.raises(typer.Exit):
+        verb(commanding(as_json=True))
+    assert json.loads(capsys.readouterr().out)["refusals"] == ["east is lost"]
+    monkeypatch.setattr("peer.failover.role_change.RoleChange", Change("step"))  # an interrupted one is tried
+    with pytest.raises(typer.Exit) as ended:
+        verb(commanding())
+    assert ended.value.exit_code == StepFailedError.exit_code
+
+
+def test_a_switchover_is_not_cancelled_by_asking_for_a_plan() -> None:
+    with pytest.raises(RequestError, match="exclude each other"):
+        switchover(commanding(), plan=True, cancel=True)
+
+
+def test_the_loss_that_is_accepted_counts_for_the_plan_too_and_does_not_stop_a_failover_half_way(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = FailoverPlan("east", "west", 2, ("step",), (), 0, Loss((), 1, 40.0), NO_LOSS, 0)
+    done: list[FailoverPlan] = []
+
+    def fail_over(_: object, planned: FailoverPlan) -> FailedOver:
+        done.append(planned)
+        return FailedOver("east", "west", 2, 0, planned.loss, 0.1, 0.2)
+
+    monkeypatch.setattr("peer.failover.role_change.RoleChange", Change())
+    monkeypatch.setattr("peer.failover.failover.plan_failover", lambda *_, **__: plan)
+    monkeypatch.setattr("peer.failover.failover.failover", fail_over)
+    for has_begun in (False, True):
+        monkeypatch.setattr("peer.failover.failover.is_begun", lambda *_, now=has_begun: now)
+        for options in (FailoverOptions(plan=True, loss_under_s=30.0), FailoverOptions(yes=True, loss_under_s=30.0)):
+            with nullcontext() if has_begun else pytest.raises(RequestError, match="not known to be under 30 s"):
+                failover(commanding(), "west", options)
+            assert capsys.readouterr().out.startswith("1. step" if options.plan else "west is" if has_begun else "")
+    assert done == [plan]
 
 
 def test_where_no_lost_writes_are_kept_there_is_nothing_to_confirm_or_to_replay(
