@@ -27,7 +27,7 @@ from replication.core.phase import Phase
 from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
 from replication.core.succession import next_epoch
-from replication.errors import ReplicationError, RequestError, StepFailedError
+from replication.errors import ReplicationError, RequestError, StepFailedError, SuccessionError
 from replication.link.base import Description
 
 _OTHER_CHANGE = "another role change of this cluster is unfinished"
@@ -98,8 +98,9 @@ class TakeWrites(CommitStep[RoleChange]):
     epoch: int
 
     def verify(self, context: RoleChange) -> bool:
-        """Whether it is."""
-        return context.cluster.coordination.role().state == RoleState(Role.ACTIVE, self.epoch)
+        """Whether it is, by this step or since by a person."""
+        state = context.cluster.coordination.role().state
+        return state.role is Role.ACTIVE and state.epoch >= self.epoch
 
     def execute(self, context: RoleChange) -> None:
         """Change the role."""
@@ -233,13 +234,21 @@ def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
             context.run(_steps(context, origin, plan.epoch, plan.upto))
     except StepFailedError as error:
         has_begun = error.number > 0 or _resumed(context, origin) is not None
-        again = f"It goes on there when it is run again: walship failover {plan.successor} --from {plan.origin}"
-        error.hint = again if has_begun else "Nothing was changed"
+        error.hint = _what_now(error, has_begun, f"walship failover {plan.successor} --from {plan.origin}")
         raise
     writable_s = round(context.started_s - began, 3) if context.started_s else None
     seconds = round(time.monotonic() - began, 3)
     epoch = begun.epoch if begun is not None else plan.epoch
     return FailedOver(plan.origin, plan.successor, epoch, plan.upto, plan.loss, writable_s, seconds)
+
+
+def _what_now(error: StepFailedError, has_begun: bool, verb: str) -> str:
+    """The hint of a failover that failed."""
+    if isinstance(error.cause, SuccessionError):  # of another role change: to run these steps again does not help
+        return f"Begin again: walship ops abandon role --yes, then {verb}" if has_begun else "Nothing was changed"
+    if isinstance(error.cause, RequestError) and not has_begun:
+        return "Nothing was changed"
+    return f"It goes on there when it is run again: {verb}"  # who did not answer may have changed something
 
 
 def _resumed(context: RoleChange, origin: ClusterId) -> EndOrigin | None:

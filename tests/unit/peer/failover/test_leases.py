@@ -137,6 +137,24 @@ def test_a_failover_whose_witness_does_not_answer_is_refused(west: West) -> None
     assert west.role() == RoleState(Role.STANDBY, 2) and change.unfinished() is None
 
 
+def test_a_failover_of_which_the_witness_may_have_heard_does_not_say_that_nothing_was_changed(
+    west: West, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = west.witness.end
+
+    def ends_without_an_answer(*arguments: Any) -> float:
+        real(*arguments)
+        raise CoordinationError("no answer")
+
+    change = west.change(**WITNESS)
+    with monkeypatch.context() as patch, pytest.raises(StepFailedError, match="no answer") as failed:
+        patch.setattr(west.witness, "end", ends_without_an_answer)
+        failover(change, plan_failover(change, "", force=True, incomplete=True))
+    assert failed.value.hint == "It goes on there when it is run again: walship failover west --from east"
+    failover(change, plan_failover(change, "", force=True, incomplete=True))
+    assert west.role().role is Role.ACTIVE
+
+
 def test_a_second_cluster_cannot_take_over_from_one_where_a_witness_knows_the_first(west: West) -> None:
     west.witness.end(EAST, 3, NORTH)
     change = west.change(**WITNESS)

@@ -24,6 +24,7 @@ from replication.errors import CoordinationError, RequestError, StepFailedError,
 from replication.ledger.base import Peer
 from replication.ledger.commit_steps import NewSequence, SequenceId
 from replication.ledger.sql.memory import MemoryLedger
+from replication.roles.takeover import change_role
 from tests.sites import table
 
 EAST, WEST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "north"), 1))
@@ -94,6 +95,28 @@ def test_an_interrupted_failover_goes_on_with_its_own_origin_when_several_cluste
         assert plan.origin == "east" and is_begun(change, plan)
     assert failover(change, plan_failover(change, "", force=True)).origin == "east"
     assert change.cluster.coordination.role().state.role is Role.ACTIVE and change.unfinished() is None
+
+
+def test_an_interrupted_failover_ends_when_the_cluster_was_made_active_by_hand_meanwhile(
+    change: RoleChange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(change, monkeypatch)
+    change_role(change.cluster.ledger, change.cluster.coordination, lambda _: RoleState(Role.ACTIVE, 7))
+    assert failover(change, plan_failover(change, "east", force=True)).origin == "east"
+    assert change.cluster.coordination.role().state == RoleState(Role.ACTIVE, 7) and change.unfinished() is None
+
+
+def test_an_interrupted_failover_of_a_cluster_whose_role_was_changed_says_how_to_begin_again(
+    change: RoleChange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(change, monkeypatch)
+    change_role(change.cluster.ledger, change.cluster.coordination, lambda _: RoleState(Role.STANDBY, 7))
+    with pytest.raises(StepFailedError, match="west has role epoch 7 already") as failed:
+        failover(change, plan_failover(change, "east", force=True))
+    assert failed.value.hint == "Begin again: walship ops abandon role --yes, then walship failover west --from east"
+    change.forget()
+    assert failover(change, plan_failover(change, "east", force=True, incomplete=True)).epoch == 8
+    assert change.cluster.coordination.role().state == RoleState(Role.ACTIVE, 8)
 
 
 def test_the_plan_of_a_failover_says_that_another_one_is_unfinished(
