@@ -16,7 +16,6 @@ import pytest
 
 from peer.client import contacts
 from peer.client.cluster import Cluster
-from peer.failover import failover as failing
 from peer.failover.role_change import RoleChange
 from peer.receive.receiver import Receiver
 from replication.coordination.base import Public
@@ -205,8 +204,7 @@ class Pair:
             return Quorum.parse(address), member.site.coordination.public()
 
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for module in (contacts, failing):
-            patch.setattr(module, "read_public", read_public)
+        patch.setattr(contacts, "read_public", read_public)
         west = self.west.site
         change_role(west.ledger, west.coordination, lambda _: RoleState(Role.STANDBY, 1))
         for member in self.members:

@@ -14,6 +14,7 @@ from replication import __version__
 from replication.coordination.base import Public
 from replication.coordination.paths import Quorum
 from replication.coordination.tls import ZookeeperTls
+from replication.core.ids import ClusterId
 from replication.errors import (
     CoordinationError,
     PeerRefusedError,
@@ -176,14 +177,14 @@ class Contacts:
 
     @contextmanager
     def link(self, peer: Peer) -> Iterator[PeerLink]:
-        """A connection to one of a peer's receivers. PeerUnavailableError when it is another cluster by now."""
+        """A connection to one of a peer's receivers. PeerUnavailableError when it is another cluster's by now."""
         _, public = read_public(peer.zookeepers, self.zookeeper_tls)
         if public.cluster != peer.cluster:
             raise PeerUnavailableError(
                 f"Peer {peer.name} is {public.cluster} now, but was defined as {peer.cluster}",
                 f"If it was restored: walship deletecluster {peer.name}, then definecluster again",
             )
-        with self.link_to(peer.name, public.receivers) as link:
+        with self.link_to(peer.name, public.receivers, peer.cluster) as link:
             yield link
 
     def has_link(self, peer: Peer) -> bool:
@@ -218,8 +219,11 @@ class Contacts:
             yield link
 
     @contextmanager
-    def link_to(self, name: str, addresses: Sequence[str]) -> Iterator[PeerLink]:
-        """A connection to the first receiver of a cluster that answers, by their ``host:port``."""
+    def link_to(self, name: str, addresses: Sequence[str], cluster: ClusterId | None = None) -> Iterator[PeerLink]:
+        """A connection to the first receiver of a cluster that answers, by their ``host:port``.
+
+        One of another cluster than ``cluster``, if that is given, is passed over: addresses are used again.
+        """
         if not addresses:
             raise PeerUnavailableError(f"Cluster {name} lists no receiver", "Start one there: walship up")
         from replication.link import grpc_client, tls  # deferred: most verbs call no other cluster
@@ -235,7 +239,9 @@ class Contacts:
                 allow_plaintext=self.link_tls.allow_plaintext,
             )
             try:
-                link.describe()
+                described = link.describe()
+                if cluster is not None and described.cluster != cluster:
+                    raise PeerUnavailableError(f"the receiver at {address} is of {described.cluster}, not {cluster}")
             except BaseException as error:
                 link.close()
                 if not may_pass(error):

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from peer.client.contacts import read_public
 from peer.failover.lease import fence, lease_steps
 from peer.failover.loss import Loss, loss_of
 from peer.failover.opening import CONSISTENT, EVERYTHING, Opening, counting, opening
@@ -28,7 +27,9 @@ from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
 from replication.core.succession import next_epoch
 from replication.errors import ReplicationError, RequestError, StepFailedError, SuccessionError
+from replication.ledger.base import Peer
 from replication.link.base import Description
+from replication.roles.active import address_of
 
 _OTHER_CHANGE = "another role change of this cluster is unfinished"
 
@@ -321,16 +322,12 @@ def _highest_epoch(context: RoleChange, origin: ClusterId) -> int:
 
 
 def _answer(context: RoleChange, origin: ClusterId) -> Description | None:
-    """How the origin describes itself; None when it does not answer."""
-    ledger = context.cluster.ledger
-    address = next((peer.zookeepers for peer in ledger.rules.peers() if peer.cluster == origin), "")
-    address = address or ledger.successions.address(origin)
+    """How the origin describes itself; None when it does not answer, also if another cluster does."""
+    address = address_of(context.cluster.ledger, origin)
     if not address:
         return None
-    contacts = context.cluster.contacts
     try:
-        _, public = read_public(address, contacts.zookeeper_tls)
-        with contacts.link_to(origin.name, public.receivers) as link:
+        with context.cluster.contacts.link(Peer(origin.name, address, origin)) as link:
             return link.describe()
     except ReplicationError:
         return None

@@ -9,7 +9,7 @@ from peer.failover.role_change import RoleChange
 from peer.status.members import members_of
 from replication.core.definition.schema import TableSpec
 from replication.core.roles import Role, RoleState
-from replication.errors import ReplicationError, UnknownPeerError
+from replication.errors import ReplicationError
 from replication.ledger.base import Phase
 from replication.link.base import Description
 
@@ -67,12 +67,15 @@ def took_over(there: Description, epoch: int) -> bool:
 
 
 def _reach(context: RoleChange, peer: str) -> tuple[list[str], Description | None]:
+    known = context.peer(peer)
     try:
-        return [], context.cluster.contacts.reach(peer, context.peer(peer).zookeepers).described
-    except UnknownPeerError:
-        raise
+        there = context.cluster.contacts.reach(peer, known.zookeepers).described
     except ReplicationError as error:
         return [f"{peer} does not answer ({error.what}): if it is lost, nothing is to be done here"], None
+    if there.cluster != known.cluster:
+        remedy = f"walship deletecluster {peer}, then definecluster again"
+        return [f"{peer} is {there.cluster} now, but was defined as {known.cluster}: {remedy}"], None
+    return [], there
 
 
 def _unsendable(context: RoleChange, peer: str) -> list[str]:

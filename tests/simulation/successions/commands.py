@@ -49,20 +49,14 @@ class Handle:
         """The ledger, the id and the name are the cluster's."""
         return getattr(self.site, name)
 
-    zookeeper_tls = None
-
     @contextmanager
     def link(self, peer: Peer) -> Iterator[Line]:
         """See ``Contacts``."""
         yield self.site.world.line(self.site, self.site.world.sites[peer.name])
 
-    def link_to(self, name: str, addresses: object) -> Line:
-        """See ``Contacts``."""
-        return self.site.world.line(self.site, self.site.world.sites[name])
-
     def reach(self, name: str, zookeepers: str) -> SimpleNamespace:
         """See ``Contacts``."""
-        return SimpleNamespace(described=self.link_to(name, ()).describe())
+        return SimpleNamespace(described=self.site.world.line(self.site, self.site.world.sites[name]).describe())
 
     def drain(self, peer: str, timeout_s: float) -> None:
         """Others move until the peer has everything."""
@@ -211,10 +205,6 @@ class Commands:
         site.lost.clear()
 
 
-def _read_public(address: str, tls: object) -> tuple[None, SimpleNamespace]:
-    return None, SimpleNamespace(receivers=(address,))
-
-
 def patch(patched: pytest.MonkeyPatch, world: World) -> None:
     """Commands of this world wait and look at its clocks."""
 
@@ -229,7 +219,6 @@ def patch(patched: pytest.MonkeyPatch, world: World) -> None:
         patched.setattr(f"peer.failover.{module}.time", world)
     patched.setattr("peer.failover.lease.witness_of", lambda config: witness(world.sites[config.cluster.name]))
     patched.setattr("peer.status.members.time", world)
-    patched.setattr(failing, "read_public", _read_public)
     patched.setattr(switching, "await_writers", stopped)
     patched.setattr(switching, "await_registered", lambda *_: None)
     patched.setattr(switching, "pending_bytes", lambda context, peer: context.cluster.site.pending(world.sites[peer]))

@@ -226,7 +226,7 @@ def test_a_peer_of_another_version_or_root_is_not_defined(
 
     class Reaching(Contacts):
         @contextmanager
-        def link_to(self, name: str, addresses: Sequence[str]) -> Iterator[Any]:
+        def link_to(self, name: str, addresses: Sequence[str], cluster: ClusterId | None = None) -> Iterator[Any]:
             yield SimpleNamespace(describe=lambda invitation: described)
 
     public = SimpleNamespace(cluster=WEST, receivers=("127.0.0.1:1",))
@@ -250,6 +250,26 @@ def test_a_receiver_that_refuses_leaves_no_connection_open(east: Site, monkeypat
     with pytest.raises(PeerRefusedError), contacts.link_to("west", ["127.0.0.1:1"]):
         pass
     assert closed == ["west"]
+
+
+def test_a_receiver_at_whose_address_another_cluster_is_by_now_is_not_asked_for_a_peer(
+    east: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = {"a:1": NORTH, "b:1": WEST}
+    public = SimpleNamespace(cluster=WEST, receivers=tuple(at))
+    monkeypatch.setattr("peer.client.contacts.read_public", lambda zookeepers, tls: (zookeepers, public))
+    monkeypatch.setattr(
+        "replication.link.grpc_client.connect",
+        lambda address, *_, **__: SimpleNamespace(
+            describe=lambda: SimpleNamespace(cluster=at[address]), close=lambda: None
+        ),
+    )
+    contacts, west = Contacts(east.ledger, east.config.tls), Peer("west", "zk:2181/walship/west", WEST)
+    with contacts.link(west) as link:
+        assert link.describe().cluster == WEST
+    at["b:1"] = NORTH
+    with pytest.raises(PeerUnavailableError, match=f"the receiver at b:1 is of {NORTH}"), contacts.link(west):
+        pass
 
 
 class _There(Contacts):

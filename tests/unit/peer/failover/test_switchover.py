@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -12,8 +13,10 @@ from peer.failover.failover import plan_failover
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import DrainToPeer, cancel, plan_switchover, switchover
 from replication.core.grants import Grant
+from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.errors import RequestError, StepFailedError
+from replication.ledger.base import Peer
 from replication.roles.takeover import change_role
 from tests.noted import need_bootstrap
 from tests.role_changes import TABLE, Killed, Pair, role_pair
@@ -98,6 +101,17 @@ def test_a_peer_that_gets_some_groups_of_a_table_only_cannot_take_over(pair: Pai
         refusals.append(plan_switchover(pair.east.command(), "west").refusals)
     remedy = "would not be at west: walship enablereplication -t TABLE --bootstrap west"
     assert refusals == [(f"ops.wide {remedy}",), (f"ops.wide (group kept) {remedy}",), ()]
+
+
+def test_a_peer_that_is_another_cluster_by_now_cannot_take_over(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = pair.west.site.cluster
+    defined = Peer("west", pair.west.address, ClusterId("west", uuid4()))
+    monkeypatch.setattr(RoleChange, "peer", lambda *_: defined)
+    (refusal,) = plan_switchover(pair.east.command(), "west").refusals
+    assert refusal.startswith(f"west is {now} now, but was defined as {defined.cluster}: walship deletecluster west")
+    with pytest.raises(RequestError, match="west cannot take over from east now"):
+        switchover(pair.east.command(), "west")
+    assert pair.east.role() == RoleState(Role.ACTIVE, 1)
 
 
 def ack_without_shipping(pair: Pair) -> None:
