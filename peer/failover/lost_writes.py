@@ -22,14 +22,20 @@ from peer.failover.landed import has_timestamps
 from peer.failover.restate import LostRows, rows_again, rows_in_place
 from peer.failover.take_back import restated_at
 from peer.repair.quarantine_actions import discard as discard_frame
-from peer.repair.quarantine_actions import name_of, retry
-from peer.repair.readable import is_whole
+from peer.repair.quarantine_actions import name_of, retry, saved_frame
 from replication.core.definition.schema import TS, TableSpec
-from replication.core.frame import FrameView, SealedHeader, read_frame
+from replication.core.frame import FrameView, SealedHeader
 from replication.core.roles import Role
 from replication.core.rows.batch import decode_payload
 from replication.core.succession import Succession, Successions, cut_of
-from replication.errors import BatchConflictError, CorruptFrameError, MissingFileError, RequestError, WaitTimeoutError
+from replication.errors import (
+    BatchConflictError,
+    CorruptFrameError,
+    MissingFileError,
+    ReplicationError,
+    RequestError,
+    WaitTimeoutError,
+)
 from replication.files.local import LocalFiles
 from replication.ledger.base import BatchPart, Quarantined
 
@@ -264,7 +270,9 @@ def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0, *, leave
     Raises:
         RequestError: a table's lost writes cannot be undone by writing rows, or this is a STANDBY and another cluster
             than the one that took over is ACTIVE, which may have applied them; the hint says what to do.
-        WaitTimeoutError: replay here is behind; nothing was discarded.
+        WaitTimeoutError: replay here is behind.
+
+    Tables before the one that an error names are done; the error says so.
     """
     discarded, writes = 0, cluster.coordination.role().state.role is Role.ACTIVE
     records = [record for record in _records(cluster, table) if not record.discarded]
@@ -277,7 +285,12 @@ def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0, *, leave
         spec = next((spec for spec in cluster.tables() if spec.uuid == uuid), None)
         if spec is not None and writes:
             readable, _ = _readable(of_table)
-            _restate(cluster, spec, readable, timeout_s, leave_applied)
+            try:
+                _restate(cluster, spec, readable, timeout_s, leave_applied)
+            except ReplicationError as error:
+                if discarded:
+                    error.what += f"; {discarded} frames of other tables are discarded"
+                raise
             of_table = of_table if leave_applied else [kept.record for kept in readable]
         for record in of_table:
             discard_frame(cluster.ledger, record)
@@ -340,7 +353,7 @@ def _await_own_writes(cluster: Cluster, spec: TableSpec, timeout_s: float) -> No
         if time.monotonic() > deadline:
             raise WaitTimeoutError(
                 f"{spec.name} has not got what was written here within {timeout_s:g} s: {reached.held_by}",
-                "Nothing was discarded. See walship status",
+                "Nothing of it was discarded. See walship status",
             )
         time.sleep(_POLL_S)
 
@@ -366,24 +379,11 @@ def _readable(records: Iterable[Quarantined]) -> tuple[list[_Kept], list[str]]:
 
 
 def _read(record: Quarantined) -> _Kept:
-    return _Kept(record, _content(record)[0])
-
-
-def _content(record: Quarantined) -> tuple[FrameView, bytes]:
-    try:
-        content = Path(record.copy).read_bytes()
-    except OSError as error:
-        raise MissingFileError(
-            f"The copy {record.copy} of a lost write cannot be read: {error.strerror}", "Try on the host that has it"
-        ) from None
-    view = read_frame(content, 0)
-    if view is None or view.end != len(content) or not is_whole(view, memoryview(content)):
-        raise CorruptFrameError(f"{record.copy} is not a whole frame", offset=0, lost_bytes=len(content))
-    return view, content
+    return _Kept(record, saved_frame(record)[0])
 
 
 def _decoded(cluster: Cluster, kept: _Kept) -> LostRows:
-    view, content = _content(kept.record)
+    view, content = saved_frame(kept.record)
     header = view.header
     version = cluster.ledger.tables.schema(header.schema, header.table)
     if version is None:

@@ -46,7 +46,7 @@ def retry(config: Config, ledger: Ledger, files: Files, *frames: Quarantined) ->
         CorruptFrameError: a copy's bytes are damaged, so that it can never be applied.
         RequestError: one belongs to another history of its stream, or its sequence is in another file by now.
     """
-    read = [_read(frame) for frame in frames]
+    read = [saved_frame(frame) for frame in frames]
     row = ledger.files.get(frames[0].file)
     with copied(config, ledger, files, row.source if row is not None else None, read) as made:
         places = [(frame.file, frame.begin) for frame in frames]
@@ -54,8 +54,12 @@ def retry(config: Config, ledger: Ledger, files: Files, *frames: Quarantined) ->
     return made.row
 
 
-def _read(frame: Quarantined) -> tuple[FrameView, bytes]:
-    """A frame's copy, which must be whole."""
+def saved_frame(frame: Quarantined) -> tuple[FrameView, bytes]:
+    """A frame's copy, which must be whole.
+
+    Raises:
+        MissingFileError, CorruptFrameError: as ``retry``.
+    """
     try:
         content = Path(frame.copy).read_bytes()
     except OSError as error:
