@@ -15,10 +15,10 @@ from shell.cli.invocation import Invocation, TableArgument, add_noun, add_verb, 
 from shell.cli.render import Printer, bytes_text, moment_text, printed_before, seconds_text
 
 if TYPE_CHECKING:
-    from peer.client.cluster import Cluster
     from peer.failover.failback import FailbackPlan
     from peer.failover.failover import FailoverPlan
     from peer.failover.loss import Loss
+    from peer.failover.lost_writes import LostWrite
     from peer.failover.role_change import RoleChange
     from peer.failover.switchover import SwitchoverPlan
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 #: be shown.
 _TIME_MIN = 946_684_800_000_000
 _TIME_MAX = 253_402_300_799_000_000
+_LEFT_OUT = "their rows are left out"
 PlanOption = Annotated[
     bool,
     typer.Option("--plan", help="Show the steps, and what prevents them, with the verb's exit code; change nothing."),
@@ -187,27 +188,29 @@ def lostwrites_list(invocation: Invocation, table: Annotated[str, table_option("
     from peer.failover.lost_writes import lost_writes
 
     with invocation.connect() as (cluster, printer):
+        found = lost_writes(cluster, table)
+        _note_unread(printer, found, "the numbers of their rows are not known")
         rows = [
             {
                 "frame": each.frame,
                 "table": each.table,
-                "rows": each.rows,
+                "rows": None if each.unreadable else each.rows,
                 "committed": moment_text(each.committed),
                 "state": each.state,
                 "succession": each.succession,
                 "copy": each.copy,
             }
-            for each in lost_writes(cluster, table)
+            for each in found
         ]
         printer.rows(rows, ("frame", "table", "rows", "committed", "state", "succession"), "no lost writes")
 
 
 def lostwrites_show(invocation: Invocation, table: TableArgument) -> None:
     """Print the rows of a table's lost writes; _op is 0 for an upsert, else it is a delete."""
-    from peer.failover.lost_writes import rows_of
+    from peer.failover.lost_writes import lost_writes, rows_of
 
     with invocation.connect() as (cluster, printer):
-        _note_unread(cluster, printer, table)
+        _note_unread(printer, lost_writes(cluster, table), _LEFT_OUT)
         rows = [row for batch in rows_of(cluster, table) for row in batch.to_pylist()]
         columns = list(dict.fromkeys(name for row in rows for name in row))
         printer.rows(rows, columns, "no lost writes")
@@ -256,11 +259,11 @@ def lostwrites_export(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from peer.failover.lost_writes import rows_of
+    from peer.failover.lost_writes import lost_writes, rows_of
     from shell.rows.reading import writing_to
 
     with invocation.connect() as (cluster, printer):
-        _note_unread(cluster, printer, table)
+        _note_unread(printer, lost_writes(cluster, table), _LEFT_OUT)
         batches = list(rows_of(cluster, table))
         if not batches:
             raise RequestError(f"{table} has no lost writes", "See walship lostwrites list")
@@ -270,13 +273,11 @@ def lostwrites_export(
         printer.value({"file": str(file), "rows": made.num_rows}, f"{made.num_rows} rows are in {file}")
 
 
-def _note_unread(cluster: Cluster, printer: Printer, table: str) -> None:
-    """Say whose rows are missing in what follows."""
-    from peer.failover.lost_writes import lost_writes
-
-    unread = [each.unreadable for each in lost_writes(cluster, table) if each.unreadable]
+def _note_unread(printer: Printer, writes: Sequence[LostWrite], so: str) -> None:
+    """Say that some copies cannot be read here, and ``so`` what is missing."""
+    unread = [each.unreadable for each in writes if each.unreadable]
     if unread:
-        printer.note(f"{len(unread)} frames cannot be read here, so their rows are left out: {unread[0]}")
+        printer.note(f"{len(unread)} frames cannot be read here, so {so}: {unread[0]}")
 
 
 def _moment(text: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +18,7 @@ import typer
 from peer.failover.failback import FailbackPlan
 from peer.failover.failover import FailedOver, FailoverPlan
 from peer.failover.loss import Loss
+from peer.failover.lost_writes import LostWrite
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import SwitchedOver, SwitchoverPlan
 from replication.core.clock import moment_text
@@ -30,6 +32,7 @@ from shell.commands.failover import (
     failover,
     lostwrites_discard,
     lostwrites_export,
+    lostwrites_list,
     lostwrites_merge,
     switchover,
 )
@@ -208,3 +211,17 @@ def test_where_no_lost_writes_are_kept_there_is_nothing_to_confirm_or_to_replay(
     for verb in (lostwrites_discard, lostwrites_merge):
         verb(cast(Invocation, SimpleNamespace(connect=connect)))
         assert capsys.readouterr().out == "no lost writes\n"
+
+
+def test_a_list_of_lost_writes_says_of_which_the_rows_cannot_be_read_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = LostWrite("h0/1:9", "ops.t", 3, 7, "east -> west, epoch 2", "kept", "/kept/1")
+    unread = replace(read, frame="h1/2:9", rows=0, unreadable="The copy /kept/2 cannot be read")
+    monkeypatch.setattr("peer.failover.lost_writes.lost_writes", lambda *_: [read, unread])
+    lostwrites_list(commanding())
+    shown = capsys.readouterr()
+    assert "1 frames cannot be read here" in shown.err and "The copy /kept/2 cannot be read" in shown.err
+    assert shown.out.splitlines()[2].split()[:3] == ["h1/2:9", "ops.t", "-"]
+    lostwrites_list(commanding(as_json=True))
+    assert [row["rows"] for row in json.loads(capsys.readouterr().out)] == [3, None]
