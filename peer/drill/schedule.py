@@ -28,6 +28,7 @@ class DrillSchedule:
         full: whether the switchover is planned, too.
         folder: where they run.
         since: when the schedule was made, in microseconds since 1970.
+        probe_timeout_s: as of ``DrillRequest``.
     """
 
     cron: str
@@ -36,6 +37,7 @@ class DrillSchedule:
     full: bool
     folder: str
     since: int
+    probe_timeout_s: float | None = None
 
     def save(self, folder: Path) -> None:
         """Store it in a host's folder of drills, in place of an earlier one."""

@@ -69,7 +69,7 @@ def drill(
             _list(cluster, printer)
             return
         if schedule:
-            _schedule(cluster, schedule, probes, full, printer)
+            _schedule(cluster, schedule, probes, full, probe_timeout_s, printer)
             return
         from peer.drill.run import DrillRequest, RunningDrill
 
@@ -130,7 +130,9 @@ def _is_here(name: str) -> bool:
     return True
 
 
-def _schedule(cluster: Cluster, cron: str, probes: Sequence[Path], full: bool, printer: Printer) -> None:
+def _schedule(
+    cluster: Cluster, cron: str, probes: Sequence[Path], full: bool, probe_timeout_s: float | None, printer: Printer
+) -> None:
     from peer.drill.probes import check_probe
     from peer.drill.schedule import DrillSchedule
 
@@ -144,7 +146,7 @@ def _schedule(cluster: Cluster, cron: str, probes: Sequence[Path], full: bool, p
     for probe in probes:
         check_probe(probe)
     now = time.time_ns() // 1000
-    made = DrillSchedule(cron, cluster.name, tuple(map(str, probes)), full, os.getcwd(), now)
+    made = DrillSchedule(cron, cluster.name, tuple(map(str, probes)), full, os.getcwd(), now, probe_timeout_s)
     due = made.due((), cluster.config.cluster.host)
     made.save(folder)
     text = f"walship up runs a drill of {cluster.name} on this host at {cron!r} (UTC), next {moment_text(due)}"

@@ -61,14 +61,16 @@ def run_drill(schedule: DrillSchedule, config: Config, stop: threading.Event) ->
     """Run a scheduled drill as a process, to its end or until ``stop``; its output is in ``drill.out``."""
     file = Path(config.config_file.read_text(encoding="utf-8").strip())
     probes = [part for probe in schedule.probes for part in ("--probe", probe)]
-    full = ["--full"] if schedule.full else []
+    options = ["--full"] if schedule.full else []
+    if schedule.probe_timeout_s is not None:
+        options += ["--probe-timeout-s", str(schedule.probe_timeout_s)]
     command = [sys.executable, "-m", "shell.main", "--cluster", str(file), "drill", schedule.cluster, "--scheduled"]
     _log.info("scheduled_drill_began", cluster=schedule.cluster)
     config.log_dir.mkdir(parents=True, exist_ok=True)
     try:
         with (config.log_dir / "drill.out").open("wb") as output:
             process = subprocess.Popen(
-                [*command, *full, *probes],
+                [*command, *options, *probes],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -7,10 +7,13 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from uuid import uuid4
 
 import pytest
 
+from peer.client.cluster import Cluster
 from peer.drill.schedule import DrillSchedule
 from replication import config as configuration
 from replication.config import Config
@@ -18,7 +21,9 @@ from replication.core.ids import ClusterId
 from replication.errors import FormatError, RequestError
 from replication.ledger.base import Drill
 from replication.ledger.sql.memory import MemoryLedger
-from shell.processes.drilling import has_schedule, run_schedule
+from shell.cli.render import Printer
+from shell.commands.drill import _schedule
+from shell.processes.drilling import has_schedule, run_drill, run_schedule
 from tests.waiting import wait_until
 
 
@@ -43,6 +48,29 @@ def test_a_schedule_is_stored_replaced_and_removed(tmp_path: Path) -> None:
     (tmp_path / "schedule.json").write_text("{}")
     with pytest.raises(FormatError, match="cannot be read"):
         DrillSchedule.load(tmp_path)
+
+
+def test_a_scheduled_drill_is_run_with_the_options_that_were_given(
+    config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config.config_file.parent.mkdir(parents=True, exist_ok=True)
+    config.config_file.write_text("/clusters/west.toml")
+    commands: list[list[str]] = []
+
+    def begun(command: list[str], **_: object) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(poll=lambda: 0, returncode=0)
+
+    monkeypatch.setattr("subprocess.Popen", begun)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.sql").touch()
+    of_host = cast(Cluster, SimpleNamespace(name="west", config=config))
+    _schedule(of_host, "@daily", (Path("a.sql"),), True, 600.0, Printer(True))
+    made = DrillSchedule.load(config.drills_dir)
+    assert made is not None
+    run_drill(made, config, threading.Event())
+    options = commands[0][commands[0].index("--scheduled") + 1 :]
+    assert options == ["--full", "--probe-timeout-s", "600.0", "--probe", "a.sql"]
 
 
 def test_the_next_drill_is_the_first_time_after_the_last_scheduled_one_of_this_host() -> None:
