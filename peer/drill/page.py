@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -15,6 +17,7 @@ from peer.drill.report import DrillReport
 from peer.failover.failover import FailoverPlan
 from peer.failover.switchover import SwitchoverPlan
 from replication.errors import StorageError
+from replication.ledger.drills import HISTORY_MAX
 
 _STYLE = """
 :root { --ink: #1b2733; --soft: #5c6b7a; --line: #dde4ec; --good: #14733f; --bad: #b3261e; --blue: #2463a8; }
@@ -51,6 +54,7 @@ svg .area { fill: var(--blue); opacity: .1; } svg .dot { fill: var(--blue); }
 @media (max-width: 720px) { .tiles { grid-template-columns: repeat(2, 1fr); } header { flex-direction: column; } }
 @media print { body { background: #fff; } section, .tile { break-inside: avoid; } }
 """
+_ID = re.compile(r"\d{8}t\d{6}_[0-9a-f]{4}")  # of a drill; begins with its time
 _MEASURED = (
     "RPO is how old the fork's instant was when it was forked: rows acked later would not have been in the tables."
     " RTO is the time to plan the failover, to have in the tables what had landed when the drill began, and to read"
@@ -60,7 +64,9 @@ _MEASURED = (
 
 
 def save_report(report: DrillReport, folder: Path) -> Path:
-    """Write ``report.html`` and ``report.json`` into a folder; the path of the first.
+    """Write ``report.html`` and ``report.json`` into a drill's folder; the path of the first.
+
+    Of the host's drills the folders of the newest ones are kept, as many as the ledger remembers.
 
     Raises:
         StorageError: they cannot be written.
@@ -70,6 +76,8 @@ def save_report(report: DrillReport, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "report.json").write_text(json.dumps(asdict(report), indent=1), encoding="utf-8")
         page.write_text(to_html(report), encoding="utf-8")
+        for old in sorted(each for each in folder.parent.iterdir() if _ID.fullmatch(each.name))[:-HISTORY_MAX]:
+            shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise StorageError(f"the report {page} cannot be written: {error}", "Make room, then drill again") from error
     return page

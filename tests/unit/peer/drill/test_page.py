@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import pytest
+
+from peer.drill import page
 from peer.drill.page import to_html
 from peer.drill.probes import ProbeResult, ProbeStep
 from peer.drill.report import DrillReport
@@ -24,6 +28,17 @@ def test_what_others_wrote_is_text(tmp_path) -> None:  # issue 23
     report = DrillReport(
         drill, EVIL, EVIL, (EVIL,), (EVIL,), {EVIL: EVIL}, failover_note=EVIL, switchover_note=EVIL, probes=probes
     )
-    page = to_html(report)
-    assert "<script" not in page and "<img" not in page and page.count("&lt;script&gt;") >= 12
-    assert not re.search(r"<[^>]*onload", page)
+    shown = to_html(report)
+    assert "<script" not in shown and "<img" not in shown and shown.count("&lt;script&gt;") >= 12
+    assert not re.search(r"<[^>]*onload", shown)
+
+
+def test_the_reports_of_drills_that_the_ledger_has_forgotten_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "HISTORY_MAX", 2)
+    for day in range(1, 5):
+        id = f"2026110{day}t030000_00ff"
+        page.save_report(DrillReport(Drill(id, "h0", "", day, 9), "west", "0.1.0"), tmp_path / id)
+        (tmp_path / "00-probes").mkdir(exist_ok=True)  # a person's own
+    assert sorted(each.name[:9] for each in tmp_path.iterdir()) == ["00-probes", "20261103t", "20261104t"]
