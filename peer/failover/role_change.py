@@ -19,12 +19,11 @@ from replication.commit.step import CommitStep, step_from_json
 from replication.core.ids import ClusterId
 from replication.errors import RequestError, UnfinishedSequenceError
 from replication.ledger.base import Peer, StoredSequence
+from replication.ledger.commit_steps import ROLE_CHANGE
 from replication.link.base import PeerLink
 from replication.roles.takeover import Takeover
 
 _STEP_MODULES = ("peer.failover.switchover", "peer.failover.failover", "peer.failover.lease", "peer.failover.take_back")
-#: One role change of a cluster at a time.
-URN = "role"
 #: A person runs a role change again, sees each failure, and needs no further verb to go on: it is never suspended.
 _FAILURES_MAX = 1_000_000
 _PARTIES = ("peer", "origin")  # fields of steps: the successor of a switchover, the origin of a failover
@@ -97,7 +96,7 @@ class RoleChange:
 
     def unfinished(self) -> StoredSequence | None:
         """The role change that an earlier call left unfinished; None without one."""
-        return next(iter(self.cluster.ledger.steps.sequences(self.cluster.name, URN)), None)
+        return next(iter(self.cluster.ledger.steps.sequences(self.cluster.name, ROLE_CHANGE)), None)
 
     def unfinished_steps(self) -> tuple[CommitStep[RoleChange], ...]:
         """Its steps; none without one."""
@@ -110,7 +109,7 @@ class RoleChange:
         """Go on with it. Raises StepFailedError, SequenceHeldError, SuspendedSequenceError."""
         with Leases(self.cluster.ledger.steps) as leases:
             around = self._hooked(self.unfinished_steps())
-            Redo(leases, self, _FAILURES_MAX, around=around).run(self.cluster.name, URN)
+            Redo(leases, self, _FAILURES_MAX, around=around).run(self.cluster.name, ROLE_CHANGE)
 
     @contextmanager
     def leased(self) -> Iterator[StoredSequence | None]:
@@ -135,7 +134,7 @@ class RoleChange:
             UnfinishedSequenceError: another process has begun one meanwhile; nothing was changed.
         """
         self.hooks.files()  # refused before anything changes
-        sequence = CommitSequence(self.cluster.ledger.steps, self.cluster.name, URN, steps, _FAILURES_MAX)
+        sequence = CommitSequence(self.cluster.ledger.steps, self.cluster.name, ROLE_CHANGE, steps, _FAILURES_MAX)
         try:
             sequence.run(self, around=self._hooked(steps))
         except UnfinishedSequenceError as error:
@@ -174,7 +173,7 @@ class RoleChange:
 
     def forget(self) -> None:
         """Drop the stored steps, after what they did was undone."""
-        self.cluster.ledger.steps.remove(self.cluster.name, URN)
+        self.cluster.ledger.steps.remove(self.cluster.name, ROLE_CHANGE)
 
 
 def refuse(refusals: list[str], what: str) -> None:

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+#: The URN of a cluster's role changes, of which there is one at a time. Landed files stay while one is unfinished.
+ROLE_CHANGE = "role"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class SequenceId:

@@ -10,6 +10,7 @@ from replication.core.routes.freshness import ClosedNotice
 from replication.core.shipping.retention import RetentionPolicy, held_by
 from replication.errors import RequestError
 from replication.ledger.base import FileKind, Ledger, PeerProgress
+from replication.ledger.commit_steps import ROLE_CHANGE, NewSequence, SequenceId
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, Route, applied, claims, peer, stream, table, wal
 from tests.noted import note_closed
 
@@ -150,3 +151,17 @@ def test_what_landed_after_the_last_closed_time_of_its_source_stays(ledger: Ledg
     note_closed(ledger, EAST, ClosedNotice(500, ()))
     ledger.files.retire(made.file, 0)
     assert ledger.files.retired(EAST) == 500
+
+
+def test_what_landed_stays_while_a_failover_may_yet_take_rows_of_it_back(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+    made, own = Route(ledger), closed_wal(ledger)
+    made.land(claims(S, 0, 2, 0))
+    applied(ledger, FLIGHTS, {made.file: made.at}, 9)
+    ledger.files.close(made.file, made.at)
+    ledger.steps.put_all([NewSequence(SequenceId("west", ROLE_CHANGE), ("{}",))])
+    assert [row.file for row in ledger.files.retirable("h0")] == [own]
+    with pytest.raises(RequestError, match="a role change is unfinished, which may take rows back"):
+        ledger.files.retire(made.file, 0)
+    ledger.steps.remove("west", ROLE_CHANGE)
+    ledger.files.retire(made.file, 0)

@@ -16,12 +16,14 @@ from replication.core.phase import Phase
 from replication.core.shipping.retention import FileFacts, PeerHold, RetentionPolicy, past_budget
 from replication.core.status import ReplicationStatus, is_applied, is_fully_replicated
 from replication.ledger.base import FileKind, FileRow, Released, Rule
+from replication.ledger.commit_steps import ROLE_CHANGE
 from replication.ledger.sql.queries.claims import sent_on
 from replication.ledger.sql.queries.replay import awaits_replay
 from replication.ledger.sql.queries.rules import RuleCache
 from replication.ledger.sql.queries.statuses import pins, statuses
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.schema.commits import commit_sequences
 from replication.ledger.sql.store.keys import file_row
 from replication.ledger.sql.store.store import insert_into
 
@@ -38,6 +40,8 @@ def facts(connection: Connection, rules_cache: RuleCache, rows: Keyed, policy: R
     awaited = awaits_replay(connection, policy.keeps_tables)
     latest = sa.select(schema.notices.c.origin, sa.func.max(schema.notices.c.closed)).group_by(schema.notices.c.origin)
     closed = {origin: at for origin, at in connection.execute(latest)}
+    changing = sa.select(commit_sequences.c.urn).where(commit_sequences.c.urn == ROLE_CHANGE).limit(1)
+    taking_back = connection.scalar(changing) is not None
     holds: dict[FileId, list[PeerHold]] = {}
     for (file, peer), of_peer in found.items():
         holds.setdefault(file, []).extend(replace(hold, past_budget=(file, peer) in past) for hold in of_peer)
@@ -50,6 +54,7 @@ def facts(connection: Connection, rules_cache: RuleCache, rows: Keyed, policy: R
             tuple(holds.get(row.file, ())),
             registered=row.length,
             past_notice=_is_past_notice(row, closed),
+            taking_back=taking_back and row.source is not None,
         )
         for _, row in rows
     ]
