@@ -229,7 +229,7 @@ def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
     try:
         begun = _resumed(context, origin)
         if begun is not None:
-            context.finish()
+            context.finish(context.unfinished_steps())
         else:
             refuse(list(plan.refusals), f"{plan.successor} cannot take over from {plan.origin} now")
             context.run(_steps(context, origin, plan.epoch, plan.upto))

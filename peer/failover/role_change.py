@@ -105,10 +105,10 @@ class RoleChange:
         found = self.unfinished()
         return () if found is None else tuple(step_from_json(step) for step in found.steps)
 
-    def finish(self) -> None:
-        """Go on with it. Raises StepFailedError, SequenceHeldError, SuspendedSequenceError."""
+    def finish(self, steps: tuple[CommitStep[RoleChange], ...]) -> None:
+        """Go on with it; ``steps`` are its own. Raises StepFailedError, SequenceHeldError, SuspendedSequenceError."""
         with Leases(self.cluster.ledger.steps) as leases:
-            around = self._hooked(self.unfinished_steps())
+            around = self._hooked(steps)
             Redo(leases, self, _FAILURES_MAX, around=around).run(self.cluster.name, ROLE_CHANGE)
 
     @contextmanager

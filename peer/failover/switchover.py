@@ -253,7 +253,7 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
     if steps:
         epoch = _epoch_of(steps, peer)
         try:
-            context.finish()
+            context.finish(steps)
         except StepFailedError as error:
             error.hint = _UNDECIDED  # an earlier run may have asked the peer
             raise
@@ -290,7 +290,7 @@ def cancel(context: RoleChange) -> RoleState:
         except PeerRefusedError as error:
             error.hint += ". If the roles were changed again since, this one is over: walship ops abandon role --yes"
             raise
-    return _take_writes(context, promotion.epoch + 1)
+    return _take_writes(context, promotion.epoch + 1, steps)
 
 
 def pending_bytes(context: RoleChange, peer: str) -> int:
@@ -360,19 +360,18 @@ def _undone(context: RoleChange, error: StepFailedError, epoch: int) -> Replicat
     if not context.has_asked:
         with context.leased() as stored:
             if stored is not None and stored.failures == 1:  # nobody has run it again meanwhile
-                _take_writes(context, epoch + 1)
+                _take_writes(context, epoch + 1, context.unfinished_steps())
                 error.hint = f"It was undone: {context.own.name} takes writes"
     return error
 
 
-def _take_writes(context: RoleChange, epoch: int) -> RoleState:
+def _take_writes(context: RoleChange, epoch: int, steps: tuple[CommitStep[RoleChange], ...]) -> RoleState:
     def decide(state: RoleState) -> RoleState:
         if state.role is Role.ACTIVE and state.epoch >= epoch:
             return state
         return RoleState(Role.ACTIVE, max(epoch, state.epoch + 1))  # newer than what the peer was told to refuse
 
     state = change_role(context.cluster.ledger, context.cluster.coordination, decide)
-    about = context.about(context.unfinished_steps())
     context.forget()
-    context.hooks.after("switchover", "undo", about)
+    context.hooks.after("switchover", "undo", context.about(steps))
     return state

@@ -83,13 +83,13 @@ def undone_after_the_peer_was_asked(patched: pytest.MonkeyPatch, world: World) -
     """A switchover that is run again, and does not reach the peer, is undone."""
     real = RoleChange.finish
 
-    def finish(self: RoleChange) -> None:
-        epoch = next((s.epoch for s in self.unfinished_steps() if isinstance(s, switching.StopWrites)), 0)
+    def finish(self: RoleChange, steps: Any) -> None:
+        epoch = next((s.epoch for s in steps if isinstance(s, switching.StopWrites)), 0)
         try:
-            real(self)
+            real(self, steps)
         except StepFailedError as error:
             if epoch and error.number < 3:
-                switching._take_writes(self, epoch + 1)
+                switching._take_writes(self, epoch + 1, steps)
             raise
 
     patched.setattr(RoleChange, "finish", finish)

@@ -141,7 +141,7 @@ def test_a_failing_hook_before_a_step_stops_a_switchover_which_is_undone(change:
     with pytest.raises(StepFailedError, match="hook 10-dns before drain failed"):
         change.run(steps)
     assert change.cluster.coordination.role().state.epoch == 2
-    switching._take_writes(change, 3)
+    switching._take_writes(change, 3, steps)
     assert change.cluster.coordination.role().state == RoleState(epoch=3)
     told = "switchover east>west 2"
     assert hooks.called == [f"10-dns {e} {told}" for e in ("before stop", "after stop", "before drain", "after undo")]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from peer.failover import switchover as switching
 from peer.failover.failback import plan_failback
 from peer.failover.failover import plan_failover
 from peer.failover.role_change import RoleChange
@@ -197,6 +199,20 @@ def test_the_plan_of_an_interrupted_switchover_whose_role_was_changed_says_how_t
     with pytest.raises(StepFailedError, match="the role was changed meanwhile"):
         switchover(pair.east.command(), "west")
     assert cancel(pair.east.command()) == RoleState(Role.ACTIVE, 5)
+
+
+def test_a_switchover_that_another_process_cancels_meanwhile_is_cancelled(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(pair, ack_without_shipping)
+
+    def also_there(*arguments: Any) -> RoleState:
+        state = change_role(*arguments)
+        pair.east.command().forget()
+        return state
+
+    monkeypatch.setattr(switching, "change_role", also_there)
+    assert cancel(pair.east.command()) == RoleState(Role.ACTIVE, 3)
 
 
 def test_plans_say_that_a_role_change_of_another_kind_is_unfinished(pair: Pair) -> None:
