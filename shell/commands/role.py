@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from peer.status.members import await_writers
 from replication.core.roles import Role
-from replication.errors import CoordinationError
+from replication.errors import CoordinationError, RequestError
+from replication.ledger.commit_steps import ROLE_CHANGE
+from replication.roles.active import known_active
 from shell.cli.invocation import Invocation, add_verb
+from shell.cli.render import Printer
+
+if TYPE_CHECKING:
+    from peer.client.cluster import Cluster
 
 
 class Switch(StrEnum):
@@ -39,6 +45,8 @@ def readonly(
             wanted = Role.STANDBY if switch is Switch.ON else Role.ACTIVE
             state = read.state.becomes(wanted)
             if state != read.state:
+                if wanted is Role.ACTIVE:
+                    _check_may_take_writes(cluster, printer)
                 coordination.set_role(state, read.version)
             if wanted is Role.STANDBY:  # also if it is already: an earlier command may have been stopped here
                 await_writers(cluster.ledger, coordination, state.epoch, cluster.config.writer.lease_s)
@@ -50,3 +58,17 @@ def readonly(
         result = {"cluster": cluster.name, "role": read.state.role.value, "epoch": read.state.epoch}
         takes = "takes writers" if read.state.role is Role.ACTIVE else "takes no writers; what peers send goes on"
         printer.value(result, f"{cluster.name} is {read.state.role.value} (epoch {read.state.epoch}): it {takes}")
+
+
+def _check_may_take_writes(cluster: Cluster, printer: Printer) -> None:
+    """RequestError while a role change may have made another cluster ACTIVE; a note when one took over before."""
+    if cluster.ledger.steps.sequences(cluster.name, ROLE_CHANGE):
+        raise RequestError(
+            f"a role change of {cluster.name} is unfinished, and another cluster may be ACTIVE by now",
+            "Run it again, or undo it: walship switchover --cancel; else first: walship ops abandon role --yes",
+        )
+    if (active := known_active(cluster.ledger)) is not None:
+        printer.note(
+            f"{active.cluster.name} took over from {cluster.name}; if it is ACTIVE still, both take writes: walship"
+            " status. Without a loss: walship switchover, there"
+        )

@@ -13,7 +13,10 @@ import pytest
 from replication.coordination.memory import MemoryEnsemble
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
-from replication.errors import CoordinationError
+from replication.core.succession import Succession
+from replication.errors import CoordinationError, RequestError
+from replication.ledger.commit_steps import ROLE_CHANGE, NewSequence, SequenceId
+from replication.ledger.sql.memory import MemoryLedger
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands import role
@@ -58,3 +61,28 @@ def test_said_again_it_waits_and_notes_what_was_stopped_before_that(monkeypatch:
         for _ in range(2):
             readonly(cast(Invocation, SimpleNamespace(connect=connect)), Switch.ON)
     assert waited == [2, 2] and kept == [RoleState(Role.STANDBY, 2)] * 2
+
+
+def test_a_cluster_whose_role_change_is_unfinished_is_not_made_active_beside_its_successor(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    id, west = ClusterId("east", uuid4()), ClusterId("west", uuid4())
+    ledger = MemoryLedger(id)
+    with MemoryEnsemble().connect("/walship/east") as coordination:
+        coordination.establish(id, "0", role=RoleState(Role.STANDBY, 2))
+
+        @contextmanager
+        def connect() -> Iterator[Any]:
+            yield SimpleNamespace(name="east", coordination=coordination, ledger=ledger), Printer(as_json=False)
+
+        invocation = cast(Invocation, SimpleNamespace(connect=connect))
+        ledger.steps.put_all([NewSequence(SequenceId("east", ROLE_CHANGE), ("{}",))])
+        with pytest.raises(RequestError, match="another cluster may be ACTIVE by now"):
+            readonly(invocation, Switch.OFF)
+        assert coordination.role().state == RoleState(Role.STANDBY, 2)
+        ledger.steps.remove("east", ROLE_CHANGE)
+        ledger.successions.record(Succession(id, west, 2, 7, is_planned=True))
+        readonly(invocation, Switch.OFF)
+        assert coordination.role().state == RoleState(Role.ACTIVE, 3)
+    ledger.close()
+    assert "west took over from east" in capfd.readouterr().err
