@@ -264,13 +264,17 @@ def lostwrites_export(
 
     with invocation.connect() as (cluster, printer):
         _note_unread(printer, lost_writes(cluster, table), _LEFT_OUT)
-        batches = list(rows_of(cluster, table))
-        if not batches:
+        schemas = dict.fromkeys(batch.schema for batch in rows_of(cluster, table))  # several if it was altered
+        if not schemas:
             raise RequestError(f"{table} has no lost writes", "See walship lostwrites list")
-        made = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
-        with writing_to(file):
-            pq.write_table(made, file)
-        printer.value({"file": str(file), "rows": made.num_rows}, f"{made.num_rows} rows are in {file}")
+        schema, rows = pa.unify_schemas(list(schemas), promote_options="permissive"), 0
+        with writing_to(file), pq.ParquetWriter(file, schema) as writer:
+            for batch in rows_of(cluster, table):
+                there = batch.schema.names
+                columns = [batch.column(n) if n in there else pa.nulls(batch.num_rows) for n in schema.names]
+                writer.write_table(pa.table(columns, schema.names).cast(schema))
+                rows += batch.num_rows
+        printer.value({"file": str(file), "rows": rows}, f"{rows} rows are in {file}")
 
 
 def _note_unread(printer: Printer, writes: Sequence[LostWrite], so: str) -> None:

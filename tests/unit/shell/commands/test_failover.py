@@ -77,6 +77,18 @@ def test_lost_writes_that_cannot_be_exported_say_why(tmp_path: Path, monkeypatch
     assert pq.read_table(file).to_pylist() == [{"a": 1}]
 
 
+def test_lost_writes_from_before_and_after_a_column_was_made_wider_are_exported_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int32())})
+    after = pa.RecordBatch.from_pydict({"id": pa.array([1 << 40], pa.int64()), "more": ["x"]})
+    monkeypatch.setattr("peer.failover.lost_writes.lost_writes", lambda *_: [])
+    monkeypatch.setattr("peer.failover.lost_writes.rows_of", lambda *_: iter([before, after]))
+    lostwrites_export(commanding(), "ops.t", tmp_path / "lost.parquet")
+    found = pq.read_table(tmp_path / "lost.parquet").to_pylist()
+    assert found == [{"id": 1, "more": None}, {"id": 1 << 40, "more": "x"}]
+
+
 def test_a_role_change_goes_on_though_its_steps_have_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
