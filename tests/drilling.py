@@ -9,7 +9,7 @@ from typing import Any
 
 from peer.client.cluster import Cluster
 from peer.drill.forking import make_fork
-from peer.drill.open_fork import OpenFork
+from peer.drill.session import OpenFork
 from peer.frames.quarantine import Quarantine
 from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer

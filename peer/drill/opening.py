@@ -11,7 +11,7 @@ from replication.config import Config
 from replication.errors import RequestError
 
 if TYPE_CHECKING:
-    from peer.drill.open_fork import OpenFork
+    from peer.drill.session import OpenFork
 
 VARIABLE = "WALSHIP_DRILL"
 
@@ -35,7 +35,7 @@ def fork_of(config: Config, environ: Mapping[str, str]) -> OpenFork | None:
     if not id:
         return None
     from peer.drill.fork import Fork  # deferred: most programs that import walship open no fork
-    from peer.drill.open_fork import OpenFork
+    from peer.drill.session import OpenFork
     from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 
     fork = Fork.load(config.drills_dir / id)

@@ -20,10 +20,10 @@ from peer.client.cluster import Cluster
 from peer.drill.fork import FORK_FILE, Fork
 from peer.drill.forking import make_fork, remove_abandoned, remove_fork
 from peer.drill.measure import LagSampler, applied_within
-from peer.drill.open_fork import OpenFork
 from peer.drill.page import save_report
 from peer.drill.probes import check_probe, run_probe
 from peer.drill.report import DrillPhase, DrillReport
+from peer.drill.session import OpenFork
 from peer.failover.failover import plan_failover
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import SwitchoverPlan
@@ -125,7 +125,8 @@ class RunningDrill:
         with OpenFork(IcebergCatalog(catalog.properties), fork) as opened:
             with self._phase("read"):
                 self._read_all(opened)
-            self._note_rto()
+            taken = sum(phase.end_s - phase.begin_s for phase in self.report.phases if phase.name != "fork")
+            self.drill = replace(self.drill, rto_s=round(taken, 3))
             file = fork.save(self._folder)
             with self._phase("probes"):
                 self._probe(opened, self._environment(fork, file))
@@ -164,10 +165,6 @@ class RunningDrill:
                 opened.read(name, limit=1).read_all()
             except ReplicationError as error:
                 self._fail(f"{name} cannot be read: {error}")
-
-    def _note_rto(self) -> None:
-        taken = sum(phase.end_s - phase.begin_s for phase in self.report.phases if phase.name != "fork")
-        self.drill = replace(self.drill, rto_s=round(taken, 3))
 
     def _probe(self, opened: OpenFork, environment: dict[str, str]) -> None:
         for probe in self._request.probes:

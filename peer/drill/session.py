@@ -176,6 +176,18 @@ class ForkSession:
         return self._connection.sql(query).to_arrow_table()
 
 
+class OpenFork(ForkTables):
+    """A fork opened for reading and writing, in Arrow and in SQL, as a probe in Python has it."""
+
+    def sql(self, query: str) -> pa.RecordBatchReader:
+        """Run a query over the fork's tables, or change rows of one; then the result is how many rows were changed.
+
+        Raises:
+            RequestError: DuckDB refuses it, or a fork cannot do it.
+        """
+        return ForkSession(self).rows(query)
+
+
 def _names_itself(change: TableChange) -> bool:
     """Whether the statement has an alias after the table's name."""
     return not change.after.lstrip().lower().startswith("set")

@@ -109,7 +109,7 @@ class TakeWrites(CommitStep[RoleChange]):
         known = context.cluster.ledger.successions.known().of(ClusterId.parse(self.origin))
         assert known is not None, "the step before stored it"
         context.takeover.promote(known)
-        context.note_started()
+        context.started_s = time.monotonic()
 
     def describe(self) -> str:
         """See ``CommitStep``."""
@@ -181,7 +181,7 @@ def plan_failover(
     if begun is not None:
         epoch, at = begun.epoch, begun.upto
     else:
-        epoch = next_epoch(role.epoch, _highest_epoch(context, origin))
+        epoch = next_epoch(role.epoch, ledger.landing.keep_epoch(origin, 0))
     opens = opening(context, origin, EVERYTHING if incomplete and begun is None else at)
     loss, least = loss_of(ledger, origin, opens), loss_of(ledger, origin, Opening(EVERYTHING))
     pending = sum(part.end - part.begin for part in ledger.replay.pending())
@@ -315,10 +315,6 @@ def _origin(context: RoleChange, routes: Iterable[InboundRoute], name: str) -> C
     several = f"several clusters send tables to {own}: {known}"
     what = f"{name} sends no tables to {own}; these do: {known}" if name and not named else several
     raise RequestError(what, "Name the one that is lost: walship failover --from CLUSTER")
-
-
-def _highest_epoch(context: RoleChange, origin: ClusterId) -> int:
-    return context.cluster.ledger.landing.keep_epoch(origin, 0)
 
 
 def _answer(context: RoleChange, origin: ClusterId) -> Description | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from peer.client.cluster import Cluster
 from peer.failover.restate import LostRows
@@ -16,6 +17,8 @@ from replication.core.ids import ClusterId
 from replication.core.rows.batch import decode_payload
 from replication.errors import CorruptFrameError
 from replication.ledger.base import FileKind, Ledger
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,20 @@ def rows_of_frames(ledger: Ledger, hosts: Hosts, frames: list[LandedFrame]) -> I
             (content,) = reader.read(ref.path, [(ref.end - header.payload_bytes, ref.end)])
             batch = decode_payload(memoryview(content), version)
             yield LostRows(header.group, header.commit_hi, version, batch)
+
+
+def in_batches(items: Iterable[_T], size_of: Callable[[_T], int], bytes_max: int, count_max: int) -> Iterator[list[_T]]:
+    """Items as lists that are bounded in their number and size, in order; a larger item is alone."""
+    batch: list[_T] = []
+    size = 0
+    for item in items:
+        if batch and (len(batch) == count_max or size + size_of(item) > bytes_max):
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += size_of(item)
+    if batch:
+        yield batch
 
 
 def has_timestamps(rows: LostRows) -> bool:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import UUID
@@ -18,7 +19,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from peer.client.cluster import Cluster
-from peer.failover.landed import has_timestamps
+from peer.failover.landed import has_timestamps, in_batches
 from peer.failover.restate import LostRows, rows_again, rows_in_place
 from peer.failover.take_back import restated_at
 from peer.repair.quarantine_actions import discard as discard_frame
@@ -40,7 +41,7 @@ from replication.files.local import LocalFiles
 from replication.ledger.base import BatchPart, Quarantined
 
 _POLL_S = 0.1
-#: The frames that are merged in one transaction, and their bytes.
+#: The frames of a file that are merged in one transaction, and their bytes.
 _FRAMES_MAX = 200
 _BYTES_MAX = 32 << 20
 
@@ -172,8 +173,10 @@ def _merge(
         _write_again(cluster, table, again, restated)
     for kept in again:
         cluster.ledger.replay.release(kept.record.file, kept.record.begin)
-    for batch in _batches(kept.record for kept in rest):
-        retry(cluster.config, cluster.ledger, LocalFiles(), *batch)
+    by_file = sorted((kept.record for kept in rest), key=lambda each: (each.file, each.begin))
+    for _, of_file in groupby(by_file, key=lambda each: each.file):
+        for batch in in_batches(of_file, lambda each: each.end - each.begin, _BYTES_MAX, _FRAMES_MAX):
+            retry(cluster.config, cluster.ledger, LocalFiles(), *batch)
     return len(again) + len(rest), refusal
 
 
@@ -198,21 +201,6 @@ def _remember_batches(cluster: Cluster, headers: Iterable[SealedHeader]) -> None
             part = BatchPart(header.group, *content, header.wal, header.sequence, 0)
             with suppress(BatchConflictError):  # status shows it
                 cluster.ledger.batches.put(header.table, header.batch_id, [part], header.commit_hi)
-
-
-def _batches(records: Iterable[Quarantined]) -> Iterator[list[Quarantined]]:
-    """Records of one file each, so that a landing file and a transaction serve many frames."""
-    batch: list[Quarantined] = []
-    size = 0
-    for record in sorted(records, key=lambda each: (each.file, each.begin)):
-        full = len(batch) == _FRAMES_MAX or size + record.end - record.begin > _BYTES_MAX
-        if batch and (full or batch[0].file != record.file):
-            yield batch
-            batch, size = [], 0
-        batch.append(record)
-        size += record.end - record.begin
-    if batch:
-        yield batch
 
 
 def _why_not_again(cluster: Cluster, unread: Sequence[str]) -> tuple[str, str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from replication.ledger.commit_steps import ROLE_CHANGE
 from replication.link.base import PeerLink
 from replication.roles.takeover import Takeover
 
-_STEP_MODULES = ("peer.failover.switchover", "peer.failover.failover", "peer.failover.lease", "peer.failover.take_back")
+_STEP_MODULES = ("peer.failover.switchover", "peer.failover.failover")
 #: A person runs a role change again, sees each failure, and needs no further verb to go on: it is never suspended.
 _FAILURES_MAX = 1_000_000
 _PARTIES = ("peer", "origin")  # fields of steps: the successor of a switchover, the origin of a failover
@@ -81,18 +80,6 @@ class RoleChange:
     def outage_s(self) -> float | None:
         """For how long no cluster took writes; None when it is not known, after an interruption."""
         return round(self.started_s - self.stopped_s, 3) if self.stopped_s and self.started_s else None
-
-    def note_stopped(self) -> None:
-        """Writes stop now."""
-        self.stopped_s = self.stopped_s or time.monotonic()
-
-    def note_started(self) -> None:
-        """Writes are taken again."""
-        self.started_s = time.monotonic()
-
-    def note_asked(self) -> None:
-        """The peer is asked to take over now."""
-        self.has_asked = True
 
     def unfinished(self) -> StoredSequence | None:
         """The role change that an earlier call left unfinished; None without one."""

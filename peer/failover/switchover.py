@@ -82,7 +82,7 @@ class StopWrites(CommitStep[RoleChange]):
     def execute(self, context: RoleChange) -> None:
         """Change the role."""
         context.report(self.describe())
-        context.note_stopped()
+        context.stopped_s = time.monotonic()
 
         def decide(state: RoleState) -> RoleState:
             if state.epoch >= self.epoch and state != RoleState(Role.STANDBY, self.epoch):
@@ -136,7 +136,7 @@ class PromotePeer(CommitStep[RoleChange]):
         with context.link(self.peer) as link:
             there = link.describe()
         if has_happened := took_over(there, self.epoch):
-            context.note_started()
+            context.started_s = time.monotonic()
         return has_happened
 
     def execute(self, context: RoleChange) -> None:
@@ -155,7 +155,7 @@ class PromotePeer(CommitStep[RoleChange]):
         peer = context.peer(self.peer).cluster
         succession = Succession(context.own, peer, self.epoch, self.at, is_planned=True)
         with context.link(self.peer) as link:
-            context.note_asked()
+            context.has_asked = True
             link.take_over(TakeOver(context.own, peer, own_address(context), succession))
         context.cluster.ledger.successions.record(succession)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import UUID
 
-from peer.failover.landed import LandedFrame, has_timestamps, hosts_of, landed_after, rows_of_frames
+from peer.failover.landed import LandedFrame, has_timestamps, hosts_of, in_batches, landed_after, rows_of_frames
 from peer.failover.restate import rows_in_place
 from peer.failover.role_change import RoleChange
 from peer.frames.hosts import HostReader
@@ -74,7 +74,8 @@ class TakeBack(CommitStep[RoleChange]):
         applied = [frame for frame in frames if (frame.ref.file, frame.ref.begin) not in kept]
         if applied and spec.key:
             restated = max(frame.header.commit_hi for frame in applied) + 1
-            for batch in _batches(applied):
+            # Rows of a batch are in memory together. A key of several is undone by that with its newest row.
+            for batch in in_batches(applied, lambda frame: frame.bytes, _BYTES_MAX, len(applied)):
                 self._undo(context, spec, batch, restated)
         elif applied:
             self._count(context, f"{spec.name} has no key", applied)
@@ -126,20 +127,6 @@ class TakeBack(CommitStep[RoleChange]):
         known = context.cluster.ledger.successions.known().of(ClusterId.parse(self.origin))
         assert known is not None, "an earlier step stored it"
         return known
-
-
-def _batches(frames: Iterable[LandedFrame]) -> Iterator[list[LandedFrame]]:
-    """Frames whose rows are in memory together. A key that several batches have is undone by that with its newest."""
-    batch: list[LandedFrame] = []
-    size = 0
-    for frame in frames:
-        if batch and size + frame.bytes > _BYTES_MAX:
-            yield batch
-            batch, size = [], 0
-        batch.append(frame)
-        size += frame.bytes
-    if batch:
-        yield batch
 
 
 def restated_at(records: Iterable[Quarantined]) -> int:

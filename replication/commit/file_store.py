@@ -36,7 +36,6 @@ class FileCommitSteps:
         self._files = RemoteStore(url)
 
     def create(self, store: str, urn: str = "") -> bool:
-        """See ``CommitStepStore``."""
         if not urn:
             made = not self.exists(store)
             self._files.write(f"{_quoted(store)}/{_MADE}", b"")
@@ -48,13 +47,11 @@ class FileCommitSteps:
         return found is None
 
     def exists(self, store: str, urn: str = "") -> bool:
-        """See ``CommitStepStore``."""
         if urn:
             return self._read(SequenceId(store, urn)) is not None
         return self._files.load(f"{_quoted(store)}/{_MADE}") is not None
 
     def remove(self, store: str, urn: str = "") -> bool:
-        """See ``CommitStepStore``."""
         if urn:
             with self._changing(SequenceId(store, urn)) as found:
                 if found is not None:
@@ -67,7 +64,6 @@ class FileCommitSteps:
         return there
 
     def put(self, store: str, urn: str, step: str, *, last: bool = False) -> None:
-        """See ``CommitStepStore``."""
         with self._changing(SequenceId(store, urn)) as found:
             if found is None or found.complete:
                 raise not_growing(SequenceId(store, urn))
@@ -88,7 +84,6 @@ class FileCommitSteps:
                 self._write(leased_to(stored, owner, until(now, lease_s)) if owner else stored)
 
     def sequences(self, store: str = "", urn: str = "") -> list[StoredSequence]:
-        """See ``CommitStepStore``."""
         if store and urn:
             found = self._read(SequenceId(store, urn))
             return [] if found is None else [found]
@@ -98,7 +93,6 @@ class FileCommitSteps:
         return sorted((each for each in stored if urn in ("", each.id.urn)), key=lambda each: each.id)
 
     def lease(self, ids: Iterable[SequenceId], owner: str, lease_s: float) -> list[StoredSequence]:
-        """See ``CommitStepStore``."""
         leased = []
         for id in ids:
             with self._changing(id) as found:
@@ -109,7 +103,6 @@ class FileCommitSteps:
         return leased
 
     def renew(self, owner: str, lease_s: float, done: Mapping[SequenceId, int]) -> frozenset[SequenceId]:
-        """See ``CommitStepStore``."""
         kept = set()
         for id, number in done.items():
             with self._changing(id) as found:
@@ -119,14 +112,12 @@ class FileCommitSteps:
         return frozenset(kept)
 
     def release(self, owner: str, ids: Iterable[SequenceId]) -> None:
-        """See ``CommitStepStore``."""
         for id in ids:
             with self._changing(id) as found:
                 if found is not None and found.owner == owner:
                     self._write(leased_to(found, "", 0))
 
     def fail(self, failed: SequenceId, owner: str, done: int, error: str, failures_max: int) -> StoredSequence | None:
-        """See ``CommitStepStore``."""
         with self._changing(failed) as found:
             if found is None or found.owner != owner:
                 return None
@@ -135,14 +126,12 @@ class FileCommitSteps:
             return after
 
     def finish(self, owner: str, ids: Iterable[SequenceId]) -> None:
-        """See ``CommitStepStore``."""
         for id in ids:
             with self._changing(id) as found:
                 if found is not None and found.owner == owner:
                     self._forget(id)
 
     def retry(self, store: str, urn: str) -> bool:
-        """See ``CommitStepStore``."""
         with self._changing(SequenceId(store, urn)) as found:
             if found is not None:
                 self._write(replace(found, failures=0, suspended=False, changed=_now()))

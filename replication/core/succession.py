@@ -185,11 +185,6 @@ class Successions:
         """Those that a stream reports, oldest first."""
         return tuple(sorted(self.all, key=lambda each: (each.epoch, each.origin))[-REPORTED_MAX:])
 
-    @property
-    def newest(self) -> Succession | None:
-        """The one with the highest epoch."""
-        return max(self.all, key=lambda each: each.epoch, default=None)
-
 
 def common(one: Cut, two: Cut) -> dict[StreamId, Ranges]:
     """The sequences that both have; streams without any are left out."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
     from peer.client.cluster import Cluster
-    from peer.drill.open_fork import OpenFork
+    from peer.drill.session import OpenFork
     from shell.cli.render import Printer
 
 OutputOption = Annotated[

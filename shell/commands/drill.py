@@ -156,14 +156,14 @@ def _schedule(
 def _tell(report: DrillReport, printer: Printer) -> None:
     """Print what a drill found, and exit with 1 if it did not pass."""
     with printed_before(not report.drill.passed):
-        _show(report, Path(report.drill.report), printer)
+        _show(report, printer)
     if not report.drill.passed:
         raise typer.Exit(1)
 
 
-def _show(report: DrillReport, page: Path, printer: Printer) -> None:
+def _show(report: DrillReport, printer: Printer) -> None:
     if printer.as_json:
-        printer.value({**asdict(report), "page": str(page)})
+        printer.value({**asdict(report), "page": report.drill.report})
         return
     rows = [
         {"probe": each.name, "result": "passed" if each.passed else "failed", "took": seconds_text(each.seconds)}
@@ -177,7 +177,7 @@ def _show(report: DrillReport, page: Path, printer: Printer) -> None:
     if drill.rpo_s is not None:
         measured = f", as of {moment_text(drill.instant)}: RPO {seconds_text(drill.rpo_s)}"
         measured += "" if drill.rto_s is None else f", RTO {seconds_text(drill.rto_s)}"
-    printer.line(f"drill {drill.id} {verdict}{measured}. {len(report.tables)} tables. Report: {page}")
+    printer.line(f"drill {drill.id} {verdict}{measured}. {len(report.tables)} tables. Report: {drill.report}")
     for problem in report.problems:
         printer.note(problem)
 

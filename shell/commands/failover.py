@@ -314,7 +314,12 @@ def _show_plan(
         if printer.as_json:
             printer.value(planned)
         else:
-            _print_steps(printer, planned.steps, planned.refusals, context.hooks.files())
+            for number, step in enumerate(planned.steps, 1):
+                printer.line(f"{number}. {step}")
+            if hooks := context.hooks.files():
+                printer.line(f"Before and after each step run: {', '.join(hook.name for hook in hooks)}")
+            for refusal in planned.refusals:
+                printer.line(f"Not possible now: {refusal}")
             print_rest()
     if planned.refusals:
         is_begun = planned.steps == tuple(step.describe() for step in context.unfinished_steps())
@@ -367,12 +372,3 @@ def _loss_text(loss: Loss, origin: str) -> str:
     if loss.upto:
         return f"{' '.join(parts)} What {origin} acked in {ago}, is lost: all tables are cut there."
     return f"{' '.join(parts)} What {origin} acked in {ago}, is not known here."
-
-
-def _print_steps(printer: Printer, steps: Sequence[str], refusals: Sequence[str], hooks: Sequence[Path]) -> None:
-    for number, step in enumerate(steps, 1):
-        printer.line(f"{number}. {step}")
-    if hooks:
-        printer.line(f"Before and after each step run: {', '.join(hook.name for hook in hooks)}")
-    for refusal in refusals:
-        printer.line(f"Not possible now: {refusal}")

@@ -13,7 +13,7 @@ import pytest
 
 from peer.drill.fork import Fork
 from peer.drill.forking import make_fork, remove_abandoned, remove_fork
-from peer.drill.open_fork import OpenFork
+from peer.drill.session import OpenFork
 from peer.tables.maintenance import tidy
 from peer.tables.read import read
 from replication.core.definition.schema import TableSpec

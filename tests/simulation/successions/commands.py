@@ -215,8 +215,7 @@ def patch(patched: pytest.MonkeyPatch, world: World) -> None:
 
     for module in (failing, switching):
         patched.setattr(module, "time", world)
-    for module in ("role_change", "lease"):
-        patched.setattr(f"peer.failover.{module}.time", world)
+    patched.setattr("peer.failover.lease.time", world)
     patched.setattr("peer.failover.lease.witness_of", lambda config: witness(world.sites[config.cluster.name]))
     patched.setattr("peer.status.members.time", world)
     patched.setattr(switching, "await_writers", stopped)
