@@ -35,16 +35,8 @@ _log = log.get(__name__)
 class BootstrapKeeper:
     """The bootstraps of one host's replay process. Its methods are for one thread.
 
-    Attributes:
-        tables: the warehouse.
-        ledger: the cluster's.
-        files: the host's file system.
-        host: its slot.
-        directory: the WALs' directory, where the files are written and the worker finds them.
-        boot: the host's boot id.
-        keep_free_bytes: how much of the disk must stay free.
-        monotonic: seconds that never go back.
-        state: what each bootstrap waits for, by ``peer table``.
+    ``directory`` is that of the WALs, where the files are written and the worker finds them. ``keep_free_bytes`` of the
+    disk must stay free. ``state`` is what each bootstrap waits for, by ``peer table``.
     """
 
     tables: Tables

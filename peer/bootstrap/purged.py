@@ -74,13 +74,8 @@ def tombstone_rows(
 ) -> Iterator[pa.Table]:
     """The tombstones to write in place of purged ones, as batches of rows of ``__changes``; each once.
 
-    Args:
-        tables: the warehouse, in which everything that the bootstrap covers and that landed here is replayed.
-        spec: the table, with a key.
-        versions: its schema versions.
-        received: the bootstrap.
-        hosts: for reading files of other hosts.
-        scratch: a directory for what does not fit into memory.
+    The table has a key, and everything that the bootstrap covers and that landed here is replayed into it. ``scratch``
+    is a directory for what does not fit into memory.
 
     Raises:
         PoisonFrameError: a frame cannot be decoded.

@@ -54,9 +54,7 @@ class ReceivedBootstraps:
     ) -> tuple[list[ReceivedBootstrap], dict[FileId, str]]:
         """The bootstraps of which every frame has arrived, in one file or several; and the errors of unreadable files.
 
-        Args:
-            reader: reads files of this host and others.
-            pending: the ranges of received bootstrap files that are not applied.
+        ``pending`` are the ranges of received bootstrap files that are not applied.
         """
         bootstraps, broken = self._by_bootstrap(reader, pending)
         found = [self._of(reader, parts) for parts in bootstraps]
@@ -69,12 +67,7 @@ class ReceivedBootstraps:
 
         That is so when no open route brings the table from there, or a whole bootstrap replaces this one. It is also so
         when a whole one covers everything that has arrived of it. In the last case the rest counts as landed and is not
-        sent.
-
-        Args:
-            reader: as for ``whole``.
-            pending: as for ``whole``.
-            routes: (source, table) of the open routes.
+        sent. ``pending`` is as for ``whole``.
         """
         made: dict[UUID, dict[FileId, tuple[int, int]]] = {}
         bootstraps = self._by_bootstrap(reader, pending)[0]

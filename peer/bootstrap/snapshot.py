@@ -43,11 +43,8 @@ def held(tables: Tables, spec: TableSpec, hold: str, commit: int) -> Iterator[Ro
     and ``_at``: the number of a row's WAL in the coverage of its group. Rows of other WALs are left out. So are
     tombstones that were written for purged ones: the peer writes them again.
 
-    Args:
-        tables: the warehouse; a table that is not in it has no rows.
-        spec: the table.
-        hold: the tag that holds the snapshots.
-        commit: the replay commit that the snapshots must have, 0 when none.
+    ``hold`` is the tag that holds the snapshots, ``commit`` the replay commit that they must have, 0 when none. A table
+    that is not in the warehouse has no rows.
 
     Raises:
         CommitConflictError: the table was folded again and again; try again.

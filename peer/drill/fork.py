@@ -84,9 +84,7 @@ class Fork:
 class ForkTables:
     """The tables of a fork, to read and to write. For one thread; what one process writes, others see.
 
-    Args:
-        catalog: the cluster's; closed with the fork.
-        fork: what is forked.
+    The catalog, which is the cluster's, is closed with it.
     """
 
     def __init__(self, catalog: IcebergCatalog, fork: Fork) -> None:

@@ -75,12 +75,9 @@ def table_time(replicated: Mapping[object, tuple[int, str]], spec: TableSpec, ta
 
 
 def pin(spec: TableSpec, histories: Histories | None, time: int) -> Pinned | None:
-    """The snapshots from which a table can be read as of ``time``; None if they have expired.
+    """The snapshots from which a table can be read as of a commit time; None if they have expired.
 
-    Args:
-        spec: the table.
-        histories: read after ``time`` was the table's replicated time; None if it has no Iceberg tables yet.
-        time: a commit time.
+    ``histories`` were read after ``time`` was its replicated time; they are None if it has no Iceberg tables yet.
     """
     if histories is None:
         return Pinned(None, None, None)

@@ -72,11 +72,7 @@ def check_probe(file: Path) -> None:
 def run_probe(file: Path, fork: ForkTables, environment: Mapping[str, str], timeout_s: float) -> ProbeResult:
     """Run one probe to its end, or until its timeout; whatever goes wrong is in the result.
 
-    Args:
-        file: an SQL file, or a script.
-        fork: for SQL.
-        environment: for a script, besides this process's.
-        timeout_s: after so many seconds it is stopped.
+    An SQL file runs on ``fork``; a script gets ``environment`` besides this process's.
     """
     began = time.monotonic()
     try:

@@ -74,11 +74,8 @@ class DrillSchedule:
     def due(self, drills: Iterable[Drill], host: str, tried: int = 0, now: int | None = None) -> int:
         """When the next drill is to begin, in microseconds since 1970. It may be past: a missed one is made up once.
 
-        Args:
-            drills: as the ledger has them.
-            host: this host's slot.
-            tried: when a drill was last begun that may not have got into the ledger.
-            now: drills, and a schedule made, more than a day later do not count: the clock was wrong then.
+        ``tried`` is when a drill was last begun that may not have got into the ledger. Drills, and a schedule made,
+        more than a day after ``now`` do not count: the clock was wrong then.
         """
         begun = [self.since, tried, *(drill.begun for drill in drills if drill.scheduled and drill.host == host)]
         last = max((each for each in begun if now is None or each <= now + _AHEAD_US), default=0)

@@ -30,17 +30,9 @@ _BOOTSTRAP_TIMEOUT_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class FailbackPlan:
-    """What a failback would do.
+    """What a failback to ``successor``, the cluster that returns, would do; fields as of ``SwitchoverPlan``.
 
-    Attributes:
-        origin: the cluster that is ACTIVE now.
-        successor: the one that returns.
-        epoch: its role epoch then.
-        steps: in their order.
-        refusals: what prevents it, with remedies.
-        bootstraps: tables whose WALs were not retained, and what of them is sent: "what differs", or "all rows".
-        pending_bytes: bytes of WALs that it has yet to get.
-        outage_s: for how long no writes would be taken.
+    ``bootstraps`` are tables whose WALs were not retained, and what of them is sent: "what differs", or "all rows".
     """
 
     origin: str
@@ -68,10 +60,7 @@ class FailedBack:
 def plan_failback(context: RoleChange, peer: str, *, leave: bool = False) -> FailbackPlan:
     """The steps of a failback, what prevents it, and what would be sent. Changes nothing.
 
-    Args:
-        context: the cluster that is ACTIVE.
-        peer: the cluster that returns.
-        leave: also if lost writes are kept that nobody has decided on, or have yet to come.
+    With ``leave`` also if lost writes are kept that nobody has decided on, or have yet to come.
 
     Raises:
         UnknownPeerError: there is no such peer.

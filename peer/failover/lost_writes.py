@@ -249,18 +249,13 @@ def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0, *, leave
     whose copies cannot be read here stay kept. A STANDBY discards all and writes nothing: what it keeps, it has not
     applied, and neither has the cluster that took over.
 
-    Args:
-        cluster: the cluster that keeps them.
-        table: only of this table.
-        timeout_s: how long to wait for replay here.
-        leave_applied: also lost writes that writing rows cannot undo. Clusters that had applied them keep their rows.
+    With ``leave_applied`` also those that writing rows cannot undo: clusters that had applied them keep their rows.
+    Tables before the one that an error names are done; the error says so.
 
     Raises:
         RequestError: a table's lost writes cannot be undone by writing rows, or this is a STANDBY and another cluster
             than the one that took over is ACTIVE, which may have applied them; the hint says what to do.
-        WaitTimeoutError: replay here is behind.
-
-    Tables before the one that an error names are done; the error says so.
+        WaitTimeoutError: replay here is behind by more than ``timeout_s``.
     """
     discarded, writes = 0, cluster.coordination.role().state.role is Role.ACTIVE
     records = [record for record in _records(cluster, table) if not record.discarded]

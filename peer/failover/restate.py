@@ -39,14 +39,9 @@ def rows_in_place(
 ) -> list[LogBatch]:
     """Upserts and deletes that undo lost rows of a keyed table without timestamps by users.
 
-    Args:
-        catalog: has the table.
-        spec: the table.
-        lost: the rows.
-        now: microseconds since 1970; expired rows are deletes.
-        scratch: a folder for what does not fit into memory.
-        upto: the versions as of this commit time; None for the current ones. Keys whose newest version is newer than
-            their newest lost row are left out.
+    They are the versions as of the commit time ``upto``, None for the current ones; those that are expired ``now``, in
+    microseconds since 1970, are deletes. Keys whose newest version is newer than their newest lost row are left out.
+    ``scratch`` is a folder for what does not fit into memory.
 
     Raises:
         RequestError: the versions as of ``upto`` are not kept any more.

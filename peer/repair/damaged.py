@@ -39,13 +39,9 @@ def available(config: Config, row: FileRow) -> Iterator[FileRow]:
 
 
 def keep_damaged(config: Config, files: Files, row: FileRow, path: str) -> str:
-    """Move what is left of a file, durably, to where quarantined frames are; where it lies then, "" when it is gone.
+    """Move what is left of a file at ``path``, durably, to where quarantined frames are.
 
-    Args:
-        config: this host's.
-        files: this host's.
-        row: the file; its object goes, where it is in a store.
-        path: where it is available.
+    Returns where it lies then, "" when it is gone. The object of one in a store is removed.
     """
     kept = link_damaged(config, files, row, path)
     remove_original(files, row, path)

@@ -24,10 +24,7 @@ from replication.ledger.sql.rebuild import RebuildInput
 def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[list[RebuildInput], dict[str, str], int]:
     """Files of frames, those that are damaged with what is wrong, and the first number above all of this host's.
 
-    Args:
-        config: this host's.
-        files: this host's.
-        since: only files with this number or a higher one; None for all.
+    With ``since`` only files with this number or a higher one.
     """
     found: list[RebuildInput] = []
     damaged: dict[str, str] = {}

@@ -43,10 +43,8 @@ def find_readable(row: FileRow, published: int) -> ReadableFile:
     SHA-256 of its payload are right. In a WAL it must also say that it belongs there. Frames of bootstraps do not
     count: their sender sends them again.
 
-    Args:
-        row: the file.
-        published: how many bytes of it are known to have been durable. A file that is OPEN may have whole frames past
-            them, which count too.
+    So many bytes as ``published`` are known to have been durable. A file that is OPEN may have whole frames past them,
+    which count too.
     """
     end = max(row.needed, published)
     opened = _open(row.path)

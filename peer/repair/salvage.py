@@ -43,13 +43,9 @@ class Salvaged:
 
 @dataclass(frozen=True, slots=True)
 class SalvageSite:
-    """Where a file is salvaged.
+    """The host where a file is salvaged.
 
-    Args:
-        config: this host's.
-        ledger: of the cluster.
-        files: this host's.
-        coordination: of the cluster, where it has several hosts: tells whether another one replays, or is gone.
+    ``coordination`` tells whether another host replays, or is gone; None where the cluster has one host.
     """
 
     config: Config
@@ -86,9 +82,7 @@ def plan_salvage(site: SalvageSite, file: FileId) -> SalvagePlan:
 def salvage(site: SalvageSite, file: FileId) -> Salvaged:
     """Salvage a file of this host, or of one that is gone; durable when it returns. Killed, it is simply run again.
 
-    Args:
-        site: where.
-        file: a CLOSED file, an OPEN one whose writer is dead, or an OPEN one of a host that is gone.
+    The file is CLOSED, or an OPEN one whose writer is dead or whose host is gone.
 
     Raises:
         LockedFileError: the own replay runs, which might be applying some of it right now.

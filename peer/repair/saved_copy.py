@@ -44,12 +44,8 @@ def copied(
     Within the context the caller registers it, which also closes it. When that fails the file is emptied and closed. It
     is then deleted with other files that nobody waits for.
 
-    Args:
-        config: the host's.
-        ledger: the cluster's.
-        files: the host's file system.
-        source: the peer's file that the frames came from; None for frames of this cluster's own.
-        frames: each with its bytes, envelope included.
+    ``source`` is the peer's file that the frames came from, None for frames of this cluster's own. The bytes of each
+    frame include its envelope.
     """
     directory = str(config.landing_dir)
     files.make_directory(directory)

@@ -42,12 +42,8 @@ class SequenceOutcome(Enum):
 class Redo(Generic[C]):
     """Redoes unfinished sequences of one context.
 
-    Args:
-        leases: of this process; they name the store.
-        context: what the steps work on.
-        failures_max: after so many failed runs a sequence is suspended.
-        on_step: called before each step that is executed.
-        around: as ``CommitSequence.run``.
+    The leases, of this process, name the store. After ``failures_max`` failed runs a sequence is suspended. ``on_step``
+    and ``around`` are as for ``CommitSequence.run``.
     """
 
     def __init__(
@@ -82,12 +78,8 @@ class Redo(Generic[C]):
     def run(self, name: str, urn: str, wait_s: float = 0.0) -> SequenceOutcome:
         """Finish the unfinished sequence of a URN: verify each step and execute those that are not done.
 
-        An incomplete sequence, of which nothing was executed, is removed.
-
-        Args:
-            name: the store's name.
-            urn: the sequence's URN.
-            wait_s: how long to wait for another process that runs it.
+        An incomplete sequence, of which nothing was executed, is removed. Another process that runs it is waited for,
+        ``wait_s`` at most.
 
         Raises:
             SequenceHeldError: another process runs it.

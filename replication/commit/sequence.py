@@ -83,11 +83,8 @@ class CommitSequence(Generic[C]):
     ) -> None:
         """Store all steps, durably; then verify each, else execute it; then remove them.
 
-        Args:
-            context: what the steps work on.
-            leases: of a process that runs many sequences; this one's own by default.
-            on_step: called before each step that is executed.
-            around: entered for each step, done before or not; what it raises fails the step.
+        ``leases`` are of a process that runs many sequences, else this one's own. ``on_step`` is called before each
+        step that is executed. ``around`` is entered for each step, done before or not; what it raises fails the step.
 
         Raises:
             UnfinishedSequenceError: the URN has a sequence already, to be redone first. Nothing was done.

@@ -19,16 +19,13 @@ class Drill:
         id: digits, small letters and ``_``.
         host: the slot of the host it runs on, which has its ``report``, a file.
         owner: its process.
-        begun: when it began.
         until: it ends by then; what is left of it afterwards is removed.
         instant: the commit time up to which its fork has everything.
-        ended: when it ended.
         passed: whether every check and probe passed.
         why: why it did not pass.
         rpo_s: how old the instant was when it was forked.
         rto_s: how long it took until the fork had answered.
         kept_until: the instant is tagged until then.
-        scheduled: whether a schedule began it.
     """
 
     id: str

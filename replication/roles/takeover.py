@@ -50,9 +50,7 @@ class Takeover:
     def prepare(self, origin: ClusterId, zookeepers: str) -> None:
         """Send a cluster what is written here to each table that comes from it, from now on. Idempotent.
 
-        Args:
-            origin: the cluster; defined as a peer when it is none.
-            zookeepers: its address, where it is not defined yet.
+        It is defined as a peer when it is none, at ``zookeepers`` or the address that is known of it.
 
         Raises:
             PeerExistsError: another cluster of that name is defined.

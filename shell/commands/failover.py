@@ -133,10 +133,10 @@ def failover(
         )
         if options.plan:
             _show_plan(printer, context, planned, lambda: _print_failover(printer, planned))
-        shown, least_s = _loss_text(planned.loss, planned.origin), options.loss_under_s
-        if least_s is not None and not planned.loss.is_under(least_s) and not failing.is_begun(context, planned):
+        shown, most_s = _loss_text(planned.loss, planned.origin), options.loss_under_s
+        if most_s is not None and not planned.loss.is_under(most_s) and not failing.is_begun(context, planned):
             raise RequestError(
-                f"the loss is not known to be under {least_s:g} s, so nothing was changed: {shown}",
+                f"the loss is not known to be under {most_s:g} s, so nothing was changed: {shown}",
                 "Give a larger --if-loss-under, or leave it out and decide when asked",
             )
         if options.plan:
