@@ -11,7 +11,7 @@ from uuid import UUID
 
 from replication.core.arrow import pa
 from replication.core.definition.aging import HISTORY, MAX_AGE, kept_as
-from replication.core.definition.define import check_column_name
+from replication.core.definition.define import AGE_MAX_S, check_column_name
 from replication.core.definition.evolution import latest_stamp, places_of, rebuilt, widened
 from replication.core.definition.schema import DEFAULT_GROUP, Column, Group, Setting, TableSpec
 from replication.core.definition.types import storable_type
@@ -27,7 +27,6 @@ PROPERTIES = {
     "codec": "compression of data files: zstd, lz4, snappy, gzip or uncompressed",
 }
 _FORMATS = ("write.format.default", "write.delete.format.default")
-AGE_MAX_S = 100 * 365 * 86_400
 CODECS = ("zstd", "lz4", "snappy", "gzip", "uncompressed")
 
 

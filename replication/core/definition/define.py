@@ -18,6 +18,7 @@ CELL_KEY = ("row", "family", "qualifier", "visibility")
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*\.[A-Za-z][A-Za-z0-9_]*\Z")
 _NAME_MAX = 200  # a file system takes 255 bytes, suffixes included
+AGE_MAX_S = 100 * 365 * 86_400  # that a property may give; in microseconds it fits a ledger
 
 
 def is_system_table(name: str) -> bool:
@@ -47,6 +48,12 @@ def check_column_name(name: str) -> str | None:
     if _COLUMN.match(name):
         return None
     return f"column {name!r} must start with a letter and hold only letters A to Z, digits and '_'"
+
+
+def history_problems(history_s: int) -> Iterator[str]:
+    """Yield why a table cannot have this ``history_s``, if it cannot."""
+    if not 1 <= history_s <= AGE_MAX_S:
+        yield f"history_s is {history_s}, and must be at least one second and at most {AGE_MAX_S} (100 years)"
 
 
 def typed_table(
@@ -85,8 +92,7 @@ def typed_table(
     problems += column_problems(names, columns, key)
     all_groups = _groups(names, key, groups or {}, problems)
     problems += [f"sort column {s!r} is not in the schema" for s in sort if (s.split() or [s])[0] not in names]
-    if history_s < 1:
-        problems.append(f"history_s is {history_s}, and must be at least one second")
+    problems += history_problems(history_s)
     if problems:
         raise SchemaError(f"table {name[:_NAME_MAX]} cannot be made: " + "; ".join(problems))
     parts = (tuple(columns), tuple(key), tuple(all_groups), tuple(partition), tuple(sort))
@@ -144,9 +150,8 @@ def cell_table(
     Raises:
         SchemaError: a name or ``history_s`` is invalid, or a family is in two groups.
     """
-    misnamed = check_table_name(name)
-    if misnamed or history_s < 1:
-        raise SchemaError(misnamed or f"history_s is {history_s}, and must be at least one second")
+    if problems := [*filter(None, [check_table_name(name)]), *history_problems(history_s)]:
+        raise SchemaError("; ".join(problems))
     taken: set[str] = set()
     for group, families in (groups or {}).items():
         if twice := sorted(taken.intersection(families)):

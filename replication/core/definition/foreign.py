@@ -12,7 +12,13 @@ from dataclasses import replace
 import pyarrow as pa
 
 from replication.core.definition.alter import PROPERTIES, checked_setting
-from replication.core.definition.define import CELL_KEY, cell_columns, check_column_name, column_problems
+from replication.core.definition.define import (
+    CELL_KEY,
+    cell_columns,
+    check_column_name,
+    column_problems,
+    history_problems,
+)
 from replication.core.definition.schema import TableSpec
 from replication.core.definition.types import storable_type
 from replication.core.ids import COUNT_END, NIL_UUID, check_name
@@ -79,7 +85,9 @@ def _problems(spec: TableSpec) -> Iterator[str]:
     if max(len(spec.columns), len(spec.groups), len(spec.settings)) > _COLUMNS_MAX:
         yield f"it has more than {_COLUMNS_MAX} columns, groups or properties"
         return
-    if not _is_count(spec.history_s) or not spec.history_s:
+    if type(spec.history_s) is int:
+        yield from history_problems(spec.history_s)
+    else:
         yield f"history_s is {str(spec.history_s)[:40]}"
     for column in spec.columns:
         yield from _column_problems(column.name, column.type)

@@ -61,6 +61,7 @@ def test_what_this_cluster_could_have_made_is_taken_exactly(spec: TableSpec) -> 
         (lambda raw: raw.update(kind="view"), "kind"),
         (lambda raw: raw.update(history_s=0), "history_s"),
         (lambda raw: raw.update(history_s=1 << 63), "history_s"),
+        (lambda raw: raw.update(history_s=1 << 61), "history_s"),  # in microseconds it fits no ledger
         (lambda raw: raw.update(key=["k", "no"]), "key column 'no'"),
         (lambda raw: raw.update(history_s=1.5), "history_s"),
         (lambda raw: raw.update(history_s=True), "history_s"),
