@@ -57,7 +57,11 @@ def link_damaged(config: Config, files: Files, row: FileRow, path: str) -> str:
         return ""
     directory = str(config.data_dir / "quarantine")
     files.make_directory(directory)
-    kept = f"{directory}/{row.file.slot}-{row.file.number:012d}.wal"
+    name, others = f"{directory}/{row.file.slot}-{row.file.number:012d}", 0
+    kept = f"{name}.wal"
+    while not row.is_stored and files.exists(kept) and not os.path.samefile(kept, path):  # of another file
+        others += 1
+        kept = f"{name}-{others}.wal"
     files.remove(kept)  # of an attempt that was killed
     files.link(path, kept)
     files.sync_directory(directory)

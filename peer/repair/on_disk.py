@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import PurePath
@@ -13,41 +14,50 @@ from peer.repair.saved_copy import SENT_AGAIN, copied
 from replication.config import Config
 from replication.core.frame import FILE_HEADER_BYTES, check_payload, read_file_header
 from replication.core.ids import NIL_UUID, ClusterId, FileId
-from replication.errors import CorruptFrameError
+from replication.errors import CorruptFrameError, RequestError
 from replication.files.base import Files
 from replication.files.frames import frames
 from replication.ledger.base import Claim, FileKind, FileRow
 from replication.ledger.sql.ledger import open_ledger
 from replication.ledger.sql.rebuild import RebuildInput
 
+_NUMBER = re.compile(r"[0-9]{12}\Z")
+
 
 def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[list[RebuildInput], dict[str, str], int]:
     """Files of frames, those that are damaged with what is wrong, and the first number above all of this host's.
 
     With ``since`` only files with this number or a higher one.
+
+    Raises:
+        RequestError: two files say that they are the same one.
     """
-    found: list[RebuildInput] = []
+    found: dict[FileId, RebuildInput] = {}
     damaged: dict[str, str] = {}
     numbers = [-1]
     for folder in (str(config.wal_dir), str(config.landing_dir)):
         files.make_directory(folder)
         for name in sorted(files.names(folder)):
-            stem, dot, suffix = name.partition(".")
-            if suffix != "wal":
+            path, number = f"{folder}/{name}", _number(name)
+            if name.partition(".")[2] != "wal":
                 continue
-            path = f"{folder}/{name}"
-            if stem.isdigit():
-                numbers.append(int(stem))
-            if since is not None and numbers[-1] < since:
+            numbers.append(number)
+            if since is not None and number < since:
                 continue
             try:
                 each = read_file(files, path)
             except CorruptFrameError as error:
                 damaged[path] = error.what
                 continue
-            if each is not None:
-                found.append(each)
-    return found, damaged, max(numbers) + 1
+            if each is not None and (same := found.setdefault(each.file, each)) is not each:
+                raise RequestError(f"{same.path} and {path} are both {each.file}", "Move the copy away")
+    return [*found.values()], damaged, max(numbers) + 1
+
+
+def _number(path: str) -> int:
+    """The number in a file's name; -1 when its name is no number."""
+    stem = PurePath(path).stem
+    return int(stem) if _NUMBER.match(stem) else -1
 
 
 def of_known_tables(
@@ -95,8 +105,7 @@ def save_whole(
     host, nobody = config.cluster.host, ClusterId(config.cluster.name, NIL_UUID)
     with closing(open_ledger(url)) as ledger:
         for path, what in damaged.items():
-            stem = PurePath(path).stem
-            named = FileId(nobody, host, int(stem) if stem.isdigit() else 0)
+            named = FileId(nobody, host, max(0, _number(path)))
             row = FileRow(named, FileKind.LANDING, host, path, False, 0, "", "", 0, 0, 0)
             readable = find_readable(row, 0).frames.values()
             whole = [each for each in readable if wanted(each[0].header.table)]
