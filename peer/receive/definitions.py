@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
+from peer.receive.clock_watch import ClockWatch
 from replication import log
-from replication.core.definition.evolution import join, missing_columns
+from replication.core.definition.evolution import join, latest_stamp, missing_columns
+from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId
-from replication.errors import PeerRefusedError, SchemaError, TableExistsError
+from replication.errors import FormatError, PeerRefusedError, SchemaError, TableExistsError
 from replication.ledger.base import Ledger
 from replication.link.base import Reason, Refusal
 
@@ -22,10 +24,16 @@ _log = log.get(__name__)
 
 
 class Definitions:
-    """The tables and schema versions of one cluster. Safe for threads."""
+    """The tables and schema versions of one cluster. Safe for threads.
 
-    def __init__(self, ledger: Ledger) -> None:
+    Args:
+        ledger: the cluster's.
+        commit_ahead_max_s: how far the times of changes to a definition may be ahead of the clock here.
+    """
+
+    def __init__(self, ledger: Ledger, commit_ahead_max_s: float) -> None:
         self._ledger = ledger
+        self._clocks = ClockWatch(ledger, commit_ahead_max_s)
         self._tables: frozenset[UUID] = frozenset()
         self._schemas: set[tuple[UUID, bytes]] = set()
         self._joined: dict[UUID, TableSpec] = {}
@@ -58,7 +66,7 @@ class Definitions:
 
         Raises:
             PeerRefusedError: UNKNOWN_TABLE when it was dropped here; TABLE_CONFLICT when another table has its name;
-                NOT_GRANTED unless the sender ``may_define`` tables.
+                NOT_GRANTED unless the sender ``may_define`` tables; CLOCK_AHEAD when it was changed too far ahead.
         """
         if spec.uuid in self._tables:
             return
@@ -74,6 +82,7 @@ class Definitions:
             ).error()
         if not may_define:
             raise not_defining(source.name, self._ledger.cluster.name, spec.name)
+        self._check_clock(spec)
         if len(self._tables) >= TABLES_MAX:
             raise Refusal(
                 Reason.TABLE_CONFLICT,
@@ -100,7 +109,7 @@ class Definitions:
 
         Raises:
             PeerRefusedError: TABLE_CONFLICT when a definition conflicts with the one here; NOT_GRANTED when it
-                would change it, unless the sender ``may_define`` tables.
+                would change it, unless the sender ``may_define`` tables; CLOCK_AHEAD as ``create``.
         """
         for each in known:
             if isinstance(each, TableSpec):
@@ -121,17 +130,31 @@ class Definitions:
                 table=table,
             ).error()
 
+    def _check_clock(self, spec: TableSpec) -> None:
+        """Refuse changes from far ahead: later changes get times above theirs, up to those that no cluster takes."""
+        ahead = latest_stamp(spec) - self._clocks.latest()
+        if ahead > 0:
+            raise Refusal(
+                Reason.CLOCK_AHEAD,
+                f"a change of table {spec.name} is {ahead / 1e6:,.0f} s further ahead of the clock of"
+                f" {self._ledger.cluster.name} than it may be",
+                "Correct the clock of the cluster that changed it, and make the table there anew",
+                table=spec.uuid,
+            ).error()
+
     def _join(self, spec: TableSpec, may_define: bool, source: str) -> None:
         if self._joined.get(spec.uuid) == spec or not self.has_table(spec.uuid):
             return
         own = self._ledger.tables.by_uuid(spec.uuid)
         try:
-            if own is not None and join(own, spec) != own:
+            if own is not None and (joined := join(own, spec)) != own:
                 if not may_define:
                     raise not_defining(source, self._ledger.cluster.name, own.name, spec.uuid)
+                self._check_clock(spec)
+                foreign_table(joined.to_json())  # many that are small enough could make one that no cluster takes
                 self._ledger.tables.alter(spec.uuid, lambda now: join(now, spec))
                 _log.info("table_altered", table=own.name, uuid=str(spec.uuid))
-        except SchemaError as error:
+        except (SchemaError, FormatError) as error:
             raise Refusal(Reason.TABLE_CONFLICT, error.what, error.hint, table=spec.uuid).error() from None
         self._joined[spec.uuid] = spec
 

@@ -100,7 +100,7 @@ class Reception:
         self._changes = LedgerChanges(ledger)
         self._lock = threading.Lock()
         self._streams: WeakSet[InboundStream] = WeakSet()
-        self._definitions = Definitions(ledger)
+        self._definitions = Definitions(ledger, settings.commit_ahead_max_s)
         self._routes = Routes(ledger, self._definitions)
         self._admission = Admission(ledger, self._definitions, settings.message_bytes_max, settings.commit_ahead_max_s)
         self._scopes: WeakSet[StreamScope] = WeakSet()

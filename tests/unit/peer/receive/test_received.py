@@ -108,7 +108,7 @@ class Stream:
         self.replies: list[Reply] = []
         ledger = cast(Ledger, CountingLedger())
         scope = StreamScope(Caller(SOURCES[0].cluster), Grant(SOURCES[0].cluster), ledger, ())
-        admission = Admission(ledger, Definitions(ledger), 1 << 20, 60.0)
+        admission = Admission(ledger, Definitions(ledger, 60.0), 1 << 20, 60.0)
         self.inbound = InboundStream(admission, cast(Landing, self.disk), self.replies.append, scope, 1, 1)
 
     def take(self, begin: int, end: int, source: FileId = SOURCES[0]) -> None:

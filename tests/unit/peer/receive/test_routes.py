@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
+import pyarrow as pa
 import pytest
 
 from peer.receive.definitions import Definitions
 from peer.receive.routes import Routes
+from replication.core.definition import foreign
+from replication.core.definition.alter import add_column, set_properties
+from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import SchemaVersion
 from replication.core.grants import Grant
-from replication.core.ids import ClusterId
+from replication.core.ids import COUNT_END, ClusterId
 from replication.core.routes.carried import InboundRoute
+from replication.errors import PeerRefusedError
 from replication.ledger.sql.memory import MemoryLedger
 from replication.ledger.sql.parts.landing import SqlLandingRecords
 from replication.link.base import Reason, Route
@@ -53,7 +59,7 @@ def _stored(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_all_routes_are_stored_at_once_and_only_those_that_changed(
     ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, routes = _stored(monkeypatch), Routes(ledger, Definitions(ledger))
+    calls, routes = _stored(monkeypatch), Routes(ledger, Definitions(ledger, 60.0))
     for declared, stored in (
         ([_route(0), _route(1), _route(2)], [["ops.t0", "ops.t1", "ops.t2"]]),
         ([_route(0), _route(1), _route(2)], []),
@@ -67,14 +73,14 @@ def test_all_routes_are_stored_at_once_and_only_those_that_changed(
 
 def test_a_refused_route_does_not_keep_the_others_from_being_opened(ledger: MemoryLedger) -> None:
     ledger.tables.create(keyed("ops.t1"))  # another table of that name
-    refused = Routes(ledger, Definitions(ledger)).open(GRANT, [_route(number) for number in range(3)])
+    refused = Routes(ledger, Definitions(ledger, 60.0)).open(GRANT, [_route(number) for number in range(3)])
     assert {key: each.reason for key, each in refused.items()} == {(SPECS[1].uuid, "default"): Reason.TABLE_CONFLICT}
     assert {route.table for route in ledger.landing.routes()} == {SPECS[0].uuid, SPECS[2].uuid}
 
 
 def test_a_route_brings_no_schema_version_of_another_table(ledger: MemoryLedger) -> None:
     ledger.tables.create(victim := keyed("hr.wages"))
-    definitions = Definitions(ledger)
+    definitions = Definitions(ledger, 60.0)
     (own,) = SPECS[0].versions.values()
     foreign = [
         SchemaVersion.of(victim.uuid, "default", own.arrow.remove(1)),  # it would count to the most of that table
@@ -97,7 +103,37 @@ def test_a_schema_version_of_one_table_does_not_stand_for_that_of_another(ledger
     ledger.tables.create(copied := replace(victim, uuid=uuid4(), name="ops.copied"))
     (version,) = victim.versions.values()
     assert next(iter(copied.versions.values())).hash == version.hash
-    definitions = Definitions(ledger)
+    definitions = Definitions(ledger, 60.0)
     assert definitions.has_schema(copied.uuid, version.hash) and not definitions.has_schema(victim.uuid, version.hash)
     assert not Routes(ledger, definitions).open(GRANT, [_route(0)])
     assert definitions.has_schema(victim.uuid, version.hash) and ledger.tables.schemas(victim.uuid) == [version]
+
+
+def test_a_definition_from_far_ahead_is_refused_or_nobody_could_alter_the_table_any_more(ledger: MemoryLedger) -> None:
+    now = time.time_ns() // 1000
+    definitions = Definitions(ledger, 60.0)
+    ahead = set_properties(SPECS[0], {"codec": "lz4"}, COUNT_END - 1)
+    for known in ((), (SPECS[0],)):
+        for spec in known:
+            ledger.tables.create(spec)
+        (refusal,) = Routes(ledger, definitions).open(GRANT, [replace(_route(0), spec=ahead)]).values()
+        assert refusal.reason is Reason.CLOCK_AHEAD and "ops.t0" in refusal.what
+        assert ledger.tables.by_uuid(ahead.uuid) == (known[0] if known else None)
+    slightly = set_properties(SPECS[0], {"codec": "lz4"}, now + 30_000_000)
+    assert not Routes(ledger, definitions).open(GRANT, [replace(_route(0), spec=slightly)])
+    altered = ledger.tables.alter(ahead.uuid, lambda own: set_properties(own, {"codec": "zstd"}, now))
+    assert foreign_table(altered.to_json()) == altered, "other clusters take it"
+
+
+def test_definitions_do_not_add_up_to_one_that_no_cluster_takes(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "_COLUMNS_MAX", 4)
+    ledger.tables.create(own := keyed("ops.t0"))
+    definitions = Definitions(ledger, 60.0)
+    definitions.learn([first := add_column(own, "one", pa.int32(), "", uuid4(), 5)])
+    with pytest.raises(PeerRefusedError, match="more than 4 columns"):
+        definitions.learn(
+            [add_column(add_column(own, "two", pa.int32(), "", uuid4(), 6), "three", pa.int32(), "", uuid4(), 7)]
+        )
+    assert ledger.tables.by_uuid(own.uuid) == first
