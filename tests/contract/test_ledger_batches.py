@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.succession import Succession
 from replication.errors import (
     BatchConflictError,
@@ -93,6 +95,43 @@ def test_parts_that_were_written_twice_are_remembered_where_they_came_first(ledg
     with pytest.raises(BatchConflictError):
         ledger.batches.put(FLIGHTS.uuid, "both", [first, other, part(1, 2, b"b")], 10)
     assert ledger.batches.parts(FLIGHTS.uuid, "both") == [first]
+
+
+def test_the_batch_ids_of_many_frames_are_stored_in_as_many_statements_as_those_of_a_few(ledger: Ledger) -> None:
+    """A message of small frames has thousands, and the ledger is locked while they are stored."""
+    for spec in (FLIGHTS, WEATHER):
+        ledger.tables.create(spec)
+    route, at = Route(ledger), 0
+
+    def land(*ids: tuple[TableSpec, str, bytes]) -> int:
+        nonlocal at
+        group = route.group(claims(stream(FLIGHTS, wal()), at, at + 1, 0))
+        at += 1
+        parts = (
+            LandedPart(spec.uuid, batch_id, BatchPart("default", 0, 1, content * 32, wal(), n, 0), 1, 10 + n)
+            for n, (spec, batch_id, content) in enumerate(ids)
+        )
+        count = 0
+
+        def note(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        sa.event.listen(sa.engine.Engine, "before_cursor_execute", note)
+        try:
+            ledger.registration.register([replace(group, parts=tuple(parts))])
+        finally:
+            sa.event.remove(sa.engine.Engine, "before_cursor_execute", note)
+        return count
+
+    few = [land((FLIGHTS, f"few{n}", b"a"), (WEATHER, f"few{n}", b"a")) for n in range(2)][
+        -1
+    ]  # tables are known by then
+    many = [(spec, f"many{n}", b"a") for n in range(200) for spec in (FLIGHTS, WEATHER)]
+    assert land(*many) == few
+    assert all(len(ledger.batches.parts(spec.uuid, batch_id)) == 1 for spec, batch_id, _ in many)
+    land((FLIGHTS, "many0", b"b"), (FLIGHTS, "both", b"a"), (FLIGHTS, "both", b"b"))
+    assert [each.batch_id for each in ledger.batches.conflicts()] == ["many0", "both"]
 
 
 def test_batch_ids_expire_after_history(ledger: Ledger) -> None:

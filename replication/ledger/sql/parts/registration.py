@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import NOTED_STREAMS_MAX, ClosedNotice
 from replication.errors import ClosedFileError, GapError
-from replication.ledger.base import Claim, Divergence, Landed
+from replication.ledger.base import Claim, Divergence, Landed, LandedPart
 from replication.ledger.decisions.claiming import Held, by_stream, judge
 from replication.ledger.sql.queries.batches import keep_landed
 from replication.ledger.sql.queries.claims import LENGTHEN_CLAIM, Coalescer, claim_row, nearby, place_row
@@ -70,6 +70,7 @@ class SqlRegistration:
 
     def register(self, landed: Sequence[Landed]) -> list[Divergence]:
         found: list[Divergence] = []
+        parts: list[LandedPart] = []
         with self._store.write() as connection:
             names = self._names.session(connection)
             for group in landed:
@@ -81,9 +82,9 @@ class SqlRegistration:
                 diverged = self._claim(connection, names, key, group.file, group.begin, group.end, group.claims)
                 for origin, notice in group.notices:
                     keep_notice(connection, str(origin), notice, NOTED_STREAMS_MAX)
-                if group.parts and not diverged:
-                    keep_landed(connection, group.parts)
+                parts += () if diverged else group.parts
                 found += diverged
+            keep_landed(connection, parts)
         names.keep()
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from uuid import UUID
 
@@ -16,18 +16,73 @@ from replication.ledger.batches import BatchPart
 from replication.ledger.registration import LandedPart
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import table_spec
-from replication.ledger.sql.store.store import execute_many, insert_into
+from replication.ledger.sql.store.store import chunked, execute_many, insert_into
 
 _b, _h, _s, _x = (t.c for t in (schema.batches, schema.batch_holds, schema.successions, schema.batch_conflicts))
 
 
 def stored_parts(connection: Connection, table: UUID, batch_id: str) -> list[BatchPart]:
     """The parts of a batch, by group and part."""
-    wanted = sa.select(schema.batches).where(_b.table_uuid == str(table), _b.batch_id == batch_id)
-    return [
-        BatchPart(row.table_group, row.part, row.parts, row.sha256, FileId.parse(row.wal), row.sequence, row.end)
-        for row in connection.execute(wanted.order_by(_b.table_group, _b.part))
-    ]
+    return _stored(connection, str(table), [batch_id])[batch_id]
+
+
+def _stored(connection: Connection, table: str, batch_ids: Collection[str]) -> dict[str, list[BatchPart]]:
+    """The parts of each of some batches, by group and part."""
+    found: dict[str, list[BatchPart]] = {batch_id: [] for batch_id in batch_ids}
+    of_table = sa.select(schema.batches).where(_b.table_uuid == table).order_by(_b.table_group, _b.part)
+    for ids in chunked(list(found)):
+        for row in connection.execute(of_table.where(_b.batch_id.in_(ids))):
+            wal = FileId.parse(row.wal)
+            part = BatchPart(row.table_group, row.part, row.parts, row.sha256, wal, row.sequence, row.end)
+            found[row.batch_id].append(part)
+    return found
+
+
+class _Parts:
+    """Parts of one table to store, beside those that are stored."""
+
+    def __init__(self, connection: Connection, table: UUID, batch_ids: Collection[str]) -> None:
+        self._connection = connection
+        self._table = str(table)
+        self._contents = {
+            batch_id: {(part.group, part.part): part.content for part in parts}
+            for batch_id, parts in _stored(connection, self._table, batch_ids).items()
+        }
+        self._rows: list[dict[str, object]] = []
+        self._conflicts: list[dict[str, object]] = []
+
+    def add(self, batch_id: str, part: BatchPart, at: int) -> bool:
+        """Add a part found at commit time ``at``; False when it has other content than one that is there already."""
+        here = {"table_uuid": self._table, "batch_id": batch_id, "wal": str(part.wal), "at": at}
+        known = self._contents[batch_id]
+        key = (part.group, part.part)
+        if known.get(key, part.content) != part.content:
+            self._conflicts.append(here)
+            return False
+        if key not in known:
+            known[key] = part.content
+            place = {"table_group": part.group, "part": part.part, "sequence": part.sequence, "end": part.end}
+            self._rows.append(here | place | {"parts": part.parts, "sha256": part.sha256})
+        return True
+
+    def store(self, at: int) -> None:
+        """Store them and the conflicts, release the holds of batches that are complete, and forget what is too old."""
+        connection = self._connection
+        execute_many(connection, schema.batches.insert(), self._rows)
+        execute_many(
+            connection, insert_into(connection, schema.batch_conflicts).on_conflict_do_nothing(), self._conflicts
+        )
+        complete = [
+            batch_id
+            for batch_id, known in self._contents.items()
+            if known and len(known) == next(iter(known.values()))[0]
+        ]
+        for ids in chunked(complete):
+            held = (_h.table_uuid == self._table) & _h.batch_id.in_(ids)
+            connection.execute(schema.batch_holds.delete().where(held))
+        stale = at - _history_us(connection, self._table)
+        connection.execute(schema.batches.delete().where(_b.table_uuid == self._table, _b.at < stale))
+        connection.execute(schema.batch_conflicts.delete().where(_x.table_uuid == self._table, _x.at < stale))
 
 
 def keep_parts(
@@ -37,52 +92,32 @@ def keep_parts(
 
     That one is returned, and stored as a conflict. The id's hold is released when the batch is complete.
     """
-    kept = {(part.group, part.part): part.content for part in stored_parts(connection, table, batch_id)}
-    new: list[BatchPart] = []
-    other: BatchPart | None = None
-    for part in parts:
-        key = (part.group, part.part)
-        if key not in kept:
-            kept[key] = part.content
-            new.append(part)
-        elif kept[key] != part.content:
-            other = part
-            break
-    rows = [
-        {
-            "table_uuid": str(table),
-            "batch_id": batch_id,
-            "table_group": part.group,
-            "part": part.part,
-            "parts": part.parts,
-            "sha256": part.sha256,
-            "wal": str(part.wal),
-            "sequence": part.sequence,
-            "end": part.end,
-            "at": at,
-        }
-        for part in new
-    ]
-    execute_many(connection, schema.batches.insert(), rows)
-    if kept and len(kept) == next(iter(kept.values()))[0]:
-        connection.execute(schema.batch_holds.delete().where(held_by(table, batch_id)))
-    if other is not None:
-        found = {"table_uuid": str(table), "batch_id": batch_id, "wal": str(other.wal), "at": at}
-        insert = insert_into(connection, schema.batch_conflicts).values(found)
-        connection.execute(insert.on_conflict_do_nothing())
-    stale = at - _history_us(connection, str(table))
-    connection.execute(schema.batches.delete().where(_b.table_uuid == str(table), _b.at < stale))
-    connection.execute(schema.batch_conflicts.delete().where(_x.table_uuid == str(table), _x.at < stale))
+    kept = _Parts(connection, table, [batch_id])
+    other = next((part for part in parts if not kept.add(batch_id, part, at)), None)
+    kept.store(at)
     return other
 
 
 def keep_landed(connection: Connection, landed: Iterable[LandedPart]) -> None:
-    """Store parts that landed, but for those that a succession of their origin leaves out: lost writes."""
+    """Store parts that landed, but for those that a succession of their origin leaves out: lost writes.
+
+    A message may have thousands, so that the statements are as many as for one.
+    """
+    by_table: dict[UUID, list[LandedPart]] = {}
+    ended: dict[str, list[tuple[int, bytes]]] = {}
     for each in landed:
         origin = str(each.part.wal.cluster)
-        ended = connection.scalars(sa.select(_s.content).where(_s.origin == origin, _s.epoch > each.epoch)).all()
-        if all(_counts(_decoded(content), each.part, each.table) for content in ended):
-            keep_parts(connection, each.table, each.batch_id, [each.part], each.commit)
+        if origin not in ended:
+            of_origin = sa.select(_s.epoch, _s.content).where(_s.origin == origin)
+            ended[origin] = [(row.epoch, row.content) for row in connection.execute(of_origin)]
+        later = (content for epoch, content in ended[origin] if epoch > each.epoch)
+        if all(_counts(_decoded(content), each.part, each.table) for content in later):
+            by_table.setdefault(each.table, []).append(each)
+    for table, of_table in by_table.items():
+        kept = _Parts(connection, table, {each.batch_id for each in of_table})
+        for each in of_table:
+            kept.add(each.batch_id, each.part, each.commit)
+        kept.store(max(each.commit for each in of_table))
 
 
 @lru_cache(maxsize=2)
