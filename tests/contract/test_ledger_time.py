@@ -18,6 +18,7 @@ from replication.errors import NoSpaceError
 from replication.ledger.base import FileKind, Grown, Ledger, Quarantined
 from replication.ledger.sql.parts import registration, time
 from replication.ledger.sql.queries import freshness
+from replication.ledger.sql.queries import notices as queries
 from replication.ledger.sql.queries.freshness import NOTICES_MAX
 from replication.ledger.sql.schema import tables as schema
 from tests.contract.ledger_stores import (
@@ -229,6 +230,27 @@ def test_the_replicated_time_of_one_table_reads_no_other_table(
     monkeypatch.setattr(freshness, "UUID", reading)
     assert sending.time.replicated(tables[0].uuid, every_origin=True)[EAST].t == 0
     assert set(read) == {str(tables[0].uuid)}
+
+
+def test_many_notices_that_come_together_are_thinned_a_few_times_only(
+    sending: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a link was cut for a day, a message has thousands; the ledger is locked while they are stored."""
+    thinned = []
+    thin = queries.thin
+    monkeypatch.setattr(queries, "thin", lambda *given: thinned.append(thin(*given)))
+    sending.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 1)])
+    route, control, total = Route(sending), Route(sending, wal(1)), 20 * NOTICES_MAX
+    notices = tuple((EAST, ClosedNotice(n + 1, ((S, n),))) for n in range(total))
+    sending.registration.register([replace(control.group(), notices=notices)])
+    assert len(thinned) <= 2
+    half = total // 2
+    route.land(claims(S, 0, half, 0))
+    applied(sending, FLIGHTS, {route.file: route.at})
+    assert 0.9 * half < sending.time.replicated()[EAST].t <= half
+    route.land(claims(S, half, total, 0))
+    applied(sending, FLIGHTS, {route.file: route.at}, 2)
+    assert sending.time.replicated()[EAST] == Replicated(total)
 
 
 @pytest.mark.heavy

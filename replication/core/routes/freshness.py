@@ -230,12 +230,13 @@ class Replicated:
     held_by: str = ""
 
 
-def accumulate(older: ClosedNotice, newer: ClosedNotice) -> ClosedNotice:
-    """Return one notice at the newer time that requires what both do; thinning replaces the two with it."""
-    last = dict(older.streams)
-    for stream, sequence in newer.streams:
-        last[stream] = max(sequence, last.get(stream, -1))
-    return ClosedNotice(max(older.t, newer.t), tuple(sorted(last.items())))
+def accumulate(*notices: ClosedNotice) -> ClosedNotice:
+    """Return one notice at the newest time that requires what all do; thinning replaces them with it."""
+    last: dict[StreamId, int] = {}
+    for notice in notices:
+        for stream, sequence in notice.streams:
+            last[stream] = max(sequence, last.get(stream, -1))
+    return ClosedNotice(max((notice.t for notice in notices), default=0), tuple(sorted(last.items())))
 
 
 def replicated_time(

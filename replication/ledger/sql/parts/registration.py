@@ -17,7 +17,7 @@ from replication.ledger.base import Claim, Divergence, Landed, LandedPart
 from replication.ledger.decisions.claiming import Held, by_stream, judge
 from replication.ledger.sql.queries.batches import keep_landed
 from replication.ledger.sql.queries.claims import LENGTHEN_CLAIM, Coalescer, claim_row, nearby, place_row
-from replication.ledger.sql.queries.notices import keep_notice
+from replication.ledger.sql.queries.notices import keep_notices
 from replication.ledger.sql.queries.replay import advance
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, KeysInTransaction, file_id, missing
@@ -71,6 +71,7 @@ class SqlRegistration:
     def register(self, landed: Sequence[Landed]) -> list[Divergence]:
         found: list[Divergence] = []
         parts: list[LandedPart] = []
+        notices: dict[ClusterId, list[ClosedNotice]] = {}
         with self._store.write() as connection:
             names = self._names.session(connection)
             for group in landed:
@@ -81,9 +82,11 @@ class SqlRegistration:
                 self._last_seen.note(connection, group.source.cluster)
                 diverged = self._claim(connection, names, key, group.file, group.begin, group.end, group.claims)
                 for origin, notice in group.notices:
-                    keep_notice(connection, str(origin), notice, NOTED_STREAMS_MAX)
+                    notices.setdefault(origin, []).append(notice)
                 parts += () if diverged else group.parts
                 found += diverged
+            for origin, of_origin in notices.items():
+                keep_notices(connection, origin, of_origin, NOTED_STREAMS_MAX)
             keep_landed(connection, parts)
         names.keep()
         return found
@@ -97,8 +100,7 @@ class SqlRegistration:
             key = names.file(file)
             if self._grow(connection, key, file, begin, end, _newest_own(connection, claims)):
                 found = self._claim(connection, names, key, file, begin, end, claims)
-                for notice in notices:
-                    keep_notice(connection, str(self._cluster), notice)
+                keep_notices(connection, self._cluster, notices)
         names.keep()
         return found
 

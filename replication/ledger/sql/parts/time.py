@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -155,7 +154,7 @@ class SqlTime:
     def announced(self, origin: ClusterId) -> ClosedNotice:
         with self._store.read() as connection:
             payloads = [row.payload for row in _ANNOUNCED.rows(connection, {"of_origin": str(origin)})]
-        return reduce(accumulate, map(decode_notice, payloads), ClosedNotice(0, ()))
+        return accumulate(*map(decode_notice, payloads))
 
     def forget(self, origin: ClusterId) -> None:
         with self._store.write() as connection:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -29,6 +31,19 @@ _LISTED = Prepared(sa.select(sa.cast(sa.func.coalesce(sa.func.sum(_n.streams), 0
 def listed(connection: Connection, origin: str) -> int:
     """How many streams the kept notices of an origin list, one after the other."""
     return int(_LISTED.scalar(connection, {"of_origin": origin}))
+
+
+def keep_notices(
+    connection: Connection, origin: ClusterId, notices: Sequence[ClosedNotice], most: int | None = None
+) -> None:
+    """Store notices of ``origin`` as ``keep_notice``, joined as thinning would join them if there are many.
+
+    Those of a day come together after a link was cut for a day.
+    """
+    in_order = sorted(notices, key=lambda notice: notice.t)
+    size = -(-len(in_order) // _FRESH)
+    for at in range(0, len(in_order), max(size, 1)):
+        keep_notice(connection, str(origin), accumulate(*in_order[at : at + size]), most)
 
 
 def keep_notice(connection: Connection, origin: str, notice: ClosedNotice, most: int | None = None) -> None:
