@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,8 @@ from peer.frames.decode import FrameRef
 from peer.frames.hosts import HostReader
 from replication import log
 from replication.core.ids import FileId
+from replication.files.frames import save_frame
+from replication.files.local import LocalFiles
 from replication.ledger.base import Quarantined, Replay
 
 _log = log.get(__name__)
@@ -38,21 +39,11 @@ class Quarantine:
 
         ``succession`` is the one that makes the frame a lost write; "" for a frame that cannot be applied.
         """
-        copy = self._directory / f"{frame.file.slot}-{frame.file.number:012d}-{frame.begin}.frame"
-        self._directory.mkdir(parents=True, exist_ok=True)
         (content,) = reader.read(frame.path, [(frame.begin, frame.end)])
-        with open(copy, "wb") as target:
-            target.write(content)
-            target.flush()
-            os.fsync(target.fileno())
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        copy = save_frame(LocalFiles(), str(self._directory), frame.file, frame.begin, content)
         at = time.time_ns() // 1000
         place = (frame.file, frame.begin, frame.end, frame.table)
-        self._ledger.quarantine(Quarantined(*place, reason, str(copy), at, succession=succession))
+        self._ledger.quarantine(Quarantined(*place, reason, copy, at, succession=succession))
         self._held.add((frame.file, frame.begin))
         report = partial(_log.warning, "lost_write_kept") if succession else partial(_log.error, "frame_quarantined")
         report(
@@ -61,5 +52,5 @@ class Quarantine:
             end=frame.end,
             table=str(frame.table),
             reason=reason,
-            copy=str(copy),
+            copy=copy,
         )

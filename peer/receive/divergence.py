@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
 
 from replication import log
 from replication.core.frame import Buffer
-from replication.files.base import Files, append
+from replication.files.base import Files
+from replication.files.frames import save_frame
 from replication.ledger.base import Divergence, Ledger, Quarantined
 
 _REASON = "divergence:"
@@ -59,13 +59,7 @@ def quarantine_diverged(
 ) -> None:
     """Copy ``frame`` durably to ``directory`` and record it as quarantined; ``now`` in microseconds since 1970."""
     claim, file = divergence.claim, divergence.file
-    files.make_directory(directory)
-    path = f"{directory}/{file.slot}-{file.number:012d}-{claim.begin}.frame"
-    files.remove(path)
-    with closing(files.create(path)) as copy:
-        append(copy, [frame])
-        copy.sync()
-    files.sync_directory(directory)
+    path = save_frame(files, directory, file, claim.begin, frame)
     reason = (
         f"{_REASON} sequence {claim.sequence} of {claim.stream} is claimed with another hash by {divergence.held_by}"
     )

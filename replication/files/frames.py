@@ -1,13 +1,14 @@
-"""Files of frames: reads them in pieces, and refuses to replace another file."""
+"""Files of frames: reads them in pieces, refuses to replace another file, and saves copies of single frames."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
-from replication.core.frame import FILE_HEADER_BYTES, FrameView, read_file_header, scan
+from replication.core.frame import FILE_HEADER_BYTES, Buffer, FrameView, read_file_header, scan
 from replication.core.ids import FileId
 from replication.errors import FormatError, StorageError
-from replication.files.base import AppendFile, Files
+from replication.files.base import AppendFile, Files, append
 
 _READ_BYTES = 4 << 20
 
@@ -68,3 +69,15 @@ def refuse_occupied(files: Files, path: str, file: FileId, *, unfinished: bool =
             f"{path} exists already, with {size} bytes: the ledger is older than the files beside it",
             "Stop the cluster with walship down; then run walship up, which explains how to register the files",
         )
+
+
+def save_frame(files: Files, directory: str, file: FileId, begin: int, content: Buffer) -> str:
+    """Copy a frame of ``file`` to ``directory``, which is created when missing; return the path of the durable copy."""
+    files.make_directory(directory)
+    path = f"{directory}/{file.slot}-{file.number:012d}-{begin}.frame"
+    files.remove(path)
+    with closing(files.create(path)) as copy:
+        append(copy, [content])
+        copy.sync()
+    files.sync_directory(directory)
+    return path
