@@ -16,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from replication.errors import LockedFileError, MissingFileError, StorageError
-from replication.files.local import path_errors
+from replication.files.local import LocalFiles, path_errors
 
 _PIECE = 8 << 20
 _LOCK_S = 30.0
@@ -51,7 +51,7 @@ class RemoteStore:
         address, target = self.address(name), f"{self._root}/{name}"
         part = f"{target}.part"
         with path_errors(path, "read"), open(path, "rb") as source, _store_errors(address):
-            self._fs.makedirs(os.path.dirname(target), exist_ok=True)
+            self._make_folder_of(target)
             with self._fs.open(part, "wb") as copy:
                 for piece in _pieces(source, path_errors(path, "read")):
                     copy.write(piece)
@@ -69,7 +69,7 @@ class RemoteStore:
         target = f"{self._root}/{name}"
         part = f"{target}.{uuid4().hex}.part"
         with _store_errors(self.address(name)):
-            self._fs.makedirs(os.path.dirname(target), exist_ok=True)
+            self._make_folder_of(target)
             self._fs.pipe_file(part, content)
             self._sync(part)
             self._fs.mv(part, target)
@@ -178,6 +178,13 @@ class RemoteStore:
 
     def _path(self, address: str) -> str:
         return str(self._fs._strip_protocol(address))
+
+    def _make_folder_of(self, target: str) -> None:
+        folder = os.path.dirname(target)
+        if self._is_local:
+            LocalFiles().make_directory(folder)
+        else:
+            self._fs.makedirs(folder, exist_ok=True)
 
     def _sync(self, path: str) -> None:
         if self._is_local:

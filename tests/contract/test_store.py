@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -84,3 +85,23 @@ def test_what_this_hosts_disk_refuses_is_not_said_of_the_store(store: RemoteStor
 def test_a_store_whose_driver_is_not_there_says_what_it_needs() -> None:
     with pytest.raises(StorageError, match=r"the driver is installed"):
         RemoteStore("nosuchstore://bucket/walship")
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("writes", [RemoteStore.put, RemoteStore.write])
+def test_a_folder_made_on_a_disk_is_durable_before_the_file_moved_there_is_deleted(
+    writes: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    real = os.fsync
+
+    def sync(fd: int) -> None:
+        real(fd)
+        synced.add(os.path.realpath(f"/proc/self/fd/{fd}"))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    store = RemoteStore(f"file://{tmp_path}/new/store")
+    given = (str(file), "east/h0/1.wal") if writes is RemoteStore.put else ("east/h0/1.wal", CONTENT)
+    writes(store, *given)
+    folders = [tmp_path / "new" / "store" / "east" / "h0", *(tmp_path / "new" / "store" / "east" / "h0").parents]
+    assert {str(folder) for folder in folders[: folders.index(tmp_path) + 1]} <= synced
