@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.core.coverage import UNKNOWN_HASH, Ranges
@@ -21,18 +20,16 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.ledger.files import FileKind
 from replication.ledger.registration import Claim
 from replication.ledger.sql.ledger import initialise, open_ledger
+from replication.ledger.sql.queries.files import NUMBERED, next_number
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache
 from replication.ledger.sql.store.store import (
     SqlStore,
     decisions_file,
     execute_many,
-    insert_into,
     put_meta,
     raise_counter,
 )
-
-_slot = schema.slots.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +134,8 @@ def adopt(url: str, host: str, files: Sequence[RebuildInput], upcoming: int) -> 
         upcoming: a lower bound of the number of the host's next file.
     """
     with closing(SqlStore(url)) as store, store.write() as connection:
-        upcoming = max(upcoming, connection.scalar(sa.select(_slot.next).where(_slot.slot == host)) or 0)
-        insert = insert_into(connection, schema.slots).values(slot=host, next=upcoming)
-        connection.execute(insert.on_conflict_do_update(index_elements=["slot"], set_={"next": upcoming}))
+        upcoming = max(upcoming, next_number(connection, host))
+        NUMBERED.run(connection, {"slot": host, "next": upcoming})
         own = {"kind": FileKind.WAL.value}
         rows = [_row(found, host) | own | {"closed_length": found.length} for found in files]
         execute_many(connection, schema.files.insert(), rows)

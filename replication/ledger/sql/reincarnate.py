@@ -15,9 +15,9 @@ from replication.ledger.files import FileKind
 from replication.ledger.sql.ledger import former_ids, read_meta
 from replication.ledger.sql.queries.freshness import forget
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import SqlStore, counter, put_meta, raise_counter
+from replication.ledger.sql.store.store import SqlStore, counter, meta, put_meta, raise_counter
 
-_f, _meta = schema.files.c, schema.meta.c
+_f = schema.files.c
 
 
 def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
@@ -43,12 +43,9 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
                     "If it is another host's file, run walship reincarnate there too. Check it with walship wal verify;"
                     " if it is unreadable, run walship wal salvage",
                 )
-            old = ClusterId.parse(connection.scalar(sa.select(_meta.value).where(_meta.name == "cluster")) or "")
+            old = ClusterId.parse(meta(connection, "cluster") or "")
             new = ClusterId(old.name, uuid4())
-            put_meta(
-                connection,
-                {"cluster": str(new), "former": json.dumps([*map(str, former), str(old)])},
-            )
+            put_meta(connection, {"cluster": str(new), "former": json.dumps([*map(str, former), str(old)])})
             raise_counter(connection, "term", max(counter(connection, "term") + 1, int(time.time())))
             connection.execute(schema.files.update().where(own).values(kind=FileKind.LANDING.value))
             own_bootstraps = (_f.kind == FileKind.BOOTSTRAP.value) & _f.source.is_(None)

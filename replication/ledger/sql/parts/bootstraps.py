@@ -16,7 +16,7 @@ from replication.core.status import is_applied as status_is_applied
 from replication.errors import DivergenceError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, FileRow, PassedOn, Phase
 from replication.ledger.decisions.claiming import Run
-from replication.ledger.sql.queries.applied import is_applied
+from replication.ledger.sql.queries.applied import APPLICABLE, is_applied
 from replication.ledger.sql.queries.claims import claim_row
 from replication.ledger.sql.queries.files import NewFile, add_file
 from replication.ledger.sql.queries.freshness import acknowledged
@@ -25,19 +25,13 @@ from replication.ledger.sql.queries.statuses import statuses
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, file_id, file_row, missing
-from replication.ledger.sql.store.store import SqlStore, chunked, counter, execute_many, put_meta, raise_counter
+from replication.ledger.sql.store.store import SqlStore, chunked, counter, execute_many, meta, put_meta, raise_counter
 
 _b, _c, _f, _s = (t.c for t in (sending.bootstraps, schema.claims, schema.files, schema.streams))
 _m = schema.checkpoints.c
-_p, _q, _rule, _begins = (t.c for t in (schema.positions, schema.quarantined, sending.rules, sending.rule_begins))
+_q, _rule, _begins = (t.c for t in (schema.quarantined, sending.rules, sending.rule_begins))
 
 _AGED, _PURGED, _KNOWN = "aged", "purged", "known"
-
-_CLAIMS = (
-    schema.claims.join(schema.streams, _s.id == _c.stream_id)
-    .outerjoin(schema.files, _f.id == _c.file_id)
-    .outerjoin(schema.positions, (_p.file_id == _c.file_id) & (_p.table_uuid == _s.table_uuid))
-)
 
 
 class SqlBootstraps:
@@ -77,14 +71,9 @@ class SqlBootstraps:
 
     def begin_file(self, wanted: Bootstrap, host: str, directory: str, boot: str) -> FileRow:
         with self._store.write() as connection:
-            newest = max(
-                (
-                    rule.generation
-                    for rule in self._rules_cache.in_force(connection)
-                    if (rule.peer, rule.table, rule.phase) == (wanted.peer, wanted.table, Phase.BOOTSTRAPPING)
-                ),
-                default=0,
-            )
+            of_table = self._rules_cache.in_force(connection, wanted.table)
+            bootstrapping = (r for r in of_table if (r.peer, r.phase) == (wanted.peer, Phase.BOOTSTRAPPING))
+            newest = max((rule.generation for rule in bootstrapping), default=0)
             if newest != wanted.generation:
                 raise RequestError(
                     f"the bootstrap of table {wanted.table} at {wanted.peer} has ended or begun again",
@@ -140,9 +129,9 @@ class SqlBootstraps:
             put_meta(connection, {f"{_KNOWN} {peer} {table}": json.dumps([generation, streams])})
 
     def known(self, wanted: Bootstrap) -> Mapping[StreamId, Ranges]:
-        stored = sa.select(schema.meta.c.value).where(schema.meta.c.name == f"{_KNOWN} {wanted.peer} {wanted.table}")
         with self._store.read() as connection:
-            generation, streams = json.loads(connection.scalar(stored) or "[0, []]")
+            stored = meta(connection, f"{_KNOWN} {wanted.peer} {wanted.table}")
+        generation, streams = json.loads(stored or "[0, []]")
         if generation != wanted.generation:
             return {}
         return {StreamId.parse(stream): Ranges.union_of(map(tuple, spans)) for stream, spans in streams}
@@ -192,7 +181,7 @@ class SqlBootstraps:
 def _coverage(connection: Connection, table: UUID, groups: Sequence[str]) -> list[Coverage]:
     wanted = (
         sa.select(_s.wal, _s.table_group, _c.seq_begin, _c.seq_end, _c.previous, _c.last)
-        .select_from(_CLAIMS)
+        .select_from(APPLICABLE)
         .where(_s.table_uuid == str(table), _s.table_group.in_(list(groups)), ~_c.divergent, is_applied())
     )
     found: dict[str, dict[FileId, list[Interval]]] = {group: {} for group in groups}
@@ -221,7 +210,7 @@ def _lacks(connection: Connection, wanted: Bootstrap) -> str:
     of_rules = (_rule.peer == wanted.peer) & (_rule.table_uuid == table) & (_rule.phase == Phase.BOOTSTRAPPING.value)
     unapplied = (
         sa.select(_c.id)
-        .select_from(_CLAIMS.join(sending.rule_begins, _begins.file_id == _c.file_id).join(sending.rules))
+        .select_from(APPLICABLE.join(sending.rule_begins, _begins.file_id == _c.file_id).join(sending.rules))
         .where(of_rules, _s.table_uuid == table, ~_c.divergent, _c.begin < _begins.begin, ~is_applied())
     )
     waits = connection.scalar(unapplied.limit(1)) is not None

@@ -8,7 +8,10 @@ import sqlalchemy as sa
 
 from replication.ledger.drills import HISTORY_MAX, Drill
 from replication.ledger.sql.schema.drills import drills
-from replication.ledger.sql.store.store import SqlStore, insert_into
+from replication.ledger.sql.store.prepared import upsert
+from replication.ledger.sql.store.store import SqlStore
+
+_PUT = upsert(drills, "id")
 
 
 class SqlDrills:
@@ -18,12 +21,10 @@ class SqlDrills:
         self._store = store
 
     def put(self, drill: Drill) -> None:
-        values = asdict(drill)
         newest = sa.select(drills.c.id).where(drills.c.ended > 0)
         newest = newest.order_by(drills.c.begun.desc(), drills.c.id.desc()).limit(HISTORY_MAX)
         with self._store.write() as connection:
-            insert = insert_into(connection, drills).values(**values)
-            connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=values))
+            _PUT.run(connection, asdict(drill))
             kept = connection.scalars(newest).all()
             if len(kept) == HISTORY_MAX:
                 connection.execute(drills.delete().where(drills.c.ended > 0, drills.c.id.not_in(kept)))

@@ -29,8 +29,8 @@ from replication.ledger.sql.queries.statuses import at_peer, keep_withheld, stat
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term, file_id, file_row, missing
-from replication.ledger.sql.store.prepared import Prepared
-from replication.ledger.sql.store.store import SqlStore, counter, put_meta, raise_counter
+from replication.ledger.sql.store.prepared import Prepared, upsert
+from replication.ledger.sql.store.store import SqlStore, counter, meta, put_meta, raise_counter
 
 _f, _p = schema.files.c, sending.progress.c
 _rule, _begins, _h = sending.rules.c, sending.rule_begins.c, sending.held_tables.c
@@ -39,6 +39,7 @@ _BY_NAME = Prepared(sa.select(schema.files).where(_f.file == sa.bindparam("of_fi
 _CLOSE = Prepared(
     schema.files.update().where(_f.id == sa.bindparam("key")).values(closed_length=sa.bindparam("to_length"))
 )
+_PUT_PROGRESS = upsert(sending.progress, "file_id", "peer")
 _OF_HOST, _IS_OPEN = _f.host == sa.bindparam("of_host"), _f.closed_length < 0
 _ALL = {  # by whether only those of a host, and those that are open
     given: Prepared(sa.select(schema.files).where(sa.true(), *compress((_OF_HOST, _IS_OPEN), given)).order_by(_f.file))
@@ -70,7 +71,7 @@ class SqlFileRecords:
         name = f"overtaken {peer}"
         own = [file for file in seen if file.cluster == self._cluster]
         with self._store.read() as connection:
-            text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == name))
+            text = meta(connection, name)
             ahead = [file for file in own if file.number >= next_number(connection, file.slot)]
         noted = None if text is None else FileId.parse(text)
         if noted is not None and noted.cluster == self._cluster:  # a note from before a new id does not count
@@ -146,16 +147,15 @@ class SqlFileRecords:
             report = replace(report, shipped=report.shipped.within(0, end))
         joined = report if row is None else join(_progress(report.file, row), report)
         values = {
+            "file_id": key,
+            "peer": report.peer,
             "shipped": joined.shipped.to_json(),
             "applied": joined.applied,
             "commit": joined.commit,
             "error": joined.error or "",
             "losses": joined.losses,
         }
-        if row is None:
-            connection.execute(sending.progress.insert().values(file_id=key, peer=report.peer, **values))
-        else:
-            connection.execute(sending.progress.update().where(here).values(values))
+        _PUT_PROGRESS.run(connection, values)
 
     def progress(self, peer: str | None = None) -> list[PeerProgress]:
         wanted = sa.select(_f.file, _p.peer, _p.shipped, _p.applied, _p.commit, _p.error, _p.losses).join(

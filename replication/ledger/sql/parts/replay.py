@@ -26,15 +26,15 @@ from replication.ledger.sql.queries.replay import (
 )
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, file_id, file_row
-from replication.ledger.sql.store.prepared import Prepared
+from replication.ledger.sql.store.prepared import Prepared, upsert
 from replication.ledger.sql.store.store import (
     SqlStore,
     chunked,
+    count_up,
     counter,
     greatest,
-    insert_into,
+    meta,
     put_meta,
-    raise_counter,
 )
 
 _f, _c, _s, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.positions))
@@ -61,6 +61,7 @@ _CLAIMS = Prepared(
 _CHECKPOINT = Prepared(
     sa.select(_m.epoch, _m.commit, _m.snapshot, _m.positions).where(_m.table_uuid == sa.bindparam("table"))
 )
+_PUT_FOLD, _PUT_QUARANTINED = upsert(schema.folds, "table_uuid"), upsert(schema.quarantined, keep=True)
 _DROP_CHECKPOINT = Prepared(schema.checkpoints.delete().where(_m.table_uuid == sa.bindparam("table")))
 _ADD_CHECKPOINT = Prepared(schema.checkpoints.insert())
 
@@ -197,7 +198,7 @@ class SqlReplay:
 
     def raise_epoch(self) -> int:
         with self._store.write() as connection:
-            return raise_counter(connection, "replay_epoch", counter(connection, "replay_epoch") + 1)
+            return count_up(connection, "replay_epoch")
 
     def epoch(self) -> int:
         with self._store.read() as connection:
@@ -221,8 +222,7 @@ class SqlReplay:
 
     def last_report(self) -> str:
         with self._store.read() as connection:
-            wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == _REPORT)
-            return str(connection.scalar(wanted) or "")
+            return meta(connection, _REPORT) or ""
 
     def quarantine(self, frame: Quarantined) -> None:
         of_frame = (
@@ -238,18 +238,9 @@ class SqlReplay:
         )
         with self._store.write() as connection:
             held = [list(row) for row in connection.execute(of_frame)]
-            insert = insert_into(connection, schema.quarantined).values(
-                file=str(frame.file),
-                begin=frame.begin,
-                end=frame.end,
-                table_uuid=str(frame.table),
-                reason=frame.reason,
-                copy=frame.copy,
-                at=frame.at,
-                succession=frame.succession,
-                held=json.dumps(held),
-            )
-            connection.execute(insert.on_conflict_do_nothing())
+            row = {"file": str(frame.file), "table_uuid": str(frame.table), "held": json.dumps(held), "discarded": 0}
+            same = ("begin", "end", "reason", "copy", "at", "succession")
+            _PUT_QUARANTINED.run(connection, row | {name: getattr(frame, name) for name in same})
 
     def quarantined(self) -> list[Quarantined]:
         with self._store.read() as connection:
@@ -285,10 +276,9 @@ class SqlReplay:
         names.keep()
 
     def set_folded(self, table: UUID, upto: int, changes_snapshot: int, at: int) -> None:
-        values = {"upto": upto, "changes_snapshot": changes_snapshot, "at": at}
+        row = {"table_uuid": str(table), "upto": upto, "changes_snapshot": changes_snapshot, "at": at}
         with self._store.write() as connection:
-            insert = insert_into(connection, schema.folds).values(table_uuid=str(table), **values)
-            connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=values))
+            _PUT_FOLD.run(connection, row)
 
     def folded(self, table: UUID) -> tuple[int, int, int]:
         f = schema.folds.c

@@ -35,11 +35,13 @@ from replication.ledger.sql.queries.rules import (
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term, table_spec
-from replication.ledger.sql.store.store import SqlStore, counter, execute_many, insert_into, raise_counter
+from replication.ledger.sql.store.prepared import upsert
+from replication.ledger.sql.store.store import SqlStore, count_up, counter, execute_many
 
 _t, _f, _s = schema.tables.c, schema.files.c, schema.streams.c
 _peer, _rule, _p, _e = (t.c for t in (sending.peers, sending.rules, sending.progress, sending.ended_rules))
 
+_PUT_PATTERN = upsert(sending.pattern_rules, "peer", "pattern")
 SETTLE_US = 10_000_000
 
 
@@ -130,7 +132,7 @@ class SqlRules:
             groups = [*dict.fromkeys([*groups, *added])]
             wanted = [group for group in groups if group not in rules]
             if wanted:
-                generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
+                generation = count_up(connection, "generation")
                 phase = Phase.BOOTSTRAPPING if bootstrap else Phase.LIVE
                 for group in wanted:
                     rules[group] = self._begin(
@@ -165,7 +167,7 @@ class SqlRules:
                 if (table, group) not in known
             }
             if wanted:
-                generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
+                generation = count_up(connection, "generation")
                 begin_live(connection, peer, wanted, generation, _now())
                 self._unship(connection, peer)
             return len(wanted)
@@ -184,7 +186,7 @@ class SqlRules:
             rules = self._of_table(connection, peer, table)
             if all(rule.phase is Phase.BOOTSTRAPPING for rule in rules):
                 return rules
-            generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
+            generation = count_up(connection, "generation")
             begun: list[Rule] = []  # not read back: the cache would keep them even if this transaction fails
             for rule in rules:
                 if rule.phase is not Phase.BOOTSTRAPPING:
@@ -294,7 +296,7 @@ class SqlRules:
     def _begin_all(self, connection: Connection, like: Rule, groups: Sequence[str]) -> None:
         """Begin rules like ``like`` for groups without frames."""
         if groups:
-            generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
+            generation = count_up(connection, "generation")
         for group in groups:
             self._begin(
                 connection,
@@ -302,18 +304,17 @@ class SqlRules:
             )
 
     def add_pattern_rule(self, pattern_rule: PatternRule, term: int) -> None:
-        values = {
+        row = {
+            "peer": pattern_rule.peer,
+            "pattern": pattern_rule.pattern,
             "excluded": json.dumps(pattern_rule.excluded),
             "grps": json.dumps(pattern_rule.groups),
             "with_properties": pattern_rule.with_properties,
         }
         with self._store.write() as connection:
-            insert = insert_into(connection, sending.pattern_rules).values(
-                peer=pattern_rule.peer, pattern=pattern_rule.pattern, **values
-            )
             check_term(connection, term)
             self._known_peer(connection, pattern_rule.peer)
-            connection.execute(insert.on_conflict_do_update(index_elements=["peer", "pattern"], set_=values))
+            _PUT_PATTERN.run(connection, row)
 
     def end_pattern_rule(self, peer: str, pattern: str, term: int) -> bool:
         here = (sending.pattern_rules.c.peer == peer) & (sending.pattern_rules.c.pattern == pattern)

@@ -21,6 +21,7 @@ from replication.ledger.sql.queries.files import drop_file
 from replication.ledger.sql.queries.freshness import acknowledged
 from replication.ledger.sql.queries.moving import fill
 from replication.ledger.sql.queries.replay import advance
+from replication.ledger.sql.queries.retention import need_bootstrap
 from replication.ledger.sql.queries.rules import RuleCache
 from replication.ledger.sql.queries.salvage import (
     acknowledge,
@@ -29,7 +30,6 @@ from replication.ledger.sql.queries.salvage import (
     end_writer,
     forget_batches,
     move_claims,
-    need_bootstraps,
     refuse,
     release_quarantined,
     take_back_received,
@@ -112,7 +112,8 @@ class SqlSalvage:
                 acknowledge(connection, names, plan)
                 forget_batches(connection, decisions)
                 end_writer(connection, plan.row)
-            need_bootstraps(connection, plan.lacking)
+            for peer, tables in plan.lacking.items():
+                need_bootstrap(connection, peer, tables)
         names.keep()
         return plan
 

@@ -11,11 +11,12 @@ from sqlalchemy.engine import Connection
 from replication.ledger.sending import Attempt, HeldTable
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.prepared import Prepared
-from replication.ledger.sql.store.store import SqlStore, insert_into
+from replication.ledger.sql.store.prepared import Prepared, upsert
+from replication.ledger.sql.store.store import SqlStore
 
 _a, _h, _s, _peer = sending.attempts.c, sending.held_tables.c, schema.samples.c, sending.peers.c
 _HELD = Prepared(sa.select(sending.held_tables).order_by(_h.peer, _h.table_uuid, _h.host))
+_SAMPLE = upsert(schema.samples, "gauge", "at")
 
 
 class SqlSending:
@@ -70,10 +71,7 @@ class SqlSending:
 
     def sample(self, gauge: str, at: int, value: int, keep_since: int = 0) -> None:
         with self._store.write() as connection:
-            insert = insert_into(connection, schema.samples).values(gauge=gauge, at=at, value=value)
-            connection.execute(
-                insert.on_conflict_do_update(index_elements=["gauge", "at"], set_={"value": insert.excluded.value})
-            )
+            _SAMPLE.run(connection, {"gauge": gauge, "at": at, "value": value})
             connection.execute(schema.samples.delete().where(_s.gauge == gauge, _s.at < keep_since))
 
     def samples(self, gauge: str) -> Sequence[tuple[int, int]]:

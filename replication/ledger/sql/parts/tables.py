@@ -19,12 +19,13 @@ from replication.ledger.sql.schema.touched import TABLES
 from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.definition_files import DefinitionFiles
 from replication.ledger.sql.store.keys import schema_version, table_spec
-from replication.ledger.sql.store.prepared import Prepared
-from replication.ledger.sql.store.store import SqlStore, chunked, counter, insert_into, raise_counter
+from replication.ledger.sql.store.prepared import Prepared, upsert
+from replication.ledger.sql.store.store import SqlStore, chunked, count_up, counter, insert_into
 
 _t, _v, _f = schema.tables.c, schema.schemas.c, schema.files.c
 _BY_NAME = Prepared(sa.select(_t.spec).where(_t.name == sa.bindparam("name"), ~_t.dropped))
 _BY_UUID = Prepared(sa.select(_t.spec).where(_t.uuid == sa.bindparam("uuid")))
+_PUT_VERSION = upsert(schema.schemas, keep=True)
 
 
 class SqlTableRecords:
@@ -72,7 +73,7 @@ class SqlTableRecords:
             for version in after.versions.values():
                 self._put(connection, version)
             self._keep(after)
-            raise_counter(connection, "definitions", counter(connection, "definitions") + 1)
+            count_up(connection, "definitions")
             if len(after.groups) > len(before.groups):
                 self._follow(connection, after)
         return table_spec(text)
@@ -132,10 +133,8 @@ class SqlTableRecords:
     def _put(self, connection: Connection, version: SchemaVersion) -> None:
         if self._kept is not None:
             self._kept.keep_version(version)
-        insert = insert_into(connection, schema.schemas).values(
-            hash=version.hash, table_uuid=str(version.table), table_group=version.group, body=version.body
-        )
-        connection.execute(insert.on_conflict_do_nothing())
+        of_table = {"table_uuid": str(version.table), "table_group": version.group}
+        _PUT_VERSION.run(connection, {"hash": version.hash, "body": version.body, **of_table})
 
     def schema(self, name: bytes, table: UUID) -> SchemaVersion | None:
         wanted = sa.select(schema.schemas).where(_v.hash == name, _v.table_uuid == str(table))

@@ -14,7 +14,7 @@ from replication.core.routes.forks import TERM_HISTORY_MAX, TermHistory, contrad
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, counter, meta, put_meta, raise_counter
+from replication.ledger.sql.store.store import SqlStore, count_up, counter, meta, put_meta, raise_counter
 
 _ASSIGNED = "assigned "
 _h = schema.term_histories.c
@@ -34,7 +34,7 @@ class SqlTerms:
 
     def raise_to_next(self) -> int:
         with self._store.write() as connection:
-            term = raise_counter(connection, "term", counter(connection, "term") + 1)
+            term = count_up(connection, "term")
             values = {"term_history": json.dumps([*_term_history(connection), (term, uuid4().hex)][-TERM_HISTORY_MAX:])}
             put_meta(connection, values)
             return term

@@ -22,7 +22,7 @@ from replication.ledger.sql.queries.freshness import (
 from replication.ledger.sql.queries.notices import drop_reached, listed
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
-from replication.ledger.sql.store.prepared import Prepared, insert_for
+from replication.ledger.sql.store.prepared import Prepared, upsert
 from replication.ledger.sql.store.store import SqlStore, counter, greatest, insert_into, raise_counter
 
 _w, _f, _c, _s, _k = (t.c for t in (schema.writers, schema.files, schema.claims, schema.streams, schema.clocks))
@@ -52,14 +52,7 @@ _ANNOUNCED = Prepared(
 )
 
 
-def _registering(dialect: str) -> sa.Insert:
-    insert = insert_for(dialect, schema.writers)
-    others = {name: insert.excluded[name] for name in ("host", "pid", "boot", "role_epoch")}
-    made: sa.Insert = insert.on_conflict_do_update(index_elements=["writer"], set_=others)
-    return made
-
-
-_REGISTER = Prepared(_registering)  # a writer that is known keeps its floor
+_REGISTER = upsert(schema.writers, "writer", but=("floor",))  # a writer that is known keeps its floor
 # files with this cluster's own frames: its WALs, and files of copies from salvaged WALs
 _OWN = (_f.kind == FileKind.WAL) | ((_f.kind == FileKind.LANDING) & _f.source.is_(None))
 

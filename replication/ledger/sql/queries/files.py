@@ -25,7 +25,7 @@ _SEEN = Prepared(
     )
 )
 _NUMBER = Prepared(sa.select(_slot.next).where(_slot.slot == sa.bindparam("of_slot")))
-_NUMBERED = upsert(schema.slots, "slot")
+NUMBERED = upsert(schema.slots, "slot")
 _SAME_NAME = ("host", "path", "length", "applied", "boot", "writer", "peer", "created")
 _ADD = Prepared(
     schema.files.insert()
@@ -55,7 +55,7 @@ class NewFile:
 def add_file(connection: Connection, cluster: ClusterId, new: NewFile) -> tuple[int, FileRow]:
     """Add the next file of a host's slot, OPEN and empty; return its key and row."""
     number = next_number(connection, new.host)
-    _NUMBERED.run(connection, {"slot": new.host, "next": number + 1})
+    NUMBERED.run(connection, {"slot": new.host, "next": number + 1})
     row = FileRow(
         file=FileId(cluster, new.host, number),
         kind=new.kind,

@@ -31,7 +31,7 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.sized import cached_by_size
-from replication.ledger.sql.store.store import chunked
+from replication.ledger.sql.store.store import chunked, meta
 
 NOTICES_MAX = 256  # of an origin
 
@@ -65,10 +65,9 @@ class RouteSnapshot:
         notices = [decode_notice(payload) for payload in payloads]
         of_table = sa.true() if table is None else _t.uuid == str(table)
         live = {UUID(text) for text in connection.scalars(sa.select(_t.uuid).where(~_t.dropped, of_table))}
-        own = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "cluster"))
         wanted = {stream for notice in notices for stream, _ in notice.streams if stream.table in live}
         routes = by_group(open_routes(connection, *([] if table is None else [table])))
-        is_own = own == str(origin)
+        is_own = meta(connection, "cluster") == str(origin)
         waiting = "" if is_own else _waiting(routes.values(), live)
         covered, applied, kept_out = sequences_of(connection, wanted, {QUARANTINED: quarantined(connection)})
         held = {stream: each[QUARANTINED] for stream, each in kept_out.items()}

@@ -31,8 +31,8 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.touched import ROUTES, RULES, TABLES
 from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.keys import file_id, table_spec
-from replication.ledger.sql.store.prepared import Prepared
-from replication.ledger.sql.store.store import chunked, insert_into
+from replication.ledger.sql.store.prepared import Prepared, upsert
+from replication.ledger.sql.store.store import chunked
 
 _c, _f, _s, _t, _route = (t.c for t in (schema.claims, schema.files, schema.streams, schema.tables, schema.routes))
 _p, _begins = sending.progress.c, sending.rule_begins.c
@@ -55,6 +55,7 @@ _FIRST = Prepared(
     .group_by(_rule.peer, _begins.file_id)
 )
 _LIVE = Prepared(sa.select(_t.spec).where(~_t.dropped).order_by(_t.name))
+_PUT_ENDED = upsert(sending.ended_rules, "cluster", "table_uuid", "table_group")
 _SENT = Prepared(sa.select(_rule.table_uuid, _rule.table_group).where(_OF_PEER))
 _RETURNED = sa.exists().where(_OF_PEER, _rule.table_uuid == _route.table_uuid, _rule.table_group == _route.table_group)
 _NOT_RETURNED = Prepared(
@@ -241,18 +242,9 @@ def note_end(connection: Connection, rule: Any, now: int) -> None:
         positions = {
             stream.wal: left.first.get(stream.wal, ranges.end) for stream, ranges in _covered(connection, rule).items()
         }
-    values = {
-        "generation": rule.generation,
-        "at": at,
-        "positions": json.dumps({str(wal): sequence for wal, sequence in positions.items()}),
-        "gaps": rule.gaps,
-    }
-    insert = insert_into(connection, sending.ended_rules).values(
-        cluster=to, table_uuid=rule.table_uuid, table_group=rule.table_group, **values
-    )
-    connection.execute(
-        insert.on_conflict_do_update(index_elements=["cluster", "table_uuid", "table_group"], set_=values)
-    )
+    row = {name: getattr(rule, name) for name in ("table_uuid", "table_group", "generation", "gaps")}
+    at_peer = json.dumps({str(wal): sequence for wal, sequence in positions.items()})
+    _PUT_ENDED.run(connection, row | {"cluster": to, "at": at, "positions": at_peer})
 
 
 def gaps_of_new(

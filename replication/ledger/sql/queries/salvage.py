@@ -13,7 +13,6 @@ from sqlalchemy.engine import Connection
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
-from replication.core.phase import Phase
 from replication.errors import RequestError
 from replication.ledger.base import Claim, FileRow, SalvagePlan
 from replication.ledger.decisions.claiming import by_stream, judge
@@ -25,10 +24,10 @@ from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.touched import RULES
 from replication.ledger.sql.store.keys import KeysInTransaction
-from replication.ledger.sql.store.store import counter, execute_many, raise_counter
+from replication.ledger.sql.store.store import count_up, execute_many
 
 _b, _f, _o, _q, _r = (t.c for t in (schema.batches, schema.files, schema.sources, schema.quarantined, schema.received))
-_rule, _begins, _w = sending.rules.c, sending.rule_begins.c, schema.writers.c
+_begins, _w = sending.rule_begins.c, schema.writers.c
 
 
 def refuse(plan: SalvagePlan, copies: Mapping[Place, Claim]) -> None:
@@ -139,7 +138,7 @@ def carry_over(
     ]
     execute_many(connection, sending.rule_begins.insert(), begins)
     if begins:
-        raise_counter(connection, RULES, counter(connection, RULES) + 1)
+        count_up(connection, RULES)
 
 
 def release_quarantined(connection: Connection, file: FileId, applied: AppliedHere, left: Mapping[int, Ranges]) -> None:
@@ -211,10 +210,3 @@ def end_writer(connection: Connection, row: FileRow) -> None:
     left = sa.select(_f.id).where(_f.writer == row.writer, _f.host == row.host, _f.closed_length < 0)
     if connection.scalar(left.limit(1)) is None:
         connection.execute(schema.writers.delete().where(_w.writer == row.writer))
-
-
-def need_bootstraps(connection: Connection, lacking: Mapping[str, Iterable[UUID]]) -> None:
-    """Mark these tables' rules NEEDS_BOOTSTRAP at peers."""
-    for peer, tables in lacking.items():
-        here = (_rule.peer == peer) & _rule.table_uuid.in_([str(table) for table in tables])
-        connection.execute(sending.rules.update().where(here).values(phase=Phase.NEEDS_BOOTSTRAP.value))

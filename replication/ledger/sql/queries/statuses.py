@@ -18,10 +18,12 @@ from replication.ledger.sql.queries.claims import sent_on
 from replication.ledger.sql.queries.rules import RuleCache, peers
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import chunked, insert_into
+from replication.ledger.sql.store.prepared import upsert
+from replication.ledger.sql.store.store import chunked
 
 _p, _rule, _s, _begins = sending.progress.c, sending.rules.c, schema.streams.c, sending.rule_begins.c
 _withheld = sending.withheld.c
+_PUT_WITHHELD = upsert(sending.withheld, "file_id", "table_uuid")
 Pin = tuple[FileId, str, UUID, str]
 
 
@@ -138,10 +140,7 @@ def keep_withheld(connection: Connection, key: int, table: str, ranges: Ranges) 
     here = (_withheld.file_id == key) & (_withheld.table_uuid == table)
     known = connection.scalar(sa.select(_withheld.ranges).where(here))
     joined = ranges if known is None else ranges.union(Ranges.from_json(known))
-    insert = insert_into(connection, sending.withheld).values(file_id=key, table_uuid=table, ranges=joined.to_json())
-    connection.execute(
-        insert.on_conflict_do_update(index_elements=["file_id", "table_uuid"], set_={"ranges": insert.excluded.ranges})
-    )
+    _PUT_WITHHELD.run(connection, {"file_id": key, "table_uuid": table, "ranges": joined.to_json()})
 
 
 def withheld(connection: Connection, file: FileId) -> dict[UUID, Ranges]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -121,14 +121,19 @@ def insert_for(dialect: str, table: sa.Table) -> Any:  # the two dialects' inser
     return postgresql.insert(table)
 
 
-def upsert(table: sa.Table, *keys: str, keep: bool = False) -> Prepared:
-    """A statement that inserts a row of all columns; in place of the one with these keys, or not at all: ``keep``."""
+def upsert(table: sa.Table, *keys: str, keep: bool = False, but: Collection[str] = ()) -> Prepared:
+    """A statement that inserts a row of all columns.
+
+    A row with these ``keys`` gets the new values, except in the columns ``but``; with ``keep`` it stays as it is.
+    """
 
     def made(dialect: str) -> sa.Insert:
         insert = insert_for(dialect, table)
         if keep:
             return cast(sa.Insert, insert.on_conflict_do_nothing())
-        others = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in keys}
+        others = {
+            column.name: insert.excluded[column.name] for column in table.columns if column.name not in (*keys, *but)
+        }
         return cast(sa.Insert, insert.on_conflict_do_update(index_elements=keys, set_=others))
 
     return Prepared(made)

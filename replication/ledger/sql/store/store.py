@@ -362,6 +362,11 @@ def raise_counter(connection: Connection, name: str, value: int) -> int:
     return max(kept, value)
 
 
+def count_up(connection: Connection, name: str) -> int:
+    """Raise a counter by one; return its value."""
+    return raise_counter(connection, name, counter(connection, name) + 1)
+
+
 def insert_into(connection: Connection, table: sa.Table) -> Any:
     """An INSERT with ``on_conflict_do_nothing`` and ``on_conflict_do_update``."""
     return insert_for(connection.dialect.name, table)
