@@ -32,7 +32,7 @@ from replication.datasets.copying.staging import LOCK, Staging, job_id, make_sta
 from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
 from replication.datasets.copying.uploading import give_up_all
 from replication.datasets.copying.window import CopyWindow
-from replication.datasets.finders.base import CopyableDataset, DatasetFinder, ListsIntoSink
+from replication.datasets.finders.base import Dataset, DatasetFinder, ListsIntoSink
 from replication.datasets.listing.sink import ListingSink, Tasks
 from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.moves import Expected
@@ -292,7 +292,8 @@ class _Run:
         if self._job.progress.counts.failed:
             _log.warning("extras_kept", reason="some files failed", extras=len(self._extras))
         else:
-            check_removals(len(self._extras), self._job.configuration)
+            if refusal := removals_refusal(len(self._extras), self._job.configuration):
+                raise refusal
             self._publisher.remove(self._extras, self._job.source)
             for path in self._extras:
                 self._job.report("deleted", path, 0, "")
@@ -341,12 +342,6 @@ class _Run:
             kept.append(path)
 
 
-def check_removals(count: int, configuration: CopyConfiguration) -> None:
-    """Raise RequestError if more files are to be removed than are allowed."""
-    if refusal := removals_refusal(count, configuration):
-        raise refusal
-
-
 def removals_refusal(count: int, configuration: CopyConfiguration) -> RequestError | None:
     """The error if more files are to be removed than are allowed."""
     most = configuration.delete_max
@@ -358,7 +353,7 @@ def removals_refusal(count: int, configuration: CopyConfiguration) -> RequestErr
     )
 
 
-def list_into(dataset: CopyableDataset, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
+def list_into(dataset: Dataset, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
     """List any dataset into a sink; one that only has ``copyable_files`` ends its file sets at the end."""
     if isinstance(dataset, ListsIntoSink):
         dataset.list_into(target, configuration, sink)

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.conversions import converted_path
 from replication.core.copying.names import ROOT, RelativePath
-from replication.datasets.finders.base import CopyableDataset
+from replication.datasets.finders.base import ListsIntoSink
 from replication.datasets.finders.recursive import OneDataset, RecursiveDataset, SingleFileDataset
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import Entry, EntryKind, Store
@@ -47,7 +47,7 @@ def copy_job(
         found = at_root(origin)
         if found is None and not _has_entries(origin):
             raise MissingFileError(f"there is nothing at {origin.url}", "Check the address")
-        dataset: CopyableDataset
+        dataset: ListsIntoSink
         if found is None or found.kind is EntryKind.FOLDER:
             refuse_nested(source, target, either=configuration.delete)
             there = stack.enter_context(open_store(target, dict(target_options or {})))

@@ -6,18 +6,21 @@ import os
 import posixpath
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.converters.plugins import conversions_of
-from replication.datasets.finders.base import DatasetFinder
+from replication.datasets.finders.base import DatasetFinder, ListsIntoSink
 from replication.datasets.finders.plugins import finder_of
 from replication.datasets.finders.recursive import OneDataset, SingleFileDataset
 from replication.datasets.job import CopyJob
+from replication.datasets.listing.sink import ListingSink
 from replication.datasets.stores.local import LocalStore
-from replication.errors import RequestError, UnsafeNameError
+from replication.errors import RequestError
 from tests.copying import read_tree, write_tree
 
 TODAY = datetime.now(UTC).date()
@@ -61,6 +64,12 @@ def found(request: pytest.FixtureRequest, store: LocalStore) -> tuple[DatasetFin
     return finder_of(request.param)(store, properties), roots, wanted
 
 
+def listed(dataset: ListsIntoSink, target: LocalStore) -> list[CopyableFile]:
+    sink = Mock(spec=ListingSink, is_stopped=False)
+    dataset.list_into(target, CopyConfiguration(), sink)
+    return [file for call in sink.copy.call_args_list for file in call.args[0]]
+
+
 def test_datasets_are_found_below_their_common_root(found: tuple[DatasetFinder, set[str], set[str]]) -> None:
     finder, roots, _ = found  # 000-23, 000-25, 000-26
     datasets = list(finder.find_datasets())
@@ -74,11 +83,11 @@ def test_each_file_that_is_missing_in_the_target_is_listed_exactly_once_and_no_f
     found: tuple[DatasetFinder, set[str], set[str]], tmp_path: Path
 ) -> None:
     finder, _, wanted = found  # 000-22, 000-24
-    target, configuration = LocalStore(str(tmp_path / "dst")), CopyConfiguration()
-    listed = [f for dataset in finder.find_datasets() for f in dataset.copyable_files(target, configuration)]
-    assert sorted(file.destination for file in listed) == sorted(wanted)
+    target = LocalStore(str(tmp_path / "dst"))
+    files = [file for dataset in finder.find_datasets() for file in listed(dataset, target)]
+    assert sorted(file.destination for file in files) == sorted(wanted)
     for dataset in finder.find_datasets():
-        names = [file.origin.path for file in dataset.copyable_files(target, configuration)]
+        names = [file.origin.path for file in listed(dataset, target)]
         common = posixpath.commonpath([f"/{name}" for name in names])
         assert common.startswith(f"/{dataset.root}".rstrip("/")), "all its files are below its root"
 
@@ -101,9 +110,9 @@ def test_a_table_and_a_date_are_one_file_set_each(store: LocalStore, tmp_path: P
         ("stream", {"below": "streams"}, {name.rpartition("/")[0] for name in FILES if name.startswith("streams")}),
     ):
         finder = finder_of(name)(store, properties)
-        listed = [f for d in finder.find_datasets() for f in d.copyable_files(target, CopyConfiguration())]
-        assert {file.file_set for file in listed} == sets
-        assert all(file.metadata for file in listed)  # 000-14
+        files = [file for dataset in finder.find_datasets() for file in listed(dataset, target)]
+        assert {file.file_set for file in files} == sets
+        assert all(file.metadata for file in files)  # 000-14
 
 
 @pytest.mark.parametrize(
@@ -169,8 +178,10 @@ def test_a_manifest_leads_nowhere_outside_nor_into_the_state_of_copies(
 ) -> None:
     write_tree(tmp_path / "src", {"lists/m": f"{name}\n".encode()} | ({} if ".." in name else {name: b"forged"}))
     (dataset,) = finder_of("manifest")(store, {"manifest": "lists/m"}).find_datasets()
-    with pytest.raises(UnsafeNameError):
-        list(dataset.copyable_files(LocalStore(str(tmp_path / "dst")), CopyConfiguration()))
+    sink = Mock(spec=ListingSink, is_stopped=False)
+    dataset.list_into(LocalStore(str(tmp_path / "dst")), CopyConfiguration(), sink)
+    (_, reason), _ = sink.failed.call_args
+    assert name in reason and not sink.copy.called and not sink.ended.called
 
 
 @pytest.mark.parametrize(
@@ -189,8 +200,6 @@ def test_a_plugin_with_only_a_list_of_files_is_copied(store: LocalStore, tmp_pat
             return [self]
 
         def copyable_files(self, target: object, configuration: CopyConfiguration) -> list[object]:
-            from replication.core.copying.copyable import CopyableFile
-
             entry = store.status(RelativePath("tables/db/u/f"))
             given = {"destination": RelativePath("renamed"), "permission": 0o600}
             return [CopyableFile.build(store.url, entry.attributes, configuration, **given)]

@@ -7,7 +7,7 @@ whose objects are :class:`DatasetFinder`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
@@ -17,7 +17,7 @@ from replication.datasets.stores.base import Store
 
 
 class CopyableDataset(Protocol):
-    """Files that belong together, such as a table."""
+    """Files that belong together, such as a table, as a plugin has them."""
 
     @property
     def root(self) -> RelativePath:
@@ -32,16 +32,26 @@ class CopyableDataset(Protocol):
 
 @runtime_checkable
 class ListsIntoSink(Protocol):
-    """A dataset that also tells what it skips, which files the target has besides, and when a file set ends."""
+    """A dataset that also tells what it skips, which files the target has besides, and when a file set ends.
+
+    Each file to be copied is listed once, as with :class:`CopyableDataset`.
+    """
+
+    @property
+    def root(self) -> RelativePath:
+        """The deepest folder that holds all its files."""
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """List the dataset by several threads, and wait where the sink does."""
 
 
+Dataset: TypeAlias = CopyableDataset | ListsIntoSink
+
+
 class DatasetFinder(Protocol):
     """Finds datasets."""
 
-    def find_datasets(self) -> Iterator[CopyableDataset]:
+    def find_datasets(self) -> Iterator[Dataset]:
         """All datasets that are there."""
 
     @property

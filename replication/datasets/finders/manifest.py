@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from replication.core.copying.configuration import CopyConfiguration
@@ -50,14 +50,17 @@ class ManifestDataset:
     def __init__(self, store: Store, manifest: RelativePath) -> None:
         self._store, self._manifest = store, manifest
 
-    def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterable[CopyableFile]:
-        """What needs copying.
+    def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
+        """List the files; if one is missing or refused nothing is copied, since they are published together."""
+        try:
+            files = list(self._files(target, configuration))
+        except (MissingFileError, CopyError) as error:
+            sink.failed(self._manifest, str(error))
+            return
+        sink.copy(files)
+        sink.ended(self._manifest)
 
-        Raises:
-            MissingFileError: there is no such manifest, or a file that it names is missing.
-            UnsafeNameError: it names a path that leaves the root, or one of a copy's own files.
-            CopyError: the manifest is larger than 256 MiB or is not UTF-8, or two of its files would be one.
-        """
+    def _files(self, target: Store, configuration: CopyConfiguration) -> Iterator[CopyableFile]:
         versions = TargetVersions(self._store, target, configuration) if configuration.versions else None
         given: dict[str, Any] = {"file_set": self._manifest, "metadata": {"manifest": self._manifest}}
         made: dict[RelativePath, RelativePath] = {}
@@ -74,16 +77,6 @@ class ManifestDataset:
                 decision = decision_on(self._store, target, file.origin, target.status(file.destination), configuration)
             if decision.is_copied:
                 yield file
-
-    def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
-        """List the files; if one is missing nothing is copied, since they are published together."""
-        try:
-            files = list(self.copyable_files(target, configuration))
-        except (MissingFileError, CopyError) as error:
-            sink.failed(self._manifest, str(error))
-            return
-        sink.copy(files)
-        sink.ended(self._manifest)
 
     def _paths(self) -> Iterator[RelativePath]:
         entry = self._store.status(self._manifest)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 
 from replication.core.copying.configuration import CopyConfiguration
-from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.finders.globbed import checked, folders_of
-from replication.datasets.finders.recursive import RecursiveDataset, collected
+from replication.datasets.finders.recursive import RecursiveDataset
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.stores.base import Store
 from replication.errors import RequestError
@@ -68,10 +67,6 @@ class StreamDataset:
         elif depth < _DEPTH_MAX:
             for below in folders_of(self._store, folder):
                 yield from self._below(below, depth + 1)
-
-    def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterable[CopyableFile]:
-        """What needs copying, as a list; see ``CopyableDataset``."""
-        return collected(self, target, configuration)
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Compare each date's folder with the target's."""

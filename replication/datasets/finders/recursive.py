@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration, Grouping
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, RelativePath
-from replication.datasets.finders.base import CopyableDataset, ListsIntoSink
+from replication.datasets.finders.base import ListsIntoSink
 from replication.datasets.listing.compare import Comparison, decision_on
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.versions import TargetVersions
@@ -39,10 +38,6 @@ class RecursiveDataset:
         self._source, self.root, self._file_set = source, root, file_set
         self._metadata = dict(metadata or {})
 
-    def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterable[CopyableFile]:
-        """What needs copying, as a list; see ``CopyableDataset``."""
-        return collected(self, target, configuration)
-
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Compare the folder with the target's."""
         file_set = self._file_set
@@ -67,10 +62,6 @@ class SingleFileDataset:
     def __init__(self, source: Store, path: RelativePath, destination: RelativePath) -> None:
         self._source, self._path, self._destination = source, path, destination
         self.root = path.parent
-
-    def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterable[CopyableFile]:
-        """The file, if it needs copying; MissingFileError if there is none."""
-        return collected(self, target, configuration)
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Compare the file with the target's; MissingFileError if there is none."""
@@ -102,9 +93,9 @@ class SingleFileDataset:
 class OneDataset:
     """A finder of a dataset that is known."""
 
-    dataset: CopyableDataset
+    dataset: ListsIntoSink
 
-    def find_datasets(self) -> Iterator[CopyableDataset]:
+    def find_datasets(self) -> Iterator[ListsIntoSink]:
         """That dataset."""
         yield self.dataset
 
@@ -112,37 +103,3 @@ class OneDataset:
     def common_root(self) -> RelativePath:
         """Its root."""
         return self.dataset.root
-
-
-@dataclass
-class Collected:
-    """A sink that keeps what needs copying, for callers that want a list."""
-
-    files: list[CopyableFile] = field(default_factory=list)
-    is_stopped: bool = False
-
-    def copy(self, files: Sequence[CopyableFile]) -> None:
-        """Keep them."""
-        self.files.extend(files)
-
-    def ended(self, file_set: str) -> None:
-        """Nothing to do."""
-
-    def skipped(self, reason: str, path: RelativePath, size: int) -> None:
-        """Nothing to do."""
-
-    def failed(self, path: str, reason: str) -> None:
-        """Nothing to do."""
-
-    def extra(self, file: FileAttributes) -> None:
-        """Nothing to do."""
-
-    def empty(self, folder: RelativePath) -> None:
-        """Nothing to do."""
-
-
-def collected(dataset: ListsIntoSink, target: Store, configuration: CopyConfiguration) -> list[CopyableFile]:
-    """What a dataset has that needs copying, as a list."""
-    sink = Collected()
-    dataset.list_into(target, configuration, sink)
-    return sink.files

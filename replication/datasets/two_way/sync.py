@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, groupby
+from operator import attrgetter
 from pathlib import Path
 
 from replication.core.copying.attributes import FileAttributes
@@ -25,7 +26,7 @@ from replication.datasets.copying.progress import CopyProgress, ProgressView
 from replication.datasets.copying.staging import job_id, make_state_dir, state_dir
 from replication.datasets.copying.transfer import digest_of
 from replication.datasets.finders.recursive import OneDataset
-from replication.datasets.job import CopyJob, check_removals, locked
+from replication.datasets.job import CopyJob, locked, removals_refusal
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.walk import walk
 from replication.datasets.publication.moves import Listed, changed
@@ -237,7 +238,8 @@ class TwoWaySync:
         """Remove files first where a folder will be, and those of a folder where a file will be."""
         files = state.in_the_way(_WAYS[side], _REMOVALS[side], 1 - side)
         if files:
-            check_removals(removed, self._configuration)
+            if refusal := removals_refusal(removed, self._configuration):
+                raise refusal
             job = self._job(side, state, CopyProgress())
             job.finder = OneDataset(_Removed(files))
             job.run()
@@ -250,10 +252,6 @@ class _Removed:
 
     def __init__(self, files: list[FileAttributes]) -> None:
         self._files = files
-
-    def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterator[CopyableFile]:
-        """None."""
-        return iter(())
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """List them."""
@@ -269,22 +267,14 @@ class _Chosen:
     def __init__(self, source: Store, side: int, state: SyncState) -> None:
         self._source, self._side, self._state = source, side, state
 
-    def copyable_files(self, target: Store, configuration: CopyConfiguration) -> Iterator[CopyableFile]:
-        """All that are copied, file set by file set."""
-        for pair in self._state.files(_WAYS[self._side]):
-            if (file := pair[self._side]) is not None:
-                yield CopyableFile.build(self._source.url, file, configuration)
-
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
-        """List the files to copy, then those to remove."""
-        ended: str | None = None
-        for file in self.copyable_files(target, configuration):
-            if ended is not None and file.file_set != ended:
-                sink.ended(ended)
-            ended = file.file_set
-            sink.copy([file])
-        if ended is not None:
-            sink.ended(ended)
+        """List the files to copy, file set by file set, then those to remove."""
+        found = (pair[self._side] for pair in self._state.files(_WAYS[self._side]))
+        files = (CopyableFile.build(self._source.url, file, configuration) for file in found if file is not None)
+        for file_set, some in groupby(files, key=attrgetter("file_set")):
+            for file in some:
+                sink.copy([file])
+            sink.ended(file_set)
         for pair in self._state.files(_REMOVALS[self._side]):
             if (extra := pair[1 - self._side]) is not None:
                 sink.extra(extra)
