@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib.metadata import entry_points
 
 import pyarrow as pa
 
 from peer.derive.select import select
+from replication import plugins
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.errors import HookError, ReplicationError, RequestError
@@ -24,9 +24,6 @@ GROUP = "walship.hooks"
 
 Run = Callable[[pa.Table], pa.Table]
 Factory = Callable[[Mapping[str, str]], Run]
-
-#: Also what ``sys.exit`` raises: it would end the thread without an error.
-_RAISED = (Exception, SystemExit)
 
 BUILT_IN: Mapping[str, Factory] = {"select": select}
 
@@ -49,7 +46,7 @@ class Hook:
             made = self.run(rows)
         except ReplicationError as error:
             raise HookError(f"hook {self.name}: {error.what}", error.hint) from None
-        except _RAISED as error:  # an error of a user's code stops that table only
+        except plugins.RAISED as error:  # an error of a user's code stops that table only
             raise HookError(f"hook {self.name} failed: {type(error).__name__}: {error}"[:500]) from error
         if isinstance(made, pa.RecordBatch):
             return pa.Table.from_batches([made])
@@ -86,11 +83,6 @@ def lost_position(spec: TableSpec) -> RequestError:
     )
 
 
-def known() -> list[str]:
-    """The names of all hooks that are installed on this host."""
-    return sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
-
-
 def load(name: str, options: Mapping[str, str]) -> Hook:
     """The hook of that name with these options.
 
@@ -98,39 +90,14 @@ def load(name: str, options: Mapping[str, str]) -> Hook:
         RequestError: no package or several have a hook of that name, it cannot be imported, or it does not take the
             options.
     """
-    factory = BUILT_IN.get(name) or _installed(name)
+    factory = plugins.found(GROUP, "hook", name, BUILT_IN)
     try:
         run = factory(dict(options))
     except ReplicationError as error:
         raise RequestError(f"hook {name}: {error.what}", error.hint) from None
-    except _RAISED as error:
+    except plugins.RAISED as error:
         raise RequestError(
             f"hook {name} does not take these options: {type(error).__name__}: {error}",
             "Correct -o; the hook's package says what it takes",
         ) from error
     return Hook(name, str(getattr(factory, "version", "1")), run)
-
-
-def _installed(name: str) -> Factory:
-    found = list(entry_points(group=GROUP, name=name))
-    if not found:
-        raise RequestError(
-            f"there is no hook {name!r} on this host",
-            f"There are {', '.join(known())}; others are Python packages with an entry point in the group {GROUP}",
-        )
-    if len({point.value for point in found}) > 1:
-        raise RequestError(
-            f"several packages have a hook {name!r}: {', '.join(point.value for point in found)}",
-            "Uninstall all but one",
-        )
-    try:
-        factory = found[0].load()
-    except _RAISED as error:
-        raise RequestError(
-            f"hook {name} cannot be imported: {type(error).__name__}: {error}",
-            "Reinstall or correct its package on this host",
-        ) from error
-    if not callable(factory):
-        raise RequestError(f"hook {name} ({found[0].value}) cannot be called", "Correct its package's entry point")
-    made: Factory = factory
-    return made

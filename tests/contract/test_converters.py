@@ -256,7 +256,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_copied(text: str) -> No
 def test_the_names_of_plugins_are_told_with_the_others() -> None:
     with pytest.raises(RequestError) as refused:
         conversions_of(["nothing"])
-    assert {*BUILT_IN, "xor", "unxor", "unlines"} <= set(refused.value.hint.removeprefix("Choose of ").split(", "))
+    assert {*BUILT_IN, "xor", "unxor", "unlines"} <= set(
+        refused.value.hint.partition(";")[0].removeprefix("There are ").split(", ")
+    )
 
 
 def unpacking(at: Path, text: str, *, delete: bool = False) -> AbstractContextManager[CopyJob]:

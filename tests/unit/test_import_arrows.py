@@ -22,6 +22,7 @@ LAYERS = {
     "replication.log": 2,
     "replication.local_socket": 2,
     "replication.permissions": 2,
+    "replication.plugins": 2,
     "replication.tls_checks": 2,
     "replication.files": 3,
     "replication.coordination": 3,

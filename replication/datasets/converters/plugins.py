@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import entry_points
 from typing import cast
 
+from replication import plugins
 from replication.core.copying.conversions import Conversion
 from replication.datasets.converters.archives import Tar, Zip
 from replication.datasets.converters.base import Converter, Unpacker
@@ -63,14 +63,8 @@ BUILT_IN: dict[str, ConverterFactory] = {
 def any_converter_of(text: str) -> Converter | Unpacker:
     """What ``NAME`` or ``NAME=ARGUMENT`` names; raises as :func:`conversions_of`."""
     name, _, argument = text.partition("=")
-    if name in BUILT_IN:
-        return BUILT_IN[name](argument)
-    found = list(entry_points(group=GROUP, name=name))
-    if len(found) != 1:
-        known = sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
-        many = f"{len(found)} plug-ins are called" if found else "no conversion is called"
-        raise RequestError(f"{many} {name!r}", f"Choose of {', '.join(known)}")
-    return cast("ConverterFactory", found[0].load())(argument)
+    made: Converter | Unpacker = plugins.found(GROUP, "conversion", name, BUILT_IN)(argument)
+    return made
 
 
 def converter_of(text: str) -> Converter:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
-from typing import cast
 
+from replication import plugins
 from replication.datasets.finders.base import DatasetFinder
 from replication.datasets.finders.globbed import GlobFinder, TableFinder, checked
 from replication.datasets.finders.manifest import ManifestFinder
 from replication.datasets.finders.partitioned import StreamFinder
 from replication.datasets.finders.recursive import OneDataset, RecursiveDataset
 from replication.datasets.stores.base import Store
-from replication.errors import RequestError
 
 GROUP = "walship.finders"
 
@@ -36,10 +34,4 @@ BUILT_IN: dict[str, FinderFactory] = {
 
 def finder_of(name: str) -> FinderFactory:
     """The finder of a name; RequestError if there is none, or several packages have one."""
-    if name in BUILT_IN:
-        return BUILT_IN[name]
-    found = list(entry_points(group=GROUP, name=name))
-    if len(found) != 1:
-        known = sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
-        raise RequestError(f"{len(found)} finders are called {name!r}", f"Choose of {', '.join(known)}")
-    return cast("FinderFactory", found[0].load())
+    return plugins.found(GROUP, "finder", name, BUILT_IN)

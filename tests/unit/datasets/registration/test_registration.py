@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from replication.datasets.registration import plugins
+from replication import plugins
 from replication.datasets.registration.base import RegisteredFile
 from replication.datasets.registration.iceberg import IcebergRegistrar
-from replication.datasets.registration.plugins import registrar_of
+from replication.datasets.registration.plugins import GROUP, registrar_of
 from replication.datasets.stores.local import LocalStore
 from replication.errors import RequestError
 from shell.main import run
@@ -114,7 +114,7 @@ class Told:
 
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    point = EntryPoint("told", f"{__name__}:Told", plugins.GROUP)
+    point = EntryPoint("told", f"{__name__}:Told", GROUP)
     monkeypatch.setattr(
         plugins, "entry_points", lambda **wanted: [point] if wanted.get("name", "told") == "told" else []
     )
@@ -133,8 +133,15 @@ def test_a_plugin_is_told_of_each_publication(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("iceberg", "is not KIND:NAME"), ("nobody:x", "registrars are called"), ("iceberg:lake.t", "NAMESPACE")],
+    [("iceberg", "is not KIND:NAME"), ("nobody:x", "no registrar 'nobody'"), ("iceberg:lake.t", "NAMESPACE")],
 )
 def test_a_registrar_that_is_not_there_is_refused(text: str, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         registrar_of(text)
+
+
+def test_a_registrar_whose_package_cannot_be_imported_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("broken", "nothing_such:Registrar", GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda **wanted: [point])
+    with pytest.raises(RequestError, match="registrar broken cannot be imported: ModuleNotFoundError"):
+        registrar_of("broken:x")

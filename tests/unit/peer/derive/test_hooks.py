@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from peer.derive.hooks import known, load
+from peer.derive.hooks import load
 from replication.errors import HookError, RequestError
 
 ROWS = pa.table({"id": [1, 2], "age": [34, 57]})
@@ -47,7 +47,8 @@ def test_an_installed_hook_is_found_with_its_options_and_version(install: Instal
         "rounded.version = '7'\n"
     )
     install("ourhooks", "rounded", code)
-    assert known() == ["rounded", "select"]
+    with pytest.raises(RequestError, match="There are rounded, select"):
+        load("nobody", {})
     hook = load("rounded", {"step": "10"})
     assert hook.version == "7"
     assert hook(ROWS).column("age").to_pylist() == [30, 50]

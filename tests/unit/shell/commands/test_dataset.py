@@ -175,7 +175,7 @@ def test_versions_of_a_dataset_are_kept_rolled_back_and_cleaned(capsys: pytest.C
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (["d", "src", "dst", "--finder", "nobody"], "finders are called"),
+        (["d", "src", "dst", "--finder", "nobody"], "no finder 'nobody'"),
         (["d", "src", "dst", "--finder", "glob"], "pattern is missing"),
         (["d", "src", "dst", "-o", "colour=red"], "colour are unknown"),
         (["d", "src", "dst", "-o", "delete=7"], "cannot be 7"),
