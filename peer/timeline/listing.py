@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from replication.core.timeline.instants import FileVersion
-from replication.errors import RequestError, StorageError
+from replication.errors import RequestError
+from replication.files.store import driver_errors
 
 #: Names that begin so are walship's own: staged files, and its notes.
 STAGING_PREFIX = ".walship"
@@ -64,17 +65,13 @@ class FolderListings:
             )
         folder = f"{root.rstrip('/')}/{partition}".rstrip("/")
         self.calls += 1
-        try:
+        with driver_errors(f"listing {folder}"):
             fs, path = fsspec.core.url_to_fs(root.rstrip("/"))  # the root alone: a name may look like an address
             path = f"{path.rstrip('/')}/{partition}".rstrip("/")
-            entries = fs.ls(path, detail=True, refresh=True) if _caches(fs) else fs.ls(path, detail=True)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except Exception as error:  # each driver has its own errors
-            raise StorageError(
-                f"{folder} cannot be listed: {type(error).__name__}: {error}"[:500],
-                "Check the store and the credentials",
-            ) from error
+            try:
+                entries = fs.ls(path, detail=True, refresh=True) if _caches(fs) else fs.ls(path, detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
         named = (entry for entry in entries if not _name(entry).startswith(STAGING_PREFIX) and _name(entry))
         return [entry for entry in named if entry["type"] in _KINDS or fs.isfile(entry["name"])]
 

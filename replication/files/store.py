@@ -208,16 +208,24 @@ def _pieces(source: Any, errors: AbstractContextManager[None]) -> Iterator[bytes
 
 
 @contextmanager
-def _store_errors(address: str) -> Iterator[None]:
+def driver_errors(store: str) -> Iterator[None]:
+    """Raise what a driver of fsspec raises as StorageError: each driver has its own errors."""
     try:
         yield
     except StorageError:
         raise
-    except FileNotFoundError:
-        remedy = "Restore it in the store, or salvage the file: walship wal salvage"
-        raise MissingFileError(f"{address} is in the ledger, but not in the store", remedy) from None
-    except Exception as error:  # each driver has its own errors
+    except Exception as error:
         raise StorageError(
-            f"the store at {address} failed: {type(error).__name__}: {error}"[:500],
+            f"{store} failed: {type(error).__name__}: {error}"[:500],
             "Check the connection, the credentials, and that the driver is installed: see walship's extras",
         ) from error
+
+
+@contextmanager
+def _store_errors(address: str) -> Iterator[None]:
+    with driver_errors(f"the store at {address}"):
+        try:
+            yield
+        except FileNotFoundError:
+            remedy = "Restore it in the store, or salvage the file: walship wal salvage"
+            raise MissingFileError(f"{address} is in the ledger, but not in the store", remedy) from None

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
-from replication.errors import StorageError
+from replication.files.store import driver_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,8 @@ class TimelineHolds:
 
     def release(self, hold: Hold) -> None:
         """End a hold. Idempotent."""
-        try:
+        with self._errors(), suppress(FileNotFoundError):
             self._fs.rm_file(self._path(hold.id))
-        except FileNotFoundError:
-            return
-        except Exception as error:  # each driver has its own errors
-            raise self._failed(error) from error
 
     def of(self, dataset: str) -> list[Hold]:
         """The holds of a dataset that have not ended; those that have are removed."""
@@ -78,39 +75,28 @@ class TimelineHolds:
         return found
 
     def _all(self) -> Iterator[Hold]:
-        try:
+        names: list[str] = []
+        with self._errors(), suppress(FileNotFoundError):
             self._fs.invalidate_cache(self._folder)
             names = self._fs.ls(self._folder, detail=False)
-        except FileNotFoundError:
-            return
-        except Exception as error:
-            raise self._failed(error) from error
         for name in names:
             if not name.endswith(".json"):
                 continue
-            try:
-                content = self._fs.cat_file(name)
-            except FileNotFoundError:  # it was released
-                continue
-            except Exception as error:
-                raise self._failed(error) from error
-            try:
-                found = Hold(**json.loads(content))
-            except ValueError:  # it is being written
-                continue
+            with self._errors():
+                try:
+                    found = Hold(**json.loads(self._fs.cat_file(name)))
+                except (FileNotFoundError, ValueError):  # it was released, or is being written
+                    continue
             yield found
 
     def _write(self, hold: Hold) -> Hold:
-        content = {name: getattr(hold, name) for name in Hold.__slots__}
-        try:
+        with self._errors():
             self._fs.makedirs(self._folder, exist_ok=True)
-            self._fs.pipe_file(self._path(hold.id), json.dumps(content).encode())
-        except Exception as error:
-            raise self._failed(error) from error
+            self._fs.pipe_file(self._path(hold.id), json.dumps(asdict(hold)).encode())
         return hold
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}.json"
 
-    def _failed(self, error: Exception) -> StorageError:
-        return StorageError(f"{self._folder} cannot be used: {type(error).__name__}: {error}"[:500], "Check the store")
+    def _errors(self) -> AbstractContextManager[None]:
+        return driver_errors(f"The timeline's store at {self._folder}")

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import gzip
 import os
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from replication.errors import ConfigError, StorageError
+from replication.errors import ConfigError, MissingFileError, StorageError
+from replication.files.local import LocalFiles, path_errors
+from replication.files.store import driver_errors
 from replication.timeline.archived import ArchivedRecords
 from replication.timeline.base import Records
 
@@ -51,7 +54,7 @@ def _unpacked(content: bytes, where: str) -> bytes:
 
 class _LocalObjects:
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._files = folder, LocalFiles()
         self._made: set[Path] = set()
 
     def create(self, name: str, content: bytes) -> bool:
@@ -61,44 +64,35 @@ class _LocalObjects:
         self._write(name, content, os.replace)
 
     def remove(self, name: str) -> None:
-        try:
-            (self._folder / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(
-                f"{self._folder / name} cannot be removed: {error.strerror}", "Check the disk"
-            ) from error
+        self._files.remove(str(self._folder / name))
 
     def _write(self, name: str, content: bytes, place: Callable[[Path, Path], None]) -> bool:
         file = self._folder / name
-        part = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
-        try:
+        part = file.with_name(f".{file.name}.{uuid4().hex}")
+        with path_errors(str(file), "write"):
             if file.parent not in self._made:
-                _make_durable(file.parent)
+                self._files.make_directory(str(file.parent))
                 self._made.add(file.parent)
             try:
                 with part.open("wb") as opened:
                     opened.write(_packed(content))
                     opened.flush()
                     os.fsync(opened.fileno())
-                try:
-                    place(part, file)
-                except FileExistsError:
-                    return False
+                place(part, file)
+            except FileExistsError:
+                return False
             finally:
                 part.unlink(missing_ok=True)
-            _sync(file.parent)
+            self._files.sync_directory(str(file.parent))
             return True
-        except OSError as error:
-            raise StorageError(f"{file} cannot be written: {error.strerror}", "Check the disk") from error
 
     def read(self, name: str) -> bytes | None:
         file = self._folder / name
         try:
-            return _unpacked(file.read_bytes(), str(file))
-        except FileNotFoundError:
+            with path_errors(str(file), "read"):
+                return _unpacked(file.read_bytes(), str(file))
+        except MissingFileError:
             return None
-        except OSError as error:
-            raise StorageError(f"{file} cannot be read: {error.strerror}", "Check the disk") from error
 
 
 class _RemoteObjects:
@@ -114,49 +108,36 @@ class _RemoteObjects:
             ) from error
 
     def create(self, name: str, content: bytes) -> bool:
-        path = f"{self._root}/{name}"
-        try:
-            self._fs.pipe_file(path, _packed(content), mode="create")
-            return True
-        except FileExistsError:
-            return False
-        except Exception as error:
-            if _is_taken(error):
+        with self._errors(name) as path:
+            try:
+                self._fs.pipe_file(path, _packed(content), mode="create")
+            except Exception as error:
+                if not isinstance(error, FileExistsError) and not _is_taken(error):
+                    raise
                 return False
-            raise self._failed(path, error) from error
+        return True
 
     def replace(self, name: str, content: bytes) -> None:
-        path = f"{self._root}/{name}"
-        try:
+        with self._errors(name) as path:
             self._fs.pipe_file(path, _packed(content))
-        except Exception as error:
-            raise self._failed(path, error) from error
 
     def remove(self, name: str) -> None:
-        path = f"{self._root}/{name}"
-        try:
+        with self._errors(name) as path, suppress(FileNotFoundError):
             self._fs.rm_file(path)
-        except FileNotFoundError:
-            return
-        except Exception as error:
-            raise self._failed(path, error) from error
 
     def read(self, name: str) -> bytes | None:
-        path = f"{self._root}/{name}"
-        try:
-            return _unpacked(self._fs.cat_file(path), path)
-        except FileNotFoundError:
-            return None
-        except StorageError:
-            raise
-        except Exception as error:
-            raise self._failed(path, error) from error
+        with self._errors(name) as path:
+            try:
+                return _unpacked(self._fs.cat_file(path), path)
+            except FileNotFoundError:
+                return None
 
-    def _failed(self, path: str, error: Exception) -> StorageError:
-        return StorageError(
-            f"The store of the timeline failed at {path}: {type(error).__name__}: {error}"[:500],
-            "Check the connection and the credentials",
-        )
+    @contextmanager
+    def _errors(self, name: str) -> Iterator[str]:
+        """The path of an object; what its driver raises becomes StorageError."""
+        path = f"{self._root}/{name}"
+        with driver_errors(f"The store of the timeline at {path}"):
+            yield path
 
 
 def _is_taken(error: BaseException | None) -> bool:
@@ -166,18 +147,3 @@ def _is_taken(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _make_durable(folder: Path) -> None:
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in missing:
-        _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

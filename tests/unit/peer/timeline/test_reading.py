@@ -150,7 +150,7 @@ def test_a_hold_that_the_store_does_not_give_is_an_error_of_the_store(
         raise PermissionError("no credentials")
 
     monkeypatch.setattr(holds._fs, "cat_file", fails)
-    with pytest.raises(StorageError, match=r"holds cannot be used: PermissionError: no credentials"):
+    with pytest.raises(StorageError, match=r"holds failed: PermissionError: no credentials"):
         holds.of("lake")
 
 
