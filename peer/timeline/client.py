@@ -89,10 +89,7 @@ class TimelineClient:
     """
 
     def __init__(
-        self,
-        address: TimelineAddress,
-        listings: Listings | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, address: TimelineAddress, listings: Listings | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._address = address
         self._listings = listings or FolderListings()
@@ -308,13 +305,5 @@ def _slice(partition: str, raw: Mapping[str, Any]) -> FileSlice:
 
 def _version(partition: str, file: str, raw: Mapping[str, Any], delta: bool) -> FileVersion:
     return FileVersion(
-        partition,
-        raw["path"],
-        raw["size"],
-        file,
-        delta,
-        raw["digest"],
-        raw["added"],
-        raw["requested"],
-        raw["removed"],
+        partition, raw["path"], raw["size"], file, delta, raw["digest"], raw["added"], raw["requested"], raw["removed"]
     )

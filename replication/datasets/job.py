@@ -245,14 +245,7 @@ class _Run:
         )
         self._file_sets = FileSets(self._publisher.put)
         self._stager = Stager(
-            job.target,
-            configuration,
-            self.staging,
-            journal,
-            self._window,
-            self._file_sets,
-            job.progress,
-            carry,
+            job.target, configuration, self.staging, journal, self._window, self._file_sets, job.progress, carry
         )
         self._extras: list[RelativePath] = []
         self._empty: list[RelativePath] = []

@@ -98,8 +98,7 @@ def at_root(store: Store) -> Entry | None:
         raise
     except Exception as error:  # each driver has its own errors
         raise StorageError(
-            f"{store.url} does not answer: {redact(one_line(error))}"[:500],
-            "Check the address and the credentials",
+            f"{store.url} does not answer: {redact(one_line(error))}"[:500], "Check the address and the credentials"
         ) from None
 
 

@@ -65,16 +65,13 @@ class LocalFile:
         self._fd = fd
 
     def write(self, parts: Sequence[Buffer]) -> int:
-        """One writev."""
         with path_errors(self.path, "write"):
             return os.writev(self._fd, parts if len(parts) <= _IOV_MAX else parts[:_IOV_MAX])
 
     def position(self) -> int:
-        """Return the descriptor's offset."""
         return os.lseek(self._fd, 0, os.SEEK_CUR)
 
     def seek(self, position: int) -> None:
-        """Move the descriptor."""
         os.lseek(self._fd, position, os.SEEK_SET)
 
     def read(self, begin: int, end: int) -> bytes:
@@ -89,17 +86,14 @@ class LocalFile:
             return content
 
     def size(self) -> int:
-        """Return the size by fstat."""
         return os.fstat(self._fd).st_size
 
     def reserve(self, end: int) -> None:
-        """Call posix_fallocate on Linux; elsewhere do nothing."""
         if sys.platform == "linux" and end > (size := self.size()):
             with path_errors(self.path, "reserve"):
                 os.posix_fallocate(self._fd, size, end - size)
 
     def truncate(self, length: int) -> None:
-        """Ftruncate, and seek to the new end."""
         with path_errors(self.path, "truncate"):
             os.ftruncate(self._fd, length)
             os.lseek(self._fd, length, os.SEEK_SET)
@@ -110,7 +104,6 @@ class LocalFile:
             _sync(self._fd, os.fdatasync)
 
     def lock(self) -> None:
-        """Take an exclusive flock."""
         _locked.add(self)
         with path_errors(self.path, "lock"):
             try:
@@ -141,12 +134,10 @@ class LocalFiles:
     """Files over the local file system."""
 
     def create(self, path: str) -> LocalFile:
-        """O_CREAT | O_EXCL."""
         with path_errors(path, "create"):
             return LocalFile(path, os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
 
     def open(self, path: str) -> LocalFile:
-        """O_RDWR."""
         with path_errors(path, "open"):
             return LocalFile(path, os.open(path, os.O_RDWR))
 
@@ -155,7 +146,6 @@ class LocalFiles:
         return os.path.lexists(path)
 
     def names(self, directory: str) -> list[str]:
-        """Return the sorted names; empty when the directory does not exist."""
         try:
             with path_errors(directory, "list"):
                 return sorted(os.listdir(directory))
@@ -163,7 +153,6 @@ class LocalFiles:
             return []
 
     def make_directory(self, path: str) -> None:
-        """Make each missing level and sync its parent."""
         if not path or os.path.isdir(path):
             return
         parent = os.path.dirname(path)
@@ -173,22 +162,18 @@ class LocalFiles:
         self.sync_directory(parent or ".")
 
     def rename(self, old: str, new: str) -> None:
-        """Rename(2)."""
         with path_errors(old, "rename"):
             os.replace(old, new)
 
     def link(self, old: str, new: str) -> None:
-        """Link(2)."""
         with path_errors(old, "link"):
             os.link(old, new)
 
     def remove(self, path: str) -> None:
-        """Unlink(2)."""
         with path_errors(path, "remove"), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        """Fsync of the directory."""
         with path_errors(path, "sync directory"):
             fd = os.open(path, os.O_RDONLY)
             try:

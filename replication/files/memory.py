@@ -50,7 +50,6 @@ class MemoryFile:
         self._at = 0
 
     def write(self, parts: Sequence[Buffer]) -> int:
-        """Write as many bytes as the faults allow."""
         content = b"".join(bytes(memoryview(part).cast("B")) for part in parts)
         with self._files.lock:
             inode = self._open()
@@ -69,25 +68,20 @@ class MemoryFile:
             return len(content)
 
     def position(self) -> int:
-        """Return the offset of the next write."""
         return self._at
 
     def seek(self, position: int) -> None:
-        """Set the offset of the next write."""
         self._at = position
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return bytes as a process sees them, synced or not."""
         with self._files.lock:
             return bytes(self._open().content[begin:end])
 
     def size(self) -> int:
-        """Return the length as a process sees it."""
         with self._files.lock:
             return len(self._open().content)
 
     def reserve(self, end: int) -> None:
-        """Extend with zeros."""
         with self._files.lock:
             inode = self._open()
             more = end - len(inode.content)
@@ -97,7 +91,6 @@ class MemoryFile:
                 inode.content.extend(bytes(more))
 
     def truncate(self, length: int) -> None:
-        """Cut, or extend with zeros."""
         with self._files.lock:
             inode = self._open()
             del inode.content[length:]
@@ -122,7 +115,6 @@ class MemoryFile:
                 inode.durable[begin : min(end, size)] = inode.content[begin:end]
 
     def lock(self) -> None:
-        """Lock the file; one holder at a time."""
         with self._files.lock:
             inode = self._open()
             if inode.holder not in (None, self):
@@ -130,7 +122,6 @@ class MemoryFile:
             inode.holder = self
 
     def close(self) -> None:
-        """Close the file and release its lock."""
         with self._files.lock:
             if self._inode is not None and self._inode.holder is self:
                 self._inode.holder = None
@@ -181,7 +172,6 @@ class MemoryFiles:
         return (1 << 62) if capacity is None else capacity - sum(len(inode.content) for inode in self._names.values())
 
     def create(self, path: str) -> MemoryFile:
-        """Create a name."""
         with self.lock:
             if path in self._names:
                 raise StorageError(f"cannot create {path}: File exists")
@@ -191,7 +181,6 @@ class MemoryFiles:
             return self.open(path)
 
     def open(self, path: str) -> MemoryFile:
-        """Open another handle."""
         with self.lock:
             inode = self._names.get(path)
             if inode is None:
@@ -201,30 +190,25 @@ class MemoryFiles:
             return handle
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory exists."""
         return path in self._names or path in self._directories or path in self._words
 
     def names(self, directory: str) -> list[str]:
-        """Return the sorted names of files, mapped ones too."""
         with self.lock:
             paths = [*self._names, *self._words]
         return sorted(path.rpartition("/")[2] for path in paths if dirname(path) == directory)
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents."""
         while path not in self._directories:
             self._directories.add(path)
             path = dirname(path)
 
     def rename(self, old: str, new: str) -> None:
-        """Move a name."""
         with self.lock:
             if old not in self._names:
                 raise MissingFileError(f"cannot rename {old}: it does not exist")
             self._names[new] = self._names.pop(old)
 
     def link(self, old: str, new: str) -> None:
-        """Add a name."""
         with self.lock:
             if old not in self._names:
                 raise MissingFileError(f"cannot link {old}: it does not exist")
@@ -233,14 +217,12 @@ class MemoryFiles:
             self._names[new] = self._names[old]
 
     def remove(self, path: str) -> None:
-        """Drop a name."""
         with self.lock:
             self._names.pop(path, None)
             self._words.pop(path, None)
             self._durable_words.pop(path, None)
 
     def sync_directory(self, path: str) -> None:
-        """Make the directory's names durable."""
         with self.lock:
             kept = {p: inode for p, inode in self._durable_names.items() if dirname(p) != path}
             self._durable_names = kept | {p: inode for p, inode in self._names.items() if dirname(p) == path}
@@ -255,7 +237,6 @@ class MemoryFiles:
             return memoryview(self._words[path]).cast("Q")
 
     def sync_words(self, path: str, words: memoryview) -> None:
-        """Make the words durable, or fail as ``sync`` does."""
         with self.lock:
             if self.faults.sync_failures > 0:
                 self.faults.sync_failures -= 1

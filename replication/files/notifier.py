@@ -193,11 +193,9 @@ class Subscriber:
         self.address: bytes = b"" if self._socket is None else self._socket.getsockname()
 
     def __enter__(self) -> Subscriber:
-        """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def wait_for(self, check: Callable[[], bool], deadline_s: float) -> bool:

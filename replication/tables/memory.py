@@ -44,11 +44,9 @@ class RowsOfTable:
 
     @property
     def size(self) -> int:
-        """See ``base.TableSource``."""
         return int(self.rows.nbytes)
 
     def __call__(self, connection: duckdb.DuckDBPyConnection, view: str) -> None:
-        """See ``base.TableSource``."""
         connection.register(view, self.rows)
 
 
@@ -73,7 +71,6 @@ class MemoryTables:
         self._duckdb.execute("set timezone = 'UTC'")
 
     def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
-        """See ``base.Catalog``."""
         with self._lock:
             before = self._specs.get(spec.name, spec)
             if before.uuid != spec.uuid and spec.name in self._tables:
@@ -97,7 +94,6 @@ class MemoryTables:
                 table.schema, table.columns = layout.schema, columns
 
     def fits(self, spec: TableSpec) -> bool:
-        """See ``base.Catalog``."""
         return all(
             layout.name in self._tables
             and self._tables[layout.name].columns == {uuid: name for name, uuid in layout.column_uuids.items()}
@@ -106,25 +102,20 @@ class MemoryTables:
         )
 
     def exists(self, name: str) -> bool:
-        """See ``base.Catalog``."""
         return name in self._tables
 
     def has(self, spec: TableSpec) -> bool:
-        """See ``base.Catalog``."""
         return spec.name in self._tables and self._specs[spec.name].uuid == spec.uuid
 
     def specs(self) -> list[TableSpec]:
-        """See ``base.Catalog``."""
         return [self._specs[name] for name in sorted(self._specs) if name in self._tables]
 
     def history(self, name: str) -> History:
-        """See ``base.Catalog``."""
         with self._lock:
             table = self._get(name)
             return History(table.current, dict(table.snapshots), dict(table.tags))
 
     def scratch_duckdb(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        """See ``base.Catalog``."""
         return scratch_duckdb()
 
     def attach(
@@ -137,7 +128,6 @@ class MemoryTables:
         where: str = "",
         columns: Sequence[Column] | None = None,
     ) -> None:
-        """See ``base.Catalog``."""
         with self._lock:
             table, rows = self._get(name), self._rows(name, snapshot)
             if columns is not None:
@@ -151,21 +141,17 @@ class MemoryTables:
         connection.register(view, rows)
 
     def source(self, name: str, *, snapshot: int | None = None, where: str = "") -> RowsOfTable:
-        """See ``base.Catalog``."""
         with self._lock:
             return RowsOfTable(self._rows(name, snapshot))
 
     def may_have(self, name: str, where: str) -> bool:
-        """See ``base.Catalog``."""
         self._get(name)
         return bool(self.query(f"select 1 from {self.ref(name)} where {where} limit 1").num_rows)
 
     def near(self, name: str) -> str:
-        """See ``base.Catalog``."""
         return self.ref(name)
 
     def show(self, spec: TableSpec, query: str) -> None:
-        """See ``base.Catalog``."""
         if not {column.name for column in spec.columns} <= set(self._get(spec.name).schema.names):
             raise CommitConflictError(f"{spec.name} was altered by another commit")
         with self._lock:
@@ -177,28 +163,23 @@ class MemoryTables:
 
     @property
     def ui(self) -> str:
-        """See ``base.Tables``."""
         return ""
 
     @property
     def engine(self) -> str:
-        """See ``base.Tables``."""
         return ""
 
     @property
     def parallel(self) -> int:
-        """See ``base.Tables``."""
         return 2
 
     background_parallel = parallel
 
     @property
     def round_bytes(self) -> int:
-        """See ``base.Tables``."""
         return 128 << 20
 
     def stage(self, work: Sequence[tuple[str, Decode]], title: str = "") -> list[Staged]:
-        """See ``base.Tables``."""
         staged = []
         for name, rows in work:
             try:
@@ -215,7 +196,6 @@ class MemoryTables:
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
     ) -> int | None:
-        """See ``base.Tables``."""
         self.fail(f"append {name}")
         staged = self.stage([(name, rows)])[0] if isinstance(rows, Decode) else rows
         added = _rows_of_staged(staged) if isinstance(staged, Staged) else self._rows_of(staged)
@@ -244,7 +224,6 @@ class MemoryTables:
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
     ) -> int:
-        """See ``base.Tables``."""
         self.fail(f"replace {name}")
         with self._lock:
             table = self._get(name)
@@ -265,14 +244,12 @@ class MemoryTables:
         return snapshot
 
     def delete(self, name: str, where: str, engine_where: str = "") -> None:
-        """See ``base.Tables``."""
         with self._lock:
             table = self._get(name)
             kept = self.query(f"select * from {self.ref(name)} where not coalesce({where}, false)")
             self._commit(table, _shaped_table(kept, table.schema), "delete", {})
 
     def query(self, sql: str) -> pa.Table:
-        """See ``base.Tables``."""
         with self._lock:
             views = {name: query for name, query in self._views.items() if name in sql}
             for name in self._tables:
@@ -283,11 +260,9 @@ class MemoryTables:
             return self._duckdb.sql(sql).to_arrow_table()
 
     def tag(self, name: str, tag: str, snapshot: int) -> None:
-        """See ``base.Tables``."""
         self._get(name).tags[tag] = snapshot
 
     def untag(self, name: str, tag: str) -> None:
-        """See ``base.Tables``."""
         self._get(name).tags.pop(tag, None)
 
     def drop_scratch(self, prefix: str, kept: Container[str]) -> list[str]:
@@ -304,7 +279,7 @@ class MemoryTables:
                     del table.snapshots[snapshot.id], table.rows[snapshot.id]
 
     def make_durable(self, name: str) -> None:
-        """See ``base.Tables``."""
+        """They go with the process."""
 
     def compact(self, name: str, min_files: int) -> int:
         """Commit a snapshot with the same rows and no summary, as a rewrite of files does."""

@@ -47,7 +47,6 @@ class ArchivedRecords:
         self._pack: tuple[int, list[str]] = (-1, [])
 
     def create(self, number: int, content: bytes) -> bool:
-        """See Records."""
         if not self._objects.create(_name(number), content):
             return False
         if number <= self._archived_through():
@@ -56,7 +55,6 @@ class ArchivedRecords:
         return True
 
     def read(self, number: int) -> bytes | None:
-        """See Records."""
         through = self._archived_through() if self._through is None else self._through
         if number > through:
             if (content := self._objects.read(_name(number))) is not None:
@@ -66,12 +64,10 @@ class ArchivedRecords:
         return self._packed(number)
 
     def archived(self) -> str:
-        """See Records."""
         content = self._objects.read(_STATE)
         return str(json.loads(content)["state"]) if content is not None else ""
 
     def archive(self, through: int, state: str) -> None:
-        """See Records."""
         assert through % ARCHIVED_TOGETHER == 0
         begin = self._archived_through()
         for first in range(begin + 1, through + 1, ARCHIVED_TOGETHER):

@@ -25,7 +25,6 @@ class MemoryRecords:
         self._lock = threading.Lock()
 
     def create(self, number: int, content: bytes) -> bool:
-        """See Records."""
         self._check()
         self.before(number)
         with self._lock:
@@ -36,7 +35,6 @@ class MemoryRecords:
         return True
 
     def archived(self) -> str:
-        """See Records."""
         self._check()
         return self.state
 
@@ -46,7 +44,6 @@ class MemoryRecords:
         self.state = state
 
     def read(self, number: int) -> bytes | None:
-        """See Records."""
         self._check()
         self.reads += 1
         return self.contents.get(number)

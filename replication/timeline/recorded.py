@@ -52,7 +52,6 @@ class RecordedTimeline:
         self._known = known
 
     def request(self, action: Action, dataset: str, *, root: str = "", key: str = "") -> Instant:
-        """See Timeline."""
         same: list[Instant] = []
 
         def ask(state: TimelineState, now: int) -> Instant | None:
@@ -62,8 +61,6 @@ class RecordedTimeline:
         return self._write(ask) or same[0]
 
     def start(self, instant: Instant, changes: Changes) -> Instant:
-        """See Timeline."""
-
         def ask(state: TimelineState, now: int) -> Instant:
             _check_not_deleted(state, instant, changes)
             return self._advance(state, instant, InstantState.INFLIGHT, changes, 0)
@@ -73,8 +70,6 @@ class RecordedTimeline:
         return made
 
     def complete(self, instant: Instant, changes: Changes) -> Instant:
-        """See Timeline."""
-
         def ask(state: TimelineState, now: int) -> Instant | None:
             if instant.time not in state.pending and self._completed(instant) is not None:
                 return None
@@ -85,14 +80,12 @@ class RecordedTimeline:
         return made
 
     def record(self, action: Action, dataset: str, changes: Changes, *, root: str = "") -> Instant:
-        """See Timeline."""
         done = Instant(0, action, InstantState.COMPLETED, dataset, root, changes=changes)
         made = self._write(lambda state, now: replace(done, time=now, completed=now))
         assert made is not None
         return made
 
     def undo(self, dataset: str, times: Sequence[int], *, action: Action = Action.ROLLBACK) -> Instant:
-        """See Timeline."""
         root = self.state().roots.get(dataset, dataset)
         asked = self.request(action, dataset, root=root, key=f"undo {sorted(times)}")
         if asked.state is InstantState.INFLIGHT:
@@ -110,15 +103,12 @@ class RecordedTimeline:
         return made
 
     def since(self, number: int) -> Sequence[Event]:
-        """See Timeline."""
         return list(self._events(number))
 
     def following(self, number: int, hash: str = "") -> Iterator[Event]:
-        """See Timeline."""
         return self._events(number, hash or None)
 
     def archive(self, keep: int) -> int:
-        """See Timeline."""
         through = max(0, self.state().number - keep) // ARCHIVED_TOGETHER * ARCHIVED_TOGETHER
         state = self._archived()
         for event in self._events(state.number, state.hash):
@@ -130,12 +120,10 @@ class RecordedTimeline:
         return state.number
 
     def newest_first(self) -> Iterator[Event]:
-        """See Timeline."""
         self.state()
         return self._backwards()
 
     def state(self) -> TimelineState:
-        """See Timeline."""
         with self._lock:
             return self._caught_up()
 

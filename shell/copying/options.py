@@ -57,11 +57,7 @@ def configuration_of(
 
 def _mode(options: ReplaceOptions) -> Existing:
     """Which files are replaced; RequestError if two ways are asked for."""
-    given = {
-        Existing.UPDATE: options.update,
-        Existing.OVERWRITE: options.overwrite,
-        Existing.SKIP: options.skip,
-    }
+    given = {Existing.UPDATE: options.update, Existing.OVERWRITE: options.overwrite, Existing.SKIP: options.skip}
     asked = [mode for mode, is_given in given.items() if is_given]
     if len(asked) > 1:
         raise RequestError("--update, --overwrite and --skip exclude each other", "Give one of them")

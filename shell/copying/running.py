@@ -83,11 +83,9 @@ class ShownProgress:
         self._thread = threading.Thread(target=self._show, name="copy-progress", daemon=True)
 
     def __enter__(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        """End and join it."""
         self._ended.set()
         self._thread.join()
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from peer.timeline.client import TimelineAddress, TimelineClient
@@ -81,13 +80,9 @@ class DatasetSnapshot:
         self._holds.release(self._hold)
 
     def __enter__(self) -> DatasetSnapshot:
-        """The snapshot itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -128,12 +123,7 @@ class TimelineDataset:
             return found
 
     def _tried(
-        self,
-        timeline: RecordedTimeline,
-        holds: TimelineHolds,
-        client: TimelineClient,
-        as_of: int | None,
-        hold_s: float,
+        self, timeline: RecordedTimeline, holds: TimelineHolds, client: TimelineClient, as_of: int | None, hold_s: float
     ) -> DatasetSnapshot | None:
         """The snapshot; None while somebody changes files of it."""
         state = timeline.state()

@@ -23,15 +23,10 @@ class StoredVersion(BaseModel):
     @staticmethod
     def of(version: FileVersion) -> dict[str, Any]:
         """As JSON. Made by hand: for 1,000 files a model takes ten times as long."""
-        v = version
-        return {
-            "path": v.path,
-            "size": v.size,
-            "digest": v.digest,
-            "added": v.added,
-            "requested": v.requested,
-            "removed": v.removed,
-        }
+        return {name: getattr(version, name) for name in _OF_VERSION}
+
+
+_OF_VERSION = tuple(StoredVersion.model_fields)
 
 
 class Slice(BaseModel):

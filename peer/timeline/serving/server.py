@@ -11,7 +11,6 @@ import socket
 import ssl
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from peer.timeline.views import Views
@@ -107,9 +106,7 @@ class TimelineServer:
         _log.info("timeline_serving", address=self.address)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop: answers in progress are finished for a while, then cut."""
         if self._server is not None:
             self._server.should_exit = True

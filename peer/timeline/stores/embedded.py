@@ -63,31 +63,25 @@ class EmbeddedViews:
         self._state = state_from_json(state.decode()) if state is not None else TimelineState()
 
     def state(self) -> TimelineState:
-        """See ViewStore."""
         return self._state
 
     def find(self, dataset: str, key: FileKey) -> FileVersion | None:
-        """See ViewStore."""
         content = self._get(_prefix(_VERSION, dataset, key[0]) + to_bytes(key[1]))
         return _version(key[0], content) if content is not None else None
 
     def versions(self, dataset: str, partition: str) -> Collection[FileVersion]:
-        """See ViewStore."""
         contents = [content for _, content in self._scan(_prefix(_VERSION, dataset, partition))]
         # one parser call for all of them: a call for each takes three times as long
         return [unpack([partition, *raw]) for raw in json.loads(b"[" + b",".join(contents) + b"]")]
 
     def partitions(self, dataset: str) -> list[str]:
-        """See ViewStore."""
         prefix = _prefix(_PARTITION, dataset)
         return [from_bytes(key[len(prefix) :]) for key, _ in self._scan(prefix)]
 
     def is_listed(self, dataset: str, partition: str) -> bool:
-        """See ViewStore."""
         return self._get(_prefix(_PARTITION, dataset) + to_bytes(partition)) == b"1"
 
     def apply(self, state: TimelineState, dataset: str, effects: Effects) -> None:
-        """See ViewStore."""
         batch = self._batch(raw_mode=True)
         for partition in {partition for partition, _ in effects.puts}:
             name = _prefix(_PARTITION, dataset) + to_bytes(partition)
@@ -105,7 +99,6 @@ class EmbeddedViews:
         self._state = state
 
     def put(self, dataset: str, partition: str, versions: Iterable[FileVersion], *, listed: bool) -> None:
-        """See ViewStore."""
         batch, prefix = self._batch(raw_mode=True), _prefix(_VERSION, dataset, partition)
         new = {prefix + to_bytes(version.path): _content(version) for version in versions}
         for key, content in self._scan(prefix):
@@ -119,7 +112,6 @@ class EmbeddedViews:
         self._write(batch)
 
     def close(self) -> None:
-        """See ViewStore."""
         self._db.close()
 
     def _get(self, key: bytes) -> bytes | None:

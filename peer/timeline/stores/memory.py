@@ -30,30 +30,24 @@ class MemoryViews:
             self._datasets.setdefault(dataset, {})[name] = files
 
     def state(self) -> TimelineState:
-        """See ViewStore."""
         return self._state
 
     def find(self, dataset: str, key: FileKey) -> FileVersion | None:
-        """See ViewStore."""
         files = self._datasets.get(dataset, {}).get(key[0])
         return files.versions.get(key[1]) if files is not None else None
 
     def versions(self, dataset: str, partition: str) -> Collection[FileVersion]:
-        """See ViewStore."""
         files = self._datasets.get(dataset, {}).get(partition)
         return files.versions.values() if files is not None else ()
 
     def partitions(self, dataset: str) -> list[str]:
-        """See ViewStore."""
         return sorted(self._datasets.get(dataset, ()))
 
     def is_listed(self, dataset: str, partition: str) -> bool:
-        """See ViewStore."""
         files = self._datasets.get(dataset, {}).get(partition)
         return files is not None and files.listed
 
     def apply(self, state: TimelineState, dataset: str, effects: Effects) -> None:
-        """See ViewStore."""
         partitions = self._datasets.setdefault(dataset, {})
         touched: dict[str, PartitionFiles] = {}
         for (partition, path), version in effects.puts.items():
@@ -76,14 +70,12 @@ class MemoryViews:
         return touched[name]
 
     def put(self, dataset: str, partition: str, versions: Iterable[FileVersion], *, listed: bool) -> None:
-        """See ViewStore."""
         files = PartitionFiles({version.path: version for version in versions}, listed)
         if self._file is not None:
             self._file.write(None, dataset, {partition: files})
         self._datasets.setdefault(dataset, {})[partition] = files
 
     def close(self) -> None:
-        """See ViewStore."""
         if self._file is not None:
             self._file.close()
 
@@ -105,30 +97,24 @@ class SpillableViews:
         self.memory_bytes = 0
 
     def state(self) -> TimelineState:
-        """See ViewStore."""
         return self._state
 
     def find(self, dataset: str, key: FileKey) -> FileVersion | None:
-        """See ViewStore."""
         files = self._read(dataset, key[0])
         return files.versions.get(key[1]) if files is not None else None
 
     def versions(self, dataset: str, partition: str) -> Collection[FileVersion]:
-        """See ViewStore."""
         files = self._read(dataset, partition)
         return files.versions.values() if files is not None else ()
 
     def partitions(self, dataset: str) -> list[str]:
-        """See ViewStore."""
         return self._file.names(dataset)
 
     def is_listed(self, dataset: str, partition: str) -> bool:
-        """See ViewStore."""
         files = self._read(dataset, partition)
         return files is not None and files.listed
 
     def apply(self, state: TimelineState, dataset: str, effects: Effects) -> None:
-        """See ViewStore."""
         puts: dict[str, list[FileVersion]] = {}
         for (partition, _), version in effects.puts.items():
             puts.setdefault(partition, []).append(version)
@@ -150,12 +136,10 @@ class SpillableViews:
         self._state = state
 
     def put(self, dataset: str, partition: str, versions: Iterable[FileVersion], *, listed: bool) -> None:
-        """See ViewStore."""
         files = PartitionFiles({version.path: version for version in versions}, listed)
         self._write(None, dataset, {partition: files})
 
     def close(self) -> None:
-        """See ViewStore."""
         self._cached.clear()
         self._file.close()
 

@@ -237,11 +237,7 @@ class Comparison:
 
 
 def decision_on(
-    source: Store,
-    target: Store,
-    file: FileAttributes,
-    entry: Entry | None,
-    configuration: CopyConfiguration,
+    source: Store, target: Store, file: FileAttributes, entry: Entry | None, configuration: CopyConfiguration
 ) -> Decision:
     """Whether a file needs copying over an entry of the target; reads both if contents are to be compared."""
     there = entry.attributes if entry is not None else None

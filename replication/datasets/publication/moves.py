@@ -83,11 +83,7 @@ class Move:
 
 
 def plan_moves(
-    files: Sequence[StagedFile],
-    staged_root: RelativePath,
-    is_there: Callable[[RelativePath], bool],
-    *,
-    folders: bool,
+    files: Sequence[StagedFile], staged_root: RelativePath, is_there: Callable[[RelativePath], bool], *, folders: bool
 ) -> list[Move]:
     """The moves of one file set.
 

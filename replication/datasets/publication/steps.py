@@ -10,16 +10,7 @@ from replication.core.copying.names import ROOT, RelativePath
 from replication.core.timeline.instants import Changes, FileKey, FileVersion, InstantState
 from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.folders import SYNCED_ONE_BY_ONE
-from replication.datasets.publication.moves import (
-    Listed,
-    Move,
-    MovedFolder,
-    are_given,
-    check_sent,
-    give,
-    is_made,
-    make,
-)
+from replication.datasets.publication.moves import Listed, Move, MovedFolder, are_given, check_sent, give, is_made, make
 from replication.datasets.registration.base import FileRegistrar, RegisteredFile
 from replication.datasets.registration.plugins import registrar_of
 from replication.datasets.stores.base import Store
@@ -92,7 +83,6 @@ class PublishFileSet(CommitStep[CopySite]):
             make(context.target, move, backup)
 
     def describe(self) -> str:
-        """What the step does."""
         files = sum(len(move.files) for move in self.moves)
         return f"publish {files} files of {self.file_set or '/'} in {len(self.moves)} moves"
 
@@ -111,7 +101,6 @@ class RemoveExtras(CommitStep[CopySite]):
     listed: tuple[Listed, ...] = ()
 
     def verify(self, context: CopySite) -> bool:
-        """Whether none of them is there."""
         return next(self._left(context.target), None) is None
 
     def _left(self, target: Store) -> Iterator[RelativePath]:
@@ -123,7 +112,6 @@ class RemoveExtras(CommitStep[CopySite]):
                 yield path
 
     def execute(self, context: CopySite) -> None:
-        """Remove them."""
         for path in self._left(context.target):
             if self.backup:
                 kept = path.below(RelativePath(self.backup))
@@ -135,7 +123,6 @@ class RemoveExtras(CommitStep[CopySite]):
             context.target.remove_folder_if_empty(RelativePath(text))
 
     def describe(self) -> str:
-        """What the step does."""
         return f"remove {len(self.paths)} files that the source does not have"
 
 
@@ -152,7 +139,6 @@ class SyncTarget(CommitStep[CopySite]):
         return self.sequence in context.synced
 
     def execute(self, context: CopySite) -> None:
-        """Sync the folders, or the whole file system if they are many."""
         if len(self.folders) > SYNCED_ONE_BY_ONE:
             context.target.sync_all()
         else:
@@ -161,7 +147,6 @@ class SyncTarget(CommitStep[CopySite]):
         context.synced.add(self.sequence)
 
     def describe(self) -> str:
-        """What the step does."""
         return f"make {len(self.folders)} folders durable"
 
 
@@ -175,15 +160,12 @@ class RegisterFiles(CommitStep[CopySite]):
     files: tuple[RegisteredFile, ...]
 
     def verify(self, context: CopySite) -> bool:
-        """Whether it has them."""
         return context.registrar(self.registrar).has(self.key, self.files)
 
     def execute(self, context: CopySite) -> None:
-        """Tell it."""
         context.registrar(self.registrar).register(context.target.url, self.key, self.files)
 
     def describe(self) -> str:
-        """What the step does."""
         return f"register {len(self.files)} files with {self.registrar}"
 
 
@@ -200,13 +182,11 @@ class NotifyPublished(CommitStep[CopySite]):
         return context.events is None or self.sequence in context.notified
 
     def execute(self, context: CopySite) -> None:
-        """Send them."""
         if context.events is not None:
             context.events.send(self.events)
         context.notified.add(self.sequence)
 
     def describe(self) -> str:
-        """What the step does."""
         return f"send {len(self.events)} events"
 
 
@@ -226,11 +206,9 @@ class StartInstant(CommitStep[CopySite]):
         return self.is_started(context.timeline(self.timeline))
 
     def execute(self, context: CopySite) -> None:
-        """Record it."""
         self.start(context.timeline(self.timeline))
 
     def describe(self) -> str:
-        """What the step does."""
         return f"record that instant {self.time} begins"
 
     def is_started(self, timeline: Timeline) -> bool:
@@ -256,13 +234,11 @@ class CompleteInstant(CommitStep[CopySite]):
         return self.time not in context.timeline(self.timeline).state().pending
 
     def execute(self, context: CopySite) -> None:
-        """Record it."""
         timeline = context.timeline(self.timeline)
         if (instant := timeline.state().pending.get(self.time)) is not None:
             timeline.complete(instant, instant.changes)
 
     def describe(self) -> str:
-        """What the step does."""
         return f"record that instant {self.time} is completed"
 
 

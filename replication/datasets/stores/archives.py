@@ -72,11 +72,9 @@ class ArchivesStore:
         return getattr(self._inner, name)
 
     def __enter__(self) -> ArchivesStore:
-        """The store itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
     def close(self) -> None:
@@ -100,7 +98,6 @@ class ArchivesStore:
             yield self._shown(entry)
 
     def status(self, path: RelativePath) -> Entry | None:
-        """What is at a path; None if nothing is."""
         if (found := self._archive_of(path.parent)) is not None:
             member = found[0].folders.get(found[1], {}).get(path.name)
             return member.entry if member is not None else None

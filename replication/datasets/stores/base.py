@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from types import TracebackType
 from typing import Protocol
 
 from replication.core.copying.attributes import FileAttributes
@@ -252,9 +251,7 @@ class Store(Protocol):
     def __enter__(self) -> Store:
         """The store itself."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
 
 

@@ -219,12 +219,7 @@ class SftpDriver(Driver):
     """SFTP by paramiko; a connection serves one thread."""
 
     traits = StoreTraits(
-        keeps_times=True,
-        keeps_permissions=True,
-        mode_bits=0o1777,
-        has_cheap_status=True,
-        moves_folders=True,
-        threads=4,
+        keeps_times=True, keeps_permissions=True, mode_bits=0o1777, has_cheap_status=True, moves_folders=True, threads=4
     )
     is_shared = False
 
@@ -255,7 +250,6 @@ class SftpDriver(Driver):
         return opened
 
     def write(self, fs: Any, path: str, file: CopyableFile, data: bytes) -> None:
-        """A whole small file."""
         with fs.ftp.open(path, "wb") as opened:
             opened.write(data)
 
@@ -295,7 +289,6 @@ class SftpDriver(Driver):
         return transport is not None and bool(transport.is_active()) and not fs.ftp.get_channel().closed
 
     def close(self, fs: Any) -> None:
-        """Close the session."""
         fs.ftp.close()
         fs.client.close()
 

@@ -40,7 +40,6 @@ class FtpDriver(Driver):
             yield {**info, "type": "link" if "link" in info["type"].lower() else info["type"]}
 
     def info(self, fs: Any, path: str) -> dict[str, Any]:
-        """What MLST tells of one path."""
         try:
             answer = fs.ftp.sendcmd(f"MLST {path}")
         except ftplib.error_perm as error:
@@ -70,17 +69,14 @@ class FtpDriver(Driver):
         return _Download(fs.ftp, path)
 
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
-        """One stream for the whole file."""
         return _Upload(fs.ftp, path)
 
     def write(self, fs: Any, path: str, file: CopyableFile, data: bytes) -> None:
-        """A whole small file."""
         upload = _Upload(fs.ftp, path)
         upload.write(data)
         upload.close()
 
     def make_folder(self, fs: Any, path: str) -> None:
-        """Make a folder, and those above it."""
         with suppress(FileNotFoundError):
             if self.info(fs, path)["type"] == "directory":
                 return
@@ -144,7 +140,6 @@ class FtpDriver(Driver):
             ftp.sock.settimeout(timeout_s)
 
     def drop(self, fs: Any) -> None:
-        """Close the socket."""
         fs.ftp.close()
 
     def close(self, fs: Any) -> None:

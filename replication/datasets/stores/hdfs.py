@@ -51,16 +51,13 @@ class WebHdfsDriver(Driver):
             last = {"startAfter": found[-1]["pathSuffix"]}
 
     def info(self, fs: Any, path: str) -> dict[str, Any]:
-        """One path."""
         return _named(called(fs, "GETFILESTATUS", path).json()["FileStatus"], path)
 
     def timestamp_ns(self, info: dict[str, Any]) -> int | None:
-        """Milliseconds."""
         found = info.get("modificationTime")
         return int(found) * _MILLISECOND if found is not None else None
 
     def permission(self, info: dict[str, Any]) -> int | None:
-        """As octal text."""
         return int(str(info["permission"]), 8) if info.get("permission") else None
 
     def open_reader(self, fs: Any, path: str, size: int) -> Any:
@@ -76,7 +73,6 @@ class WebHdfsDriver(Driver):
         return Outgoing(lambda pieces: create(fs, path, file, pieces))
 
     def open_ranges(self, fs: Any, path: str, file: CopyableFile, size: int) -> RangesWriter:
-        """A file whose ranges are written in any order."""
         return RangesWriter(fs, path, file, size)
 
     def reread(self, fs: Any, path: str, begin: int, size: int) -> bytes:
@@ -91,11 +87,9 @@ class WebHdfsDriver(Driver):
             return opened.read(size)
 
     def write(self, fs: Any, path: str, file: CopyableFile, data: bytes) -> None:
-        """A whole small file."""
         create(fs, path, file, data)
 
     def make_folder(self, fs: Any, path: str) -> None:
-        """Make a folder, and those above it."""
         called(fs, "MKDIRS", path, "PUT")
 
     def move(self, fs: Any, origin: str, destination: str) -> None:
@@ -110,21 +104,17 @@ class WebHdfsDriver(Driver):
             raise OSError(f"HDFS did not rename {origin} to {destination}")
 
     def give(self, fs: Any, path: str, file: CopyableFile) -> None:
-        """Times, permissions and owners."""
         _give(fs, path, file.permission, file.owner, file.group)
         if (time_ns := file.timestamp_ns) is not None:
             called(fs, "SETTIMES", path, "PUT", modificationtime=time_ns // _MILLISECOND)
 
     def give_folder(self, fs: Any, path: str, like: FileAttributes) -> None:
-        """Permissions and owners."""
         _give(fs, path, like.permission, like.user, like.group)
 
     def remove(self, fs: Any, path: str) -> None:
-        """Remove a file."""
         called(fs, "DELETE", path, "DELETE")
 
     def remove_folder(self, fs: Any, path: str) -> None:
-        """Remove an empty folder."""
         called(fs, "DELETE", path, "DELETE")
 
 

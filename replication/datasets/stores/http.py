@@ -36,7 +36,6 @@ class HttpDriver(Driver):
         self.traits = StoreTraits(is_secure=is_secure, precision_ns=_SECOND)
 
     def named(self, path: RelativePath) -> str:
-        """A path within an address."""
         return quote(path)
 
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
@@ -75,7 +74,6 @@ class HttpDriver(Driver):
         return super().entry(path, info)
 
     def timestamp_ns(self, info: dict[str, Any]) -> int | None:
-        """The ``Last-Modified`` header."""
         try:
             return int(parsedate_to_datetime(str(info["Last-Modified"])).timestamp()) * _SECOND
         except (KeyError, ValueError):
@@ -88,7 +86,6 @@ class HttpDriver(Driver):
         return _Stream(fs, path)
 
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
-        """Refused."""
         raise _refusal(path)
 
     def make_folder(self, fs: Any, path: str) -> None:

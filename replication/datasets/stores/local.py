@@ -17,7 +17,6 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from types import TracebackType
 from uuid import uuid4
 
 from replication.core.copying.attributes import FileAttributes
@@ -84,7 +83,6 @@ class LocalStore:
                     continue  # it went since
 
     def status(self, path: RelativePath) -> Entry | None:
-        """What is at a path; None if nothing is."""
         try:
             there = self.local_path(path)
             return self._entry(path, os.lstat(there) if path else os.stat(there))
@@ -108,15 +106,12 @@ class LocalStore:
         return Entry(EntryKind.OTHER, None, path=path)
 
     def open(self, file: FileAttributes) -> _LocalReader:
-        """Open a file for reading."""
         return _LocalReader(self.local_path(file.path), file, self._follow)
 
     def create(self, path: RelativePath, file: CopyableFile, size: int) -> _LocalWriter:
-        """A new file, or one of that size whose ranges are written anew."""
         return _LocalWriter(_open_new(self.local_path(path), os.O_TRUNC if size < 0 else 0), file, size)
 
     def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
-        """A whole new file in one call."""
         fd = _open_new(self.local_path(path), os.O_TRUNC)
         try:
             if data and os.write(fd, data) != len(data):
@@ -126,7 +121,6 @@ class LocalStore:
             os.close(fd)
 
     def make_folder(self, path: RelativePath) -> None:
-        """Make a folder and those above it that are missing."""
         there = self.local_path(path)
         try:
             os.mkdir(there)
@@ -151,7 +145,6 @@ class LocalStore:
                 os.mkdir(there)
 
     def give_folder(self, path: RelativePath, like: FileAttributes) -> None:
-        """Give a new folder the mode bits, owner and group of another, as far as they are known."""
         there = self.local_path(path)
         if like.user or like.group:
             os.chown(there, _user_id(like.user), _group_id(like.group), follow_symlinks=False)
@@ -159,7 +152,6 @@ class LocalStore:
             os.chmod(there, like.permission)
 
     def move(self, origin: RelativePath, destination: RelativePath) -> None:
-        """Move a file or folder; it replaces a file, or an empty folder."""
         os.rename(self.local_path(origin), self.local_path(destination))
 
     def keep(self, path: RelativePath, kept: RelativePath) -> None:
@@ -179,24 +171,20 @@ class LocalStore:
                 raise
 
     def remove(self, path: RelativePath) -> None:
-        """Remove a file, if it exists."""
         try:
             os.unlink(self.local_path(path))
         except FileNotFoundError:
             return
 
     def remove_folder(self, path: RelativePath) -> None:
-        """Remove a folder and all in it, if it exists."""
         assert path, "the root is never removed"
         shutil.rmtree(self.local_path(path), ignore_errors=True)
 
     def remove_folder_if_empty(self, path: RelativePath) -> None:
-        """Remove a folder that has nothing in it."""
         with suppress(OSError):
             os.rmdir(self.local_path(path))
 
     def sync(self, paths: Iterable[RelativePath]) -> None:
-        """Make files and folders durable."""
         for path in paths:
             nofollow = os.O_NOFOLLOW if path else 0  # the root may be a link
             try:
@@ -237,12 +225,9 @@ class LocalStore:
         """Nothing to close."""
 
     def __enter__(self) -> LocalStore:
-        """The store itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Nothing to close."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from replication.core.copying.attributes import FileAttributes
@@ -69,12 +68,10 @@ class FsspecStore:
 
     @property
     def traits(self) -> StoreTraits:
-        """What it can do."""
         return self._driver.traits
 
     @property
     def uploads(self) -> Uploads | None:
-        """How it takes a file in parts."""
         return self._driver.uploads(self._fs, self.address)
 
     @property
@@ -104,7 +101,6 @@ class FsspecStore:
         return f"{self._root}/{self._driver.named(path)}" if path else self._root
 
     def scan(self, folder: RelativePath) -> Iterator[Entry]:
-        """The entries of one folder."""
         at = self.address(folder)
         for info in self._driver.entries(self._fs, at):
             name = str(info["name"]).rstrip("/").rpartition("/")[2]
@@ -118,7 +114,6 @@ class FsspecStore:
             yield self._driver.entry(path, info)
 
     def status(self, path: RelativePath) -> Entry | None:
-        """What is at a path; None if nothing is."""
         try:
             return self._driver.entry(path, self._driver.info(self._fs, self.address(path)))
         except (FileNotFoundError, NotADirectoryError):
@@ -136,33 +131,26 @@ class FsspecStore:
         return _FsspecWriter(opened, lambda: self._driver.give(self._fs, self.address(path), file))
 
     def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
-        """A whole new file."""
         self._driver.write(self._fs, self.address(path), file, data)
         self._driver.give(self._fs, self.address(path), file)
 
     def make_folder(self, path: RelativePath) -> None:
-        """Make a folder and those above it that are missing."""
         self._driver.make_folder(self._fs, self.address(path))
 
     def move(self, origin: RelativePath, destination: RelativePath) -> None:
-        """Move a file, replacing another."""
         self._driver.move(self._fs, self.address(origin), self.address(destination))
 
     def keep(self, path: RelativePath, kept: RelativePath) -> None:
-        """Copy or move a file, since stores have no links."""
         self._driver.keep(self._fs, self.address(path), self.address(kept))
 
     def give_folder(self, path: RelativePath, like: FileAttributes) -> None:
-        """Give a new folder what the driver can of another's mode bits, owner and group."""
         self._driver.give_folder(self._fs, self.address(path), like)
 
     def remove(self, path: RelativePath) -> None:
-        """Remove a file, if it exists."""
         if self.status(path) is not None:
             self._driver.remove(self._fs, self.address(path))
 
     def remove_folder(self, path: RelativePath) -> None:
-        """Remove a folder and all in it, if it exists."""
         assert path, "the root is never removed"
         with suppress(FileNotFoundError):
             for entry in list(self.scan(path)):
@@ -173,7 +161,6 @@ class FsspecStore:
             self._driver.remove_folder(self._fs, self.address(path))
 
     def remove_folder_if_empty(self, path: RelativePath) -> None:
-        """Remove a folder that has nothing in it."""
         with suppress(Exception):  # each driver has its own error for a folder that is not empty
             if next(self.scan(path), None) is None:
                 self._driver.remove_folder(self._fs, self.address(path))
@@ -182,26 +169,20 @@ class FsspecStore:
         """The store decides when what it has taken is durable."""
 
     def sync_all(self) -> None:
-        """The store decides."""
+        """As ``sync``."""
 
     def reread(self, path: RelativePath, begin: int, size: int) -> bytes:
-        """What the store sends of it."""
         return self._driver.reread(self._fs, self.address(path), begin, size)
 
     def close(self) -> None:
-        """Close every thread's connection."""
         for fs in self._made:
             with suppress(Exception):  # the connection may be broken
                 self._driver.close(fs)
 
     def __enter__(self) -> FsspecStore:
-        """The store itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -280,9 +261,5 @@ def _driver(protocol: str) -> Driver:
         return WebHdfsDriver()
     if protocol in _OBJECTS:
         return ObjectDriver()
-    known: dict[str, type[Driver]] = {
-        "memory": MemoryDriver,
-        "sftp": SftpDriver,
-        "ssh": SftpDriver,
-    }
+    known: dict[str, type[Driver]] = {"memory": MemoryDriver, "sftp": SftpDriver, "ssh": SftpDriver}
     return known.get(protocol, Driver)()

@@ -34,11 +34,9 @@ class S3Driver(ObjectDriver):
     """S3 by s3fs."""
 
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> WholeUpload:
-        """A new object, written front to back."""
         return WholeUpload(fs, path, max(PART_BYTES_MIN, -(-file.origin.size // _PARTS)))
 
     def uploads(self, fs: Any, address: Callable[[RelativePath], str]) -> Uploads:
-        """Multipart uploads."""
         return S3Uploads(fs, address)
 
 
@@ -54,11 +52,9 @@ class S3Uploads:
         self._fs, self._address = fs, address
 
     def takes(self, size: int, range_bytes: int) -> bool:
-        """See ``Uploads``."""
         return range_bytes >= _STORE_BYTES_MIN and -(-size // range_bytes) <= _PARTS_MAX
 
     def begin(self, path: RelativePath) -> Upload:
-        """See ``Uploads``."""
         token = uuid4().hex
         made = self._fs.call_s3("create_multipart_upload", **self._at(path), Metadata={_TOKEN: token})
         return Upload(path, made["UploadId"], token)
@@ -72,7 +68,6 @@ class S3Uploads:
         )
 
     def parts(self, upload: Upload) -> Parts | None:
-        """See ``Uploads``."""
         found: list[tuple[int, str]] = []
         marker = 0
         while True:
@@ -86,7 +81,6 @@ class S3Uploads:
             marker = int(answer["NextPartNumberMarker"])
 
     def complete(self, sent: SentUpload) -> None:
-        """See ``Uploads``."""
         upload = sent.upload
         try:
             _complete(self._fs, self._named(upload), sent.parts)
@@ -105,12 +99,10 @@ class S3Uploads:
         return self._has_token(upload, size)
 
     def abort(self, upload: Upload) -> None:
-        """See ``Uploads``."""
         with suppress(FileNotFoundError):
             self._fs.call_s3("abort_multipart_upload", **self._named(upload))
 
     def found(self, path: RelativePath, since: datetime, until: datetime) -> list[Upload]:
-        """See ``Uploads``."""
         at = self._at(path)
         answer = self._fs.call_s3("list_multipart_uploads", Bucket=at["Bucket"], Prefix=at["Key"])
         return [

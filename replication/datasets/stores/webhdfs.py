@@ -79,7 +79,6 @@ class Incoming:
         self._at = 0
 
     def seek(self, position: int) -> None:
-        """Go on from a position."""
         if self._answer is None or position != self._at:
             self.close()
             answer = called(self._fs, "OPEN", self._path, offset=position)
@@ -94,7 +93,6 @@ class Incoming:
         return data
 
     def close(self) -> None:
-        """Release the connection."""
         if self._answer is not None:
             self._answer.close()
             self._answer = None
@@ -123,7 +121,6 @@ class Outgoing:
             raise self._error
 
     def close(self) -> None:
-        """End the thread."""
         while self._thread.is_alive():
             try:
                 self._pieces.put(None, timeout=0.05)

@@ -73,10 +73,7 @@ def line_of(path: Path, delimiter: str, row: int | None) -> int | None:
 
 
 def _opened(
-    quoted: Quoted,
-    delimiter: str,
-    wanted: Mapping[str, pa.DataType],
-    refuse: Callable[[arrow_csv.InvalidRow], str],
+    quoted: Quoted, delimiter: str, wanted: Mapping[str, pa.DataType], refuse: Callable[[arrow_csv.InvalidRow], str]
 ) -> arrow_csv.CSVStreamingReader:
     return arrow_csv.open_csv(
         quoted,

@@ -55,11 +55,9 @@ class RowFile:
             raise RequestError(f"{path} cannot be read: {error.strerror}", "Check the path") from None
 
     def __enter__(self) -> RowFile:
-        """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def fileno(self) -> int:
@@ -88,8 +86,7 @@ class RowFile:
             what = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             if "straddl" in what:
                 raise FormatError(
-                    f"{self.path} has a row of more than {CSV_ROW_BYTES_MAX >> 20} MiB",
-                    "Write it as Parquet",
+                    f"{self.path} has a row of more than {CSV_ROW_BYTES_MAX >> 20} MiB", "Write it as Parquet"
                 ) from None
             raise FormatError(
                 f"{self.path} is not readable as {self.form}: {what}", "Name the format, or correct the file"

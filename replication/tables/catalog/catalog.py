@@ -141,7 +141,6 @@ class IcebergCatalog:
             return self._opened
 
     def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
-        """See ``base.Catalog``."""
         self._make_namespace(spec.name.split(".")[0])
         self._rename_dropped(spec, was_dropped)
         for layout in reversed(layouts(spec)):  # <table> comes last: once it exists, all tables exist
@@ -156,14 +155,12 @@ class IcebergCatalog:
                 _log.info("table_evolved", table=layout.name)
 
     def fits(self, spec: TableSpec) -> bool:
-        """See ``base.Catalog``."""
         try:
             return all(has_columns(self.load(layout.name).metadata, layout) for layout in layouts(spec))
         except UnknownTableError:
             return False
 
     def has(self, spec: TableSpec) -> bool:
-        """See ``base.Catalog``."""
         try:
             return self._owner(landing_name(spec)) in (None, spec.uuid)
         except UnknownTableError:
@@ -208,7 +205,6 @@ class IcebergCatalog:
         self._duckdb.close()
 
     def exists(self, name: str) -> bool:
-        """See ``base.Catalog``."""
         try:
             self.load_for_reading(name)
         except UnknownTableError:
@@ -216,7 +212,6 @@ class IcebergCatalog:
         return True
 
     def specs(self) -> list[TableSpec]:
-        """See ``base.Catalog``."""
         found = {}
         for namespace in self._catalog.list_namespaces():
             for identifier in self._catalog.list_tables(namespace):
@@ -228,7 +223,6 @@ class IcebergCatalog:
         return [found[name] for name in sorted(found)]
 
     def history(self, name: str) -> History:
-        """See ``base.Catalog``."""
         return history_of(self.load_for_reading(name).metadata)
 
     def attach(
@@ -241,11 +235,9 @@ class IcebergCatalog:
         where: str = "",
         columns: Sequence[Column] | None = None,
     ) -> None:
-        """See ``base.Catalog``."""
         self._source(name, snapshot, where, columns)(connection, view)
 
     def source(self, name: str, *, snapshot: int | None = None, where: str = "") -> FilesOfTable:
-        """See ``base.Catalog``."""
         return self._source(name, snapshot, where, None)
 
     def _source(self, name: str, snapshot: int | None, where: str, columns: Sequence[Column] | None) -> FilesOfTable:
@@ -254,20 +246,16 @@ class IcebergCatalog:
 
     @contextmanager
     def scratch_duckdb(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """See ``base.Catalog``."""
         with refusing_unreadable(), self._duckdb.database() as connection:
             yield connection
 
     def may_have(self, name: str, where: str) -> bool:
-        """See ``base.Catalog``."""
         return bool(_planned(self.load_for_reading(name), where))
 
     def near(self, name: str) -> str:
-        """See ``base.Catalog``."""
         return SPARK.name(name.partition(".")[2])
 
     def show(self, spec: TableSpec, query: str) -> None:
-        """See ``base.Catalog``."""
         from replication.tables.catalog.sql_views import put_view, sql_catalog
 
         table = self.load(spec.name)
@@ -287,7 +275,6 @@ class IcebergCatalog:
         return ScratchTables(self._catalog, namespace)
 
     def drop_scratch(self, prefix: str, kept: Container[str]) -> list[str]:
-        """See ``base.Catalog``."""
         found = [name for name in scratch_namespaces(self._catalog, prefix) if name not in kept]
         for namespace in found:
             self.scratch(namespace).drop()

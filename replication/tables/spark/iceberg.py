@@ -114,7 +114,6 @@ class IcebergTables:
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
     ) -> int | None:
-        """See ``base.Tables``."""
         if name in self._in_upkeep:
             self._sleep(_GAP_S)
             with self._rewriting:  # what is rewritten here is small
@@ -130,7 +129,6 @@ class IcebergTables:
 
     @property
     def parallel(self) -> int:
-        """See ``base.Tables``."""
         return self.jobs.parallel
 
     @property
@@ -140,17 +138,14 @@ class IcebergTables:
 
     @property
     def round_bytes(self) -> int:
-        """See ``base.Tables``."""
         return self.jobs.round_bytes or max(_COLD_BYTES, 2 * self.small_bytes)
 
     @property
     def ui(self) -> str:
-        """See ``base.Tables``."""
         return self.jobs.ui
 
     @property
     def engine(self) -> str:
-        """See ``base.Tables``."""
         return self._spark.state
 
     def stage(self, work: Sequence[tuple[str, Decode]], title: str = "") -> list[Staged]:
@@ -214,7 +209,6 @@ class IcebergTables:
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
     ) -> int:
-        """See ``base.Tables``."""
         if isinstance(rows, Decode) and fits(loaded := self._catalog.load(name)):
             check_shape(loaded.metadata, name, shape)
             with self._spark.use() if (rows.size or 0) > self.round_bytes else contextlib.nullcontext():
@@ -272,7 +266,6 @@ class IcebergTables:
         check_branch(self._catalog.load(name).metadata, branch, begun, deleted)
 
     def delete(self, name: str, where: str, engine_where: str = "") -> None:
-        """See ``base.Tables``."""
         if is_small(self._catalog.load(name), self.small_bytes):
             self._here(name, lambda table: self._delete_here(table, where))
             return
@@ -295,20 +288,16 @@ class IcebergTables:
             return tried()
 
     def query(self, sql: str) -> pa.Table:
-        """See ``base.Tables``."""
         with self._spark.use() as spark, refusals("a table"):
             return spark.sql(sql).toArrow()
 
     def tag(self, name: str, tag: str, snapshot: int) -> None:
-        """See ``base.Tables``."""
         self._catalog.tag(name, tag, snapshot)
 
     def untag(self, name: str, tag: str) -> None:
-        """See ``base.Tables``."""
         self._catalog.tag(name, tag, None)
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
-        """See ``base.Tables``."""
         self.make_durable(name)  # before a snapshot that it needs can expire
         table = self._catalog.load(name)
         if is_small(table, self.small_bytes) and can_expire(table):
@@ -326,7 +315,6 @@ class IcebergTables:
             loaded.expireSnapshots().expireOlderThan(older_than // 1000).retainLast(keep).commit()
 
     def make_durable(self, name: str) -> None:
-        """See ``base.Tables``."""
         table = self._catalog.load(name)
         if UNSYNCED_TAG in table.metadata.refs:
             raise StorageError(
@@ -352,7 +340,6 @@ class IcebergTables:
         return sum(row["rewritten_data_files_count"] for row in result)
 
     def remove_orphans(self, name: str, older_than: int) -> int:
-        """See ``base.Tables``."""
         return remove_orphans(lambda: self._catalog.load(name), older_than)
 
     def close(self) -> None:
