@@ -126,13 +126,6 @@ def _lost(spec: TableSpec, commit: int) -> ForeignMaintenanceError:
 def _batches(
     connection: duckdb.DuckDBPyConnection, spec: TableSpec, coverages: Sequence[Coverage], known: Known, query: str
 ) -> Iterator[pa.RecordBatch]:
-    with refusing_unreadable():
-        yield from _reader(connection, spec, coverages, known, query)
-
-
-def _reader(
-    connection: duckdb.DuckDBPyConnection, spec: TableSpec, coverages: Sequence[Coverage], known: Known, query: str
-) -> pa.RecordBatchReader:
     wals = [
         (coverage.group, str(wal.cluster), wal.local, at)
         for coverage in coverages
@@ -150,12 +143,13 @@ def _reader(
         f"exists (select 1 from known k where k.g = {group} and k.o = v._origin and k.w = v._wal"
         " and v._seq >= k.b and v._seq < k.e)"
     )
-    rows = connection.sql(
-        f"select {columns}, {places}, {group} as _group, w._at from ({query}) v"
-        f" join wals w on w.g = {group} and w.o = v._origin and w.w = v._wal where v._row < {PURGED_ROW}"
-        + (f" and not {at_peer}" if spans else "")
-    )
-    return arrow_batches(rows)
+    with refusing_unreadable():
+        rows = connection.sql(
+            f"select {columns}, {places}, {group} as _group, w._at from ({query}) v"
+            f" join wals w on w.g = {group} and w.o = v._origin and w.w = v._wal where v._row < {PURGED_ROW}"
+            + (f" and not {at_peer}" if spans else "")
+        )
+        yield from arrow_batches(rows)
 
 
 def _group_of(spec: TableSpec) -> str:

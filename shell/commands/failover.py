@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -191,15 +191,7 @@ def lostwrites_list(invocation: Invocation, table: Annotated[str, table_option("
         found = lost_writes(cluster, table)
         _note_unread(printer, found, "the numbers of their rows are not known")
         rows = [
-            {
-                "frame": each.frame,
-                "table": each.table,
-                "rows": None if each.unreadable else each.rows,
-                "committed": moment_text(each.committed),
-                "state": each.state,
-                "succession": each.succession,
-                "copy": each.copy,
-            }
+            asdict(each) | {"rows": None if each.unreadable else each.rows, "committed": moment_text(each.committed)}
             for each in found
         ]
         printer.rows(rows, ("frame", "table", "rows", "committed", "state", "succession"), "no lost writes")
