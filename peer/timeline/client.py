@@ -80,13 +80,7 @@ def address_file(config: Config) -> Path:
 
 
 class TimelineClient:
-    """Asks for file slices. Safe for threads; ``close`` it.
-
-    Args:
-        address: where the timeline and its server are.
-        listings: lists datasets when the server is away.
-        clock: seconds, for pauses.
-    """
+    """Asks for file slices. Safe for threads; ``close`` it."""
 
     def __init__(
         self, address: TimelineAddress, listings: Listings | None = None, clock: Callable[[], float] = time.monotonic

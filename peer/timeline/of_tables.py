@@ -46,12 +46,7 @@ def table_instants(ledger: Ledger, catalog: Catalog, spec: TableSpec) -> list[In
     """Every instant of a table that is known, oldest first.
 
     Its replay commits, those of bootstraps that it received, its folds, bootstraps of it that are being sent, and the
-    drills of the cluster, which fork all tables.
-
-    Args:
-        ledger: of the cluster.
-        catalog: its tables; it may lack this one.
-        spec: the table.
+    drills of the cluster, which fork all tables. The catalog may lack the table.
 
     Raises:
         StorageError, CoordinationError: the table's metadata or the ledger cannot be read.

@@ -22,15 +22,7 @@ _log = get(__name__)
 
 
 class DatasetUpkeep:
-    """Deletes files of one dataset.
-
-    Args:
-        dataset: its name on the timeline.
-        timeline: of the cluster.
-        views: over that timeline.
-        holds: of its readers.
-        open: opens the store at the dataset's root.
-    """
+    """Deletes files of one dataset."""
 
     def __init__(
         self,

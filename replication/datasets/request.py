@@ -117,10 +117,7 @@ def _has_entries(store: Store) -> bool:
 def refuse_nested(source: str, target: str, *, either: bool = True) -> None:
     """Raise RequestError if the target is the source, or within it.
 
-    Args:
-        source: the address of a folder.
-        target: that of another.
-        either: also refuse a source within the target, which a sync copies into itself and ``delete`` removes.
+    ``either`` also refuses a source within the target, which a sync copies into itself and ``delete`` removes.
     """
     for address in (source, target):
         refuse_empty(address)

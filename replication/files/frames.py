@@ -40,12 +40,7 @@ def refuse_occupied(files: Files, path: str, file: FileId, *, unfinished: bool =
     """Raise StorageError when another file exists at ``path``, where the newly allocated ``file`` will be created.
 
     This protects acked frames when hosts share a directory by mistake, or the ledger is older than its files.
-
-    Args:
-        files: this host's file system.
-        path: the path of the new file.
-        file: the id of the new file.
-        unfinished: whether an earlier attempt may have left frames.
+    ``unfinished``: an earlier attempt may have left frames.
     """
     if not files.exists(path):
         return

@@ -273,10 +273,7 @@ class Tables(Catalog, Protocol):
         """Decode rows of any number of tables, as one job of the engine when they are many, for ``append``.
 
         What fails for one table is in its result, and the others are staged. Files that ``append`` refuses are deleted.
-
-        Args:
-            work: table names and what to decode for each.
-            title: what the engine shows of the job.
+        The engine shows ``title``.
 
         Raises:
             EngineLostError: the engine is gone, or the disk failed.

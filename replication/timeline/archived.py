@@ -34,11 +34,7 @@ class Objects(Protocol):
 
 
 class ArchivedRecords:
-    """The records of a timeline over objects.
-
-    Args:
-        objects: where they are.
-    """
+    """The records of a timeline over objects."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects

@@ -38,11 +38,7 @@ class Hold:
 
 
 class TimelineHolds:
-    """The holds beside the records of a timeline. Safe for any number of processes.
-
-    Args:
-        url: where the timeline's records are.
-    """
+    """The holds beside the records of a timeline. Safe for any number of processes."""
 
     def __init__(self, url: str) -> None:
         import fsspec

@@ -37,13 +37,7 @@ def _clock() -> int:
 
 
 class RecordedTimeline:
-    """A timeline over records.
-
-    Args:
-        records: where its events are.
-        clock: microseconds since 1970.
-        known: a state that was read before, so that older events are not read again.
-    """
+    """A timeline over records. Events before the state ``known`` are not read again."""
 
     def __init__(self, records: Records, clock: Callable[[], int] = _clock, known: TimelineState | None = None) -> None:
         self._records = records

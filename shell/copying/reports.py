@@ -16,14 +16,7 @@ from shell.cli.render import Printer
 
 @contextmanager
 def reporting(job: CopyJob, path: Path | None, printer: Printer, *, show: bool) -> Iterator[None]:
-    """Have the job's outcomes written.
-
-    Args:
-        job: which.
-        path: of the report; None writes none.
-        printer: for ``show``.
-        show: print each outcome that is not "same", too.
-    """
+    """Have the job's outcomes written. ``show`` also prints each outcome that is not "same"."""
     is_read = show
     with ExitStack() as stack:
         file = stack.enter_context(_opened(path)) if path is not None else None

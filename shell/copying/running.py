@@ -69,12 +69,7 @@ def skipped_text(reason: str, count: int) -> str:
 
 
 class ShownProgress:
-    """A thread that shows how far something is, ended and joined with the block.
-
-    Args:
-        view: what is done, and how far it is.
-        printer: shows it.
-    """
+    """A thread that shows how far something is, ended and joined with the block."""
 
     def __init__(self, view: Callable[[], tuple[str, ProgressView]], printer: Printer) -> None:
         self._view, self._printer = view, printer

@@ -25,14 +25,7 @@ HOLD_S = 3600.0
 
 
 class DatasetSnapshot:
-    """The files of a dataset as of an instant. Cleaning keeps them until it is closed, or its hold ends.
-
-    Args:
-        read: the instant.
-        versions: the files, sorted by path.
-        holds: of the timeline.
-        hold: released by ``close``.
-    """
+    """The files of a dataset as of an instant. Cleaning keeps them until it is closed, or its hold ends."""
 
     def __init__(self, read: ReadInstant, versions: list[FileVersion], holds: TimelineHolds, hold: Hold) -> None:
         self.read_instant = read
@@ -87,12 +80,7 @@ class DatasetSnapshot:
 
 
 class TimelineDataset:
-    """A dataset that a cluster's timeline knows; ``walship.dataset`` makes it.
-
-    Args:
-        name: as ``walship timeline list`` has it.
-        address: of the timeline.
-    """
+    """A dataset that a cluster's timeline knows; ``walship.dataset`` makes it."""
 
     def __init__(self, name: str, address: TimelineAddress) -> None:
         self.name = name

@@ -95,13 +95,7 @@ class ItemCopier(Protocol):
 class FileCopier:
     """Copies items one after the other, each with retries.
 
-    Args:
-        stores: the source and the target.
-        configuration: of the copy.
-        throttle: asked before bytes are read.
-        moved: told of bytes as they are copied.
-        stopped: ends the waits between attempts, and the copy after the item at hand.
-        parallel: how many threads call it.
+    ``stopped`` ends the waits between attempts, and the copy after the item at hand.
     """
 
     def __init__(
@@ -226,10 +220,7 @@ class FileCopier:
 def attempted(attempt: Callable[[], _R], attempts: int, stopped: threading.Event) -> _R | CopiedItem:
     """The result of an attempt, repeated while its error may go away; else the failure.
 
-    Args:
-        attempt: what to do.
-        attempts: the maximum number of attempts.
-        stopped: ends the waits between them.
+    ``stopped`` ends the waits between attempts.
     """
     failures, wait = 0, exponential(_WAIT_MIN_S, _WAIT_MAX_S)
     while True:

@@ -85,11 +85,7 @@ class JournaledUpload:
 
 
 class CopyJournal:
-    """Entries of one job; safe for threads.
-
-    Args:
-        path: of the SQLite file.
-    """
+    """Entries of one job; safe for threads."""
 
     def __init__(self, path: Path) -> None:
         self._boot = boot_id()

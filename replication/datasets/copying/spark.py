@@ -90,11 +90,7 @@ def is_large(counts: CopyCounts) -> bool:
 class SparkWhenLarge:
     """Copies by threads of this process; of a large copy, by Spark once that has started.
 
-    Args:
-        local: copies until then, by as many threads at once as it says.
-        is_large: whether Spark is worth its start.
-        start: starts it; called once, in a thread of its own.
-        parallel: how many threads call this.
+    ``start`` is called once, in a thread of its own.
     """
 
     def __init__(
@@ -163,11 +159,7 @@ class SparkWhenLarge:
 class SparkCopier:
     """Copies items by tasks of one Spark application; threads may call it at once.
 
-    Args:
-        context: of the application.
-        stores: the source and the target, which executors must reach at the same addresses.
-        configuration: of the copy.
-        moved: told of bytes when a task has ended.
+    Executors must reach the stores at the same addresses.
 
     Raises:
         RequestError: the application runs two attempts of a task at once, which would write one file.

@@ -36,18 +36,7 @@ _log = get(__name__)
 
 
 class Stager:
-    """Has what the window gives copied into the staging folder.
-
-    Args:
-        target: the store that has that folder.
-        configuration: of the copy.
-        staging: of the job.
-        journal: of the job.
-        window: where the files come from.
-        file_sets: told of each file that is staged or failed.
-        progress: told of files, and of bytes that are reused.
-        carry: copies.
-    """
+    """Has what the window gives copied into the staging folder."""
 
     def __init__(
         self,

@@ -55,12 +55,7 @@ def _make_private(folder: Path) -> None:
 
 
 class Staging:
-    """Where a job's files wait to be published.
-
-    Args:
-        target: the store that they go to.
-        job: the job's id.
-    """
+    """Where a job's files wait to be published."""
 
     def __init__(self, target: Store, job: str) -> None:
         self._target = target

@@ -18,12 +18,7 @@ _log = get(__name__)
 
 
 class CopyThrottle:
-    """Bytes per second.
-
-    Args:
-        rate: the limit now; None for none.
-        stopped: ends every wait.
-    """
+    """Bytes per second. ``rate`` is the limit now, None for none; ``stopped`` ends every wait."""
 
     def __init__(self, rate: Callable[[], float | None], stopped: threading.Event) -> None:
         self._rate = rate

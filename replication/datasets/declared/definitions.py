@@ -71,11 +71,7 @@ class DatasetDefinition:
 
 
 class DatasetFile:
-    """The TOML file of definitions.
-
-    Args:
-        path: of the file; it need not exist.
-    """
+    """The TOML file of definitions. It need not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -78,9 +78,6 @@ class DatasetRun:
 class DatasetHistory:
     """Safe for threads; every call is durable on return.
 
-    Args:
-        path: of the SQLite file.
-
     Raises:
         StorageError: it cannot be made or read.
     """

@@ -23,13 +23,7 @@ def run_dataset(
     history: DatasetHistory,
     run: Callable[[CopyJob], CopyCounts] = CopyJob.run,
 ) -> CopyCounts:
-    """Run a dataset once.
-
-    Args:
-        definition: which.
-        configuration: of the copy.
-        history: the run is noted there, and every file that was published.
-        run: runs the job; the command line shows its progress.
+    """Run a dataset once. The run is noted in the history, with every file that was published.
 
     Raises:
         RequestError: it is paused, it failed too often and was suspended, or one of its folders is within the other.

@@ -16,11 +16,7 @@ _DEPTH_MAX = 16
 
 
 class GlobFinder:
-    """Each folder that matches ``pattern`` is a dataset.
-
-    Args:
-        store: where they are.
-        properties: ``pattern``, such as ``events/*/daily``; a ``*`` stays in one folder.
+    """Each folder that matches ``pattern``, such as ``events/*/daily``, is a dataset; a ``*`` stays in one folder.
 
     Raises:
         RequestError: there is no pattern.
@@ -57,11 +53,8 @@ class GlobFinder:
 class TableFinder:
     """Each table directory is a dataset and one file set, so that a reader sees a whole version of the table.
 
-    A folder with ``metadata``, ``_delta_log``, ``.hoodie`` or ``_SUCCESS`` in it is one.
-
-    Args:
-        store: where they are.
-        properties: ``below``, a folder to look in; all by default.
+    A folder with ``metadata``, ``_delta_log``, ``.hoodie`` or ``_SUCCESS`` in it is one. The property ``below`` is a
+    folder to look in; all by default.
     """
 
     def __init__(self, store: Store, properties: Mapping[str, str]) -> None:

@@ -21,9 +21,7 @@ _BYTES_MAX = 256 << 20
 class ManifestFinder:
     """The files that ``manifest`` names are one dataset, and one file set.
 
-    Args:
-        store: where they and the manifest are.
-        properties: ``manifest``, its path in the store; empty lines and lines with ``#`` in front do not count.
+    Empty lines and lines with ``#`` in front do not count.
     """
 
     common_root = ROOT
@@ -38,12 +36,7 @@ class ManifestFinder:
 
 
 class ManifestDataset:
-    """The files that a manifest names.
-
-    Args:
-        store: where they are.
-        manifest: its path.
-    """
+    """The files that a manifest names."""
 
     root = ROOT
 

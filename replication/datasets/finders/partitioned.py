@@ -21,9 +21,7 @@ _DEPTH_MAX = 4
 class StreamFinder:
     """Each folder of ``below`` is a stream.
 
-    Args:
-        store: where they are.
-        properties: ``below``, the folder of streams; ``days``, to leave out dates that are older. Both may be missing.
+    The property ``days`` leaves out dates that are older. Both properties may be missing.
 
     Raises:
         RequestError: ``days`` is not a number, or a property is unknown.
@@ -46,10 +44,7 @@ class StreamFinder:
 class StreamDataset:
     """The dates of one stream: ``…/2024/01/31``, ``…/2024-01-31`` or ``…/date=2024-01-31``, at most four levels down.
 
-    Args:
-        store: where it is.
-        root: its folder.
-        days: dates that are older are left out without being listed; None takes all.
+    Dates before the last ``days`` are left out without being listed; None takes all.
     """
 
     def __init__(self, store: Store, root: RelativePath, days: int | None = None) -> None:

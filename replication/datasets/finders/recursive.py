@@ -21,11 +21,7 @@ from replication.errors import MissingFileError
 class RecursiveDataset:
     """A folder and all below it; files keep their paths.
 
-    Args:
-        source: the store.
-        root: the folder.
-        file_set: all its files are of this one; None leaves that to the configuration.
-        metadata: of every file, for events and reports.
+    All are of ``file_set``; None leaves that to the configuration.
     """
 
     def __init__(
@@ -51,13 +47,7 @@ class RecursiveDataset:
 
 
 class SingleFileDataset:
-    """One file, which may get another name.
-
-    Args:
-        source: the store.
-        path: of the file.
-        destination: where it goes.
-    """
+    """One file, which may get another name."""
 
     def __init__(self, source: Store, path: RelativePath, destination: RelativePath) -> None:
         self._source, self._path, self._destination = source, path, destination

@@ -29,13 +29,7 @@ BATCH = 256
 class Comparison:
     """Lists what of a folder tree needs copying.
 
-    Args:
-        source: where the files are.
-        target: where they go, at the same paths.
-        configuration: which are meant and which are replaced.
-        build: makes the copyable file of an origin file.
-        sink: what is found goes there.
-        file_set: all files are of this one; None leaves it to the configuration.
+    ``build`` makes the copyable file of an origin file. All are of ``file_set``; None leaves that to the configuration.
     """
 
     def __init__(

@@ -43,12 +43,7 @@ class Visitor(Protocol):
 class FolderTasks:
     """Visits folders by tasks; see ``Elsewhere``. What no attempt of a task could list is listed by the driver.
 
-    Args:
-        tasks: run them.
-        stores: the source and the target.
-        visitor: makes a visitor for a given ``sink``; it can be pickled.
-        missing: folders that the target is known not to have.
-        sink: is told.
+    ``visitor`` makes a visitor for a given ``sink``, and can be pickled.
     """
 
     def __init__(

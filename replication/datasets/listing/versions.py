@@ -17,13 +17,7 @@ _PIECE = 1 << 20
 
 
 class TargetVersions:
-    """The newest versions of the files of a target, by one listing for each of its folders; for one thread.
-
-    Args:
-        source: where files come from.
-        target: the store.
-        configuration: of the copy.
-    """
+    """The newest versions of the files of a target, by one listing for each of its folders; for one thread."""
 
     def __init__(self, source: Store, target: Store, configuration: CopyConfiguration) -> None:
         self._source, self._target, self._configuration = source, target, configuration

@@ -32,11 +32,7 @@ class EventSink(Protocol):
 
 
 class FileEvents:
-    """Appends events to a file, a line each, durably.
-
-    Args:
-        path: of the file.
-    """
+    """Appends events to a file, a line each, durably."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -65,11 +61,7 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class WebhookEvents:
-    """Posts events to a URL, as JSON arrays of at most 1,000.
-
-    Args:
-        url: ``http://`` or ``https://``.
-    """
+    """Posts events to a URL, as JSON arrays of at most 1,000."""
 
     def __init__(self, url: str) -> None:
         self._url = url

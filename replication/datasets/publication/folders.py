@@ -17,13 +17,7 @@ SYNCED_ONE_BY_ONE = 32  # more paths are made durable by one sync of the whole f
 
 
 class NewFolders:
-    """Gives new folders of a target the attributes of those of the source, as far as they are preserved.
-
-    Args:
-        target: the store.
-        configuration: of the copy.
-        folder_like: the attributes in the source of a folder of the target; None if it has none.
-    """
+    """Gives new folders of a target the attributes of those of the source, as far as they are preserved."""
 
     def __init__(
         self,
@@ -82,8 +76,7 @@ class NewFolders:
 class LinkedFolders:
     """Finds links among the folders of a target: what is written below one may lie outside the target.
 
-    Args:
-        target: the store; one that needs a request for each status is not asked.
+    A store that needs a request for each status is not asked.
     """
 
     def __init__(self, target: Store) -> None:

@@ -129,13 +129,7 @@ def guarded(move: Move, expected: Expected) -> Move:
 
 
 def make(target: Store, move: Move, backup: RelativePath | None) -> None:
-    """Make a move; it may have been made in part.
-
-    Args:
-        target: the store.
-        move: which.
-        backup: where replaced files go; None replaces them.
-    """
+    """Make a move; it may have been made in part. Replaced files go to ``backup``, if there is one."""
     origin, destination = RelativePath(move.origin), RelativePath(move.destination)
     if move.sent is not None:
         _complete(target, move, move.sent, backup)
@@ -256,11 +250,7 @@ def _is_copied(staged: Entry, there: Entry) -> bool:
 def is_made(target: Store, move: Move, *, read: bool, range_bytes: int) -> bool:
     """Whether a move is made: nothing is left at its origin, and its files are at the destination.
 
-    Args:
-        target: the store.
-        move: which.
-        read: compare digests, not only sizes.
-        range_bytes: that the digests were made with.
+    ``read`` compares digests, made with ``range_bytes``, not only sizes.
     """
     if move.sent is not None:
         return _is_completed(target, move)

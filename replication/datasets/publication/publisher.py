@@ -88,15 +88,7 @@ class _Planned:
 
 
 class Publisher:
-    """Publishes file sets of one job in a thread of its own.
-
-    Args:
-        job: what it works for.
-        site: what its steps work on.
-        folder_like: the attributes in the source of a folder of the target; None if it has none.
-        published: told of each file set that is in place.
-        recorder: records it on a timeline; None for none.
-    """
+    """Publishes file sets of one job in a thread of its own."""
 
     def __init__(
         self,

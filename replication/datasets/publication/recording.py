@@ -46,14 +46,7 @@ class RecordedDataset:
 
 
 class InstantRecorder:
-    """Makes the instants of one job.
-
-    Args:
-        timeline: where they go.
-        recorded: its address, and the dataset.
-        target: the store of the dataset's files.
-        job: the job's id.
-    """
+    """Makes the instants of one job."""
 
     def __init__(self, timeline: Timeline, recorded: RecordedDataset, target: Store, job: str) -> None:
         self._timeline, self._url, self._job, self._target = timeline, recorded.timeline, job, target

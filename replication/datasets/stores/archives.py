@@ -46,12 +46,7 @@ class _Archive:
 
 
 class ArchivesStore:
-    """A store whose archives are folders; for reading only.
-
-    Args:
-        inner: the store with the archives.
-        names: of converters that are unpackers.
-    """
+    """A store whose archives are folders; for reading only. ``names`` are of converters that are unpackers."""
 
     def __init__(self, inner: Store, names: Sequence[str]) -> None:
         self._inner, self._names = inner, tuple(names)

@@ -151,12 +151,7 @@ class Uploads(Protocol):
     def open(self, upload: Upload, part: Range, size: int, range_bytes: int, *, checked: bool) -> PartsWriter:
         """Send a range, in place of what was sent of it before.
 
-        Args:
-            upload: where it goes.
-            part: the range.
-            size: of the file.
-            range_bytes: of its ranges.
-            checked: the store compares what it has with a digest of what was sent.
+        ``checked``: the store compares what it has with a digest of what was sent.
         """
 
     def parts(self, upload: Upload) -> Parts | None:

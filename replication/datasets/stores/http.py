@@ -24,11 +24,7 @@ _SMALL_BYTES = 8 << 20
 
 
 class HttpDriver(Driver):
-    """HTTP or HTTPS by fsspec; for reading only.
-
-    Args:
-        is_secure: it is HTTPS.
-    """
+    """HTTP or HTTPS by fsspec; for reading only."""
 
     options = {"encoded": True}
 

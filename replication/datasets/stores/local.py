@@ -48,12 +48,7 @@ _ZEROS = bytes(4 << 20)
 
 
 class LocalStore:
-    """A folder and all below it.
-
-    Args:
-        root: its path; it need not exist.
-        follow_links: a link to a file counts as that file.
-    """
+    """A folder and all below it. With ``follow_links`` a link to a file counts as that file."""
 
     traits = _TRAITS
     uploads = None

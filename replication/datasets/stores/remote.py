@@ -28,11 +28,7 @@ _OBJECTS = {"gs", "gcs", "abfs", "az", "oss"}
 
 
 class FsspecStore:
-    """Files below one address.
-
-    Args:
-        url: of the root.
-        options: of fsspec's driver, such as a user and a password; they are never shown.
+    """Files below one address. ``options`` of fsspec's driver, such as a user and a password, are never shown.
 
     Raises:
         StorageError: the driver is missing, or the store does not answer.

@@ -41,12 +41,7 @@ class S3Driver(ObjectDriver):
 
 
 class S3Uploads:
-    """``Uploads`` of one root.
-
-    Args:
-        fs: of s3fs.
-        address: a path as it takes it.
-    """
+    """``Uploads`` of one root."""
 
     def __init__(self, fs: Any, address: Callable[[RelativePath], str]) -> None:
         self._fs, self._address = fs, address
@@ -189,10 +184,7 @@ class PartsSender:
 class WholeUpload:
     """An object of unknown size; it exists from :meth:`finish` on, and not at all without.
 
-    Args:
-        fs: of s3fs.
-        path: of the object.
-        part_bytes: size of each part but the last; a smaller object is one request.
+    One that is smaller than a part is one request.
     """
 
     def __init__(self, fs: Any, path: str, part_bytes: int) -> None:

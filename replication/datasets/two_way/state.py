@@ -56,8 +56,7 @@ def telling_damage(path: Path | str) -> Iterator[None]:
 class SyncState:
     """The agreed files of one pair of addresses, and one listing of both. Safe for threads.
 
-    Args:
-        path: of the SQLite file; ``:memory:`` for a pair that has not agreed on anything.
+    At ``:memory:`` nothing was agreed on.
     """
 
     def __init__(self, path: Path | str) -> None:

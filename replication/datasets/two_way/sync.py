@@ -63,11 +63,8 @@ class SyncResult:
 class TwoWaySync:
     """A sync of two stores.
 
-    Args:
-        first: one side.
-        second: the other; the state is kept with it if it is on this host.
-        configuration: of the copies; its filters say which files are meant, ``delete_max`` holds for each side.
-        retry_suspended: try publications and removals again that failed too often.
+    The state is kept with the second if that is on this host. Filters say which files are meant, and ``delete_max``
+    holds for each side.
     """
 
     def __init__(

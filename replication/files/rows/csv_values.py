@@ -33,11 +33,7 @@ def is_from_text(wanted: pa.DataType) -> bool:
 def typed(text: pa.Array, wanted: pa.DataType, name: str, first_row: int) -> pa.Array:
     """Convert a column of text to a type for which ``is_from_text`` is true. Blanks around a value are ignored.
 
-    Args:
-        text: the column as it is in the file; it need not be UTF-8.
-        wanted: the type.
-        name: the column's name, for errors.
-        first_row: the number of the first row, for errors.
+    ``text`` need not be UTF-8. ``name`` and ``first_row`` are for errors.
 
     Raises:
         RowError: a value does not fit; names row, column and value.

@@ -27,12 +27,7 @@ _FIND = sa.text(
 
 
 class SqlLookup:
-    """Finds tables by their names. Safe for threads.
-
-    Args:
-        catalog: the catalog's name.
-        properties: PyIceberg's catalog properties, with the database's ``uri``.
-    """
+    """Finds tables by their names. Safe for threads."""
 
     def __init__(self, catalog: str, properties: Mapping[str, str]) -> None:
         self._catalog = catalog

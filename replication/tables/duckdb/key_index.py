@@ -68,10 +68,7 @@ class KeyIndex:
     def places(self, table: Table, key: Sequence[str], wanted: pa.Table) -> pa.Table:
         """Return the places of the live rows of keys: ``file_path`` and ``pos``, sorted by both.
 
-        Args:
-            table: just loaded.
-            key: its key columns, those of ``wanted``.
-            wanted: keys; the table may lack some of them.
+        The table, just loaded, may lack some of the keys.
         """
         if not wanted.num_rows:
             return PLACES.empty_table()

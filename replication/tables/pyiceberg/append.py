@@ -46,11 +46,7 @@ def _for_files(properties: Mapping[str, str]) -> dict[str, str]:
 def append_files(table: Table, expect: int | None, files: Sequence[DataFile], summary: Mapping[str, str]) -> int | None:
     """Append data files to a table; return the snapshot's id, or None without files.
 
-    Args:
-        table: loaded before the files were written.
-        expect: the snapshot that the caller has read; None when the table had none.
-        files: of ``plan_write``; they are deleted when the commit is refused.
-        summary: properties of the snapshot's summary.
+    The files are those of ``plan_write``; they are deleted when the commit is refused.
 
     Raises:
         CommitConflictError: rows were added since snapshot ``expect`` (None: at all), or maintenance commits came first

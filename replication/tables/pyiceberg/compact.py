@@ -38,10 +38,7 @@ def is_small(table: Table, limit: int) -> bool:
 def compact(table: Table, live_rows: Callable[[Table], Iterable[pa.RecordBatch]], min_files: int) -> int:
     """Rewrite all files of a small table when there are ``min_files``; return how many data files were replaced.
 
-    Args:
-        table: just loaded, and ``is_small``.
-        live_rows: returns the table's rows in small batches, as ``live_rows.live_rows``.
-        min_files: how many data and delete files make it worthwhile.
+    It was just loaded, and ``is_small``. ``live_rows`` returns its rows in small batches.
 
     Raises:
         CommitConflictError: another commit came first. Nothing was changed.

@@ -66,11 +66,8 @@ def can_expire(table: Table) -> bool:
 def expire(table: Table, older_than: int, keep: int, branches: Collection[str]) -> None:
     """Expire snapshots that no tag names, except the newest ``keep`` of each branch; delete files that only they used.
 
-    Args:
-        table: just loaded, and ``can_expire``.
-        older_than: microseconds since 1970; younger snapshots stay.
-        keep: how many stay in any case.
-        branches: branches that are dropped.
+    The table was just loaded, and ``can_expire``. Snapshots younger than ``older_than`` (microseconds since 1970) stay;
+    ``branches`` are dropped.
 
     Raises:
         CommitConflictError: another commit came first. Nothing was changed.

@@ -148,12 +148,8 @@ def _sync_all(paths: Sequence[str]) -> None:
 def sync_commits(table: Table, known: frozenset[int], branch: str = MAIN_BRANCH) -> None:
     """Make commits of another engine durable, for engines that sync nothing.
 
-    Syncs the metadata file, and the files of the branch's snapshot that are new since ``known``.
-
-    Args:
-        table: just loaded.
-        known: ids of snapshots whose files are durable.
-        branch: the branch of the snapshot.
+    Syncs the metadata file, and the files of the branch's snapshot that are new since ``known``. Those of the snapshots
+    ``known`` are durable. The table was just loaded.
 
     Raises:
         EngineLostError: as ``sync_written``.

@@ -67,11 +67,8 @@ def replace_rows(
 def replace_files(table: Table, written: Sequence[DataFile], expect: int | None, summary: Mapping[str, str]) -> int:
     """Add data files and delete files in one snapshot; return its id. They are removed when the commit is refused.
 
-    Args:
-        table: just loaded, of format version 2 and not partitioned.
-        written: of ``plan_write``.
-        expect: the snapshot that must be current, whose rows the files delete; None when the table must have none.
-        summary: properties of the snapshot's summary.
+    ``written`` is of ``plan_write``. ``expect`` is the snapshot that must be current, whose rows the files delete; None
+    when the table must have none.
 
     Raises:
         CommitConflictError: another snapshot is current. Nothing was changed.
@@ -96,11 +93,7 @@ def _replace(table: Table, written: Sequence[DataFile], summary: Mapping[str, st
 
 
 def delete_places(table: Table, places: pa.Table) -> int:
-    """Delete rows in one snapshot; return its id.
-
-    Args:
-        table: just loaded, of format version 2 and not partitioned.
-        places: the files and positions of live rows, sorted by both; not empty.
+    """Delete rows in one snapshot; return its id. ``places`` are those of live rows, sorted, and not empty.
 
     Raises:
         CommitConflictError: another commit came first. Nothing was changed.

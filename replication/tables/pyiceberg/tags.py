@@ -17,11 +17,6 @@ _SOON = wait_random(0.0, 0.2)
 def set_tag(load: Callable[[], Table], tag: str, snapshot: int | None) -> None:
     """Create, move or (with None) remove a tag. Removing one that does not exist does nothing.
 
-    Args:
-        load: loads the table.
-        tag: the name.
-        snapshot: what it names.
-
     Raises:
         CommitConflictError: other commits came first many times, or the snapshot has expired.
     """

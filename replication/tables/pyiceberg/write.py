@@ -231,11 +231,7 @@ def write_data_files(
 def write_deletes(metadata: TableMetadata, io: FileIO, path: str, places: Iterable[pa.RecordBatch]) -> list[DataFile]:
     """Write one position delete file to ``path``; no places write no file.
 
-    Args:
-        metadata: the table's, which is not partitioned.
-        io: reaches its files.
-        path: of the file.
-        places: the files and positions of live rows, sorted by both.
+    The table is not partitioned. Places are the files and positions of live rows, sorted by both.
     """
     rows, low, high = 0, "", ""
     writer: pq.ParquetWriter | None = None

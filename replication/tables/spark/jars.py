@@ -104,11 +104,7 @@ def fetched(jars: Sequence[Jar]) -> list[Path]:
 
 
 def checked_jars(given: Sequence[Path], sums: Iterable[str]) -> Sequence[Path]:
-    """Return the jars of the configuration.
-
-    Args:
-        given: the jars.
-        sums: SHA-256 sums in hexadecimal digits that they may have, besides those of pinned jars.
+    """Return the jars of the configuration. ``sums`` are SHA-256 sums that they may have besides those of pinned jars.
 
     Raises:
         ConfigError: a jar does not exist, or has another sum.

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 def key_ranges(spark: SparkSession, key: Sequence[str], listed: str, gone: Rows) -> list[str] | None:
     """Return a range condition for each key column whose type allows one; None when ``gone`` is empty.
 
-    Args:
-        spark: the session.
-        key: the key columns.
-        listed: the name of the temporary view of ``gone``.
-        gone: the keys to delete.
+    ``listed`` is the temporary view of ``gone``.
     """
     if isinstance(gone, str):
         bounds = ", ".join(f"min({SPARK.name(c)}), max({SPARK.name(c)})" for c in key)

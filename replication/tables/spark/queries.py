@@ -55,11 +55,7 @@ class Query:
 class Queries:
     """The end in replay's process. ``run_once`` is for one thread.
 
-    Args:
-        spark: the application.
-        work: counts its jobs.
-        small_bytes: a query that reads no more is not worth a job.
-        run_dir: where the socket is made.
+    A query that reads at most ``small_bytes`` is not worth a job.
     """
 
     def __init__(self, spark: Application, work: WorkDone, small_bytes: int, run_dir: Path) -> None:
