@@ -322,6 +322,10 @@ class _Run:
         self._job.progress.failed(path, reason)
         self._job.report("failed", path, 0, reason)
 
+    def unlisted(self, folder: str, reason: str, file_set: str) -> None:
+        self.failed(folder, reason)
+        self._file_sets.unlisted(file_set, folder, reason)
+
     def extra(self, file: FileAttributes) -> None:
         self._keep(self._extras, file.path, "files of the target are not in the source")
 

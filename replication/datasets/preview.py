@@ -56,6 +56,10 @@ class Preview:
         """Names that are refused, and what cannot be listed."""
         self._report("failed", path, 0, reason)
 
+    def unlisted(self, folder: str, reason: str, file_set: str) -> None:
+        """Folders that cannot be listed."""
+        self.failed(folder, reason)
+
     def extra(self, file: FileAttributes) -> None:
         """Files that only the target has."""
         self._report("extra", file.path, file.size)

@@ -54,6 +54,12 @@ class FileSets:
             for file in files:
                 self._of(file.file_set).listed += 1
 
+    def unlisted(self, name: str, folder: str, reason: str) -> None:
+        """A folder of a file set could not be listed, so that it may lack files."""
+        with self._lock:
+            self._of(name).listed += 1
+            self._of(name).failed[folder] = reason
+
     def ended(self, name: str) -> None:
         """A file set is listed to its end."""
         with self._lock:

@@ -69,7 +69,11 @@ class Comparison:
         try:
             self._files(folder, below)
         except Exception as error:  # each driver has its own errors
-            self._sink.failed(folder or "/", one_line(error))
+            if self._file_set is None and self._configuration.grouping is Grouping.FILE:
+                self._sink.failed(folder or "/", one_line(error))
+            else:
+                file_set = folder if self._file_set is None else self._file_set
+                self._sink.unlisted(folder or "/", one_line(error), file_set)
         if self._file_set is None and self._configuration.grouping is Grouping.DIRECTORY:
             self._sink.ended(folder)
         if not self._sink.is_stopped:

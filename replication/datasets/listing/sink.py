@@ -25,6 +25,9 @@ class ListingSink(Protocol):
     def failed(self, path: str, reason: str) -> None:
         """A file or folder cannot be listed, or its name is refused."""
 
+    def unlisted(self, folder: str, reason: str, file_set: str) -> None:
+        """A folder cannot be listed, or not to its end: which files its file set has is not known."""
+
     def extra(self, file: FileAttributes) -> None:
         """A file of the target that the source does not have."""
 

@@ -146,6 +146,9 @@ class _AnswerSink:
     def failed(self, path: str, reason: str) -> None:
         self._keep("failed", path, reason)
 
+    def unlisted(self, folder: str, reason: str, file_set: str) -> None:
+        self._keep("unlisted", folder, reason, file_set)
+
     def extra(self, file: FileAttributes) -> None:
         self._keep("extra", file)
 

@@ -1,0 +1,45 @@
+"""A folder whose listing fails: its file set is not published in part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replication.core.copying.configuration import Grouping
+from replication.core.copying.names import RelativePath
+from replication.datasets.stores.base import Entry
+from replication.datasets.stores.local import LocalStore
+from tests.copying import job, read_tree, write_tree
+
+WHOLE = {f"a/{n:03}": b"x" for n in range(300)}
+
+
+class Cut(LocalStore):
+    """Its listing of a folder breaks off, until it is whole."""
+
+    def __init__(self, root: Path, folder: str, after: int) -> None:
+        super().__init__(str(root))
+        self.cut, self.after = folder, after
+
+    def scan(self, folder: RelativePath) -> Iterator[Entry]:
+        for number, entry in enumerate(super().scan(folder)):
+            if folder == self.cut and number >= self.after:
+                raise ConnectionResetError("the connection was lost")
+            yield entry
+
+
+@pytest.mark.parametrize(("grouping", "after"), [(Grouping.DIRECTORY, 290), (Grouping.DATASET, 0)])
+def test_a_file_set_whose_listing_breaks_off_is_published_by_the_run_that_lists_it_whole(
+    tmp_path: Path, grouping: Grouping, after: int
+) -> None:
+    write_tree(tmp_path / "src", {**WHOLE, "b/1": b"y"})
+    source, target = Cut(tmp_path / "src", "a", after), LocalStore(str(tmp_path / "dst"))
+    counts = job(source, target, grouping=grouping).run()
+    assert "the connection was lost" in counts.failures["a"]
+    alone = {} if grouping is Grouping.DATASET else {"b/1": b"y"}
+    assert read_tree(tmp_path / "dst") == alone
+    source.cut = "none"
+    counts = job(source, target, grouping=grouping).run()
+    assert counts.failures == {} and read_tree(tmp_path / "dst") == {**WHOLE, "b/1": b"y"}
