@@ -19,6 +19,7 @@ from replication.error_text import one_line
 _SECOND = 1_000_000_000
 _FOLDERS = {"directory", "dir"}
 _BLOCK = 8 << 20
+_AHEAD = 64 << 20
 
 
 class Driver:
@@ -239,9 +240,7 @@ class SftpDriver(Driver):
 
     def open_reader(self, fs: Any, path: str, size: int) -> Any:
         """A file read ahead: without that each 32 KiB would wait for an answer."""
-        opened = fs.ftp.open(path, "rb")
-        opened.prefetch(size)
-        return opened
+        return _ReadAhead(fs.ftp.open(path, "rb"), size)
 
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
         """A file whose writes wait for no answer each."""
@@ -291,6 +290,27 @@ class SftpDriver(Driver):
     def close(self, fs: Any) -> None:
         fs.ftp.close()
         fs.client.close()
+
+
+class _ReadAhead:
+    """A file of SFTP, asked for in parts of ``_AHEAD``: paramiko keeps a record of each 32 KiB that it asks for."""
+
+    def __init__(self, opened: Any, size: int) -> None:
+        self._opened, self._size = opened, size
+        self._asked = 0
+        self.close = opened.close
+
+    def seek(self, position: int) -> None:
+        self._opened.seek(position)
+        self._asked = position
+
+    def read(self, size: int) -> bytes:
+        at = self._opened.tell()
+        if at + size > self._asked < self._size:
+            self._asked = min(at + _AHEAD, self._size)
+            self._opened.prefetch(self._asked)
+        data: bytes = self._opened.read(size)
+        return data
 
 
 def check_replaceable(driver: Driver, fs: Any, destination: str, failed: OSError) -> None:

@@ -1,0 +1,45 @@
+"""Reading of SFTP asks ahead for a bounded part of a file, from where it is read."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from types import SimpleNamespace
+
+import pytest
+
+from replication.datasets.stores.drivers import SftpDriver
+
+MIB = 1 << 20
+
+
+class Served(BytesIO):
+    """A file of a server, as paramiko has it: ``prefetch`` asks for all from here up to a position."""
+
+    def __init__(self) -> None:
+        super().__init__(bytes(200 * MIB))
+        self.asked: list[tuple[int, int]] = []
+
+    def prefetch(self, end: int) -> None:
+        self.asked.append((self.tell(), end))
+
+
+@pytest.fixture
+def served() -> Served:
+    return Served()
+
+
+def test_a_file_is_asked_for_once_and_in_parts_whatever_size_the_server_tells(served: Served) -> None:
+    fs = SimpleNamespace(ftp=SimpleNamespace(open=lambda path, mode: served))
+    opened = SftpDriver().open_reader(fs, "/large", 1 << 62)
+    at = 0
+    while len(data := opened.read(4 * MIB)):
+        at += len(data)
+    assert at == 200 * MIB
+    assert all(end - begin <= 64 * MIB for begin, end in served.asked)
+    assert all(one[1] == other[0] for one, other in zip(served.asked, served.asked[1:], strict=False))
+
+
+def test_a_range_that_is_verified_is_read_without_what_is_before_it(served: Served) -> None:
+    fs = SimpleNamespace(ftp=SimpleNamespace(open=lambda path, mode: served))
+    assert len(SftpDriver().reread(fs, "/large", 100 * MIB, 4 * MIB)) == 4 * MIB
+    assert served.asked == [(100 * MIB, 104 * MIB)]
