@@ -38,14 +38,15 @@ class HttpDriver(Driver):
         """The links of a folder's page that lie in the folder, each asked for its size and time."""
         folder = f"{path}/"
         for link in fs.ls(folder, detail=False):
-            name = str(link).removeprefix(folder)
-            if name == link or not name.strip("/") or "/" in name.rstrip("/") or urlsplit(link).query:
+            linked = str(link).removeprefix(folder)
+            name = unquote(linked.rstrip("/")).replace("/", "\0")  # which is refused: no name has a separator
+            if linked == link or not name or "/" in linked.rstrip("/") or urlsplit(link).query:
                 continue  # of another folder, or an order of the page's columns
             try:
-                found = self.info(fs, folder + name)
+                found = self.info(fs, folder + linked)
             except FileNotFoundError:
                 continue
-            yield {**found, "name": f"{folder}{unquote(name.rstrip('/'))}"}
+            yield {**found, "name": folder + name}
 
     def info(self, fs: Any, path: str) -> dict[str, Any]:
         """What the server tells of an address.
