@@ -13,8 +13,8 @@ from replication.core.definition.aging import horizon
 from replication.core.definition.schema import TableSpec
 from replication.tables.base import SPARK, Catalog, History
 from replication.tables.catalog.catalog import CATALOG
-from replication.tables.duckdb.batches import together
 from replication.tables.layout import CHANGES, TOMBSTONES
+from replication.tables.together import together
 
 # By jobs the demo compared 7 MiB in 50 s on two cores, and without them in 12.
 _TIMES_A_ROUND = 256
@@ -58,7 +58,7 @@ def rows_query(catalog: Catalog, spec: TableSpec, as_of: int | None = None) -> s
 
 def chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """The rows of a task in pieces of bounded size."""
-    return map(pa.Table.from_batches, together(batches, _CHUNK_ROWS, _CHUNK_BYTES))
+    return map(pa.Table.from_batches, together(batches, _CHUNK_BYTES, _CHUNK_ROWS))
 
 
 def _at(name: str, snapshot: int | None) -> str:

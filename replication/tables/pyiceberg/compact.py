@@ -5,7 +5,7 @@ PyIceberg has no producer of such a snapshot, so it is here. It follows version 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from replication.tables.pyiceberg.append import Adding, forget_older_snapshots
 from replication.tables.pyiceberg.evolve import column_ids
 from replication.tables.pyiceberg.row_delta import DeletesWriter, commit_once, stored
 from replication.tables.pyiceberg.write import FILE_BYTES, fits, remove_files, write_data_files
+from replication.tables.together import together
 
 
 def is_small(table: Table, limit: int) -> bool:
@@ -50,7 +51,7 @@ def compact(table: Table, live_rows: Callable[[Table], Iterable[pa.RecordBatch]]
     forget_older_snapshots(table)
     written: list[DataFile] = []
     try:
-        for piece in _pieces(live_rows(table)):
+        for piece in together(live_rows(table), FILE_BYTES):  # a small file can have rows that need much memory
             rows = stored(table, pa.Table.from_batches(piece))
             written += write_data_files(table.metadata, table.io.properties, rows.to_batches())
     except BaseException:
@@ -58,19 +59,6 @@ def compact(table: Table, live_rows: Callable[[Table], Iterable[pa.RecordBatch]]
         raise
     commit_once(table, written, lambda transaction: _Rewrite(transaction, table.io))
     return len(tasks)
-
-
-def _pieces(rows: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Yield the rows of one file after another; a small file can have rows that need much memory."""
-    piece, size = list[pa.RecordBatch](), 0
-    for batch in rows:
-        piece.append(batch)
-        size += batch.nbytes
-        if size >= FILE_BYTES:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
 
 
 class _Rewrite(Adding):

@@ -119,7 +119,7 @@ def _ancestors(by_id: dict[int, Snapshot], at: int | None) -> Iterator[Snapshot]
 
 def _unused(io: FileIO, gone: Sequence[Snapshot], left: Sequence[Snapshot]) -> Iterator[str]:
     """Yield the files of expired snapshots that no snapshot left has: data, then manifests, then their lists."""
-    kept, expired = _manifests(io, left), _manifests(io, gone)
+    kept, expired = manifests_of(io, left), manifests_of(io, gone)
     manifests = [manifest for path, manifest in expired.items() if path not in kept]
     data = _live(io, manifests)
     if data:
@@ -129,7 +129,8 @@ def _unused(io: FileIO, gone: Sequence[Snapshot], left: Sequence[Snapshot]) -> I
     yield from (snapshot.manifest_list for snapshot in gone)
 
 
-def _manifests(io: FileIO, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
+def manifests_of(io: FileIO, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
+    """Return the manifests of snapshots by their paths."""
     return {manifest.manifest_path: manifest for snapshot in snapshots for manifest in snapshot.manifests(io)}
 
 

@@ -59,16 +59,8 @@ class LocalInput(InputFile):
         return cast(InputStream, open(local_path(self.location), "rb"))
 
 
-class LocalOutput(OutputFile):
+class LocalOutput(LocalInput, OutputFile):
     """A local file to write."""
-
-    def __len__(self) -> int:
-        """Its size in bytes."""
-        return os.stat(local_path(self.location)).st_size
-
-    def exists(self) -> bool:
-        """Whether it is there."""
-        return os.path.exists(local_path(self.location))
 
     def to_input_file(self) -> LocalInput:
         """Return the same file to read."""

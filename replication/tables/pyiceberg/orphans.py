@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 
 from replication.tables.pyiceberg.append import ADDS_NO_ROWS
+from replication.tables.pyiceberg.expire import manifests_of
 from replication.tables.pyiceberg.local_io import LocalFileIO, local_path
 from replication.tables.pyiceberg.write import is_of_another_process, remove_files
 
@@ -70,13 +71,8 @@ def _folder(table: Table, place: str) -> tuple[FileSystem, str] | None:
 
 def _named(table: Table) -> set[str]:
     """Return the names of all files in the table's manifests, those of deleted entries included."""
-    manifests = {
-        manifest.manifest_path: manifest
-        for snapshot in table.metadata.snapshots
-        for manifest in snapshot.manifests(table.io)
-    }
     return {
         basename(entry.data_file.file_path)
-        for manifest in manifests.values()
+        for manifest in manifests_of(table.io, table.metadata.snapshots).values()
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
     }

@@ -32,6 +32,7 @@ from replication.core.rows.constant import constant
 from replication.errors import ReplicationError
 from replication.tables.base import LABEL, Decode
 from replication.tables.pyiceberg.patches import patch_pyiceberg
+from replication.tables.together import together
 
 #: How many tasks ``write_here`` runs at once.
 THREADS = 2
@@ -137,16 +138,8 @@ class WriteFiles:
 
     def _pieces(self) -> Iterator[list[pa.RecordBatch]]:
         schema = schema_to_pyarrow(self.metadata.schema(), include_field_ids=False)
-        waiting: list[pa.RecordBatch] = []
-        size = 0
-        for decoded in self.rows.run(self.rows.tasks.to_batches()):
-            waiting.append(self._stored(decoded, schema))
-            size += waiting[-1].nbytes
-            if size >= FILE_BYTES:
-                yield waiting
-                waiting, size = [], 0
-        if waiting:
-            yield waiting
+        decoded = self.rows.run(self.rows.tasks.to_batches())
+        return together((self._stored(batch, schema) for batch in decoded), FILE_BYTES)
 
     def _stored(self, decoded: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         """Return rows with the table's columns: labels and constants are replaced by their values."""
