@@ -10,7 +10,7 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from uuid import uuid4
@@ -48,31 +48,31 @@ class RemoteStore:
             MissingFileError: the host has no such file.
             StorageError: the object was not written whole.
         """
-        address, target = self.address(name), f"{self._root}/{name}"
-        part = f"{target}.part"
-        with path_errors(path, "read"), open(path, "rb") as source, _store_errors(address):
-            self._make_folder_of(target)
+        address = self.address(name)
+        with path_errors(path, "read"), open(path, "rb") as source, self._placed(name, ".part") as part:
             with self._fs.open(part, "wb") as copy:
                 for piece in _pieces(source, path_errors(path, "read")):
                     copy.write(piece)
                 size = source.tell()
-            self._sync(part)
             written = int(self._fs.size(part))
             if written != size:
                 raise StorageError(f"{address} has {written} of {size} bytes", "Check the store")
-            self._fs.mv(part, target)
-            self._sync(os.path.dirname(target))
         return address
 
     def write(self, name: str, content: bytes) -> None:
         """Write ``content`` to ``name``, replacing any object there. The object is whole or as it was."""
+        with self._placed(name, f".{uuid4().hex}.part") as part:
+            self._fs.pipe_file(part, content)
+
+    @contextmanager
+    def _placed(self, name: str, suffix: str) -> Iterator[str]:
+        """The path at which an object is written; afterwards it is moved to its name, durably."""
         target = f"{self._root}/{name}"
-        part = f"{target}.{uuid4().hex}.part"
         with _store_errors(self.address(name)):
             self._make_folder_of(target)
-            self._fs.pipe_file(part, content)
-            self._sync(part)
-            self._fs.mv(part, target)
+            yield target + suffix
+            self._sync(target + suffix)
+            self._fs.mv(target + suffix, target)
             self._sync(os.path.dirname(target))
 
     def load(self, name: str) -> bytes | None:
@@ -123,7 +123,7 @@ class RemoteStore:
                 return False
         return True
 
-    def get(self, address: str, path: str, sync: Callable[[int], None] = os.fsync) -> None:
+    def get(self, address: str, path: str) -> None:
         """Copy an object to a file of this host. Its content is durable on return; its name is not.
 
         Raises:
@@ -136,7 +136,7 @@ class RemoteStore:
             for piece in _pieces(source, _store_errors(address)):
                 copy.write(piece)
             copy.flush()
-            sync(copy.fileno())
+            os.fsync(copy.fileno())
 
     def read(self, address: str, begin: int, end: int) -> bytes:
         """Return the bytes ``[begin, end)`` of an object; fewer if it ends before ``end``."""

@@ -111,20 +111,18 @@ class CopyJournal:
         if self.is_empty:
             return
         rows = list(keys)
-        with self._lock:
+        with self._lock, self._db:
             self._db.execute("BEGIN")
             self._db.executemany("DELETE FROM staged WHERE path = ?", [row[:1] for row in rows])
             self._db.executemany("DELETE FROM ranges WHERE path = ? AND state <> ?", rows)
-            self._db.execute("COMMIT")
 
     def add(self, staged: Iterable[JournalEntry]) -> None:
         """Files that are staged whole; their ranges are forgotten."""
         rows = [(*each.key, each.size, each.digest, self._boot) for each in staged]
-        with self._lock:
+        with self._lock, self._db:
             self._db.execute("BEGIN")
             self._db.executemany("INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?, ?)", rows)
             self._db.executemany("DELETE FROM ranges WHERE path = ?", [row[:1] for row in rows])
-            self._db.execute("COMMIT")
 
     def find(self, key: JournalKey) -> tuple[JournalEntry, bool] | None:
         """A staged file, and whether it is trusted without reading it."""
@@ -171,11 +169,10 @@ class CopyJournal:
     def forget(self, keys: Iterable[JournalKey]) -> None:
         """Files that are published, or whose staged bytes are bad."""
         rows = list(keys)
-        with self._lock:
+        with self._lock, self._db:
             self._db.execute("BEGIN")
             for table in _ALL:
                 self._db.executemany(f"DELETE FROM {table} WHERE path = ? AND state = ?", rows)
-            self._db.execute("COMMIT")
 
     def clear(self) -> None:
         """Nothing is staged any more."""

@@ -134,10 +134,9 @@ class DatasetHistory:
             (run, each.file.destination, each.file.origin.path, each.file.origin.size, each.digest, now)
             for each in file_set.staged
         ]
-        with self._lock:
+        with self._lock, self._db:
             self._db.execute("BEGIN")
             self._db.executemany("INSERT INTO copies VALUES (?, ?, ?, ?, ?, ?)", rows)
-            self._db.execute("COMMIT")
 
     def forget(self, run: int) -> None:
         """Forget a run that did nothing."""

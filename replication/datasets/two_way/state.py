@@ -74,7 +74,7 @@ class SyncState:
         """Note files of a side, and paths there that are not files or are not meant."""
         name = _SIDES[side]
         rows = [(file.path, file.path.parent, file.size, json.dumps(file.to_json())) for file in files]
-        with self._lock:
+        with self._lock, self._db:
             self._db.execute("BEGIN")
             self._db.executemany(
                 f"INSERT INTO listing.files (path, folder, size, {name}) VALUES (?, ?, ?, ?)"
@@ -82,7 +82,6 @@ class SyncState:
                 rows,
             )
             self._db.executemany("INSERT OR IGNORE INTO listing.others VALUES (?)", [(path,) for path in others])
-            self._db.execute("COMMIT")
 
     def is_lost(self, side: int, is_meant: IsMeant) -> bool:
         """Whether a side has no file although both agreed on some that are meant."""
@@ -114,10 +113,9 @@ class SyncState:
                 action = action_of(states[0], states[1], known)
                 counts[action.value] += 1
                 decided.append((action.name, path))
-            with self._lock:
+            with self._lock, self._db:
                 self._db.execute("BEGIN")
                 self._db.executemany("UPDATE listing.files SET action = ? WHERE path = ?", decided)
-                self._db.execute("COMMIT")
         with self._lock:
             self._db.execute("CREATE INDEX listing.by_action ON files (action, folder, path)")
         return counts
@@ -190,7 +188,7 @@ class SyncState:
         below = f"b.path > a.path || '/' AND b.path < a.path || '0' AND b.action IN ({stay})"
         paths: list[str] = []
         taken: Counter[str] = Counter()
-        with self._lock:
+        with self._lock, self._db:
             self._db.execute("BEGIN")
             for (path,) in self._db.execute(
                 f"SELECT path FROM listing.files a WHERE action IN ({stay})"
@@ -204,7 +202,6 @@ class SyncState:
                     if len(paths) < _PAGE:
                         paths.append(name)
                 self._db.execute(f"UPDATE listing.files SET action = NULL WHERE {meant}", {"path": path})
-            self._db.execute("COMMIT")
         return paths, taken
 
     def file(self, side: int, path: RelativePath) -> FileAttributes | None:
@@ -233,11 +230,10 @@ class SyncState:
             (path, each.first.size, each.first.timestamp_ns, each.second.size, each.second.timestamp_ns)
             for path, each in agreed.items()
         ]
-        with self._lock:
+        with self._lock, self._db:
             self._db.execute("BEGIN")
             self._db.executemany("INSERT OR REPLACE INTO agreed VALUES (?, ?, ?, ?, ?)", rows)
             self._db.executemany("DELETE FROM agreed WHERE path = ?", [(path,) for path in gone])
-            self._db.execute("COMMIT")
 
     def close(self) -> None:
         """Close the file."""
