@@ -12,31 +12,26 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from replication.core.coverage import Ranges
 from replication.core.definition.choice import is_chosen
 from replication.core.definition.schema import TableSpec
-from replication.core.frame import FILE_HEADER_BYTES
-from replication.core.ids import ClusterId, FileId
+from replication.core.ids import ClusterId
 from replication.errors import PeerExistsError, RequestError, UnknownPeerError, UnknownTableError
-from replication.ledger.base import FileKind, PatternRule, Peer, Phase, Rule
-from replication.ledger.sql.queries.claims import coverage
-from replication.ledger.sql.queries.new_rules import begin_live
+from replication.ledger.base import PatternRule, Peer, Phase, Rule
+from replication.ledger.sql.queries.new_rules import begin
 from replication.ledger.sql.queries.rules import (
     PEERS,
     RuleCache,
-    gaps_of_new,
     lacking,
     note_end,
     peers,
     read_pattern_rules,
     read_peers,
-    write_gaps,
 )
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term, table_spec
 from replication.ledger.sql.store.prepared import upsert
-from replication.ledger.sql.store.store import SqlStore, count_up, counter, execute_many
+from replication.ledger.sql.store.store import SqlStore, count_up, counter
 
 _t, _f, _s = schema.tables.c, schema.files.c, schema.streams.c
 _peer, _rule, _p, _e = (t.c for t in (sending.peers, sending.rules, sending.progress, sending.ended_rules))
@@ -134,11 +129,9 @@ class SqlRules:
             if wanted:
                 generation = count_up(connection, "generation")
                 phase = Phase.BOOTSTRAPPING if bootstrap else Phase.LIVE
-                for group in wanted:
-                    rules[group] = self._begin(
-                        connection,
-                        Rule(peer, table, group, remote_table, generation, {}, phase, with_properties=taken),
-                    )
+                like = Rule(peer, table, "", remote_table, generation, {}, phase, with_properties=taken)
+                begun = begin(connection, [replace(like, group=group) for group in wanted], _now())
+                rules |= {rule.group: rule for rule in begun}
             here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
             if with_properties is not None:  # properties belong to the table, not to a group
                 changed = here & (_rule.with_properties != taken)
@@ -157,19 +150,16 @@ class SqlRules:
             of_table = {rule.table: (rule.remote_table, rule.with_properties) for rule in rules}
             live = connection.execute(sa.select(_t.uuid, _t.spec).where(~_t.dropped)).all()
             specs = {table: table_spec(row.spec) for row in live if (table := UUID(row.uuid)) in groups}
-            wanted = {
-                (table, group): (
-                    *of_table.get(table, (spec.name, True)),
-                    table not in of_table and {each.name for each in spec.groups} <= set(groups[table]),
-                )
-                for table, spec in specs.items()
-                for group in sorted(set(groups[table]))
-                if (table, group) not in known
-            }
+            wanted: list[Rule] = []
+            for table, spec in specs.items():
+                remote_table, with_properties = of_table.get(table, (spec.name, True))
+                every = table not in of_table and {each.name for each in spec.groups} <= set(groups[table])
+                like = Rule(peer, table, "", remote_table, 0, {}, with_properties=with_properties, every_group=every)
+                new = (group for group in sorted(set(groups[table])) if (table, group) not in known)
+                wanted += (replace(like, group=group) for group in new)
             if wanted:
                 generation = count_up(connection, "generation")
-                begin_live(connection, peer, wanted, generation, _now())
-                self._unship(connection, peer)
+                begin(connection, [replace(rule, generation=generation) for rule in wanted], _now())
             return len(wanted)
 
     def unsent(self, peer: str) -> list[TableSpec]:
@@ -184,17 +174,16 @@ class SqlRules:
         with self._store.write() as connection:
             check_term(connection, term)
             rules = self._of_table(connection, peer, table)
-            if all(rule.phase is Phase.BOOTSTRAPPING for rule in rules):
+            again = [rule for rule in rules if rule.phase is not Phase.BOOTSTRAPPING]
+            if not again:
                 return rules
             generation = count_up(connection, "generation")
-            begun: list[Rule] = []  # not read back: the cache would keep them even if this transaction fails
-            for rule in rules:
-                if rule.phase is not Phase.BOOTSTRAPPING:
-                    here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & (_rule.table_group == rule.group)
-                    self._end(connection, here)
-                    rule = self._begin(connection, replace(rule, generation=generation, phase=Phase.BOOTSTRAPPING))
-                begun.append(rule)
-            return begun
+            here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
+            self._end(connection, here & (_rule.phase != Phase.BOOTSTRAPPING.value))
+            new = [replace(rule, generation=generation, phase=Phase.BOOTSTRAPPING) for rule in again]
+            begun = begin(connection, new, _now())  # not read back: the cache would keep them if this transaction fails
+            by_group = {rule.group: rule for rule in (*rules, *begun)}
+            return [by_group[rule.group] for rule in rules]
 
     def end_bootstrap(self, peer: str, table: UUID, generation: int, term: int) -> list[Rule]:
         ready = (_rule.generation <= generation) & (_rule.phase == Phase.BOOTSTRAPPING.value)
@@ -212,54 +201,6 @@ class SqlRules:
         if not rules:
             raise RequestError(f"table {table} does not go to {peer}", "First: walship enablereplication")
         return rules
-
-    def _begin(self, connection: Connection, rule: Rule) -> Rule:
-        """Add a rule that requires sequences after those claimed now, and bytes after each file's registered length.
-
-        A BOOTSTRAPPING rule also requires the sequences that are missing among those claimed now.
-        """
-        values = {
-            "peer": rule.peer,
-            "table_uuid": str(rule.table),
-            "table_group": rule.group,
-            "remote_table": rule.remote_table,
-            "generation": rule.generation,
-            "phase": rule.phase.value,
-            "with_properties": rule.with_properties,
-            "every_group": rule.every_group,
-        }
-        key = connection.execute(sending.rules.insert().values(values).returning(_rule.id)).scalar_one()
-        covered = coverage(connection, (_s.table_uuid == str(rule.table)) & (_s.table_group == rule.group))
-        whole = rule.phase is Phase.BOOTSTRAPPING
-        required_from: dict[FileId, int] = {
-            stream.wal: ranges.prefix(0) if whole else ranges.end for stream, ranges in covered.items()
-        }
-        execute_many(
-            connection,
-            sending.required_from.insert(),
-            [{"rule_id": key, "wal": str(wal), "sequence": first} for wal, first in required_from.items()],
-        )
-        grown = sa.select(_f.id, sa.literal(key), _f.length).where(
-            _f.kind != FileKind.CONTROL, _f.length > FILE_HEADER_BYTES
-        )
-        connection.execute(sending.rule_begins.insert().from_select(["file_id", "rule_id", "begin"], grown))
-        self._unship(connection, rule.peer)
-        now = _now()
-        gaps = (
-            () if whole else gaps_of_new(connection, rule.peer, rule.table, rule.group, required_from, now)
-        )  # a bootstrap fills earlier gaps
-        connection.execute(sending.rules.update().where(_rule.id == key).values(since=now, gaps=write_gaps(gaps)))
-        return replace(rule, required_from=required_from, since=now, gaps=gaps)
-
-    def _unship(self, connection: Connection, peer: str) -> None:
-        """Uncount shipped bytes past the registered length: they were filtered without the new rule."""
-        wanted = sa.select(_p.file_id, _p.shipped, _f.length).join(schema.files).where(_p.peer == peer)
-        for row in connection.execute(wanted).all():
-            shipped = Ranges.from_json(row.shipped)
-            if shipped.end > row.length:
-                here = (_p.file_id == row.file_id) & (_p.peer == peer)
-                kept = shipped.within(0, row.length).to_json()
-                connection.execute(sending.progress.update().where(here).values(shipped=kept))
 
     def disable(self, peer: str, table: UUID, groups: Sequence[str], term: int) -> None:
         here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & _rule.table_group.in_(list(groups))
@@ -297,11 +238,8 @@ class SqlRules:
         """Begin rules like ``like`` for groups without frames."""
         if groups:
             generation = count_up(connection, "generation")
-        for group in groups:
-            self._begin(
-                connection,
-                replace(like, group=group, generation=generation, phase=Phase.LIVE, required_from={}, gaps=()),
-            )
+            new = [replace(like, group=group, generation=generation, phase=Phase.LIVE) for group in groups]
+            begin(connection, new, _now())
 
     def add_pattern_rule(self, pattern_rule: PatternRule, term: int) -> None:
         row = {

@@ -40,8 +40,6 @@ _r, _t, _h = schema.routes.c, schema.tables.c, schema.last_seen.c
 _succession = schema.successions.c
 _v = schema.acknowledged.c
 
-_WAITING = sa.select(_c.id).select_from(APPLICABLE).where(~_c.divergent, ~is_applied())
-
 
 @dataclass(frozen=True, slots=True)
 class RouteSnapshot:
@@ -170,35 +168,26 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
     An origin feeds a table when an open route brings it, even before its first row, or when its rows wait to be
     applied. A cluster that another one took over from feeds none, until it takes over itself.
     """
-    seen = set(connection.scalars(sa.select(_n.origin).distinct()))
+    seen = _announcing(connection)
     if table is None:
-        return sorted(ClusterId.parse(text) for text in seen | {str(own)})
-    feeding = {str(own), *(seen if every else ())}
-    for route in open_routes(connection, table):
-        feeding |= {str(route.source), *(str(each.origin) for each in route.carried)}
-    feeding -= _ended(connection) - {str(own)}
-    held = list(quarantined(connection))
-    for origin in seen - feeding:
-        of_origin = (_s.table_uuid == str(table)) & _s.wal.startswith(f"{origin}/", autoescape=True)
-        kept_out = sa.select(_s.id).where(of_origin, _s.id.in_(held))
-        if any(connection.scalar(query.limit(1)) is not None for query in (_WAITING.where(of_origin), kept_out)):
-            feeding.add(origin)
-    return sorted(map(ClusterId.parse, feeding))
+        return sorted(seen | {own})
+    feeding = origins_of_tables(connection, own, table)[table]
+    return sorted(feeding | (seen - _ended(connection)) if every else feeding)
 
 
-def origins_of_tables(connection: Connection, own: ClusterId) -> dict[UUID, set[ClusterId]]:
-    """``origins`` of each table that is not dropped, in a number of statements that does not grow with the tables."""
-    seen = {ClusterId.parse(text) for text in connection.scalars(sa.select(_n.origin).distinct())}
-    feeding = {UUID(text): {own} for text in connection.scalars(sa.select(_t.uuid).where(~_t.dropped))}
-    for route in open_routes(connection):
+def origins_of_tables(connection: Connection, own: ClusterId, *tables: UUID) -> dict[UUID, set[ClusterId]]:
+    """``origins`` of each of some tables, or of all that are not dropped, in a constant number of statements."""
+    live = tables or map(UUID, connection.scalars(sa.select(_t.uuid).where(~_t.dropped)))
+    feeding = {table: {own} for table in live}
+    for route in open_routes(connection, *tables):
         if route.table in feeding:
             feeding[route.table] |= {route.source, *(each.origin for each in route.carried)}
-    ended = {ClusterId.parse(text) for text in _ended(connection)} - {own}
+    ended = _ended(connection) - {own}
     feeding = {table: origins - ended for table, origins in feeding.items()}
-    rest = {origin for origins in feeding.values() for origin in seen - origins}
-    held = list(quarantined(connection))
-    for origin in rest:
-        of_origin = _s.wal.startswith(f"{origin}/", autoescape=True)
+    seen, held = _announcing(connection), list(quarantined(connection))
+    of_tables = _s.table_uuid.in_(map(str, tables)) if tables else sa.true()
+    for origin in {origin for origins in feeding.values() for origin in seen - origins}:
+        of_origin = of_tables & _s.wal.startswith(f"{origin}/", autoescape=True)
         waiting = sa.select(_s.table_uuid).select_from(APPLICABLE).where(~_c.divergent, ~is_applied(), of_origin)
         kept_out = sa.select(_s.table_uuid).where(of_origin, _s.id.in_(held))
         for query in (waiting, kept_out):
@@ -208,14 +197,19 @@ def origins_of_tables(connection: Connection, own: ClusterId) -> dict[UUID, set[
     return feeding
 
 
-def _ended(connection: Connection) -> set[str]:
+def _announcing(connection: Connection) -> set[ClusterId]:
+    """The clusters with a closed frame."""
+    return {ClusterId.parse(text) for text in connection.scalars(sa.select(_n.origin).distinct())}
+
+
+def _ended(connection: Connection) -> set[ClusterId]:
     """The clusters that another one took over from, and that have not taken over since."""
     newest: dict[str, tuple[int, bool]] = {}
     rows = connection.execute(sa.select(_succession.origin, _succession.successor, _succession.epoch))
     for origin, successor, epoch in rows:
         newest[origin] = max((epoch, True), newest.get(origin, (0, False)))
         newest[successor] = max((epoch, False), newest.get(successor, (0, False)))
-    return {cluster for cluster, (_, has_ended) in newest.items() if has_ended}
+    return {ClusterId.parse(cluster) for cluster, (_, has_ended) in newest.items() if has_ended}
 
 
 def _waiting(routes: Iterable[Sequence[InboundRoute]], tables: Container[UUID]) -> str:

@@ -1,60 +1,56 @@
-"""Beginning the rules of many tables at once, in as many statements as for one."""
+"""Beginning rules, of many tables at once in as many statements as of one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.phase import Phase
-from replication.ledger.base import FileKind
+from replication.ledger.base import FileKind, Gap, Rule
 from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.queries.rules import gaps_of_new, write_gaps
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import execute_many
+from replication.ledger.sql.store.store import IN_LIST, execute_many
 
-_f, _rule = schema.files.c, sending.rules.c
+_f, _s, _rule, _p = schema.files.c, schema.streams.c, sending.rules.c, sending.progress.c
 
 
-def begin_live(
-    connection: Connection,
-    peer: str,
-    wanted: Mapping[tuple[UUID, str], tuple[str, bool, bool]],
-    generation: int,
-    now: int,
-) -> None:
-    """Begin LIVE rules of one new generation. They require sequences after those claimed now.
+def begin(connection: Connection, rules: Sequence[Rule], now: int) -> list[Rule]:
+    """Begin rules of one new generation; return them with what they require, ``since`` and their gaps.
+
+    They require sequences after those claimed now, and bytes after each file's registered length. BOOTSTRAPPING ones
+    also require the sequences that are missing among those claimed now.
 
     Args:
         connection: of the transaction.
-        peer: the peer.
-        wanted: by (table, group) the remote table's name, ``with_properties`` and ``every_group``; none has a rule for
-            the peer.
-        generation: theirs, and of no earlier rule.
+        rules: of one peer, which has no others of these groups, and of one phase and generation, which no earlier rule
+            has.
         now: microseconds since 1970.
     """
-    first: dict[tuple[UUID, str], dict[FileId, int]] = {}
-    for stream, ranges in coverage(connection, None).items():
-        if (stream.table, stream.group) in wanted:
-            first.setdefault((stream.table, stream.group), {})[stream.wal] = ranges.end
-    same = {"peer": peer, "generation": generation, "phase": Phase.LIVE.value, "since": now}
-    own = ("remote_table", "with_properties", "every_group")
-    rows = [
-        same | {"table_uuid": str(table), "table_group": group} | dict(zip(own, rule, strict=True))
-        for (table, group), rule in wanted.items()
-    ]
-    execute_many(connection, sending.rules.insert(), rows)
-    begun = (_rule.peer == peer) & (_rule.generation == generation)
-    made = connection.execute(sa.select(_rule.id, _rule.table_uuid, _rule.table_group).where(begun)).all()
+    if not rules:
+        return []
+    peer, whole = rules[0].peer, rules[0].phase is Phase.BOOTSTRAPPING
+    first: dict[tuple[UUID, str], dict[FileId, int]] = {(rule.table, rule.group): {} for rule in rules}
+    tables = sorted({str(rule.table) for rule in rules})
+    for stream, ranges in coverage(connection, _s.table_uuid.in_(tables) if len(tables) < IN_LIST else None).items():
+        if (stream.table, stream.group) in first:
+            first[stream.table, stream.group][stream.wal] = ranges.prefix(0) if whole else ranges.end
+    execute_many(connection, sending.rules.insert(), [_row(rule, now) for rule in rules])
+    begun = (_rule.peer == peer) & (_rule.generation == rules[0].generation)
+    made = connection.execute(sa.select(_rule.id, _rule.table_uuid, _rule.table_group).where(begun))
+    keys = {(UUID(row.table_uuid), row.table_group): row.id for row in made}
     required = [
-        {"rule_id": row.id, "wal": str(wal), "sequence": sequence}
-        for row in made
-        for wal, sequence in first.get((UUID(row.table_uuid), row.table_group), {}).items()
+        {"rule_id": keys[group], "wal": str(wal), "sequence": sequence}
+        for group, of_group in first.items()
+        for wal, sequence in of_group.items()
     ]
     execute_many(connection, sending.required_from.insert(), required)
     grown = (
@@ -63,11 +59,43 @@ def begin_live(
         .where(_f.kind != FileKind.CONTROL, _f.length > FILE_HEADER_BYTES)
     )
     connection.execute(sending.rule_begins.insert().from_select(["file_id", "rule_id", "begin"], grown))
+    _unship(connection, peer)
+    gaps = {} if whole else _gaps(connection, peer, first, now)  # a bootstrap fills earlier gaps
+    for group, of_group in gaps.items():
+        connection.execute(sending.rules.update().where(_rule.id == keys[group]).values(gaps=write_gaps(of_group)))
+    groups = ((rule, (rule.table, rule.group)) for rule in rules)
+    return [replace(rule, required_from=first[key], since=now, gaps=gaps.get(key, ())) for rule, key in groups]
+
+
+def _row(rule: Rule, now: int) -> dict[str, object]:
+    same = ("peer", "remote_table", "generation", "with_properties", "every_group")
+    values = {name: getattr(rule, name) for name in same}
+    return values | {
+        "table_uuid": str(rule.table),
+        "table_group": rule.group,
+        "phase": rule.phase.value,
+        "since": now,
+    }
+
+
+def _gaps(
+    connection: Connection, peer: str, first: Mapping[tuple[UUID, str], Mapping[FileId, int]], now: int
+) -> dict[tuple[UUID, str], tuple[Gap, ...]]:
     ended = {(UUID(row.table_uuid), row.table_group) for row in connection.execute(sa.select(sending.ended_rules))}
-    for row in made:
-        group = UUID(row.table_uuid), row.table_group
-        if group in first or group in ended:
-            gaps = gaps_of_new(connection, peer, *group, first.get(group, {}), now)
-            if gaps:
-                here = _rule.id == row.id
-                connection.execute(sending.rules.update().where(here).values(gaps=write_gaps(gaps)))
+    found = {
+        group: gaps_of_new(connection, peer, *group, of_group, now)
+        for group, of_group in first.items()
+        if of_group or group in ended
+    }
+    return {group: gaps for group, gaps in found.items() if gaps}
+
+
+def _unship(connection: Connection, peer: str) -> None:
+    """Uncount shipped bytes past the registered length: they were filtered without the new rules."""
+    wanted = sa.select(_p.file_id, _p.shipped, _f.length).join(schema.files).where(_p.peer == peer)
+    for row in connection.execute(wanted).all():
+        shipped = Ranges.from_json(row.shipped)
+        if shipped.end > row.length:
+            here = (_p.file_id == row.file_id) & (_p.peer == peer)
+            kept = shipped.within(0, row.length).to_json()
+            connection.execute(sending.progress.update().where(here).values(shipped=kept))
