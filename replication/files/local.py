@@ -34,6 +34,16 @@ def path_errors(path: str, doing: str) -> Iterator[None]:
         raise StorageError(f"cannot {doing} {path}: {error.strerror or error}") from error
 
 
+@contextlib.contextmanager
+def descriptor(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Open a file or directory, not for child processes; give its descriptor."""
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def _sync(fd: int, posix_sync: Callable[[int], None]) -> None:
     """Call ``posix_sync``; on macOS F_FULLFSYNC instead, because fsync there leaves bytes in the drive's cache."""
     if sys.platform != "darwin":
@@ -49,12 +59,8 @@ def _sync(fd: int, posix_sync: Callable[[int], None]) -> None:
 
 def sync_path(path: str) -> None:
     """Make a file durable, whichever process wrote it. StorageError when the sync fails."""
-    with path_errors(path, "sync"):
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            _sync(fd, os.fdatasync)
-        finally:
-            os.close(fd)
+    with path_errors(path, "sync"), descriptor(path) as fd:
+        _sync(fd, os.fdatasync)
 
 
 class LocalFile:
@@ -174,12 +180,8 @@ class LocalFiles:
             os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        with path_errors(path, "sync directory"):
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                _sync(fd, os.fsync)
-            finally:
-                os.close(fd)
+        with path_errors(path, "sync directory"), descriptor(path) as fd:
+            _sync(fd, os.fsync)
 
     def map_words(self, path: str, count: int, *, create: bool) -> memoryview:
         """Map the file as native words. A store of an aligned word is a single instruction."""

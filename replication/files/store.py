@@ -188,11 +188,7 @@ class RemoteStore:
 
     def _sync(self, path: str) -> None:
         if self._is_local:
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            LocalFiles().sync_directory(path)
 
 
 def store_of(address: str) -> RemoteStore:

@@ -165,12 +165,9 @@ class FileCopier:
 
     def _converted(self, item: CopyItem) -> CopiedItem:
         conversions, range_bytes = conversions_of(item.file, self._configuration), self._configuration.range_bytes
-        writer = self._target.create(item.staged, item.file, -1)
-        try:
+        with closing(self._target.create(item.staged, item.file, -1)) as writer:
             size, digest = copy_converted(self._source, writer, item.file, conversions, range_bytes, self._throttle)
             writer.finish()
-        finally:
-            writer.close()
         if self._configuration.verify and digest_of(self._target, item.staged, size, range_bytes) != digest:
             raise CopyError(f"{item.staged} has other bytes than were written", "Check the disk")
         self._moved(item.file.origin.size)
@@ -179,28 +176,19 @@ class FileCopier:
     def _stream(self, item: CopyItem) -> CopiedItem:
         file = item.file
         parts = ranges_of(file.origin.size, self._configuration.range_bytes)
-        writer = self._target.create(item.staged, file, -1)
-        try:
+        with closing(self._target.create(item.staged, file, -1)) as writer:
             digests = copy_stream(self._source, writer, file, parts, self._throttle, self._moved)
             writer.finish()
-        finally:
-            writer.close()
         if self._configuration.verify:
             for part, digest in zip(parts, digests, strict=True):
                 check_digest(self._target, item.staged, part, digest)
         return CopiedItem(file_digest(digests), file.origin.size)
 
     def _range(self, item: CopyItem, part: Range) -> CopiedItem:
-        reader = self._source.open(item.file.origin)
-        try:
-            writer = self._target.create(item.staged, item.file, item.file.origin.size)
-            try:
+        with closing(self._source.open(item.file.origin)) as reader:
+            with closing(self._target.create(item.staged, item.file, item.file.origin.size)) as writer:
                 digest = copy_range(reader, writer, item.file, part, self._throttle, self._moved)
-            finally:
-                writer.close()
             reader.check_unchanged()
-        finally:
-            reader.close()
         if self._configuration.verify:
             self._target.sync([item.staged])
             check_digest(self._target, item.staged, part, digest)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
@@ -283,8 +284,5 @@ class _RangedCopy:
         stager.file_sets.staged([StagedFile(self._file, digest, self._file.origin.size)])
 
     def _give_attributes(self) -> None:
-        writer = self._stager.target.create(self._path, self._file, self._file.origin.size)
-        try:
+        with closing(self._stager.target.create(self._path, self._file, self._file.origin.size)) as writer:
             writer.finish()
-        finally:
-            writer.close()

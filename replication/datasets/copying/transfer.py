@@ -37,14 +37,11 @@ def copy_small(source: Store, target: Store, file: CopyableFile, staged: Relativ
     """
     size = file.origin.size
     throttle.take(size)
-    reader = source.open(file.origin)
-    try:
+    with closing(source.open(file.origin)) as reader:
         data = reader.read(0, size + 1)
         if len(data) != size:
             raise changed(file)
         reader.check_unchanged()
-    finally:
-        reader.close()
     target.write_small(staged, file, data)
     return hashlib.sha256(data).digest()
 
@@ -173,8 +170,7 @@ class _ReadAhead:
 
     def _read(self) -> None:
         try:
-            reader = self._source.open(self._file.origin)
-            try:
+            with closing(self._source.open(self._file.origin)) as reader:
                 at = 0
                 while not self._ended.is_set():
                     self._throttle.take(min(_STREAM_PIECE, max(self._file.origin.size - at, 0)))
@@ -184,8 +180,6 @@ class _ReadAhead:
                         break
                     at += len(data)
                     self._pieces.put(data)
-            finally:
-                reader.close()
         except BaseException as error:
             self._pieces.put(error)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
 from dataclasses import replace
 
 from replication.core.copying.attributes import FileAttributes
@@ -72,12 +73,9 @@ class TargetVersions:
 def content_digest(store: Store, file: FileAttributes) -> bytes:
     """The SHA-256 of a whole file; OSError or ChangedFileError if it cannot be read whole."""
     digest = hashlib.sha256()
-    reader = store.open(file)
-    try:
+    with closing(store.open(file)) as reader:
         at = 0
         while data := reader.read(at, _PIECE):
             digest.update(data)
             at += len(data)
-    finally:
-        reader.close()
     return digest.digest()

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
@@ -170,16 +171,13 @@ class ArchivesStore:
             raise
 
     def _pieces(self, origin: FileAttributes) -> Iterator[bytes]:
-        reader = self._inner.open(origin)
-        try:
+        with closing(self._inner.open(origin)) as reader:
             pieces: Iterator[bytes] = _whole(reader)
             for extension, unpack in _PACKED.items():
                 if origin.path.endswith(extension):
                     pieces = unpack(pieces, origin.size)
             yield from pieces
             reader.check_unchanged()
-        finally:
-            reader.close()
 
 
 def _tree(file: IO[bytes], folder: RelativePath, origin: FileAttributes, members: Iterator[ArchiveMember]) -> _Archive:

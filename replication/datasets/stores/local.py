@@ -24,6 +24,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
 from replication.errors import ChangedFileError, RequestError, UnsafeNameError
+from replication.files.local import descriptor
 from replication.permissions import user_umask
 
 _TRAITS = StoreTraits(
@@ -183,38 +184,29 @@ class LocalStore:
         for path in paths:
             nofollow = os.O_NOFOLLOW if path else 0  # the root may be a link
             try:
-                fd = os.open(self.local_path(path), os.O_RDONLY | os.O_CLOEXEC | nofollow)
+                with descriptor(self.local_path(path), os.O_RDONLY | nofollow) as fd:
+                    os.fsync(fd)
             except PermissionError:  # it may be written, but not read
                 if not path:
                     raise
                 self.sync_all()
                 return
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
 
     def sync_all(self) -> None:
         """Make all that was written to the root's file system durable; by the kernel's syncfs, which tells errors."""
-        fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with descriptor(self.root) as fd:
             if not hasattr(_LIBC, "syncfs"):
                 raise NotImplementedError
             if _LIBC.syncfs(fd):
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code), self.root)
-        finally:
-            os.close(fd)
 
     def reread(self, path: RelativePath, begin: int, size: int) -> bytes:
         """What the disk has: the kernel's copy is dropped first."""
-        fd = os.open(self.local_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
+        with descriptor(self.local_path(path), os.O_RDONLY | os.O_NOFOLLOW) as fd:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(fd, begin, size, os.POSIX_FADV_DONTNEED)
             return os.pread(fd, size, begin)
-        finally:
-            os.close(fd)
 
     def close(self) -> None:
         """Nothing to close."""
