@@ -21,6 +21,7 @@ from replication.datasets.copying.throttle import CopyThrottle
 from replication.datasets.copying.transfer import (
     Moved,
     check_digest,
+    check_file,
     copy_converted,
     copy_range,
     copy_small,
@@ -29,7 +30,7 @@ from replication.datasets.copying.transfer import (
 )
 from replication.datasets.stores.base import Parts, Store, Upload, is_temporary
 from replication.error_text import one_line
-from replication.errors import ChangedFileError, CopyError
+from replication.errors import ChangedFileError
 from replication.retries import exponential
 
 SMALL_BYTES_MAX = 4 << 20
@@ -155,23 +156,23 @@ class FileCopier:
         return self._small(item) if item.file.origin.size <= SMALL_BYTES_MAX else self._stream(item)
 
     def _small(self, item: CopyItem) -> CopiedItem:
-        size = item.file.origin.size
-        digest = copy_small(self._source, self._target, item.file, item.staged, self._throttle)
-        if self._configuration.verify:
-            self._target.sync([item.staged])
-            check_digest(self._target, item.staged, Range(0, 0, size), digest)
+        size, range_bytes = item.file.origin.size, self._configuration.range_bytes
+        digest = copy_small(self._source, self._target, item.file, item.staged, range_bytes, self._throttle)
         self._moved(size)
-        return CopiedItem(digest.hex(), size)
+        return self._checked(item, size, digest)
+
+    def _checked(self, item: CopyItem, size: int, digest: str) -> CopiedItem:
+        if self._configuration.verify:
+            check_file(self._target, item.staged, size, self._configuration.range_bytes, digest)
+        return CopiedItem(digest, size)
 
     def _converted(self, item: CopyItem) -> CopiedItem:
         conversions, range_bytes = conversions_of(item.file, self._configuration), self._configuration.range_bytes
         with closing(self._target.create(item.staged, item.file, -1)) as writer:
             size, digest = copy_converted(self._source, writer, item.file, conversions, range_bytes, self._throttle)
             writer.finish()
-        if self._configuration.verify and digest_of(self._target, item.staged, size, range_bytes) != digest:
-            raise CopyError(f"{item.staged} has other bytes than were written", "Check the disk")
         self._moved(item.file.origin.size)
-        return CopiedItem(digest, size)
+        return self._checked(item, size, digest)
 
     def _stream(self, item: CopyItem) -> CopiedItem:
         file = item.file
@@ -179,10 +180,7 @@ class FileCopier:
         with closing(self._target.create(item.staged, file, -1)) as writer:
             digests = copy_stream(self._source, writer, file, parts, self._throttle, self._moved)
             writer.finish()
-        if self._configuration.verify:
-            for part, digest in zip(parts, digests, strict=True):
-                check_digest(self._target, item.staged, part, digest)
-        return CopiedItem(file_digest(digests), file.origin.size)
+        return self._checked(item, file.origin.size, file_digest(digests))
 
     def _range(self, item: CopyItem, part: Range) -> CopiedItem:
         with closing(self._source.open(item.file.origin)) as reader:

@@ -29,8 +29,15 @@ _AHEAD = 2  # pieces that are read before the writer takes them
 Moved = Callable[[int], None]
 
 
-def copy_small(source: Store, target: Store, file: CopyableFile, staged: RelativePath, throttle: CopyThrottle) -> bytes:
-    """Copy a file that fits in memory; the SHA-256 of its content.
+def copy_small(
+    source: Store,
+    target: Store,
+    file: CopyableFile,
+    staged: RelativePath,
+    range_bytes: int,
+    throttle: CopyThrottle,
+) -> str:
+    """Copy a file that fits in memory; its digest.
 
     Raises:
         ChangedFileError: it is not what the listing had.
@@ -43,7 +50,10 @@ def copy_small(source: Store, target: Store, file: CopyableFile, staged: Relativ
             raise changed(file)
         reader.check_unchanged()
     target.write_small(staged, file, data)
-    return hashlib.sha256(data).digest()
+    content = memoryview(data)
+    return file_digest(
+        [hashlib.sha256(content[part.begin : part.end]).digest() for part in ranges_of(size, range_bytes)]
+    )
 
 
 def copy_range(
@@ -193,9 +203,20 @@ def check_digest(target: Store, staged: RelativePath, part: Range, expected: byt
         CopyError: the target has other bytes.
     """
     if _range_digest(target, staged, part) != expected:
-        error = CopyError(f"{staged} has other bytes than were written, in {part.begin}–{part.end}", "Check the disk")
-        error.retryable = True
-        raise error
+        raise _other_bytes(staged, part)
+
+
+def check_file(target: Store, staged: RelativePath, size: int, range_bytes: int, expected: str) -> None:
+    """Read a file back, once it is durable; raises as :func:`check_digest`."""
+    target.sync([staged])
+    if digest_of(target, staged, size, range_bytes) != expected:
+        raise _other_bytes(staged, Range(0, 0, size))
+
+
+def _other_bytes(staged: RelativePath, part: Range) -> CopyError:
+    error = CopyError(f"{staged} has other bytes than were written, in {part.begin}–{part.end}", "Check the disk")
+    error.retryable = True
+    return error
 
 
 def digest_of(store: Store, path: RelativePath, size: int, range_bytes: int) -> str:
