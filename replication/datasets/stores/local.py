@@ -23,7 +23,7 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
-from replication.errors import ChangedFileError, RequestError, UnsafeNameError
+from replication.errors import ChangedFileError, CopyError, RequestError, UnsafeNameError
 from replication.files.local import descriptor
 from replication.permissions import user_umask
 
@@ -143,7 +143,9 @@ class LocalStore:
     def give_folder(self, path: RelativePath, like: FileAttributes) -> None:
         there = self.local_path(path)
         if like.user or like.group:
-            os.chown(there, _user_id(like.user), _group_id(like.group), follow_symlinks=False)
+            os.chown(
+                there, _number(like.user, of_group=False), _number(like.group, of_group=True), follow_symlinks=False
+            )
         if like.permission is not None:
             os.chmod(there, like.permission)
 
@@ -303,8 +305,8 @@ def _attributes(path: RelativePath, found: os.stat_result) -> FileAttributes:
         path,
         found.st_size if stat.S_ISREG(found.st_mode) else 0,
         found.st_mtime_ns,
-        _user(found.st_uid),
-        _group(found.st_gid),
+        _name(found.st_uid, of_group=False),
+        _name(found.st_gid, of_group=True),
         found.st_mode & _MODES,
     )
 
@@ -312,7 +314,7 @@ def _attributes(path: RelativePath, found: os.stat_result) -> FileAttributes:
 def _give(fd: int, file: CopyableFile) -> None:
     """The attributes of a new file; owner first, since it clears bits of the mode."""
     if file.owner or file.group:
-        os.fchown(fd, _user_id(file.owner), _group_id(file.group))
+        os.fchown(fd, _number(file.owner, of_group=False), _number(file.group, of_group=True))
     os.fchmod(fd, file.permission if file.permission is not None else _DEFAULT_MODE)
     if (time_ns := file.timestamp_ns) is not None:
         os.utime(fd, ns=(time_ns, time_ns))
@@ -322,30 +324,20 @@ _DEFAULT_MODE = 0o666 & ~user_umask()
 
 
 @lru_cache(maxsize=4096)
-def _user(number: int) -> str:
+def _name(number: int, *, of_group: bool) -> str:
     try:
-        return pwd.getpwuid(number).pw_name
+        return grp.getgrgid(number).gr_name if of_group else pwd.getpwuid(number).pw_name
     except KeyError:
         return str(number)
 
 
 @lru_cache(maxsize=4096)
-def _group(number: int) -> str:
+def _number(name: str, *, of_group: bool) -> int:
+    """The id of a user or group; -1 for none. CopyError if this host has none of that name."""
+    if not name or name.isdecimal():
+        return int(name or -1)
     try:
-        return grp.getgrgid(number).gr_name
+        return grp.getgrnam(name).gr_gid if of_group else pwd.getpwnam(name).pw_uid
     except KeyError:
-        return str(number)
-
-
-@lru_cache(maxsize=4096)
-def _user_id(name: str) -> int:
-    if not name:
-        return -1
-    return int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid
-
-
-@lru_cache(maxsize=4096)
-def _group_id(name: str) -> int:
-    if not name:
-        return -1
-    return int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
+        what = "group" if of_group else "user"
+        raise CopyError(f"this host has no {what} {name!r}", "Add it, or leave it out of --preserve") from None
