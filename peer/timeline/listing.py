@@ -20,11 +20,7 @@ class Listings(Protocol):
         """Return the names of the partitions of a dataset."""
 
     def files(self, dataset: str, root: str, partition: str) -> list[FileVersion]:
-        """Return the files of a partition; empty if it does not exist.
-
-        Raises:
-            StorageError: the store failed.
-        """
+        """Return the files of a partition; empty if it does not exist. StorageError if the store failed."""
 
 
 class FolderListings:

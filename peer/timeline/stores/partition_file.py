@@ -54,11 +54,7 @@ def from_bytes(name: bytes) -> str:
 
 
 class PartitionFile:
-    """The file. One thread at a time uses it, of one process.
-
-    Raises:
-        LockedFileError: another process has it open.
-    """
+    """The file. One thread at a time uses it, of one process. LockedFileError if another process has it open."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

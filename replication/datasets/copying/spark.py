@@ -105,11 +105,7 @@ class SparkWhenLarge:
         self._error: BaseException | None = None
 
     def __call__(self, items: Sequence[CopyItem]) -> Iterator[CopiedItem]:
-        """Copy items.
-
-        Raises:
-            SparkMissingError: Spark did not start.
-        """
+        """Copy items. SparkMissingError if Spark did not start."""
         with self._changed:
             if self._thread is None and self._is_large():
                 self._thread = threading.Thread(target=self._started, name="copy-spark", daemon=True)

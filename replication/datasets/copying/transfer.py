@@ -37,11 +37,7 @@ def copy_small(
     range_bytes: int,
     throttle: CopyThrottle,
 ) -> str:
-    """Copy a file that fits in memory; its digest.
-
-    Raises:
-        ChangedFileError: it is not what the listing had.
-    """
+    """Copy a file that fits in memory; its digest. ChangedFileError if it is not what the listing had."""
     size = file.origin.size
     throttle.take(size)
     with closing(source.open(file.origin)) as reader:
@@ -197,11 +193,7 @@ class _ReadAhead:
 
 
 def check_digest(target: Store, staged: RelativePath, part: Range, expected: bytes) -> None:
-    """Read a range back, past the caches of this host.
-
-    Raises:
-        CopyError: the target has other bytes.
-    """
+    """Read a range back, past the caches of this host. CopyError if the target has other bytes."""
     if _range_digest(target, staged, part) != expected:
         raise _other_bytes(staged, part)
 

@@ -77,11 +77,7 @@ class DatasetFile:
         self.path = path
 
     def all(self) -> list[DatasetDefinition]:
-        """Every definition, by name.
-
-        Raises:
-            ConfigError: the file cannot be read as definitions.
-        """
+        """Every definition, by name. ConfigError if the file cannot be read as definitions."""
         return self._parsed(self._text())
 
     def get(self, name: str) -> DatasetDefinition:

@@ -76,11 +76,7 @@ class DatasetRun:
 
 
 class DatasetHistory:
-    """Safe for threads; every call is durable on return.
-
-    Raises:
-        StorageError: it cannot be made or read.
-    """
+    """Safe for threads; every call is durable on return. StorageError if it cannot be made or read."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()

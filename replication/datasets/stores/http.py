@@ -49,11 +49,7 @@ class HttpDriver(Driver):
             yield {**found, "name": folder + name}
 
     def info(self, fs: Any, path: str) -> dict[str, Any]:
-        """What the server tells of an address.
-
-        Raises:
-            StorageError: it does not answer, or with an error.
-        """
+        """What the server tells of an address. StorageError if it does not answer, or with an error."""
         try:
             found = dict(fs.info(path))
         except FileNotFoundError as error:

@@ -54,11 +54,7 @@ def sent(fs: Any, method: str, address: str, **given: Any) -> Any:
 
 
 def _checked(answer: Any) -> Any:
-    """The answer, if it is not an error.
-
-    Raises:
-        OSError: it is one; of its type where Python has it.
-    """
+    """The answer, if it is not an error. OSError if it is one; of its type where Python has it."""
     if answer.status_code < 400:
         return answer
     with closing(answer):

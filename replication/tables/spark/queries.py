@@ -71,11 +71,7 @@ class Queries:
             self._server.listen(_BACKLOG)
 
     def run_once(self, stop: Callable[[], bool]) -> None:
-        """Answer the next query, or return after a second.
-
-        Raises:
-            EngineLostError: the Spark session is gone.
-        """
+        """Answer the next query, or return after a second. EngineLostError if the Spark session is gone."""
         try:
             client, _ = self._server.accept()
         except TimeoutError:  # none came
