@@ -1,13 +1,14 @@
-"""Ranges of a large file, and the digest of a file: SHA-256, over its ranges' digests where it has several.
+"""Ranges of a large file, and the digest of a file: BLAKE3, over its ranges' digests where it has several.
 
 So ranges are copied and checked in any order and in parallel, and a damaged one alone is copied again.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from blake3 import blake3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,13 @@ def ranges_of(size: int, range_bytes: int) -> list[Range]:
 
 
 def file_digest(digests: Sequence[bytes]) -> str:
-    """The digest of a file in hexadecimal, from the SHA-256 of each of its ranges in order.
+    """The digest of a file in hexadecimal, from the BLAKE3 digest of each of its ranges in order.
 
-    Of a file with one range it is the SHA-256 of the content; of others the SHA-256 over their number and digests.
+    With one range it is the digest of the content, as ``b3sum`` prints it; with more, that of their number and digests.
     """
     if len(digests) == 1:
         return digests[0].hex()
-    tree = hashlib.sha256(b"ranges" + len(digests).to_bytes(8, "big"))
+    tree = blake3(b"ranges" + len(digests).to_bytes(8, "big"))
     for digest in digests:
         tree.update(digest)
     return tree.hexdigest()

@@ -6,11 +6,12 @@ thread while another writes, with a bounded queue between; ranges overlap by bei
 
 from __future__ import annotations
 
-import hashlib
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+
+from blake3 import blake3
 
 from replication.core.copying.conversions import Conversion
 from replication.core.copying.copyable import CopyableFile
@@ -47,9 +48,7 @@ def copy_small(
         reader.check_unchanged()
     target.write_small(staged, file, data)
     content = memoryview(data)
-    return file_digest(
-        [hashlib.sha256(content[part.begin : part.end]).digest() for part in ranges_of(size, range_bytes)]
-    )
+    return file_digest([blake3(content[part.begin : part.end]).digest() for part in ranges_of(size, range_bytes)])
 
 
 def copy_range(
@@ -60,8 +59,8 @@ def copy_range(
     throttle: CopyThrottle,
     moved: Moved,
 ) -> bytes:
-    """Copy one range of a file to the same place of a writer; its SHA-256. Not durable on return."""
-    digest = hashlib.sha256()
+    """Copy one range of a file to the same place of a writer; its BLAKE3 digest. Not durable on return."""
+    digest = blake3()
     buffer = memoryview(bytearray(min(PIECE, max(part.size, 1))))
     at = part.begin
     while at < part.end:
@@ -81,12 +80,12 @@ def copy_range(
 def copy_stream(
     source: Store, writer: FileWriter, file: CopyableFile, parts: list[Range], throttle: CopyThrottle, moved: Moved
 ) -> list[bytes]:
-    """Copy a whole file front to back; the SHA-256 of each range. Reading and writing overlap."""
+    """Copy a whole file front to back; the BLAKE3 digest of each range. Reading and writing overlap."""
     digests = []
     with _ReadAhead(source, file, throttle) as pieces:
         rest: memoryview = memoryview(b"")
         for part in parts:
-            digest, at = hashlib.sha256(), part.begin
+            digest, at = blake3(), part.begin
             while at < part.end:
                 if not rest:
                     read: bytes = next(pieces, b"")
@@ -118,7 +117,7 @@ def copy_converted(
     Raises:
         CopyError: it does not fit a conversion, or unpacks to far too much.
     """
-    digests, digest, at = [], hashlib.sha256(), 0
+    digests, digest, at = [], blake3(), 0
     with _ReadAhead(source, file, throttle) as read, ExitStack() as stack:
         pieces: Iterator[bytes] = read
         for each in conversions:
@@ -132,7 +131,7 @@ def copy_converted(
                 at, rest = at + len(part), rest[len(part) :]
                 if at % range_bytes == 0:
                     digests.append(digest.digest())
-                    digest = hashlib.sha256()
+                    digest = blake3()
     if at % range_bytes or not digests:
         digests.append(digest.digest())
     return at, file_digest(digests)
@@ -217,7 +216,7 @@ def digest_of(store: Store, path: RelativePath, size: int, range_bytes: int) -> 
 
 
 def _range_digest(store: Store, path: RelativePath, part: Range) -> bytes:
-    digest, at = hashlib.sha256(), part.begin
+    digest, at = blake3(), part.begin
     while at < part.end:
         data = store.reread(path, at, min(_STREAM_PIECE, part.end - at))
         if not data:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import closing
 from dataclasses import replace
+
+from blake3 import blake3
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration, Existing
@@ -71,8 +72,8 @@ class TargetVersions:
 
 
 def content_digest(store: Store, file: FileAttributes) -> bytes:
-    """The SHA-256 of a whole file; OSError or ChangedFileError if it cannot be read whole."""
-    digest = hashlib.sha256()
+    """The BLAKE3 digest of a whole file; OSError or ChangedFileError if it cannot be read whole."""
+    digest = blake3()
     with closing(store.open(file)) as reader:
         at = 0
         while data := reader.read(at, _PIECE):
