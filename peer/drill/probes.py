@@ -26,6 +26,7 @@ from peer.drill.fork import ForkTables
 from peer.drill.session import Answered, ForkSession
 from replication.error_text import one_line, signal_text, storable
 from replication.errors import ReplicationError, RequestError
+from replication.priority import lower_session
 
 ROWS_SHOWN = 10
 _OUTPUT_SHOWN = 20_000
@@ -158,7 +159,8 @@ def _run_script(file: Path, environment: Mapping[str, str], timeout_s: float) ->
 
 
 def _die_with_drill() -> None:
-    """Have the kernel kill the script when the drill's process is killed."""
+    """Have the kernel kill the script when the drill's process is killed. Other work goes before both."""
+    lower_session()
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

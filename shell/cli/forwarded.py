@@ -1,4 +1,4 @@
-"""Verbs that only read are answered by the cluster's supervisor, which has loaded them, where it runs on this host.
+"""Drills, and verbs that only read, are run by the supervisor of the cluster, where it runs on this host.
 
 The client hands over its command line, folder, environment and standard streams. A fork of the supervisor runs the
 command line as this process would have run it. Where no supervisor answers, this process runs it.
@@ -24,7 +24,7 @@ from pathlib import Path
 from replication import __version__
 from replication.local_socket import address, is_same_user
 
-VERBS = frozenset({"describetable", "listclusters", "listtables", "status"})
+VERBS = frozenset({"describetable", "drill", "listclusters", "listtables", "status"})
 NAME = "commands"
 READY, GO, INTERRUPT = b"r", b"g", b"i"
 CAN_ASK = sys.platform == "linux"

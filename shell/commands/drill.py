@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replication.errors import ConfigError, RequestError
+from replication.priority import lower_process
 from shell.cli.find import FoundCluster, current_folder, find_cluster
 from shell.cli.invocation import Invocation, add_verb, timeout_option
 from shell.cli.render import Printer, moment_text, printed_before, seconds_text
-
-_NICE = 10
 
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
@@ -62,7 +61,8 @@ def drill(
     An SQL probe passes if each statement succeeds, and every query of only boolean columns has rows that are all true.
     A script passes if it exits with 0.
     """
-    os.nice(0 if history or schedule else _NICE)  # before more is loaded; shipping and replay come first
+    if not (history or schedule):
+        lower_process()  # before more is loaded; shipping and replay come first
     probes = tuple(path.absolute() for path in probe or ())
     with _opened(invocation, of) as (cluster, found, printer):
         if history:

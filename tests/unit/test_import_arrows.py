@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = {
     "replication.error_text": 0,
     "replication.errors": 0,
+    "replication.priority": 0,
     "replication.retries": 0,
     "replication.core": 1,
     "replication.settings": 2,

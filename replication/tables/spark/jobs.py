@@ -6,9 +6,7 @@ metadata of its files. It is an RDD's job, since it takes half as long as a Data
 
 from __future__ import annotations
 
-import os
 import pickle
-import sys
 import threading
 import time
 from collections import defaultdict, deque
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING
 from replication import log
 from replication.error_text import one_line
 from replication.errors import EngineLostError
+from replication.priority import lower_thread
 from replication.tables.pyiceberg.local_io import sync_written
 from replication.tables.pyiceberg.write import THREADS, Outcome, WriteFiles, new_job
 from replication.tables.spark.application import Application
@@ -37,7 +36,6 @@ _LEFTOVERS_S = 60.0
 _ROUND_BYTES, _CORE_BYTES = 128 << 20, 16 << 20
 #: Jobs of different pools get the same share of the cores; those of Spark's own statements are in another.
 ROUNDS = "rounds"
-_NICE = 19
 _log = log.get(__name__)
 
 
@@ -193,16 +191,10 @@ def _at_low_priority(part: WriteFiles) -> Callable[[int], Outcome]:
     """Run it in a thread of its own: a process cannot raise its priority again for the next task."""
 
     def run(attempt: int) -> Outcome:
-        with ThreadPoolExecutor(1, initializer=_lower_priority) as thread:
+        with ThreadPoolExecutor(1, initializer=lower_thread) as thread:
             return thread.submit(part, attempt).result()
 
     return run
-
-
-def _lower_priority() -> None:
-    """Let all other work go before this thread and the threads that it starts."""
-    if sys.platform == "linux":  # elsewhere threads have no priority of their own
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 def attempt_number() -> int:
