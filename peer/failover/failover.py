@@ -44,13 +44,9 @@ class SendBack(CommitStep[RoleChange]):
     def verify(self, context: RoleChange) -> bool:
         """Whether it is a peer, and every table that came from it goes there."""
         origin = ClusterId.parse(self.origin)
-        ledger = context.cluster.ledger
-        if all(peer.cluster != origin for peer in ledger.rules.peers()):
-            return False
-        sent = {(rule.table, rule.group) for rule in ledger.rules.all() if rule.peer == origin.name}
-        live = {spec.uuid for spec in ledger.tables.all()}
-        routes = [route for route in ledger.landing.routes() if route.source == origin and route.table in live]
-        return all((route.table, route.group) in sent for route in routes)
+        rules, live = context.cluster.ledger.rules, {spec.uuid for spec in context.cluster.ledger.tables.all()}
+        is_peer = any(peer.cluster == origin for peer in rules.peers())
+        return is_peer and live.isdisjoint(rules.not_returned(origin))
 
     def execute(self, context: RoleChange) -> None:
         """Define it, and enable the tables."""

@@ -51,14 +51,14 @@ class Redo(Generic[C]):
         leases: Leases,
         context: C,
         failures_max: int = FAILURES_MAX,
-        on_step: OnStep | None = None,
+        on_step: OnStep = ignore_step,
         around: Around = nothing_around,
     ) -> None:
         self._leases = leases
         self._store: CommitStepStore = leases.store
         self._context = context
         self._failures_max = failures_max
-        self._on_step = on_step or ignore_step
+        self._on_step = on_step
         self._around = around
 
     def before_work(self, name: str, urn: str) -> SequenceOutcome:

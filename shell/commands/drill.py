@@ -89,13 +89,12 @@ def _opened(invocation: Invocation, name: str) -> Iterator[tuple[Cluster, FoundC
         if invocation.cluster is not None:
             raise
     if found is None or found.name != name:
-        try:
-            found = find_cluster(name, {}, current_folder())
-        except ConfigError:
-            raise RequestError(
-                f"a drill of {name} is run on a host of {name}, and its configuration was not found here",
-                f"There: walship drill {name}. If its file is here: walship --cluster FILE drill {name}",
-            ) from None
+        found = _found(name)
+    if found is None:
+        raise RequestError(
+            f"a drill of {name} is run on a host of {name}, and its configuration was not found here",
+            f"There: walship drill {name}. If its file is here: walship --cluster FILE drill {name}",
+        )
     with Invocation(found.target, invocation.as_json, invocation.debug).connect() as (cluster, printer):
         yield cluster, found, printer
 
@@ -109,25 +108,25 @@ def _rehearsal(invocation: Invocation, cluster: Cluster) -> Callable[[], Switcho
         from peer.failover.switchover import plan_switchover
 
         sources = {route.source.name for route in cluster.ledger.landing.routes()}
-        names = [name for name in sorted(sources) if _is_here(name)]
-        if len(names) != 1:
+        here = [found.target for name in sorted(sources) if (found := _found(name)) is not None]
+        if len(here) != 1:
             known = ", ".join(sorted(sources)) or "none"
             raise RequestError(
                 f"the clusters that send to {cluster.name} are {known}, and the file of one of them must be here",
                 "Run it in a folder that has both clusters' files",
             )
-        with connect(find_cluster(names[0], {}, current_folder()).target, for_writing=False) as active:
+        with connect(here[0], for_writing=False) as active:
             return plan_switchover(RoleChange(active), cluster.name)
 
     return plan
 
 
-def _is_here(name: str) -> bool:
+def _found(name: str) -> FoundCluster | None:
+    """The cluster of that name whose file is here."""
     try:
-        find_cluster(name, {}, current_folder())
+        return find_cluster(name, {}, current_folder())
     except ConfigError:
-        return False
-    return True
+        return None
 
 
 def _schedule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -14,7 +15,7 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.bootstrap import Coverage, Purged
 from replication.core.status import is_applied as status_is_applied
 from replication.errors import DivergenceError, RequestError
-from replication.ledger.base import Bootstrap, FileKind, FileRow, PassedOn, Phase
+from replication.ledger.base import Bootstrap, FileKind, FileRow, PassedOn, Phase, Rule
 from replication.ledger.decisions.claiming import Run
 from replication.ledger.sql.queries.applied import APPLICABLE, is_applied
 from replication.ledger.sql.queries.claims import claim_row
@@ -45,17 +46,15 @@ class SqlBootstraps:
 
     def wanted(self) -> list[Bootstrap]:
         with self._store.read() as connection:
-            found: dict[tuple[str, UUID], Bootstrap] = {}
+            rules: dict[tuple[str, UUID], list[Rule]] = {}
             for rule in self._rules_cache.in_force(connection):
                 if rule.phase is Phase.BOOTSTRAPPING:
-                    known = found.get((rule.peer, rule.table), Bootstrap(rule.peer, rule.table, (), 0))
-                    groups = tuple(sorted({*known.groups, rule.group}))
-                    newest = max(known.generation, rule.generation)
-                    found[rule.peer, rule.table] = Bootstrap(rule.peer, rule.table, groups, newest)
-            return [
-                Bootstrap(b.peer, b.table, b.groups, b.generation, _file_of(connection, b), _lacks(connection, b))
-                for b in found.values()
+                    rules.setdefault((rule.peer, rule.table), []).append(rule)
+            found = [
+                Bootstrap(*of, tuple(sorted(rule.group for rule in each)), max(rule.generation for rule in each))
+                for of, each in rules.items()
             ]
+            return [replace(b, file=_file_of(connection, b), waits_for=_lacks(connection, b)) for b in found]
 
     def coverage(self, table: UUID, groups: Sequence[str]) -> list[Coverage]:
         with self._store.read() as connection:
