@@ -73,7 +73,7 @@ def drill(
             return
         from peer.drill.run import DrillRequest, RunningDrill
 
-        rehearse = _rehearsal(invocation, cluster) if full else None
+        rehearse = _rehearsal(cluster) if full else None
         target = os.path.abspath(found.target) if os.path.isfile(found.target) else found.target
         request = DrillRequest(probes, rehearse, target, probe_timeout_s, scheduled, printer.progress)
         _tell(RunningDrill(cluster, request).run(), printer)
@@ -99,7 +99,7 @@ def _opened(invocation: Invocation, name: str) -> Iterator[tuple[Cluster, FoundC
         yield cluster, found, printer
 
 
-def _rehearsal(invocation: Invocation, cluster: Cluster) -> Callable[[], SwitchoverPlan]:
+def _rehearsal(cluster: Cluster) -> Callable[[], SwitchoverPlan]:
     """Plans the switchover from the ACTIVE cluster to this one."""
 
     def plan() -> SwitchoverPlan:
