@@ -80,28 +80,24 @@ class SqlLedger:
 
     @_Once
     def terms(self) -> SqlTerms:
-        """The master's term."""
         from replication.ledger.sql.parts.terms import SqlTerms
 
         return SqlTerms(self._store)
 
     @_Once
     def rules(self) -> SqlRules:
-        """Peers and rules."""
         from replication.ledger.sql.parts.rules import SqlRules
 
         return SqlRules(self._store, self._rules_cache)
 
     @_Once
     def tables(self) -> SqlTableRecords:
-        """Table definitions."""
         from replication.ledger.sql.parts.tables import SqlTableRecords
 
         return SqlTableRecords(self._store, self.rules.follow)
 
     @_Once
     def files(self) -> SqlFileRecords:
-        """Files, and each peer's progress on them."""
         from replication.ledger.sql.parts.files import SqlFileRecords
         from replication.ledger.sql.queries.status_cache import StatusCache
 
@@ -109,101 +105,86 @@ class SqlLedger:
 
     @_Once
     def registration(self) -> SqlRegistration:
-        """Registering durable bytes and claiming their sequences."""
         from replication.ledger.sql.parts.registration import SqlRegistration
 
         return SqlRegistration(self._store, self._names, self.cluster, self._last_seen)
 
     @_Once
     def landing(self) -> SqlLandingRecords:
-        """Coverage, received ranges and routes."""
         from replication.ledger.sql.parts.landing import SqlLandingRecords
 
         return SqlLandingRecords(self._store, self._names, self._last_seen)
 
     @_Once
     def grants(self) -> SqlGrants:
-        """What other clusters may do here."""
         from replication.ledger.sql.parts.grants import SqlGrants
 
         return SqlGrants(self._store)
 
     @_Once
     def salvage(self) -> SqlSalvage:
-        """Lost and damaged files."""
         from replication.ledger.sql.parts.salvage import SqlSalvage
 
         return SqlSalvage(self._store, self._names, self._rules_cache)
 
     @_Once
     def batches(self) -> SqlBatches:
-        """Batch ids."""
         from replication.ledger.sql.parts.batches import SqlBatches
 
         return SqlBatches(self._store)
 
     @_Once
     def bootstraps(self) -> SqlBootstraps:
-        """Bootstraps sent to peers and received from them."""
         from replication.ledger.sql.parts.bootstraps import SqlBootstraps
 
         return SqlBootstraps(self._store, self._names, self.cluster, self._rules_cache)
 
     @_Once
     def derivations(self) -> SqlDerivations:
-        """Derived tables."""
         from replication.ledger.sql.parts.derivations import SqlDerivations
 
         return SqlDerivations(self._store)
 
     @_Once
     def drills(self) -> SqlDrills:
-        """Drills."""
         from replication.ledger.sql.parts.drills import SqlDrills
 
         return SqlDrills(self._store)
 
     @_Once
     def steps(self) -> SqlCommitSteps:
-        """Commit sequences."""
         from replication.ledger.sql.parts.commits import SqlCommitSteps
 
         return SqlCommitSteps(self._store)
 
     @_Once
     def replay(self) -> SqlReplay:
-        """Progress of this cluster's replay."""
         from replication.ledger.sql.parts.replay import SqlReplay
 
         return SqlReplay(self._store, self._names)
 
     @_Once
     def time(self) -> SqlTime:
-        """Writers, closed and replicated time."""
         from replication.ledger.sql.parts.time import SqlTime
 
         return SqlTime(self._store, self.cluster)
 
     @_Once
     def successions(self) -> SqlSuccessions:
-        """Which cluster originates in place of which."""
         from replication.ledger.sql.parts.successions import SqlSuccessions
 
         return SqlSuccessions(self._store)
 
     @_Once
     def sending(self) -> SqlSending:
-        """Reports of send attempts, held tables, and samples."""
         from replication.ledger.sql.parts.sending import SqlSending
 
         return SqlSending(self._store)
 
     def decided(self) -> object | None:
-        """See ``Ledger``."""
         return self._store.decided()
 
     def close(self) -> None:
-        """Close the connections."""
         self._store.close()
 
 

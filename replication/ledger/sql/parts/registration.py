@@ -25,7 +25,7 @@ from replication.ledger.sql.store.last_seen import LastSeen
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import SqlStore, counter, greatest
 
-_f, _c, _r = schema.files.c, schema.claims.c, schema.received.c
+_f, _r = schema.files.c, schema.received.c
 
 _GROW = Prepared(
     schema.files.update()

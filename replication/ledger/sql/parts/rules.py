@@ -33,8 +33,7 @@ from replication.ledger.sql.store.keys import check_term, table_spec
 from replication.ledger.sql.store.prepared import upsert
 from replication.ledger.sql.store.store import SqlStore, count_up, counter
 
-_t, _f, _s = schema.tables.c, schema.files.c, schema.streams.c
-_peer, _rule, _p, _e = (t.c for t in (sending.peers, sending.rules, sending.progress, sending.ended_rules))
+_t, _peer, _rule, _e = (t.c for t in (schema.tables, sending.peers, sending.rules, sending.ended_rules))
 
 _PUT_PATTERN = upsert(sending.pattern_rules, "peer", "pattern")
 SETTLE_US = 10_000_000

@@ -7,7 +7,7 @@ joined in blocks; applied positions are then exact to within a block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -154,6 +154,16 @@ class _ClaimRow(NamedTuple):
     previous: bytes
     last: bytes
 
+    def is_before(self, other: _ClaimRow) -> bool:
+        """Whether ``other`` adjoins in stream, hash and file."""
+        return (
+            self.stream_id == other.stream_id
+            and self.file_id == other.file_id
+            and self.seq_end == other.seq_begin
+            and self.last == other.previous
+            and (self.file_id is None or self.end <= other.begin)
+        )
+
 
 class _ReceivedRow(NamedTuple):
     id: int
@@ -163,6 +173,15 @@ class _ReceivedRow(NamedTuple):
     end: int
     source_begin: int
     source_end: int
+
+    def is_before(self, other: _ReceivedRow) -> bool:
+        """Whether ``other`` adjoins in source and file."""
+        return (
+            self.source_id == other.source_id
+            and self.file_id == other.file_id
+            and self.source_end == other.source_begin
+            and (self.file_id is None or self.end == other.begin)
+        )
 
 
 def claim_rows(which: sa.ColumnElement[bool]) -> sa.Select[Any]:
@@ -209,17 +228,7 @@ def join_claim_rows(
     connection: Connection, rows: Iterable[Sequence[Any]], *, block: int | None = None, keep_newest: int = 0
 ) -> None:
     """As ``join_claims``, for rows of ``claim_rows``."""
-
-    def follows(one: _ClaimRow, two: _ClaimRow) -> bool:
-        return (
-            one.stream_id == two.stream_id
-            and one.file_id == two.file_id
-            and one.seq_end == two.seq_begin
-            and one.last == two.previous
-            and (one.file_id is None or one.end <= two.begin)
-        )
-
-    joined, gone = _blocks([_ClaimRow(*row) for row in rows], follows, block, keep_newest)
+    joined, gone = _blocks([_ClaimRow(*row) for row in rows], block, keep_newest)
     changes = [{"key": a.id, "to_sequence": z.seq_end, "to": z.end, "to_hash": z.last} for a, z in joined]
     LENGTHEN_CLAIM.run_each(connection, changes)
     _DROP_CLAIM.run_each(connection, [{"key": key} for key in gone])
@@ -237,44 +246,24 @@ def join_received_rows(
     connection: Connection, rows: Iterable[Sequence[Any]], *, block: int | None = None, keep_newest: int = 0
 ) -> None:
     """As ``join_received``, for rows of ``received_rows``."""
-
-    def follows(one: _ReceivedRow, two: _ReceivedRow) -> bool:
-        return (
-            one.source_id == two.source_id
-            and one.file_id == two.file_id
-            and one.source_end == two.source_begin
-            and (one.file_id is None or one.end == two.begin)
-        )
-
-    joined, gone = _blocks([_ReceivedRow(*row) for row in rows], follows, block, keep_newest)
+    joined, gone = _blocks([_ReceivedRow(*row) for row in rows], block, keep_newest)
     _JOIN_RECEIVED.run_each(connection, [{"key": a.id, "to": z.end, "to_source": z.source_end} for a, z in joined])
     _DROP_RECEIVED.run_each(connection, [{"key": key} for key in gone])
 
 
-def _blocks(
-    rows: Sequence[Any], follows: Callable[[Any, Any], bool], block: int | None, keep_newest: int
-) -> tuple[list[tuple[Any, Any]], list[int]]:
+def _blocks(rows: Sequence[Any], block: int | None, keep_newest: int) -> tuple[list[tuple[Any, Any]], list[int]]:
     """The (first, last) rows of each run of adjacent rows, and the ids of all but the first row of each run.
 
     The ``keep_newest`` newest rows are left alone. A run has at most ``block`` rows.
     """
     newest = sorted((row.id for row in rows), reverse=True)[keep_newest - 1] if 0 < keep_newest <= len(rows) else None
-    joined: list[tuple[Any, Any]] = []
-    gone: list[int] = []
-    claim_range: list[Any] = []
-
-    def finish() -> None:
-        if len(claim_range) > 1:
-            joined.append((claim_range[0], claim_range[-1]))
-            gone.extend(row.id for row in claim_range[1:])
-        claim_range.clear()
-
+    runs: list[list[Any]] = [[]]
     for row in rows:
-        if newest is not None and row.id >= newest:
-            finish()
-            continue
-        if claim_range and (not follows(claim_range[-1], row) or (block is not None and len(claim_range) >= block)):
-            finish()
-        claim_range.append(row)
-    finish()
-    return joined, gone
+        is_new = newest is not None and row.id >= newest
+        run = runs[-1]
+        if is_new or run and (not run[-1].is_before(row) or block is not None and len(run) >= block):
+            runs.append([])
+        if not is_new:
+            runs[-1].append(row)
+    long = [run for run in runs if len(run) > 1]
+    return [(run[0], run[-1]) for run in long], [row.id for run in long for row in run[1:]]
