@@ -36,12 +36,11 @@ from replication.core.routes.bootstrap import Coverage, bootstrap_schema
 from replication.core.rows.batch import FRAME_PAYLOAD_BYTES, encode_payload
 from replication.errors import CommitConflictError
 from replication.files.base import AppendFile, Files, append
-from replication.files.frames import refuse_occupied
+from replication.files.frames import add_to_index, refuse_occupied
 from replication.ledger.base import Bootstrap, FileRow, Ledger
 from replication.tables.base import Tables
 from replication.writer.importing.importer import ENCODERS
 
-_INDEX_BYTES = 1 << 20
 _NO_SCHEMA = bytes(32)
 
 
@@ -194,8 +193,7 @@ class _Writing:
             )
         )
         self._streams[stream] = (sequence + 1, stream_hash(header))
-        if not self._index or self.length - self._index[-1] >= _INDEX_BYTES:
-            self._index.append(self.length)
+        add_to_index(self._index, self.length)
         envelope = encode_envelope((self._row.file.cluster,), len(header) + content.payload.nbytes)
         self.length += append(self._handle, [envelope, header, content.payload])
 

@@ -23,12 +23,11 @@ from replication.core.frame import (
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import ClosedFileError, NoSpaceError
 from replication.files.base import AppendFile, Files, append, reserve
-from replication.files.frames import refuse_occupied
+from replication.files.frames import add_to_index, refuse_occupied
 from replication.ledger.base import BatchPart, Claim, FileRow, Landed, LandedPart, Ledger
 
 _RESERVE_BYTES = 32 << 20  # ahead at most; a file reserves as much as it has, so that many small ones take little
 _RESERVE_BYTES_MIN = 64 << 10
-_INDEX_BYTES = 1 << 20
 
 
 class LandingFile:
@@ -114,8 +113,7 @@ class LandingFile:
         """Note that ``landed`` is registered in the ledger."""
         self.registered = max(self.registered, landed.end)
         for claim in landed.claims:
-            if not self._index or claim.begin - self._index[-1] >= _INDEX_BYTES:
-                self._index.append(claim.begin)
+            add_to_index(self._index, claim.begin)
             last = self._streams.get(claim.stream)
             if last is None or claim.sequence > last[0]:
                 self._streams[claim.stream] = (claim.sequence, claim.hash)

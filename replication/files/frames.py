@@ -11,6 +11,7 @@ from replication.errors import FormatError, StorageError
 from replication.files.base import AppendFile, Files, append
 
 _READ_BYTES = 4 << 20
+_INDEX_BYTES = 1 << 20
 
 
 def frames(file: AppendFile, begin: int, end: int) -> Iterator[tuple[FrameView, memoryview]]:
@@ -34,6 +35,12 @@ def frames(file: AppendFile, begin: int, end: int) -> Iterator[tuple[FrameView, 
             return
         else:
             step *= 4
+
+
+def add_to_index(index: list[int], begin: int) -> None:
+    """Note where a frame begins in the index of its file's end record, which has a frame per MiB."""
+    if not index or begin - index[-1] >= _INDEX_BYTES:
+        index.append(begin)
 
 
 def refuse_occupied(files: Files, path: str, file: FileId, *, unfinished: bool = False) -> None:

@@ -27,10 +27,11 @@ from replication.core.ids import FileId, StreamId
 from replication.core.position import Position
 from replication.core.rows.batch import EncodedBatch
 from replication.files.base import AppendFile, append, reserve
+from replication.files.frames import add_to_index
 from replication.ledger.base import FileRow, Ledger
 from replication.writer.wal.commit_clock import CommitClock
 from replication.writer.wal.durable_length import DurableLength
-from replication.writer.wal.wal_file import INDEX_BYTES, RESERVE_BYTES
+from replication.writer.wal.wal_file import RESERVE_BYTES
 from replication.writer.wal.wal_series import WriterLease
 
 _NOTHING = pa.py_buffer(b"")
@@ -211,6 +212,5 @@ class BulkFile:
     def _index(self) -> Sequence[int]:
         index: list[int] = []
         for frame in self._frames:
-            if not index or frame.at - index[-1] >= INDEX_BYTES:
-                index.append(frame.at)
+            add_to_index(index, frame.at)
         return index

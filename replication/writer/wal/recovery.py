@@ -18,13 +18,12 @@ from replication.core.frame import FILE_HEADER_BYTES, EndRecord, check_payload, 
 from replication.core.ids import FileId, StreamId
 from replication.errors import CorruptFrameError, LockedFileError, MissingFileError, ReplicationError
 from replication.files.base import AppendFile, Files, append
-from replication.files.frames import frames
+from replication.files.frames import add_to_index, frames
 from replication.ledger.base import FileRow, Ledger, WriterRow
 from replication.ledger.changes import LedgerChanges
 from replication.retries import next_ask_s
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.registration import lock_path
-from replication.writer.wal.wal_file import INDEX_BYTES
 
 _REWRITE_BYTES = 4 << 20
 _log = log.get(__name__)
@@ -184,8 +183,7 @@ def _intact(handle: AppendFile, size: int, row: FileRow, published: int) -> tupl
                     f"the frame at offset {frame.begin} does not follow its stream", offset=frame.begin
                 )
             streams[frame.header.stream] = (frame.header.sequence, frame.hash)
-            if not index or frame.begin - index[-1] >= INDEX_BYTES:
-                index.append(frame.begin)
+            add_to_index(index, frame.begin)
             length = frame.end
     except CorruptFrameError as error:
         if length < published:

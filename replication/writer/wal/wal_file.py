@@ -25,11 +25,10 @@ from replication.core.ids import FileId, StreamId
 from replication.core.rows.batch import EncodedBatch
 from replication.errors import NoSpaceError, StorageError
 from replication.files.base import AppendFile, Buffer, Files, append, reserve
-from replication.files.frames import refuse_occupied
+from replication.files.frames import add_to_index, refuse_occupied
 from replication.ledger.base import FileRow, Ledger
 from replication.writer.wal.durable_length import DurableLength
 
-INDEX_BYTES = 1 << 20
 RESERVE_BYTES = 16 << 20
 
 
@@ -121,7 +120,7 @@ class WalFile:
         pieces: list[Buffer] = []
         placed: list[Placed] = []
         streams: dict[tuple[UUID, str], tuple[StreamId, int, bytes]] = {}
-        index: list[int] = []
+        begins: list[int] = []
         at = self._written
         for batch in batches:
             key = (batch.version.table, batch.version.group)
@@ -129,8 +128,7 @@ class WalFile:
             stream, sequence, previous = last or (StreamId(self.file, *key), -1, ZERO_HASH)
             header = batch.sealed(self.file, sequence + 1, previous, commit, role_epoch, batch.size)
             envelope = encode_envelope(self._provenance, len(header) + batch.size)
-            if not self._index and not index or at - (index or self._index)[-1] >= INDEX_BYTES:
-                index.append(at)
+            begins.append(at)
             at += len(envelope) + len(header) + batch.size
             pieces += (envelope, header, memoryview(batch.payload))
             streams[key] = (stream, sequence + 1, stream_hash(header))
@@ -138,7 +136,8 @@ class WalFile:
         self._write(pieces, at)
         self._written = at
         self._streams |= streams
-        self._index += index
+        for begin in begins:
+            add_to_index(self._index, begin)
         return placed
 
     def _write(self, pieces: Sequence[Buffer], end: int) -> None:
