@@ -98,7 +98,7 @@ class SqlBootstraps:
             row = connection.execute(sa.select(schema.files).where(_f.file == str(file))).one_or_none()
             if row is None or row.closed_length < 0:
                 return False
-            found = statuses(connection, self._rules_cache, [(row.id, file_row(row))])
+            found = statuses(connection, self._rules_cache.in_force(connection), [(row.id, file_row(row))])
         return bool(found) and all(status_is_applied(status) for _, _, status in found)
 
     def passed_on(self) -> frozenset[PassedOn]:
@@ -114,7 +114,7 @@ class SqlBootstraps:
                 of_files = sa.select(_c.file_id, _s.table_uuid).join(schema.streams).where(_c.file_id.in_(ids))
                 for row in connection.execute(of_files.distinct()):
                     tables.setdefault(row.file_id, set()).add(UUID(row.table_uuid))
-            found = statuses(connection, self._rules_cache, list(rows.values()))
+            found = statuses(connection, self._rules_cache.in_force(connection), list(rows.values()))
         return frozenset(
             PassedOn(rule.peer, rule.table, row.source.cluster)
             for file, rule, status in found

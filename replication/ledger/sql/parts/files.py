@@ -25,7 +25,7 @@ from replication.ledger.sql.queries.replay import advance, is_held
 from replication.ledger.sql.queries.retention import facts, lacked_files, release
 from replication.ledger.sql.queries.rules import RuleCache, peers
 from replication.ledger.sql.queries.status_cache import KnownStatuses, StatusCache
-from replication.ledger.sql.queries.statuses import at_peer, keep_withheld, statuses_under, withheld
+from replication.ledger.sql.queries.statuses import at_peer, keep_withheld, statuses, withheld
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term, file_id, file_row, missing
@@ -193,7 +193,7 @@ class SqlFileRecords:
         with self._store.read() as connection:
             rows = [(row.id, file_row(row)) for row in connection.execute(wanted)]
             in_force = self._rules_cache.known(connection) if rules is None else rules
-            return statuses_under(connection, [r for r in in_force if peer is None or r.peer == peer], rows)
+            return statuses(connection, [r for r in in_force if peer is None or r.peer == peer], rows)
 
     def at_peer(self, peer: str) -> dict[FileId, ReplicationStatus]:
         with self._store.read() as connection:

@@ -73,7 +73,7 @@ def _is_past_notice(row: FileRow, closed: Mapping[str, int]) -> bool:
 
 def _statuses(connection: Connection, rules_cache: RuleCache, rows: Keyed) -> Statuses:
     found: Statuses = {}
-    every = statuses(connection, rules_cache, rows)
+    every = statuses(connection, rules_cache.in_force(connection), rows)
     pinned = pins(connection, {row.file: (key, row) for key, row in rows}, every)
     for file, rule, status in every:
         hold = PeerHold(rule.peer, status, bootstrapping=(file, rule.peer, rule.table, rule.group) in pinned)
@@ -173,7 +173,7 @@ def _lacked(connection: Connection, rules_cache: RuleCache) -> Mapping[str, Sequ
     keys = {row.file: key for key, row in rows.items()}
     found: dict[str, dict[int, list[tuple[Rule, ReplicationStatus]]]] = {}
     lacking: list[tuple[FileId, Rule, ReplicationStatus]] = []
-    for file, rule, status in statuses(connection, rules_cache, list(rows.items())):
+    for file, rule, status in statuses(connection, rules_cache.in_force(connection), list(rows.items())):
         lacks = status.remaining > 0 if not rows[keys[file]].closed else not is_fully_replicated(status)
         if lacks:
             found.setdefault(rule.peer, {}).setdefault(keys[file], []).append((rule, status))

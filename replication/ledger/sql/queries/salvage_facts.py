@@ -173,7 +173,7 @@ def _has_unapplied(connection: Connection, source: FileId) -> bool:
 def _requirements(connection: Connection, rules_cache: RuleCache, key: int, row: FileRow, end: int) -> Requirements:
     requirements: dict[tuple[UUID, str], list[GroupRequirement]] = {}
     clusters = {peer.name: peer.cluster for peer in peers(connection)}
-    for _, rule, status in statuses(connection, rules_cache, [(key, row)]):
+    for _, rule, status in statuses(connection, rules_cache.in_force(connection), [(key, row)]):
         lacks = status.shipped.missing(status.begin, max(status.needed, end))
         required = GroupRequirement(rule.peer, clusters[rule.peer], lacks, rule.required_from)
         requirements.setdefault((rule.table, rule.group), []).append(required)

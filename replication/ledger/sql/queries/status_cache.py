@@ -18,7 +18,7 @@ from replication.core.shipping.planner import FileView
 from replication.core.status import ReplicationStatus, is_applied, ranges_needing_replication
 from replication.ledger.base import Backlog, FileKind, FileRow, Rule
 from replication.ledger.sql.queries.rules import RuleCache
-from replication.ledger.sql.queries.statuses import pins, statuses_under
+from replication.ledger.sql.queries.statuses import pins, statuses
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.touched import RULES, touched
 from replication.ledger.sql.store.keys import file_row
@@ -89,7 +89,7 @@ class StatusCache:
         rows = {row.id: file_row(row) for row in connection.execute(wanted)}
         facts = {row.file: _FileFacts() for row in rows.values()}
         lacking: list[tuple[FileId, Rule, ReplicationStatus]] = []
-        for file, rule, status in statuses_under(connection, self._rules_cache.known(connection), list(rows.items())):
+        for file, rule, status in statuses(connection, self._rules_cache.known(connection), list(rows.items())):
             of_file = facts[file]
             lacks = ranges_needing_replication(status)
             if lacks:

@@ -28,17 +28,12 @@ Pin = tuple[FileId, str, UUID, str]
 
 
 def statuses(
-    connection: Connection, rules_cache: RuleCache, rows: Sequence[tuple[int, FileRow]], peer: str | None = None
-) -> list[tuple[FileId, Rule, ReplicationStatus]]:
-    """Status per (file, rule) of these files, from at most six statements."""
-    in_force = [rule for rule in rules_cache.in_force(connection) if peer is None or rule.peer == peer]
-    return statuses_under(connection, in_force, rows)
-
-
-def statuses_under(
     connection: Connection, in_force: Sequence[Rule], rows: Sequence[tuple[int, FileRow]]
 ) -> list[tuple[FileId, Rule, ReplicationStatus]]:
-    """Status per (file, rule) under these rules. One that is no more in force as it is here begins with each file."""
+    """Status per (file, rule) of these files, from at most six statements.
+
+    A rule that is no more in force as it is here begins with each file.
+    """
     clusters = {p.name: p.cluster for p in peers(connection)}
     generations: dict[str, int] = {}
     for rule in in_force:
