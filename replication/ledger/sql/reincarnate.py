@@ -31,9 +31,9 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
         RequestError: an own file is OPEN or not fully registered. Nothing was changed.
     """
     with closing(SqlStore(url)) as store:
+        store.check_present()
         former = former_ids(read_meta(store))
         with store.write() as connection:
-            store.check_present()
             own = _f.kind.in_([FileKind.WAL.value, FileKind.CONTROL.value])
             unsettled = sa.select(_f.file).where(own, (_f.closed_length < 0) | (_f.closed_length > _f.length))
             left = connection.scalars(unsettled.order_by(_f.file)).all()

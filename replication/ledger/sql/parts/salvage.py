@@ -7,7 +7,6 @@ from types import MappingProxyType
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
@@ -34,7 +33,7 @@ from replication.ledger.sql.queries.salvage import (
     release_quarantined,
     take_back_received,
 )
-from replication.ledger.sql.queries.salvage_facts import SalvagedFile, duplicates_elsewhere, load_salvage_facts
+from replication.ledger.sql.queries.salvage_facts import duplicates_elsewhere, load_salvage_facts
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, check_term, file_id, stream_id
 from replication.ledger.sql.store.store import SqlStore, chunked
@@ -71,7 +70,9 @@ class SqlSalvage:
         applied: Mapping[UUID, int] = MappingProxyType({}),
     ) -> SalvagePlan:
         with self._store.read() as connection:
-            found = self._load(connection, file, readable, keeps_tables, applied)
+            found = load_salvage_facts(
+                connection, self._rules_cache, file, readable.end, keeps_tables=keeps_tables, applied=applied
+            )
         return decide_file(found.facts, readable).plan()
 
     def duplicates(self, file: FileId, streams: Iterable[StreamId]) -> list[tuple[FileRow, int, int]]:
@@ -93,7 +94,9 @@ class SqlSalvage:
         end = max((claim.end for claim in saved), default=FILE_HEADER_BYTES)
         with self._store.write() as connection:
             check_term(connection, term)
-            found = self._load(connection, file, readable, keeps_tables, {})
+            found = load_salvage_facts(
+                connection, self._rules_cache, file, readable.end, keeps_tables=keeps_tables, applied={}
+            )
             decisions = decide_file(found.facts, readable)
             plan = decisions.plan()
             refuse(plan, copies)
@@ -116,17 +119,6 @@ class SqlSalvage:
                 need_bootstrap(connection, peer, tables)
         names.keep()
         return plan
-
-    def _load(
-        self,
-        connection: Connection,
-        file: FileId,
-        readable: Readable,
-        keeps_tables: bool,
-        applied: Mapping[UUID, int],
-    ) -> SalvagedFile:
-        rules, end = self._rules_cache, readable.end
-        return load_salvage_facts(connection, rules, file, end, keeps_tables=keeps_tables, applied=applied)
 
     def acknowledged_losses(self) -> list[AcknowledgedLoss]:
         wanted = (

@@ -30,7 +30,7 @@ from replication.ledger.sql.queries.applied import APPLICABLE, every_kept_out, i
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.prepared import Prepared
-from replication.ledger.sql.store.sized import cached_by_size
+from replication.ledger.sql.store.sized import CachedBySize
 from replication.ledger.sql.store.store import chunked, meta
 
 NOTICES_MAX = 256  # of an origin
@@ -321,7 +321,5 @@ def _size(notice: ClosedNotice) -> int:
     return len(notice.streams) + NOTED_STREAMS_MAX // (2 * NOTICES_MAX)  # so that not many small ones are kept, either
 
 
-@cached_by_size(_size, NOTED_STREAMS_MAX)
-def decode_notice(payload: bytes) -> ClosedNotice:
-    """Decode a stored notice, cached since every read of replicated time needs it."""
-    return ClosedNotice.decode(payload)
+# Every read of replicated time decodes notices.
+decode_notice: CachedBySize[bytes, ClosedNotice] = CachedBySize(ClosedNotice.decode, _size, NOTED_STREAMS_MAX)

@@ -46,8 +46,3 @@ class CachedBySize(Generic[_K, _V]):
                 self._total += self._size(value)
             while self._total > self._most and len(self._kept) > 1:
                 self._total -= self._size(self._kept.popitem(last=False)[1])
-
-
-def cached_by_size(size: Callable[[_V], int], most: int) -> Callable[[Callable[[_K], _V]], CachedBySize[_K, _V]]:
-    """Make a function a ``CachedBySize``."""
-    return lambda make: CachedBySize(make, size, most)

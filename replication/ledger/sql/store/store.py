@@ -254,9 +254,10 @@ class SqlStore:
         """Raise ConfigError when a SQLite file does not exist, instead of creating it, or when others can read it."""
         if self.path is not None:
             refuse_exposed(self.path)
-        path = self.url.database
-        if self.is_sqlite and not self._in_memory and path and not Path(path).exists():
-            raise ConfigError(f"there is no ledger at {path}", "Start the cluster, which creates it: walship up")
+            if not self.path.exists():
+                raise ConfigError(
+                    f"there is no ledger at {self.path}", "Start the cluster, which creates it: walship up"
+                )
 
 
 def _driver_url(url: str) -> URL:
