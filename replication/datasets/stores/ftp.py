@@ -165,14 +165,13 @@ class _Download:
 
     def seek(self, position: int) -> None:
         if self._data is None or position != self._at:
-            self._stop()
+            self.close()
             self._ftp.voidcmd("TYPE I")
             self._data = self._ftp.transfercmd(f"RETR {self._path}", position or None)
             self._at = position
 
     def read(self, size: int) -> bytes:
-        if self._data is None:
-            self.seek(0)
+        self.seek(self._at)
         assert self._data is not None
         data = bytearray()
         while len(data) < size:
@@ -183,16 +182,13 @@ class _Download:
         self._at += len(data)
         return bytes(data)
 
-    def _stop(self) -> None:
+    def close(self) -> None:
         if self._data is None:
             return
         self._data.close()
         self._data = None
         with suppress(*ftplib.all_errors):
             self._ftp.voidresp()  # a transfer that ends early is answered with an error
-
-    def close(self) -> None:
-        self._stop()
 
 
 class _Upload:

@@ -7,6 +7,7 @@ is read front to back in one answer, since servers need not serve ranges.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -74,9 +75,11 @@ class HttpDriver(Driver):
 
     def open_reader(self, fs: Any, path: str, size: int) -> Any:
         """A small file in one request, a larger one as a stream."""
-        if size <= _SMALL_BYTES:
-            return WholeObject(fs.cat_file(path))
-        return _Stream(fs, path)
+        opened = _Stream(fs, path)
+        if size > _SMALL_BYTES:
+            return opened
+        with closing(opened):
+            return WholeObject(opened.read(size + 1))  # the server may send more than it told
 
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
         raise _refusal(path)
@@ -104,9 +107,12 @@ class _Stream:
     def read(self, size: int) -> bytes:
         if self._file is None:
             self.seek(0)
-        data: bytes = self._file.read(size)
-        self._at += len(data)
-        return data
+        parts, left = [], size
+        while left and (part := self._file.read(left)):
+            parts.append(part)
+            left -= len(part)
+        self._at += size - left
+        return b"".join(parts)
 
     def close(self) -> None:
         if self._file is not None:
