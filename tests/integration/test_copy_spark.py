@@ -17,9 +17,8 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range
 from replication.core.copying.rates import RateTable
-from replication.datasets.copying import spark as copying
 from replication.datasets.copying.copier import CopyItem
-from replication.datasets.copying.spark import SparkCopier, copy_rows, packed
+from replication.datasets.copying.spark import SparkCopier, copy_rows
 from replication.datasets.listing.tasks import list_folders
 from replication.datasets.stores.base import Entry
 from replication.datasets.stores.local import LocalStore
@@ -66,14 +65,15 @@ class SecondAttempt:
 def jobs(spark_tables: IcebergTables, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...] | None]]:
     """What each Spark job had in its rows: the paths in the source, and the range's bounds."""
     seen: list[tuple[str, tuple[int, ...] | None]] = []
-    packed_row = copying.packed
+    run = SparkCopier.run
 
-    def told(item: CopyItem) -> Any:
-        row = packed_row(item)
-        seen.append((row[0]["origin"]["path"], row[2]))
-        return row
+    def told(copier: SparkCopier, function: Any, rows: Any) -> list[Any]:
+        for item in (row for row in rows if isinstance(row, CopyItem)):
+            bounds = None if item.part is None else (item.part.index, item.part.begin, item.part.end)
+            seen.append((item.file.origin.path, bounds))
+        return run(copier, function, rows)
 
-    monkeypatch.setattr(copying, "packed", told)
+    monkeypatch.setattr(SparkCopier, "run", told)
     return seen
 
 
@@ -152,7 +152,7 @@ def test_a_second_attempt_writes_to_a_file_of_its_own(tmp_path: Path, monkeypatc
         assert found is not None and found.attributes is not None
         configuration = CopyConfiguration()
         file = CopyableFile.build(source.url, found.attributes, configuration)
-        rows = [packed(CopyItem(file, RelativePath("staged")))]
+        rows = [CopyItem(file, RelativePath("staged"))]
 
         monkeypatch.setattr("pyspark.TaskContext.get", SecondAttempt)
         (copied,) = copy_rows(pickle.dumps(((source, target), configuration, RateTable(), True)), rows)
@@ -184,4 +184,4 @@ def test_a_task_opens_a_remote_source_itself_and_credentials_are_in_no_row(
     store = open_store("memory://a", {"password": "secret"})  # 001-18, 001-28
     file = CopyableFile.build(store.url, FileAttributes(RelativePath("a"), 1), CopyConfiguration())
     assert b"secret" in pickle.dumps(store)
-    assert b"secret" not in pickle.dumps(packed(CopyItem(file, RelativePath("b"), Range(0, 0, 1))))
+    assert b"secret" not in pickle.dumps(CopyItem(file, RelativePath("b"), Range(0, 0, 1)))

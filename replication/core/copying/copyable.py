@@ -85,23 +85,6 @@ class CopyableFile:
         """The modification time that the copy gets; None leaves the time of the copy."""
         return self.origin.timestamp_ns if "times" in self.preserve else None
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values; unset attributes are left out."""
-        shown = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) not in (None, "", {})}
-        return shown | {"origin": self.origin.to_json(), "preserve": sorted(self.preserve)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> CopyableFile:
-        """The file that :meth:`to_json` wrote; its names are checked anew."""
-        return cls(
-            **{
-                **value,
-                "origin": FileAttributes.from_json(value["origin"]),
-                "destination": RelativePath(value["destination"]),
-                "preserve": frozenset(value["preserve"]),
-            }
-        )
-
 
 def _permission(origin: FileAttributes, preserve: frozenset[str]) -> int | None:
     """The mode bits of a copy; set-user-id and set-group-id only with the owner and the group that they are of."""

@@ -14,21 +14,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from replication.core.copying.configuration import CopyConfiguration
-from replication.core.copying.copyable import CopyableFile
-from replication.core.copying.names import RelativePath
-from replication.core.copying.ranges import Range
 from replication.core.copying.rates import parse_rates
 from replication.datasets.copying.copier import CopiedItem, CopyItem, FileCopier, ItemCopier
 from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.copying.throttle import CopyThrottle, minute_of_day
 from replication.datasets.copying.transfer import Moved
-from replication.datasets.stores.base import Store, Upload
+from replication.datasets.stores.base import Store
 from replication.error_text import one_line
 from replication.errors import EngineLostError, RequestError
 from replication.log import get, redact
@@ -40,8 +36,6 @@ LARGE_BYTES, LARGE_FILES = 1 << 30, 50_000
 _PARALLEL_MAX = 256
 _THREADS = 32  # that wait for tasks of an application whose cores are not known yet
 _log = get(__name__)
-
-PackedItem = tuple[dict[str, Any], str, tuple[int, int, int] | None, tuple[str, str, str] | None]
 
 
 @contextmanager
@@ -183,9 +177,8 @@ class SparkCopier:
         """
         if not items:
             return []
-        rows = [packed(item) for item in items]
         try:
-            found: list[CopiedItem] = self.run(partial(copy_rows, self._opened), rows)
+            found: list[CopiedItem] = self.run(partial(copy_rows, self._opened), items)
         except EngineLostError:
             raise
         except Exception as error:  # the task failed in every attempt
@@ -208,15 +201,7 @@ class SparkCopier:
             return list(self._context.parallelize(rows, 1).mapPartitions(function).collect())
 
 
-def packed(item: CopyItem) -> PackedItem:
-    """An item as a row: the copyable file, where it is staged, a range's index, begin and end, its upload."""
-    part = item.part
-    numbers = (part.index, part.begin, part.end) if part is not None else None
-    upload = astuple(item.upload) if item.upload is not None else None
-    return item.file.to_json(), str(item.staged), numbers, upload
-
-
-def copy_rows(opened: bytes, rows: Iterable[PackedItem]) -> Iterator[CopiedItem]:
+def copy_rows(opened: bytes, rows: Iterable[CopyItem]) -> Iterator[CopiedItem]:
     """Copy the items of a task, in an executor."""
     from pyspark import TaskContext
 
@@ -229,16 +214,7 @@ def copy_rows(opened: bytes, rows: Iterable[PackedItem]) -> Iterator[CopiedItem]
         lambda count: None,
         stopped,
     )
-    items = [
-        CopyItem(
-            CopyableFile.from_json(file),
-            RelativePath(staged),
-            None if part is None else Range(*part),
-            None if upload is None else Upload(*upload),
-        )
-        for file, staged, part, upload in rows
-    ]
-    context = TaskContext.get()
+    items, context = list(rows), TaskContext.get()
     with source, target:
         if context is not None and context.attemptNumber() > 0:
             for item in items:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from typing import Any
 
 import pytest
@@ -31,11 +32,12 @@ def test_a_file_is_built_with_defaults_out_of_the_configuration() -> None:
     assert (file.owner, file.group, file.file_set, file.replication, file.block_size) == ("ann", "staff", "", 2, 4096)
 
 
-def test_a_copyable_file_travels_as_json_and_its_names_are_checked_again() -> None:
+def test_a_copyable_file_travels_pickled_and_its_names_are_checked_again() -> None:
     file = CopyableFile.build("s3://b", ORIGIN, CopyConfiguration(), metadata={"a": "b"})  # 000-29
-    assert CopyableFile.from_json(file.to_json()) == file
+    travelling = pickle.dumps(file)
+    assert pickle.loads(travelling) == file
     with pytest.raises(UnsafeNameError):
-        CopyableFile.from_json(file.to_json() | {"destination": "../x"})
+        pickle.loads(travelling.replace(b"a/b.csv", b"../.csv"))
 
 
 def test_the_guid_is_the_same_for_the_same_origin_file_and_another_for_any_other() -> None:
