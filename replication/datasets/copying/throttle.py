@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from replication.core.copying.rates import RateTable, parse_rates
-from replication.errors import MissingFileError, ReplicationError
+from replication.error_text import one_line
+from replication.errors import MissingFileError, ReplicationError, RequestError
 from replication.log import get
 
 _BURST_S = 0.1
 _TAKEN_S = 1.0  # at most this much is taken at once, so that a new limit soon counts
 _ASKED_EVERY_S = 1.0
+_HINT = "Write a limit into it: 10MB, or off"
 _log = get(__name__)
 
 
@@ -49,14 +51,17 @@ class CurrentRate:
 
     Raises:
         MissingFileError: there is no such file.
-        FormatError: it holds no limit.
+        FormatError, RequestError: it holds no limit.
     """
 
     def __init__(self, limit: str) -> None:
         self._file = Path(limit[1:]) if limit.startswith("@") else None
-        if self._file is not None and not self._file.exists():
-            raise MissingFileError(f"there is no {self._file}", "Write a limit into it: 10MB, or off")
-        self._text = self._file.read_text() if self._file is not None else limit
+        try:
+            self._text = self._file.read_text() if self._file is not None else limit
+        except FileNotFoundError:
+            raise MissingFileError(f"there is no {self._file}", _HINT) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RequestError(f"{self._file} holds no limit: {one_line(error)}", _HINT) from None
         self._table = parse_rates(self._text)
         self._asked_s = time.monotonic()
 

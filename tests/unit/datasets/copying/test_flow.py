@@ -23,7 +23,7 @@ from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
 from replication.datasets.copying.transfer import copy_stream
 from replication.datasets.stores.base import Entry
 from replication.datasets.stores.local import LocalStore
-from replication.errors import FormatError, MissingFileError
+from replication.errors import FormatError, MissingFileError, RequestError
 from tests.copying import Killed, job, read_tree, write_tree
 
 SIZE = 12 << 20
@@ -165,6 +165,9 @@ def test_a_limit_is_heeded_and_one_in_a_file_may_change_meanwhile(
     assert 1.0 <= sum(waits) <= 2.0, "it waits for the first 1000 or 2000 bytes, and then no more"
     with pytest.raises(MissingFileError):
         CurrentRate(f"@{tmp_path}/nothing")
+    (tmp_path / "limit").write_bytes(b"\xff10MB")
+    with pytest.raises(RequestError, match="limit holds no limit: UnicodeDecodeError"):
+        CurrentRate(f"@{tmp_path}/limit")
 
 
 def test_a_timetable_has_a_rate_for_each_minute_of_the_day() -> None:
