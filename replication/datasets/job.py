@@ -207,7 +207,8 @@ class CopyJob:
         """What records this run on its timeline, with the instants of earlier runs ended."""
         if self.recorded is None:
             return None
-        recorder = InstantRecorder(site.timeline(self.recorded.timeline), self.recorded, self.target, self.id)
+        timeline, range_bytes = site.timeline(self.recorded.timeline), self.configuration.range_bytes
+        recorder = InstantRecorder(timeline, self.recorded, self.target, self.id, range_bytes)
         left = (step_from_json(text) for sequence in self._stored(steps) for text in sequence.steps)
         recorder.end_earlier({step.time for step in left if isinstance(step, StartInstant)})
         return recorder

@@ -48,7 +48,10 @@ class RecordedDataset:
 class InstantRecorder:
     """Makes the instants of one job."""
 
-    def __init__(self, timeline: Timeline, recorded: RecordedDataset, target: Store, job: str) -> None:
+    def __init__(
+        self, timeline: Timeline, recorded: RecordedDataset, target: Store, job: str, range_bytes: int
+    ) -> None:
+        self._range_bytes = range_bytes
         self._timeline, self._url, self._job, self._target = timeline, recorded.timeline, job, target
         self.dataset = recorded.name or target.url
         self._root = target.url if recorded.name else ""
@@ -113,7 +116,7 @@ class InstantRecorder:
         entry = self._target.status(path)
         if entry is None or entry.attributes is None or entry.attributes.size != version.size:
             return False
-        sizes = (max(version.size, 1), 64 << 20)  # of one range, or of several
+        sizes = (max(version.size, 1), self._range_bytes)  # of one range, or of several
         return version.digest in {digest_of(self._target, path, version.size, size) for size in sizes}
 
     def _is_gone(self, key: FileKey) -> bool:

@@ -147,18 +147,19 @@ def test_an_instant_that_was_requested_and_never_stored_is_rolled_back(
     assert seen(tmp_path) == on_disk(tmp_path)
 
 
+@pytest.mark.parametrize("range_bytes", [2, 64 << 20])
 def test_an_inflight_instant_whose_steps_are_lost_gets_the_files_that_are_in_place(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_bytes: int
 ) -> None:
     with monkeypatch.context() as patch:
         refuse_moves_to("b", patch)
         patch.setattr("replication.datasets.publication.publisher.Publisher._publish_each", die)
         with pytest.raises(Killed):
-            recorded(tmp_path).run()
+            recorded(tmp_path, range_bytes=range_bytes).run()
     steps = FileCommitSteps(f"file://{recorded(tmp_path).state_dir}/commits")
     (stored,) = steps.sequences(recorded(tmp_path).id)
     steps.remove(stored.id.store, stored.id.urn)
-    recorded(tmp_path).run()
+    recorded(tmp_path, range_bytes=range_bytes).run()
     assert seen(tmp_path) == on_disk(tmp_path) == {name: len(content) for name, content in FILES.items()}
     assert not timeline(tmp_path).state().pending
     assert_added_once(tmp_path)
