@@ -64,17 +64,13 @@ class FolderListings:
         with driver_errors(f"listing {folder}"):
             fs, path = fsspec.core.url_to_fs(root.rstrip("/"))  # the root alone: a name may look like an address
             path = f"{path.rstrip('/')}/{partition}".rstrip("/")
+            fs.invalidate_cache(path)
             try:
-                entries = fs.ls(path, detail=True, refresh=True) if _caches(fs) else fs.ls(path, detail=True)
+                entries = fs.ls(path, detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return []
         named = (entry for entry in entries if not _name(entry).startswith(STAGING_PREFIX) and _name(entry))
         return [entry for entry in named if entry["type"] in _KINDS or fs.isfile(entry["name"])]
-
-
-def _caches(fs: Any) -> bool:
-    """Whether a driver remembers listings unless it is told not to."""
-    return any(scheme in ("s3", "s3a") for scheme in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol))
 
 
 def _name(entry: dict[str, Any]) -> str:
