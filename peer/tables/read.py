@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import SupportsIndex
+from typing import SupportsIndex, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -27,7 +28,9 @@ from replication.tables.duckdb.confined import confine, one_query
 from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, shown_columns
 from replication.tables.pyiceberg.damage import refuse_unreadable
 
+T = TypeVar("T")
 _SHOW_TABLES = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
+_ROWS_MAX = 2**63 - 1  # of DuckDB
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +277,7 @@ def read(
 def _check_asked(columns: Sequence[str] | None, limit: int | None) -> None:
     if isinstance(columns, str):
         raise RequestError(f"columns={columns!r} is a text, not a list", f"Give a list of names: [{columns!r}]")
-    if limit is not None and not (isinstance(limit, SupportsIndex) and limit >= 0):
+    if limit is not None and not (isinstance(limit, SupportsIndex) and 0 <= int(limit) <= _ROWS_MAX):
         raise RequestError(f"limit={limit!r} is not a number of rows", "Give a whole number, 0 or more")
 
 
@@ -289,16 +292,30 @@ def query_result(connection: duckdb.DuckDBPyConnection, query: str | duckdb.Stat
     """The rows of one query, or of a statement of any kind, in pieces; or RequestError with DuckDB's message."""
     statement = one_query(connection, query) if isinstance(query, str) else query
     try:
-        rows = arrow_batches(connection.sql(statement))
-        return pa.RecordBatchReader.from_batches(rows.schema, _batches(rows))
+        rows = _stoppable(connection, lambda: arrow_batches(connection.sql(statement)))
+        return pa.RecordBatchReader.from_batches(rows.schema, _batches(connection, rows))
     except duckdb.Error as error:
         refuse_unreadable(error)
         raise RequestError(str(error).strip().splitlines()[0]) from None
 
 
-def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+def _stoppable(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
+    """Do work of DuckDB's beside the main thread, so that Ctrl-C stops it at once: DuckDB itself looks only rarely."""
+    if threading.current_thread() is not threading.main_thread():  # it gets no signals
+        return work()
+    with ThreadPoolExecutor(1, "query") as beside:
+        running = beside.submit(work)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
+
+
+def _batches(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     try:
-        yield from rows
+        while (batch := _stoppable(connection, lambda: next(rows, None))) is not None:
+            yield batch
     except OSError as error:  # damage after the first rows
         refuse_unreadable(error)
         raise

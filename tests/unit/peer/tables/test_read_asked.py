@@ -21,6 +21,7 @@ from tests.versions import Version, append, shown
         ({"limit": "x"}, "limit='x' is not a number of rows"),
         ({"limit": -1}, "limit=-1 is not a number of rows"),
         ({"limit": 1.5}, r"limit=1\.5 is not a number of rows"),
+        ({"limit": 1 << 63}, "limit=9223372036854775808 is not a number of rows"),
         ({"columns": "id"}, "columns='id' is a text, not a list"),
     ],
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import duckdb
@@ -35,6 +39,21 @@ def test_wide_rows_come_in_small_ones(connection: duckdb.DuckDBPyConnection) -> 
 def test_no_rows_come_in_no_batch(connection: duckdb.DuckDBPyConnection) -> None:
     nothing = arrow_batches(connection.sql("select 1 as one where false"))
     assert nothing.schema.names == ["one"] and list(nothing) == []
+
+
+@pytest.mark.parametrize("rows_first", [False, True])
+def test_ctrl_c_ends_a_query_at_once(connection: duckdb.DuckDBPyConnection, rows_first: bool) -> None:
+    query = "select a from range(4000000000) t(a) where hash(a) = 5"
+    if rows_first:
+        query = f"select a from range(2000000) t(a) union all ({query})"
+    ctrl_c = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    began = time.monotonic()
+    ctrl_c.start()
+    with pytest.raises(KeyboardInterrupt):
+        for _ in query_result(connection, query):
+            pass
+    assert time.monotonic() - began < 3
+    assert connection.sql("select 1").fetchall() == [(1,)]
 
 
 def test_rows_of_reads_and_of_bootstraps_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
