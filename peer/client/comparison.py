@@ -28,7 +28,14 @@ from replication.core.definition.schema import TableSpec
 from replication.core.definition.types import storable_type
 from replication.core.ids import ClusterId
 from replication.core.shipping.chunk import Assignment
-from replication.errors import FormatError, PeerUnavailableError, RequestError, TableExistsError, UnknownTableError
+from replication.errors import (
+    FormatError,
+    PeerUnavailableError,
+    ReplicationError,
+    RequestError,
+    TableExistsError,
+    UnknownTableError,
+)
 from replication.link import questions as q
 from replication.link.base import Conversation, PeerLink
 from replication.settings import check_address
@@ -200,6 +207,14 @@ def shared_tables(left: Cluster, right: ComparedCluster) -> list[str]:
     return [spec.name for spec in left.tables() if spec.uuid in there]
 
 
+def unmatched_tables(left: Cluster, right: ComparedCluster) -> list[ReplicationError]:
+    """Why tables of ``left`` cannot be compared: ``right`` lacks those that it is sent, or has others so named."""
+    there = right.tables()
+    sent = {rule.table for rule in left.ledger.rules.all() if rule.peer == right.name}
+    asked = [(spec, right.about(spec)) for spec in left.tables() if spec.uuid not in there]
+    return [_absent(left, right.name, spec, other) for spec, other in asked if other.is_taken or spec.uuid in sent]
+
+
 def compare_clusters(left: Cluster, right: Cluster, tables: Sequence[str], timeout_s: float) -> list[Verdict]:
     """Compare tables of two clusters whose files this process can read; see ``compare_sides``."""
     with ExitStack() as stack:
@@ -219,20 +234,24 @@ def _remedy(cluster: Cluster, spec: TableSpec, there: str) -> str:
     )
 
 
+def _absent(cluster: Cluster, there: str, spec: TableSpec, other: q.About) -> ReplicationError:
+    if other.is_taken:
+        return TableExistsError(
+            f"{spec.name} on {there} is another table than on {cluster.name}",
+            "One of them was made by hand; drop that one, then enable replication again",
+        )
+    return UnknownTableError(
+        f"{there} does not have the table {spec.name} of {cluster.name}", _remedy(cluster, spec, there)
+    )
+
+
 def _shared(
     cluster: Cluster, here: ComparedCluster, there: ComparedCluster, spec: TableSpec
 ) -> tuple[TableSpec, list[str]]:
     """What both sides have of a table: the definition with their columns, and the groups; errors are as below."""
     mine, other = here.about(spec), there.about(spec)
-    if other.is_taken:
-        raise TableExistsError(
-            f"{spec.name} on {there.name} is another table than on {here.name}",
-            "One of them was made by hand; drop that one, then enable replication again",
-        )
-    if other.spec is None:
-        raise UnknownTableError(
-            f"{there.name} does not have the table {spec.name} of {here.name}", _remedy(cluster, spec, there.name)
-        )
+    if other.spec is None or other.is_taken:
+        raise _absent(cluster, there.name, spec, other)
     groups = [g.name for g in spec.groups if g.name in {*mine.groups, *other.groups}] or [g.name for g in spec.groups]
     shared = common(spec, other.spec, groups)
     if not shared.columns:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from peer.verify.verdict import DIFFERENCES_MAX
+from peer.verify.verdict import DIFFERENCES_MAX, Verdict
 from replication import config as configuration
-from replication.errors import ConfigError, DivergenceError, RequestError, WaitTimeoutError
+from replication.errors import ConfigError, DivergenceError, ReplicationError, RequestError, WaitTimeoutError
 from shell.cli.find import current_folder, find_cluster
 from shell.cli.invocation import Invocation, add_verb, tables_argument, timeout_option
 from shell.cli.render import Printer, printed_before
@@ -51,10 +51,10 @@ def verify(
 ) -> None:
     """Compare tables with those of another cluster, as of a common replicated time.
 
-    Exits with 10 if they differ, and with 9 if they changed too much to tell in time. Only a receiver of the other
-    cluster must be reachable.
+    Exits with 10 if they differ, with 9 if they changed too much to tell in time, and with 4 if the other cluster lacks
+    one that is sent there, or has another table of the name. Only a receiver of it must be reachable.
     """
-    from peer.client.comparison import compare_sides, now, other_side, own_side, shared_tables
+    from peer.client.comparison import compare_sides, now, other_side, own_side, shared_tables, unmatched_tables
 
     with (
         invocation.connect() as (cluster, printer),
@@ -62,25 +62,35 @@ def verify(
         own_side(cluster, there.name) as here,
     ):
         names = tables or shared_tables(cluster, there)
-        if not names:
+        unmatched = [] if tables else unmatched_tables(cluster, there)
+        if not names and not unmatched:
             raise RequestError(f"{cluster.name} and {there.name} have no table in common", "Enable replication first")
         since = now()
         verdicts = [compare_sides(cluster, here, there, name, timeout_s, since) for name in _shown(names, printer)]
-        moving = [verdict.table for verdict in verdicts if verdict.same and verdict.moving]
-        bad = [verdict.table for verdict in verdicts if not verdict.same]
-        with printed_before(bad or moving):
+        failure = _failure(verdicts, unmatched, timeout_s)
+        with printed_before(failure):
             show_verdicts(printer, verdicts, list_max, since)
-        if bad:
-            raise DivergenceError(
-                f"{len(bad)} of {len(verdicts)} tables differ: {', '.join(bad)}",
-                "See walship status on both sides for quarantined frames, gaps, and groups that go one way only (their"
-                " rows differ). What others changed in Iceberg comes back by rolling it back, or by writing rows anew",
-            )
-        if moving:
-            raise WaitTimeoutError(
-                f"{', '.join(moving)} did not settle in {timeout_s:g} s: nobody can tell whether all is the same",
-                "Verify again while less is written, or give it longer: --timeout-s",
-            )
+        for error in unmatched:
+            if error is not failure:
+                printer.note(f"not compared: {error.what}")
+        if failure is not None:
+            raise failure
+
+
+def _failure(verdicts: list[Verdict], unmatched: list[ReplicationError], timeout_s: float) -> ReplicationError | None:
+    """The gravest error of a comparison; None if all is the same."""
+    if bad := [verdict.table for verdict in verdicts if not verdict.same]:
+        return DivergenceError(
+            f"{len(bad)} of {len(verdicts)} tables differ: {', '.join(bad)}",
+            "See walship status on both sides for quarantined frames, gaps, and groups that go one way only (their"
+            " rows differ). What others changed in Iceberg comes back by rolling it back, or by writing rows anew",
+        )
+    if moving := [verdict.table for verdict in verdicts if verdict.moving]:
+        return WaitTimeoutError(
+            f"{', '.join(moving)} did not settle in {timeout_s:g} s: nobody can tell whether all is the same",
+            "Verify again while less is written, or give it longer: --timeout-s",
+        )
+    return unmatched[0] if unmatched else None
 
 
 def _shown(names: list[str], printer: Printer) -> Iterator[str]:

@@ -15,7 +15,15 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from peer.client.cluster import Cluster
-from peer.client.comparison import ComparedCluster, compare_sides, other_side, own_side, peer_side, shared_tables
+from peer.client.comparison import (
+    ComparedCluster,
+    compare_sides,
+    other_side,
+    own_side,
+    peer_side,
+    shared_tables,
+    unmatched_tables,
+)
 from peer.verify.conversation import Conversations
 from peer.verify.verdict import Verdict
 from replication.core.definition.define import typed_table
@@ -156,6 +164,15 @@ def test_tables_that_are_not_there_or_are_others_are_named(pair: Pair) -> None:
     pair.west.ledger.tables.create(keyed("ops.both"))
     with pair.sides() as (_, there):
         assert shared_tables(pair.cluster, there) == []
+        assert [error.what for error in unmatched_tables(pair.cluster, there)] == [
+            "ops.both on west is another table than on east"
+        ]
+        pair.east.ledger.rules.enable("west", missing.uuid, ["default"], missing.name, pair.east.term)
+        assert [error.what for error in unmatched_tables(pair.cluster, there)] == [
+            "ops.both on west is another table than on east",
+            "west does not have the table ops.missing of east",
+        ]
+        pair.east.ledger.rules.disable("west", missing.uuid, ["default"], pair.east.term)
     with pytest.raises(UnknownTableError, match="west does not have the table ops.missing") as raised:
         pair.compare(missing)
     assert raised.value.hint == "walship enablereplication west -t ops.missing --bootstrap"

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from peer.verify.verdict import Holding, Verdict
-from replication.errors import DivergenceError, WaitTimeoutError
+from replication.errors import DivergenceError, TableExistsError, WaitTimeoutError
 from shell import main
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
@@ -46,6 +46,27 @@ def test_tables_that_differ_are_told_though_the_list_has_no_reader(
     monkeypatch.setattr("peer.client.comparison.compare_sides", lambda *_: Verdict("ops.t", EAST, EAST, 1))
     with pytest.raises(BrokenPipeError):
         verify(invocation, "west", ["ops.t"])
+
+
+def test_a_table_of_which_the_other_cluster_has_another_of_the_name_fails_the_comparison_of_all(
+    invocation: Invocation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left_out = [TableExistsError(f"{name} on west is another table than on east") for name in ("ops.a", "ops.b")]
+    monkeypatch.setattr("peer.client.comparison.shared_tables", lambda *_: ["ops.t"])
+    monkeypatch.setattr("peer.client.comparison.unmatched_tables", lambda *_: left_out)
+    monkeypatch.setattr("peer.client.comparison.compare_sides", lambda *_: Verdict("ops.t", EAST, EAST, 1))
+    with pytest.raises(TableExistsError, match=r"ops\.a on west is another table"):
+        verify(invocation, "west")
+    out, err = capsys.readouterr()
+    assert "ops.t" in out and err.endswith("\nnot compared: ops.b on west is another table than on east\n")
+    assert "ops.a" not in err, "which the error names"
+    monkeypatch.setattr("peer.client.comparison.compare_sides", lambda *_: Verdict("ops.t", EAST, WEST, 1, differing=1))
+    with pytest.raises(DivergenceError):
+        verify(invocation, "west")
+    assert "not compared: ops.a on west" in capsys.readouterr().err
+    verify_named = Verdict("ops.t", EAST, EAST, 1)
+    monkeypatch.setattr("peer.client.comparison.compare_sides", lambda *_: verify_named)
+    verify(invocation, "west", ["ops.t"])
 
 
 def test_who_is_told_to_wait_longer_is_told_an_option_that_there_is(
