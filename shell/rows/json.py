@@ -16,6 +16,7 @@ from itertools import islice
 from math import inf, isfinite
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
@@ -28,6 +29,7 @@ from replication.files.rows.row_files import BATCH_ROWS
 _BLOCK_BYTES = 8 << 20
 _NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _BLANK = re.compile(r"\s*")
+_LEVELS_MAX = 5000  # on more than some 10,000, Arrow overflows the stack
 _BARE_NULL = re.compile(rb"(?:\A(?:\xef\xbb\xbf)?|\})\s*null")
 _TOO_FINE = re.compile(r"[.,]\d{6}\d*[1-9]")
 _SHOWN_CHARACTERS = 60
@@ -50,7 +52,7 @@ def json_batches(content: bytes, schema: pa.Schema | None) -> Iterator[pa.Record
     """
     if not content.strip():
         return
-    if _BARE_NULL.search(content):  # on which Arrow crashes, or makes a row of NULLs of it
+    if _BARE_NULL.search(content) or any(map(_is_deep, io.BytesIO(content))):  # Arrow crashes, or makes a row of NULLs
         for _ in _objects(content.decode("utf-8-sig", "replace")):
             pass
     read = arrow_json.ReadOptions(block_size=_BLOCK_BYTES)
@@ -59,6 +61,16 @@ def json_batches(content: bytes, schema: pa.Schema | None) -> Iterator[pa.Record
         return
     table = _by_arrow(content, schema, read)
     yield from _by_value(content, schema) if table is None else table.to_batches(BATCH_ROWS)
+
+
+def _is_deep(line: bytes) -> bool:
+    """Whether more than ``_LEVELS_MAX`` brackets may be open at once; those in texts count, too."""
+    if len(line) <= _LEVELS_MAX:
+        return False
+    folded = np.frombuffer(line, np.uint8) | 0x20  # [ as {, and ] as }
+    steps = (folded == ord("{")).view(np.int8) - (folded == ord("}")).view(np.int8)
+    depth = np.cumsum(steps, dtype=np.int32)
+    return bool((depth - np.minimum.accumulate(depth)).max() > _LEVELS_MAX)
 
 
 def _by_arrow(content: bytes, schema: pa.Schema, read: arrow_json.ReadOptions) -> pa.Table | None:
@@ -121,7 +133,9 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
             found, at = decoder.raw_decode(text, at)
         except _Mismatch as error:
             raise FormatError(f"row {row}: {error}", "Name it once") from None
-        except (ValueError, RecursionError) as error:  # JSON's own, a number of 4,300 digits, brackets without end
+        except RecursionError:
+            raise FormatError(f"row {row} is nested too deeply", "Write it with fewer levels") from None
+        except ValueError as error:  # JSON's own, or a number of 4,300 digits
             raise FormatError(f"row {row} is not JSON: {error}", "Write one JSON object per line") from None
         if not isinstance(found, dict):
             raise FormatError(f"row {row} is not a JSON object: {_shown(found)}", "Write one JSON object per line")

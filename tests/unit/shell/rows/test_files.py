@@ -57,6 +57,18 @@ def test_a_folder_and_a_sample_of_an_unknown_suffix_are_named(tmp_path):
     assert refused.value.hint == "Use --format parquet|arrow|orc|csv|json"
 
 
+@pytest.mark.parametrize("schema", [SCHEMA, None])
+@pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ('{"a":', "}")])
+def test_json_of_so_many_levels_that_arrow_would_crash_is_refused(tmp_path, schema, opened, closed):
+    file = tmp_path / "deep.json"
+    file.write_text('{"id": 1}\n{"id": 2, "name": ' + opened * 200_000 + "0" + closed * 200_000 + "}\n")
+    with pytest.raises(FormatError, match="row 2 is nested too deeply"):
+        list(batches_of(str(file), schema=schema))
+    file.write_text('{"id": 1, "name": "' + "[" * 200_000 + '"}\n')
+    [batch] = batches_of(str(file), schema=schema)
+    assert batch.column("name").to_pylist() == ["[" * 200_000]
+
+
 def test_a_file_that_is_not_there_is_said(tmp_path):
     with pytest.raises(RequestError, match="No such file"):
         list(batches_of(str(tmp_path / "a.csv")))
