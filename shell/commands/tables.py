@@ -84,9 +84,13 @@ def createtable(
     if from_cluster and (any(given) or options.history_s is not None):
         raise RequestError(f"The table is as it is at {from_cluster}", "With --like CLUSTER give only the table's name")
     with invocation.connect() as (cluster, printer):
+        done = "is created"
         if from_cluster:
             refuse_standby(cluster.ledger)  # before ZooKeeper is asked for
+            before = {each.uuid for each in cluster.tables()}
             spec = cluster.peering.adopt(table, from_cluster)
+            if spec.uuid in before:
+                done = f"was here already, and has all columns that it has at {from_cluster}"
         else:
             spec = cluster.create_table(
                 table,
@@ -98,7 +102,7 @@ def createtable(
                 kind=options.kind,
                 history_s=options.history_s,
             )
-        printer.value(described(spec), f"{spec.name} is created. Write to it: walship write {spec.name} FILE")
+        printer.value(described(spec), f"{spec.name} {done}. Write to it: walship write {spec.name} FILE")
 
 
 def _like(text: str) -> tuple[object, str]:
@@ -173,7 +177,7 @@ def settable(
     with invocation.connect() as (cluster, printer):
         spec = cluster.set_table(table, given)
         printer.value(
-            described(spec), f"{', '.join(given)} of {spec.name} is set; peers that take its properties follow"
+            described(spec), f"set for {spec.name}: {', '.join(given)}; peers that take its properties follow"
         )
 
 
