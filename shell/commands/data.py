@@ -204,7 +204,7 @@ def _give(printer: Printer, batches: Iterator[RecordBatch], schema: Schema, outp
     from shell.rows.reading import print_rows, save_rows  # deferred: it loads Arrow
 
     if output is None:
-        print_rows(printer, batches)
+        print_rows(printer, batches, schema)
         return
     rows = save_rows(output, batches, schema)
     printer.value({"rows": rows, "file": str(output)}, f"{counted(rows, 'row')} in {output}")

@@ -22,7 +22,7 @@ from shell.cli.render import Printer, counted, to_json
 _SHOWN_ROWS = 1000
 
 
-def print_rows(printer: Printer, batches: Iterator[pa.RecordBatch]) -> None:
+def print_rows(printer: Printer, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
     """Print rows: at most 1,000 as a table on a terminal, tab-separated elsewhere, or one JSON object per line."""
     shown = 0
     batches = map(_named_once, batches)
@@ -32,7 +32,8 @@ def print_rows(printer: Printer, batches: Iterator[pa.RecordBatch]) -> None:
                 printer.out.print(to_json(row), soft_wrap=True, markup=False)
         return
     if not sys.stdout.isatty():
-        for number, batch in enumerate(batches):
+        first = next(batches, None)
+        for number, batch in enumerate(chain((_no_rows(schema) if first is None else first,), batches)):
             options = csv.WriteOptions(include_header=number == 0, delimiter="\t")
             csv.write_csv(_flat(batch), sys.stdout.buffer, options)
         return
@@ -43,6 +44,8 @@ def print_rows(printer: Printer, batches: Iterator[pa.RecordBatch]) -> None:
         rows += batch.slice(0, max(0, _SHOWN_ROWS - len(rows))).to_pylist()
         shown += batch.num_rows
     printer.rows(rows, names, "no rows", verbatim=True)
+    if not shown:
+        return
     more = f", of which {_SHOWN_ROWS:,} are shown; --json or -o FILE gives all" if shown > _SHOWN_ROWS else ""
     printer.line(f"{counted(shown, 'row')}{more}")
 
@@ -53,7 +56,7 @@ def save_rows(output: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema
     batches = map(_named_once, batches)
     first = next(batches, None)
     if first is None:
-        first = _named_once(pa.RecordBatch.from_pylist([], schema))
+        first = _no_rows(schema)
     kind = output.suffix.lower()
     if kind not in (".csv", ".parquet"):
         raise RequestError(f"{output} is neither .csv nor .parquet", "Give the file one of these suffixes")
@@ -92,6 +95,10 @@ def _named_once(batch: pa.RecordBatch) -> pa.RecordBatch:
         number = count(1)
         names.append(name if name not in names else next(n for n in (f"{name}_{i}" for i in number) if n not in others))
     return batch.rename_columns(names)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return _named_once(pa.RecordBatch.from_pylist([], schema))
 
 
 def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -13,6 +13,7 @@ from pyarrow import parquet
 from replication.errors import NoSpaceError, RequestError
 from shell.cli.render import Printer
 from shell.commands.data import sql
+from shell.rows.files import batches_of
 from shell.rows.reading import print_rows, save_rows
 
 ROW = pa.record_batch({"x": ["a"]})
@@ -21,15 +22,31 @@ ROW = pa.record_batch({"x": ["a"]})
 def test_any_type_is_printed_as_text(capfdbinary):
     span = pa.array([pa.MonthDayNano([0, 1, 0])], pa.month_day_nano_interval())
     batch = pa.record_batch({"iv": span, "du": pa.array([timedelta(1)]), "b": [b"\x00a"], "li": [[b"\xff"]]})
-    print_rows(Printer(as_json=False), iter([batch]))
+    print_rows(Printer(as_json=False), iter([batch]), batch.schema)
     printed = capfdbinary.readouterr().out
     assert b"days=1" in printed and rb"\x00a" in printed and rb"\\xff" in printed
 
 
 def test_columns_of_one_name_are_told_apart(capfd, tmp_path):
     batch = pa.RecordBatch.from_arrays([pa.array([i]) for i in range(4)], names=["x", "x_1", "x", "x"])
-    print_rows(Printer(as_json=True), iter([batch]))
+    print_rows(Printer(as_json=True), iter([batch]), batch.schema)
     assert json.loads(capfd.readouterr().out) == {"x": 0, "x_1": 1, "x_2": 2, "x_3": 3}
+
+
+def test_the_header_is_printed_without_rows_too_so_that_write_reads_it(capfdbinary, tmp_path):
+    print_rows(Printer(as_json=False), iter([]), ROW.schema)
+    printed = capfdbinary.readouterr().out
+    assert printed == b'"x"\n'
+    (tmp_path / "a.tsv").write_bytes(printed)
+    assert [(batch.schema, batch.num_rows) for batch in batches_of(str(tmp_path / "a.tsv"), "", ROW.schema)] == [
+        (ROW.schema, 0)
+    ]
+
+
+def test_no_rows_are_told_once_on_a_terminal(capfd, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_rows(Printer(as_json=False), iter([]), ROW.schema)
+    assert capfd.readouterr().out.count("rows") == 1
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
