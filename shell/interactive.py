@@ -151,6 +151,9 @@ class Shell:
             return 2
         if words[0] == "walship":
             words = words[1:] or ["help"]
+        if words == ["shell"]:
+            self._printer.note("this is walship shell already; use NAME changes the cluster")
+            return 0
         if words[0] in ("help", "?"):
             return self._help(words[1:])
         if words[0] == "use":

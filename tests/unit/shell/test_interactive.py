@@ -54,6 +54,12 @@ def test_a_line_is_a_command_line_for_the_cluster_in_use(app):
     assert run.lines == [["--cluster", "/x/east.toml", "read", "ops.flights", "--where", "carrier = 'UA'", "-n", "3"]]
 
 
+def test_a_shell_starts_no_other_that_would_have_to_be_left_too(app, capsys):
+    run = Recorder()
+    assert shell_of(app, run).execute("walship shell") == 0
+    assert run.lines == [] and "already" in capsys.readouterr().err
+
+
 def test_every_line_has_the_flags_of_the_shell(app):
     run = Recorder()
     shell = Shell(run, app, FoundCluster("east", "/x/east.toml"), Printer(True), ["--json", "--debug"])
