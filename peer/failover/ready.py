@@ -107,7 +107,8 @@ def _unsent(context: RoleChange, peer: str) -> list[str]:
     if not missing:
         return []
     names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-    return [f"{names} would not be at {peer}: walship enablereplication -t TABLE --bootstrap {peer}"]
+    remedy = f"walship enablereplication -t TABLE --bootstrap {peer}"
+    return [f"{names} would not be at {peer}: {remedy}; or, if {peer} dropped it: walship droptable TABLE"]
 
 
 def _unsent_part(spec: TableSpec, sent: Collection[tuple[UUID, str]]) -> str:

@@ -84,11 +84,12 @@ def is_disabled(pair: Pair) -> None:
     pair.east.site.ledger.rules.disable("west", pair.east.handle.table(TABLE).uuid, ["default"], pair.east.site.term)
 
 
+SEND_OR_DROP = "walship enablereplication -t TABLE --bootstrap west; or, if west dropped it: walship droptable TABLE"
 ENDED = pytest.mark.parametrize(
     ("end_rule", "reason"),
     [
         (needs_bootstrap, "ops.t is not whole at west: walship bootstrap west -t ops.t --wait 600"),
-        (is_disabled, "ops.t would not be at west: walship enablereplication -t TABLE --bootstrap west"),
+        (is_disabled, f"ops.t would not be at west: {SEND_OR_DROP}"),
     ],
 )
 
@@ -101,7 +102,7 @@ def test_a_peer_that_gets_some_groups_of_a_table_only_cannot_take_over(pair: Pai
         if enabled:
             peering.enable("ops.wide", enabled, "west", from_now=True, count_rows=lambda _: 0)
         refusals.append(plan_switchover(pair.east.command(), "west").refusals)
-    remedy = "would not be at west: walship enablereplication -t TABLE --bootstrap west"
+    remedy = f"would not be at west: {SEND_OR_DROP}"
     assert refusals == [(f"ops.wide {remedy}",), (f"ops.wide (group kept) {remedy}",), ()]
 
 
