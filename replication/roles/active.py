@@ -55,5 +55,5 @@ def standby_refusal(ledger: Ledger, what: str) -> ReadOnlyClusterError:
     there = active.zookeepers or active.cluster.name
     return ReadOnlyClusterError(
         f"cluster {own} is STANDBY; {what}; {active}",
-        f"Write there: connect({there!r}), or connect(…, follow=True), which finds it",
+        f"Write there: walship --cluster {there} …, or in Python connect(…, follow=True), which finds it",
     )
