@@ -35,7 +35,7 @@ def find(frames: Sequence[Quarantined], name: str) -> Quarantined:
                 )
             return frame
     known = ", ".join(name_of(frame) for frame in frames[:5]) or "none"
-    raise RequestError(f"No frame {name} is quarantined", f"Quarantined are {known}; see walship quarantine list")
+    raise RequestError(f"No frame {name} is quarantined", f"Quarantined: {known}; see walship quarantine list")
 
 
 def retry(config: Config, ledger: Ledger, files: Files, *frames: Quarantined) -> FileRow:

@@ -124,7 +124,7 @@ def refuse_nested(source: str, target: str, *, either: bool = True) -> None:
     origin, there = _segments(source), _segments(target)
     shown, other = redact(source), redact(target)
     if there[: len(origin)] == origin:
-        raise RequestError(f"{other} is {shown} or within it", "Name a target outside of the source")
+        raise RequestError(f"target {other} is the source {shown} or within it", "Name a target outside of the source")
     if either and origin[: len(there)] == there:
         raise RequestError(f"{shown} is within {other}", "Name a target that does not hold the source")
 

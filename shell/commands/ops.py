@@ -142,9 +142,7 @@ def _run(cluster: Cluster, printer: Printer, stored: StoredSequence, wait_s: flo
 def _stored(cluster: Cluster, operation: str, store: str) -> StoredSequence:
     found = cluster.ledger.steps.sequences(store or cluster.name, operation)
     if not found:
-        raise RequestError(
-            f"{store or cluster.name} has no unfinished operation {operation}", "See walship ops list for all there are"
-        )
+        raise RequestError(f"{store or cluster.name} has no unfinished operation {operation}", "See walship ops list")
     return found[0]
 
 

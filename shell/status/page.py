@@ -11,7 +11,7 @@ from peer.status.paths import broken
 from peer.status.replay_report import ReplayReport
 from replication.core.roles import Role
 from replication.tables.work import WorkDone
-from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
+from shell.cli.render import Printer, bytes_text, counted, moment_text, seconds_text
 from shell.status.peers import (
     show_forecasts,
     show_missing,
@@ -84,7 +84,7 @@ def _show_cluster(printer: Printer, found: ClusterStatus) -> None:
     printer.line(
         f"{members.role} (epoch {members.role_epoch}), term {found.term}; "
         f"workers {', '.join(members.workers) or 'none'}; receivers {', '.join(members.receivers) or 'none'}; "
-        f"{members.writers} writers"
+        f"{counted(members.writers, 'writer')}"
     )
 
 

@@ -48,11 +48,11 @@ def csv_batches(opened: BinaryIO, delimiter: str, schema: pa.Schema | None) -> I
         quoted.check()
         if not odd:
             raise
-        text = odd[0].text
+        text, given = odd[0].text, odd[0].actual_columns
         shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
         raise RowError(
             None,
-            f" has {odd[0].actual_columns} values, and the header {odd[0].expected_columns}: {shown}",
+            f" has {given} value{'' if given == 1 else 's'}, and the header {odd[0].expected_columns}: {shown}",
             "Give each row as many values as the header has; quote a value that holds the delimiter",
         ) from None
 

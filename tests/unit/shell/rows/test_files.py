@@ -263,11 +263,9 @@ def test_a_csv_value_that_does_not_fit_is_named_by_its_line_also_after_values_of
 
 
 def test_a_csv_row_of_too_many_or_too_few_values_is_named_by_its_line(tmp_path):
-    for row in ("3,4,5", "3"):
+    for row, count in (("3,4,5", "3 values"), ("3", "1 value")):
         (tmp_path / "a.csv").write_text(f'a,b\n1,"x\ny"\n\n{row}\n')
-        with pytest.raises(
-            FormatError, match=rf"a\.csv, line 5 has {row.count(',') + 1} values, and the header 2: {row}"
-        ):
+        with pytest.raises(FormatError, match=rf"a\.csv, line 5 has {count}, and the header 2: {row}"):
             list(batches_of(str(tmp_path / "a.csv"), schema=pa.schema([("a", pa.int64()), ("b", pa.string())])))
 
 
