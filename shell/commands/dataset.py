@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,11 +86,10 @@ def _opened(file: Path) -> Iterator[tuple[DatasetFile, DatasetHistory]]:
         raise ConfigError(
             f"There is no folder {file.parent}, for {file.name}", "Give the file of the datasets: --file FILE"
         )
-    history = DatasetHistory(file.with_suffix(".db"))
-    try:
+    database = file.with_suffix(".db")
+    kept = file.exists() or database.exists()
+    with closing(DatasetHistory(database if kept else Path(":memory:"))) as history:  # nothing was ever declared here
         yield DatasetFile(file), history
-    finally:
-        history.close()
 
 
 def add(

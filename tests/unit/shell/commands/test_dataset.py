@@ -34,6 +34,13 @@ def shown(capsys: pytest.CaptureFixture[str], *line: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+def test_where_no_dataset_was_declared_nothing_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    before = {*Path().iterdir()}
+    assert shown(capsys, "list") == []
+    assert run(["dataset", "run", "d"]) == run(["dataset", "pause", "d"]) == 4
+    assert {*Path().iterdir()} == before
+
+
 def test_a_declared_dataset_is_run_and_its_copies_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         run(["dataset", "add", "d", "src", "dst", "--finder", "glob", "--set", "pattern=a", "-o", "delete=true"]) == 0
