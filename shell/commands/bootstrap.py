@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from replication.coordination.base import keeps_tables
 from replication.errors import RequestError
-from shell.cli.invocation import Invocation, PeerArgument, add_verb, table_option, timeout_option
+from shell.cli.invocation import Invocation, PeerArgument, table_option, timeout_option
 
 if TYPE_CHECKING:
     from peer.bootstrap.space import BootstrapSpace
@@ -17,11 +15,6 @@ if TYPE_CHECKING:
     from shell.cli.render import Printer
 
 WaitOption = Annotated[float, timeout_option("Wait until those rows are there, this long at most.", "--wait")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this verb to ``app``."""
-    add_verb(app, "bootstrap", bootstrap)
 
 
 def bootstrap(

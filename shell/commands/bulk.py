@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shell.cli.invocation import Invocation, UntilOption, add_verb, table_option, timeout_option
+from shell.cli.invocation import Invocation, UntilOption, table_option, timeout_option
 from shell.cli.render import bytes_text
 
 if TYPE_CHECKING:
     from replication.writer.importing.importer import Imported
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to ``app``."""
-    add_verb(app, "import", import_)
 
 
 def import_(

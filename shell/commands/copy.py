@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shell.cli.interrupting import leaving_on_interrupt
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation
 from shell.cli.render import Printer, bytes_text, counted, printed_before
 from shell.copying.groups import FileOptions, ReplaceOptions, RunOptions, SpeedOptions, SyncOptions, WriteOptions
 
@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from replication.datasets.preview import Preview
     from replication.datasets.two_way.sync import SyncResult
     from replication.errors import ReplicationError, RequestError
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    add_verb(app, "copy", copy)
-    add_verb(app, "sync", sync)
 
 
 def copy(

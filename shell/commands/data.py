@@ -15,7 +15,7 @@ import typer
 
 from replication.errors import RequestError
 from shell.cli.interrupting import GRACE_S, detached
-from shell.cli.invocation import Invocation, TableArgument, UntilOption, add_verb, timeout_option
+from shell.cli.invocation import Invocation, TableArgument, UntilOption, timeout_option
 from shell.cli.render import bytes_text, counted
 from shell.commands.tables import listed
 
@@ -61,13 +61,6 @@ class RowOptions:
     ] = None
     until: UntilOption = "visible"
     timeout_s: Annotated[float, timeout_option("How long --wait waits.")] = 60.0
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    add_verb(app, "write", write)
-    add_verb(app, "read", read)
-    add_verb(app, "sql", sql)
 
 
 def write(

@@ -14,7 +14,7 @@ import typer
 from replication.error_text import one_line
 from replication.errors import ConfigError, CopyIncompleteError, ReplicationError, RequestError
 from shell.cli.interrupting import leaving_on_interrupt
-from shell.cli.invocation import Invocation, add_noun, add_verb
+from shell.cli.invocation import Invocation
 from shell.cli.pairs import pairs
 from shell.cli.render import Printer, counted, moment_text
 
@@ -61,22 +61,6 @@ class DeclaredOptions:
     ] = ""
 
 
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    noun = add_noun(app, "dataset", "Copies that are declared in a file.")
-    for name, verb in (
-        ("add", add),
-        ("list", list_),
-        ("show", show),
-        ("run", run),
-        ("pause", pause),
-        ("resume", resume),
-        ("remove", remove),
-        ("history", history),
-    ):
-        add_verb(noun, name, verb, any_cluster=verb is not add)
-
-
 @contextmanager
 def _opened(file: Path) -> Iterator[tuple[DatasetFile, DatasetHistory]]:
     from replication.datasets.declared.definitions import DatasetFile
@@ -92,7 +76,7 @@ def _opened(file: Path) -> Iterator[tuple[DatasetFile, DatasetHistory]]:
         yield DatasetFile(file), history
 
 
-def add(
+def dataset_add(
     invocation: Invocation,
     name: NameArgument,
     source: Annotated[str, typer.Argument(metavar="SRC", help="A folder: a path, or a URL of any store.")],
@@ -145,7 +129,7 @@ def _ask_stores(definition: DatasetDefinition, printer: Printer) -> None:
             printer.note(f"{there.url} is not encrypted on its way, and {origin.url} is")
 
 
-def list_(invocation: Invocation, file: FileOption = _FILE) -> None:
+def dataset_list(invocation: Invocation, file: FileOption = _FILE) -> None:
     """List the datasets and how they stand."""
     with _opened(file) as (definitions, history):
         rows = []
@@ -167,7 +151,7 @@ def list_(invocation: Invocation, file: FileOption = _FILE) -> None:
         invocation.printer.rows(rows, tuple(rows[0]) if rows else (), "no datasets; see walship dataset add")
 
 
-def show(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
+def dataset_show(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
     """Show a dataset; of its stores' options only those that name a variable of the environment."""
     from replication.datasets.declared.definitions import specification
 
@@ -176,7 +160,7 @@ def show(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -
         invocation.printer.value(specification(definitions.get(name)) | {"state": state.word, "error": state.error})
 
 
-def run(
+def dataset_run(
     invocation: Invocation,
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Default: all that are active.")] = None,
     every: Annotated[
@@ -245,21 +229,21 @@ def _run_one(definition: DatasetDefinition, history: DatasetHistory, printer: Pr
     print_counts(ran[0], printer, definition.name)
 
 
-def pause(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
+def dataset_pause(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
     """Refuse runs of a dataset until resume."""
     with _opened(file) as (definitions, history):
         history.pause(definitions.get(name).name)
         invocation.printer.value({"dataset": name, "state": "paused"}, f"dataset {name} is paused")
 
 
-def resume(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
+def dataset_resume(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
     """Allow runs of a dataset that is paused, or was suspended since it failed too often."""
     with _opened(file) as (definitions, history):
         history.resume(definitions.get(name).name)
         invocation.printer.value({"dataset": name, "state": "active"}, f"dataset {name} is active")
 
 
-def remove(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
+def dataset_remove(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
     """Remove a dataset's declaration; what was copied and the history stay.
 
     The file is written anew, without its comments.
@@ -269,7 +253,7 @@ def remove(invocation: Invocation, name: NameArgument, file: FileOption = _FILE)
         invocation.printer.value({"dataset": name, "removed": True}, f"dataset {name} is removed from {file}")
 
 
-def history(
+def dataset_history(
     invocation: Invocation,
     name: NameArgument,
     path: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from replication.errors import RequestError
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation
 
 
 class Graph(StrEnum):
@@ -18,11 +18,6 @@ class Graph(StrEnum):
     RING = "ring"
     DIAMOND = "diamond"
     MASTER_MASTER = "master-master"
-
-
-def register(app: typer.Typer) -> None:
-    """Add this verb to ``app``."""
-    add_verb(app, "demo", demo, any_cluster=True)
 
 
 def demo(

@@ -15,18 +15,13 @@ import typer
 from replication.errors import ConfigError, RequestError
 from replication.priority import lower_process
 from shell.cli.find import FoundCluster, current_folder, find_cluster
-from shell.cli.invocation import Invocation, add_verb, timeout_option
+from shell.cli.invocation import Invocation, timeout_option
 from shell.cli.render import Printer, moment_text, printed_before, seconds_text
 
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
     from peer.drill.report import DrillReport
     from peer.failover.switchover import SwitchoverPlan
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to ``app``."""
-    add_verb(app, "drill", drill)
 
 
 def drill(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replication.errors import RequestError, StepFailedError
-from shell.cli.invocation import Invocation, TableArgument, add_noun, add_verb, table_option, timeout_option
+from shell.cli.invocation import Invocation, TableArgument, table_option, timeout_option
 from shell.cli.render import Printer, bytes_text, moment_text, printed_before, seconds_text
 
 if TYPE_CHECKING:
@@ -59,19 +59,6 @@ class FailoverOptions:
             "--incomplete", help="Go on even if a bootstrap is not complete; opens with everything that landed."
         ),
     ] = False
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    add_verb(app, "switchover", switchover)
-    add_verb(app, "failover", failover)
-    add_verb(app, "failback", failback)
-    noun = add_noun(app, "lostwrites", "Rows that a failover left out.")
-    add_verb(noun, "list", lostwrites_list)
-    add_verb(noun, "show", lostwrites_show)
-    add_verb(noun, "merge", lostwrites_merge)
-    add_verb(noun, "discard", lostwrites_discard)
-    add_verb(noun, "export", lostwrites_export)
 
 
 def switchover(

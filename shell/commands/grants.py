@@ -11,7 +11,7 @@ import typer
 from replication.core.grants import BY_PERSON
 from replication.core.ids import NIL_UUID, ClusterId, check_name
 from replication.errors import RequestError
-from shell.cli.invocation import Invocation, add_noun, add_verb
+from shell.cli.invocation import Invocation
 from shell.cli.render import moment_text
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The other cluster's name.")]
@@ -28,15 +28,6 @@ Origins = Annotated[
     ),
 ]
 Defines = Annotated[bool, typer.Option("--define/--no-define", help="It may make tables here, and change them.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    noun = add_noun(app, "grants", "What other clusters may do here.")
-    add_verb(noun, "list", grants_list)
-    add_verb(noun, "add", grants_add)
-    add_verb(noun, "remove", grants_remove)
-    add_verb(app, "invite", invite)
 
 
 def grants_list(invocation: Invocation) -> None:

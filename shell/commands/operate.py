@@ -11,19 +11,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from replication.core.shipping.throttle import parse_rate
 from replication.errors import ReplicationError, RequestError
-from shell.cli.invocation import Invocation, PeerArgument, add_verb, table_option, timeout_option
+from shell.cli.invocation import Invocation, PeerArgument, table_option, timeout_option
 from shell.cli.render import Printer, bytes_text, seconds_text
 
 _REPORT_EVERY_S = 2.0
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    add_verb(app, "pause", pause)
-    add_verb(app, "resume", resume)
-    add_verb(app, "throttle", throttle)
-    add_verb(app, "drain", drain)
-    add_verb(app, "removehost", removehost)
 
 
 def pause(invocation: Invocation, cluster_name: PeerArgument) -> None:

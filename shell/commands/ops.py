@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from replication.errors import RequestError, VersionError
-from shell.cli.invocation import Invocation, add_noun, add_verb, timeout_option
+from shell.cli.invocation import Invocation, timeout_option
 from shell.cli.render import Printer, moment_text
 
 if TYPE_CHECKING:
@@ -34,16 +34,6 @@ OperationArgument = Annotated[str, typer.Argument(metavar="OPERATION", help="As 
 StoreOption = Annotated[
     str, typer.Option("--store", metavar="NAME", help="Whose it is, if not this cluster's; see walship ops list.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    noun = add_noun(app, "ops", "Unfinished operations.")
-    add_verb(noun, "list", ops_list)
-    add_verb(noun, "show", ops_show)
-    add_verb(noun, "resume", ops_resume)
-    add_verb(noun, "retry", ops_retry)
-    add_verb(noun, "abandon", ops_abandon)
 
 
 def ops_list(invocation: Invocation) -> None:

@@ -11,7 +11,7 @@ from replication.core.ids import check_name
 from replication.errors import RequestError
 from replication.permissions import refuse_exposed
 from replication.settings import TlsSection
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The peer's name.")]
 ZooKeepers = Annotated[
@@ -21,13 +21,6 @@ ZooKeepers = Annotated[
         help="zk1:2181,zk2:2181/ROOT: its ZooKeeper. Defaults: port 2181, root /walship/NAME.",
     ),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    add_verb(app, "definecluster", definecluster)
-    add_verb(app, "deletecluster", deletecluster)
-    add_verb(app, "listclusters", listclusters)
 
 
 def definecluster(

@@ -7,20 +7,12 @@ from typing import Annotated
 import typer
 
 from replication.errors import RequestError
-from shell.cli.invocation import Invocation, add_noun, add_verb
+from shell.cli.invocation import Invocation
 from shell.cli.render import bytes_text, moment_text
 
 FramesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="FRAME", help="slot/number:offset, as quarantine list shows it.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    noun = add_noun(app, "quarantine", "Frames that could not be applied.")
-    add_verb(noun, "list", quarantine_list)
-    add_verb(noun, "retry", quarantine_retry)
-    add_verb(noun, "discard", quarantine_discard)
 
 
 def quarantine_list(invocation: Invocation) -> None:

@@ -14,14 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from replication.errors import RequestError
 from shell.cli.interrupting import detached
-from shell.cli.invocation import Invocation, add_verb, tables_argument, timeout_option
+from shell.cli.invocation import Invocation, tables_argument, timeout_option
 from shell.cli.render import bytes_text, moment_text
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    add_verb(app, "replay", replay)
-    add_verb(app, "fold", fold)
 
 
 def replay(

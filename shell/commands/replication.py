@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from peer.client.pattern_rules import end_pattern_rule
 from replication.core.definition.choice import chosen, is_chosen, is_pattern
 from replication.errors import ReplicationError, RequestError
-from shell.cli.invocation import Invocation, PeerArgument, add_verb, tables_option
+from shell.cli.invocation import Invocation, PeerArgument, tables_option
 from shell.commands.bootstrap import await_rows
 from shell.commands.enabling import AllGroupsOption, EnableOptions, Enabling, ExcludeOption, GroupOption
 from shell.commands.operate import for_each
@@ -17,12 +15,6 @@ from shell.commands.operate import for_each
 TablesOption = Annotated[
     list[str], tables_option("A table, or a pattern such as ops.*; may be repeated.", "-t", "--table")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    add_verb(app, "enablereplication", enablereplication)
-    add_verb(app, "disablereplication", disablereplication)
 
 
 def enablereplication(

@@ -9,13 +9,7 @@ import typer
 from replication import config as configuration
 from replication.config import Config
 from replication.errors import ConfigError, RequestError
-from shell.cli.invocation import Invocation, add_verb
-
-
-def register(app: typer.Typer) -> None:
-    """Add this verb to ``app``."""
-    add_verb(app, "reincarnate", reincarnate)
-    add_verb(app, "rebuildledger", rebuildledger)
+from shell.cli.invocation import Invocation
 
 
 def reincarnate(

@@ -12,7 +12,7 @@ from replication.core.roles import Role
 from replication.errors import CoordinationError, RequestError
 from replication.ledger.commit_steps import ROLE_CHANGE
 from replication.roles.active import known_active
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 
 if TYPE_CHECKING:
@@ -24,11 +24,6 @@ class Switch(StrEnum):
 
     ON = "on"
     OFF = "off"
-
-
-def register(app: typer.Typer) -> None:
-    """Add this verb to ``app``."""
-    add_verb(app, "readonly", readonly)
 
 
 def readonly(

@@ -18,7 +18,7 @@ from replication import config as configuration
 from replication.core.ids import check_name
 from replication.errors import ConfigError, RequestError, WaitTimeoutError
 from shell.cli.forwarded import VERBS as FORWARDED
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation
 
 if TYPE_CHECKING:
     from replication.config import Config
@@ -59,13 +59,6 @@ class InitOptions:
     standby: Annotated[
         bool, typer.Option("--standby", help="It begins as STANDBY: its tables and rows come from peers only.")
     ] = False
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    add_verb(app, "init", init, any_cluster=True)
-    add_verb(app, "up", up)
-    add_verb(app, "down", down)
 
 
 def init(

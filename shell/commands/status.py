@@ -8,13 +8,8 @@ from typing import Annotated
 import typer
 
 from peer.client.contacts import known_peer
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation
 from shell.status.page import show_status
-
-
-def register(app: typer.Typer) -> None:
-    """Add this verb to ``app``."""
-    add_verb(app, "status", status)
 
 
 def status(

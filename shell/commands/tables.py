@@ -11,7 +11,7 @@ import typer
 from peer.client.definition import refuse_standby
 from replication.core.definition.evolution import clashes
 from replication.errors import RequestError, SchemaError
-from shell.cli.invocation import Invocation, TableArgument, add_verb, table_option
+from shell.cli.invocation import Invocation, TableArgument, table_option
 from shell.cli.pairs import pairs
 
 if TYPE_CHECKING:
@@ -55,17 +55,6 @@ class TableOptions:
     history_s: Annotated[
         int | None, typer.Option("--history-s", metavar="SECONDS", help="How old a version may be when it is written.")
     ] = None
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    add_verb(app, "createtable", createtable)
-    add_verb(app, "altertable", altertable)
-    add_verb(app, "settable", settable)
-    add_verb(app, "derivetable", derivetable)
-    add_verb(app, "droptable", droptable)
-    add_verb(app, "describetable", describetable)
-    add_verb(app, "listtables", listtables)
 
 
 def createtable(

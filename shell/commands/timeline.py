@@ -12,7 +12,7 @@ import typer
 
 from replication.config import Config
 from shell.cli.interrupting import leaving_on_interrupt
-from shell.cli.invocation import Invocation, add_noun, add_verb
+from shell.cli.invocation import Invocation
 from shell.cli.render import bytes_text, moment_text
 
 if TYPE_CHECKING:
@@ -22,17 +22,6 @@ if TYPE_CHECKING:
 _CHECK_S = 0.5
 
 DatasetArgument = Annotated[str, typer.Argument(metavar="DATASET", help="As timeline list names it.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    noun = add_noun(app, "timeline", "Actions on datasets, and their files.")
-    add_verb(noun, "list", timeline_list)
-    add_verb(noun, "files", timeline_files)
-    add_verb(noun, "serve", timeline_serve)
-    add_verb(noun, "clean", timeline_clean)
-    add_verb(noun, "rollback", timeline_rollback)
-    add_verb(noun, "restore", timeline_restore)
 
 
 def timeline_list(

@@ -12,7 +12,7 @@ import typer
 
 from replication.core.rows.escaped import unescaped
 from replication.errors import FormatError, RequestError
-from shell.cli.invocation import Invocation, TableArgument, add_verb
+from shell.cli.invocation import Invocation, TableArgument
 from shell.cli.versions import show_trace
 
 if TYPE_CHECKING:
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
 _HINT = "Give a value such as 42, or quote it; NAME=VALUE names the column"
 _ZONE = re.compile(r"(Z|:\d\d(\.\d+)?[+-]\d\d(:?\d\d)?)$")
-
-
-def register(app: typer.Typer) -> None:
-    """Add this verb to ``app``."""
-    add_verb(app, "trace", trace)
 
 
 def trace(

@@ -15,7 +15,7 @@ from peer.verify.verdict import DIFFERENCES_MAX, Verdict
 from replication import config as configuration
 from replication.errors import ConfigError, DivergenceError, ReplicationError, RequestError, WaitTimeoutError
 from shell.cli.find import current_folder, find_cluster
-from shell.cli.invocation import Invocation, add_verb, tables_argument, timeout_option
+from shell.cli.invocation import Invocation, tables_argument, timeout_option
 from shell.cli.render import Printer, printed_before
 from shell.cli.verdicts import show_verdicts
 
@@ -27,11 +27,6 @@ ListOption = Annotated[
     int,
     typer.Option("--list", metavar="N", min=0, max=DIFFERENCES_MAX, help="List at most this many keys that differ."),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this verb to ``app``."""
-    add_verb(app, "verify", verify)
 
 
 def verify(

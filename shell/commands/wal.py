@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replication.errors import CorruptFrameError, FormatError, MissingFileError, RequestError
-from shell.cli.invocation import Invocation, add_noun, add_verb
+from shell.cli.invocation import Invocation
 from shell.cli.render import Printer, bytes_text, moment_text, printed_before
 
 if TYPE_CHECKING:
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A path, or slot/number as wal list shows it.")]
 
 _CHECKED = ("file", "state", "size", "frames", "rows", "repeated", "streams", "problems")
-
-
-def register(app: typer.Typer) -> None:
-    """Add these verbs to ``app``."""
-    noun = add_noun(app, "wal", "WAL and landing files.")
-    add_verb(noun, "list", wal_list)
-    add_verb(noun, "dump", wal_dump)
-    add_verb(noun, "verify", wal_verify)
-    add_verb(noun, "salvage", wal_salvage)
 
 
 def wal_list(invocation: Invocation) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
 
 import click
 import pytest
 import typer
 from typer.main import get_command
 
-from shell.commands import SECTIONS
+from shell.commands import SECTIONS, add_module
 
 MODULES = {module: verbs for modules in SECTIONS.values() for module, verbs in modules.items()}
 
@@ -18,7 +17,7 @@ MODULES = {module: verbs for modules in SECTIONS.values() for module, verbs in m
 @pytest.mark.parametrize("module", MODULES)
 def test_each_verb_of_a_module_is_named_so_that_it_is_found_whatever_other_words_are_given(module: str) -> None:
     app = typer.Typer()
-    import_module(f"shell.commands.{module}").register(app)
+    add_module(app, module, MODULES[module])
     commands = {each.name or (each.callback.__name__ if each.callback else "") for each in app.registered_commands}
     groups = {
         str(each.name or (each.typer_instance.info.name if each.typer_instance else ""))
@@ -30,7 +29,7 @@ def test_each_verb_of_a_module_is_named_so_that_it_is_found_whatever_other_words
 @pytest.mark.parametrize("module", MODULES)
 def test_the_help_of_a_verb_puts_an_argument_into_brackets_once(module: str) -> None:
     app = typer.Typer()
-    import_module(f"shell.commands.{module}").register(app)
+    add_module(app, module, MODULES[module])
     app.command("other")(lambda: None)  # Typer makes a single verb the whole program
 
     def usages(command: click.Command) -> Iterator[str]:
