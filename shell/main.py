@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, cast
 
 import typer
+from typer import Option
 
 from replication import __version__, log
 from replication.error_text import one_line
@@ -48,7 +49,7 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
         as_json: JsonOption = False,
         debug: DebugOption = False,
         version: Annotated[
-            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+            bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
         ] = False,
     ) -> None:
         ctx.obj = Invocation(cluster, as_json, debug, run)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
+from typer import Argument, Option
 
 from replication.core.definition.choice import full_name, full_pattern
 from shell.cli.find import VARIABLE, FoundCluster, current_folder, find_cluster
@@ -27,18 +28,16 @@ if TYPE_CHECKING:
 
 ClusterOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--cluster", "-c", metavar="NAME|FILE", help="The cluster. Default: $WALSHIP_CLUSTER, or the only one found."
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value per line.")]
-UntilOption = Annotated[
-    Literal["durable", "applied", "visible"], typer.Option("--until", help="What --wait waits for.")
-]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
-PeerArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON, one value per line.")]
+UntilOption = Annotated[Literal["durable", "applied", "visible"], Option("--until", help="What --wait waits for.")]
+DebugOption = Annotated[bool, Option("--debug", help="Show tracebacks.")]
+PeerArgument = Annotated[str, Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]
 TableArgument = Annotated[
-    str, typer.Argument(metavar="TABLE", parser=full_name, help="NAMESPACE.NAME, or NAME for default.NAME.")
+    str, Argument(metavar="TABLE", parser=full_name, help="NAMESPACE.NAME, or NAME for default.NAME.")
 ]
 
 
@@ -47,22 +46,22 @@ _TIMEOUT_S_MAX = 1e9
 
 def timeout_option(help_text: str, *names: str, metavar: str = "SECONDS") -> Any:
     """An option for the seconds to wait at most, from 0 on; anything else is a wrong command line."""
-    return typer.Option(*(names or ("--timeout-s",)), parser=_seconds, metavar=metavar, help=help_text)
+    return Option(*(names or ("--timeout-s",)), parser=_seconds, metavar=metavar, help=help_text)
 
 
 def table_option(help_text: str, *names: str) -> Any:
     """An option that names a table; the namespace may be left out where it is ``default``."""
-    return typer.Option(*(names or ("-t", "--table")), metavar="TABLE", parser=full_name, help=help_text)
+    return Option(*(names or ("-t", "--table")), metavar="TABLE", parser=full_name, help=help_text)
 
 
 def tables_option(help_text: str, *names: str) -> Any:
     """An option that names tables, or patterns of them, and may be repeated."""
-    return typer.Option(*names, metavar="TABLE", parser=full_pattern, help=help_text)
+    return Option(*names, metavar="TABLE", parser=full_pattern, help=help_text)
 
 
 def tables_argument(help_text: str) -> Any:
     """Any number of tables' names."""
-    return typer.Argument(metavar="TABLE", parser=full_name, help=help_text)
+    return Argument(metavar="TABLE", parser=full_name, help=help_text)
 
 
 def _options(group: Any) -> list[inspect.Parameter]:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from shell.cli.invocation import Invocation, UntilOption, table_option, timeout_option
 from shell.cli.render import bytes_text
@@ -17,16 +17,14 @@ if TYPE_CHECKING:
 
 def import_(
     invocation: Invocation,
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Parquet, Arrow, ORC or CSV files.")],
+    files: Annotated[list[Path], Argument(metavar="FILE", help="Parquet, Arrow, ORC or CSV files.")],
     table: Annotated[str, table_option("The table to import into.", "--table", "-t")],
     form: Annotated[
-        str, typer.Option("--format", metavar="parquet|arrow|orc|csv", help="Default: by each file's suffix.")
+        str, Option("--format", metavar="parquet|arrow|orc|csv", help="Default: by each file's suffix.")
     ] = "",
-    again: Annotated[
-        bool, typer.Option("--again", help="Import again what was imported before, as newer versions.")
-    ] = False,
+    again: Annotated[bool, Option("--again", help="Import again what was imported before, as newer versions.")] = False,
     wait_for: Annotated[
-        str | None, typer.Option("--wait", metavar="CLUSTER", help="Wait until the rows are at this cluster.")
+        str | None, Option("--wait", metavar="CLUSTER", help="Wait until the rows are at this cluster.")
     ] = None,
     until: UntilOption = "visible",
     timeout_s: Annotated[float, timeout_option("How long --wait waits.")] = 600.0,

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument
 
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 def copy(
     invocation: Invocation,
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A folder or a file: a path, or a URL of any store.")],
-    target: Annotated[str, typer.Argument(metavar="DST", help="The folder, or the file's new name: likewise.")],
+    source: Annotated[str, Argument(metavar="SRC", help="A folder or a file: a path, or a URL of any store.")],
+    target: Annotated[str, Argument(metavar="DST", help="The folder, or the file's new name: likewise.")],
     run: RunOptions,
     files: FileOptions,
     replacing: ReplaceOptions,
@@ -109,8 +109,8 @@ def _sum_up(found: Preview, printer: Printer, what: str, problem: ReplicationErr
 
 def sync(
     invocation: Invocation,
-    first: Annotated[str, typer.Argument(metavar="A", help="A folder: a path, or a URL of any store.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Likewise; what both agreed on is noted in B.")],
+    first: Annotated[str, Argument(metavar="A", help="A folder: a path, or a URL of any store.")],
+    second: Annotated[str, Argument(metavar="B", help="Likewise; what both agreed on is noted in B.")],
     files: FileOptions,
     speed: SpeedOptions,
     syncing: SyncOptions,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from replication.errors import RequestError
 from shell.cli.interrupting import GRACE_S, detached
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from shell.cli.render import Printer
 
 OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a CSV or Parquet file, by its suffix.")
+    Path | None, Option("--output", "-o", metavar="FILE", help="Write a CSV or Parquet file, by its suffix.")
 ]
 AtLeastOption = Annotated[
     str,
-    typer.Option(
+    Option(
         "--at-least",
         metavar="POSITION",
         help="Wait first until this is visible here: the position that write --json printed, on any cluster.",
@@ -39,7 +39,7 @@ AtLeastOption = Annotated[
 ]
 BatchIdOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--batch-id",
         metavar="ID",
         help="If repeated, add only what is missing. At most 256 MiB of rows; not for cell tables.",
@@ -52,12 +52,12 @@ class RowOptions:
     """How the rows of a file are written, and what is waited for then."""
 
     form: Annotated[
-        str, typer.Option("--format", metavar="csv|parquet|arrow|orc|json", help="Default: by the file's suffix.")
+        str, Option("--format", metavar="csv|parquet|arrow|orc|json", help="Default: by the file's suffix.")
     ] = ""
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the rows whose keys the file holds.")] = False
+    delete: Annotated[bool, Option("--delete", help="Delete the rows whose keys the file holds.")] = False
     batch_id: BatchIdOption = None
     wait_for: Annotated[
-        str | None, typer.Option("--wait", metavar="CLUSTER", help="Wait until the rows are at this cluster.")
+        str | None, Option("--wait", metavar="CLUSTER", help="Wait until the rows are at this cluster.")
     ] = None
     until: UntilOption = "visible"
     timeout_s: Annotated[float, timeout_option("How long --wait waits.")] = 60.0
@@ -68,7 +68,7 @@ def write(
     table: TableArgument,
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="FILE",
             help=r"A CSV, Parquet, Arrow, ORC or JSON lines file; - is standard input. Binary values: \xNN, \\. In CSV,"
             " an empty field, NULL and NA are NULL unless quoted.",
@@ -110,13 +110,9 @@ def write(
 def read(
     invocation: Invocation,
     table: TableArgument,
-    where: Annotated[
-        str | None, typer.Option("--where", "-w", metavar="SQL", help="A condition on its columns.")
-    ] = None,
-    columns: Annotated[str, typer.Option("--columns", metavar="COL,…", help="Columns to print. Default: all.")] = "",
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", help="Print at most this many rows.")
-    ] = None,
+    where: Annotated[str | None, Option("--where", "-w", metavar="SQL", help="A condition on its columns.")] = None,
+    columns: Annotated[str, Option("--columns", metavar="COL,…", help="Columns to print. Default: all.")] = "",
+    limit: Annotated[int | None, Option("--limit", "-n", metavar="N", help="Print at most this many rows.")] = None,
     at_least: AtLeastOption = "",
     timeout_s: Annotated[float, timeout_option("How long to wait for --at-least.")] = 60.0,
     output: OutputOption = None,
@@ -134,12 +130,10 @@ def read(
 
 def sql(
     invocation: Invocation,
-    query: Annotated[
-        str, typer.Argument(metavar="QUERY", help='For instance "select count(*) from ops.flights".')
-    ] = "",
-    spark: Annotated[bool, typer.Option("--spark", help="Run the query in Spark instead of DuckDB.")] = False,
+    query: Annotated[str, Argument(metavar="QUERY", help='For instance "select count(*) from ops.flights".')] = "",
+    spark: Annotated[bool, Option("--spark", help="Run the query in Spark instead of DuckDB.")] = False,
     settings: Annotated[
-        bool, typer.Option("--settings", help="Print the settings with which your own Spark session reads the tables.")
+        bool, Option("--settings", help="Print the settings with which your own Spark session reads the tables.")
     ] = False,
     at_least: AtLeastOption = "",
     timeout_s: Annotated[float, timeout_option("How long to wait for --at-least.")] = 60.0,

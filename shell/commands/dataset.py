@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from replication.error_text import one_line
 from replication.errors import ConfigError, CopyIncompleteError, ReplicationError, RequestError
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from replication.datasets.job import CopyJob
 
 FileOption = Annotated[
-    Path, typer.Option("--file", "-f", metavar="FILE", envvar="WALSHIP_DATASETS", help="Where datasets are declared.")
+    Path, Option("--file", "-f", metavar="FILE", envvar="WALSHIP_DATASETS", help="Where datasets are declared.")
 ]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see walship dataset list.")]
+NameArgument = Annotated[str, Argument(metavar="NAME", help="A dataset; see walship dataset list.")]
 _FILE = Path("datasets.toml")
 
 
@@ -37,27 +37,27 @@ class DeclaredOptions:
     """What a dataset is declared with, beside its name and its stores."""
 
     finder: Annotated[
-        str, typer.Option("--finder", metavar="NAME", help="folder, glob, stream, manifest, table or a plugin.")
+        str, Option("--finder", metavar="NAME", help="folder, glob, stream, manifest, table or a plugin.")
     ] = "folder"
-    properties: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option of the finder.")
-    ] = None
+    properties: Annotated[list[str] | None, Option("--set", metavar="NAME=VALUE", help="An option of the finder.")] = (
+        None
+    )
     options: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of `walship copy`, such as delete=true."),
+        Option("--option", "-o", metavar="NAME=VALUE", help="An option of `walship copy`, such as delete=true."),
     ] = None
     source_options: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--source-option", metavar="NAME=VALUE", help="An option of the source's store, such as password=$NAME."
         ),
     ] = None
     target_options: Annotated[
-        list[str] | None, typer.Option("--target-option", metavar="NAME=VALUE", help="An option of the target's store.")
+        list[str] | None, Option("--target-option", metavar="NAME=VALUE", help="An option of the target's store.")
     ] = None
-    priority: Annotated[int, typer.Option("--priority", metavar="N", help="Datasets with a higher one run first.")] = 0
+    priority: Annotated[int, Option("--priority", metavar="N", help="Datasets with a higher one run first.")] = 0
     after: Annotated[
-        str, typer.Option("--after", metavar="DATASET", help="With run --every: run when that one has changed.")
+        str, Option("--after", metavar="DATASET", help="With run --every: run when that one has changed.")
     ] = ""
 
 
@@ -79,8 +79,8 @@ def _opened(file: Path) -> Iterator[tuple[DatasetFile, DatasetHistory]]:
 def dataset_add(
     invocation: Invocation,
     name: NameArgument,
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A folder: a path, or a URL of any store.")],
-    target: Annotated[str, typer.Argument(metavar="DST", help="Where it goes: a path, or a URL of any store.")],
+    source: Annotated[str, Argument(metavar="SRC", help="A folder: a path, or a URL of any store.")],
+    target: Annotated[str, Argument(metavar="DST", help="Where it goes: a path, or a URL of any store.")],
     declared: DeclaredOptions,
     file: FileOption = _FILE,
 ) -> None:
@@ -162,9 +162,9 @@ def dataset_show(invocation: Invocation, name: NameArgument, file: FileOption = 
 
 def dataset_run(
     invocation: Invocation,
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Default: all that are active.")] = None,
+    names: Annotated[list[str] | None, Argument(metavar="NAME", help="Default: all that are active.")] = None,
     every: Annotated[
-        str, typer.Option("--every", metavar="AGE", help="Repeat, waiting this long after each pass, such as 30s.")
+        str, Option("--every", metavar="AGE", help="Repeat, waiting this long after each pass, such as 30s.")
     ] = "",
     file: FileOption = _FILE,
 ) -> None:
@@ -257,9 +257,9 @@ def dataset_history(
     invocation: Invocation,
     name: NameArgument,
     path: Annotated[
-        str, typer.Option("--path", metavar="FILE", help="When this file was copied, from where and by whom.")
+        str, Option("--path", metavar="FILE", help="When this file was copied, from where and by whom.")
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Print at most this many rows.")] = 20,
+    limit: Annotated[int, Option("--limit", metavar="N", min=1, help="Print at most this many rows.")] = 20,
     file: FileOption = _FILE,
 ) -> None:
     """Show a dataset's runs, or the copies of one file. Both are kept for 365 days."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from replication.errors import RequestError
 from shell.cli.invocation import Invocation
@@ -22,18 +22,18 @@ class Graph(StrEnum):
 
 def demo(
     invocation: Invocation,
-    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder for the clusters' data.")] = Path(
+    directory: Annotated[Path, Option("--dir", metavar="DIR", help="The folder for the clusters' data.")] = Path(
         "demo-data"
     ),
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the clusters running at the end.")] = False,
+    keep: Annotated[bool, Option("--keep", help="Leave the clusters running at the end.")] = False,
     graph: Annotated[
-        Graph | None, typer.Option("--graph", help="Run a graph of clusters that pass on what they receive.")
+        Graph | None, Option("--graph", help="Run a graph of clusters that pass on what they receive.")
     ] = None,
     spark_cluster: Annotated[
-        bool, typer.Option("--spark-cluster", help="Replay on a Spark cluster: a master and two workers.")
+        bool, Option("--spark-cluster", help="Replay on a Spark cluster: a master and two workers.")
     ] = False,
     failover: Annotated[
-        bool, typer.Option("--failover", help="Switch over under load, lose a site, fail over, and come back.")
+        bool, Option("--failover", help="Switch over under load, lose a site, fail over, and come back.")
     ] = False,
 ) -> None:
     """Run clusters on this machine that replicate flight data while their processes are killed."""

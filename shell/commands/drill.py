@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from replication.errors import ConfigError, RequestError
 from replication.priority import lower_process
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 def drill(
     invocation: Invocation,
     of: Annotated[
-        str, typer.Argument(metavar="CLUSTER", help="The cluster that would take over; run it on one of its hosts.")
+        str, Argument(metavar="CLUSTER", help="The cluster that would take over; run it on one of its hosts.")
     ],
     probe: Annotated[
         list[Path] | None,
-        typer.Option("--probe", "-p", metavar="FILE", help="An SQL file or a script to run on the fork; repeatable."),
+        Option("--probe", "-p", metavar="FILE", help="An SQL file or a script to run on the fork; repeatable."),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Also plan the switchover, on the ACTIVE cluster, whose file must be here.")
+        bool, Option("--full", help="Also plan the switchover, on the ACTIVE cluster, whose file must be here.")
     ] = False,
     probe_timeout_s: Annotated[
         float | None,
@@ -42,14 +43,14 @@ def drill(
     ] = None,
     schedule: Annotated[
         str,
-        typer.Option(
+        Option(
             "--schedule",
             metavar="CRON",
             help='Have walship up run such drills on this host, for instance "0 3 * * *" (UTC); off ends that.',
         ),
     ] = "",
-    history: Annotated[bool, typer.Option("--history", help="List the drills of the cluster, and run none.")] = False,
-    scheduled: Annotated[bool, typer.Option("--scheduled", hidden=True)] = False,
+    history: Annotated[bool, Option("--history", help="List the drills of the cluster, and run none.")] = False,
+    scheduled: Annotated[bool, Option("--scheduled", hidden=True)] = False,
 ) -> None:
     """Rehearse a failover on a fork of a cluster's tables, at low CPU priority, while everything else goes on.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from peer.client.pattern_rules import add_pattern_rule, end_pattern_rule, to_enable
 from replication.coordination.base import keeps_tables
@@ -29,10 +29,10 @@ ExcludeOption = Annotated[
     list[str] | None, tables_option("Leave out a table or pattern; may be repeated.", "--exclude")
 ]
 GroupOption = Annotated[
-    list[str] | None, typer.Option("-lg", "--loc-group", metavar="GROUP", help="A locality group; may be repeated.")
+    list[str] | None, Option("-lg", "--loc-group", metavar="GROUP", help="A locality group; may be repeated.")
 ]
 AllGroupsOption = Annotated[
-    bool, typer.Option("--all-loc-groups", "-all-loc-groups", help="Every locality group. This is the default.")
+    bool, Option("--all-loc-groups", "-all-loc-groups", help="Every locality group. This is the default.")
 ]
 
 
@@ -46,20 +46,16 @@ class EnableOptions:
     remote_table: Annotated[str, table_option("The table's name at the peer, if it differs.", "--remote-table")] = ""
     with_properties: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--with-properties/--without-properties",
             help="Whether the peer's table takes the properties of this one. Default: with, or as before.",
             show_default=False,
         ),
     ] = None
-    from_now: Annotated[bool, typer.Option("--from-now", help="Do not send the rows that the table has already.")] = (
-        False
-    )
-    bootstrap: Annotated[bool, typer.Option("--bootstrap", help="Send the rows that the table has already, too.")] = (
-        False
-    )
+    from_now: Annotated[bool, Option("--from-now", help="Do not send the rows that the table has already.")] = False
+    bootstrap: Annotated[bool, Option("--bootstrap", help="Send the rows that the table has already, too.")] = False
     wait_s: WaitOption = 0.0
-    once: Annotated[bool, typer.Option("--once", help="Do not apply a pattern to tables that are made later.")] = False
+    once: Annotated[bool, Option("--once", help="Do not apply a pattern to tables that are made later.")] = False
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from replication.errors import RequestError, StepFailedError
 from shell.cli.invocation import Invocation, TableArgument, table_option, timeout_option
@@ -29,7 +30,7 @@ _TIME_MAX = 253_402_300_799_000_000
 _LEFT_OUT = "their rows are left out"
 PlanOption = Annotated[
     bool,
-    typer.Option("--plan", help="Show the steps, and what prevents them, with the verb's exit code; change nothing."),
+    Option("--plan", help="Show the steps, and what prevents them, with the verb's exit code; change nothing."),
 ]
 
 
@@ -38,34 +39,32 @@ class FailoverOptions:
     """Options of failover: source, time, accepted loss, and checks to override."""
 
     source: Annotated[
-        str, typer.Option("--from", metavar="CLUSTER", help="The cluster that is lost, if several send to this one.")
+        str, Option("--from", metavar="CLUSTER", help="The cluster that is lost, if several send to this one.")
     ] = ""
     at: Annotated[
         str,
-        typer.Option("--at", metavar="TIME", help="Open at an earlier time, such as 2026-01-31T12:00:00Z."),
+        Option("--at", metavar="TIME", help="Open at an earlier time, such as 2026-01-31T12:00:00Z."),
     ] = ""
     all_landed: Annotated[
-        bool, typer.Option("--with-all-landed", help="Open with everything that landed, not at one consistent time.")
+        bool, Option("--with-all-landed", help="Open with everything that landed, not at one consistent time.")
     ] = False
     plan: PlanOption = False
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False
     loss_under_s: Annotated[
         float | None, timeout_option("Refuse unless at most the last SECONDS are lost.", "--if-loss-under")
     ] = None
-    force: Annotated[bool, typer.Option("--force", help="Go on even if the lost cluster answers as ACTIVE.")] = False
+    force: Annotated[bool, Option("--force", help="Go on even if the lost cluster answers as ACTIVE.")] = False
     incomplete: Annotated[
         bool,
-        typer.Option(
-            "--incomplete", help="Go on even if a bootstrap is not complete; opens with everything that landed."
-        ),
+        Option("--incomplete", help="Go on even if a bootstrap is not complete; opens with everything that landed."),
     ] = False
 
 
 def switchover(
     invocation: Invocation,
-    to: Annotated[str, typer.Argument(metavar="CLUSTER", help="The peer that is to take writes.")] = "",
+    to: Annotated[str, Argument(metavar="CLUSTER", help="The peer that is to take writes.")] = "",
     plan: PlanOption = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Undo a switchover that was interrupted.")] = False,
+    cancel: Annotated[bool, Option("--cancel", help="Undo a switchover that was interrupted.")] = False,
     timeout_s: Annotated[float, timeout_option("How long writes may be stopped before it is undone.")] = 60,
 ) -> None:
     """Make a peer ACTIVE in place of this cluster; no acked row is lost."""
@@ -97,7 +96,7 @@ def switchover(
 
 def failover(
     invocation: Invocation,
-    to: Annotated[str, typer.Argument(metavar="CLUSTER", help="This cluster, which is to take writes.")],
+    to: Annotated[str, Argument(metavar="CLUSTER", help="This cluster, which is to take writes.")],
     options: FailoverOptions,
 ) -> None:
     """Make this cluster ACTIVE in place of one that is lost; shows what would be lost, and asks."""
@@ -145,13 +144,11 @@ def failover(
 
 def failback(
     invocation: Invocation,
-    to: Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster that has returned, and is to take writes.")],
+    to: Annotated[str, Argument(metavar="CLUSTER", help="The cluster that has returned, and is to take writes.")],
     plan: PlanOption = False,
     leave: Annotated[
         bool,
-        typer.Option(
-            "--leave-lost-writes", help="Also if nobody has decided on the lost writes, or they have yet to come."
-        ),
+        Option("--leave-lost-writes", help="Also if nobody has decided on the lost writes, or they have yet to come."),
     ] = False,
     timeout_s: Annotated[float, timeout_option("How long writes may be stopped before it is undone.")] = 60,
 ) -> None:
@@ -208,10 +205,10 @@ def lostwrites_merge(invocation: Invocation, table: Annotated[str, table_option(
 def lostwrites_discard(
     invocation: Invocation,
     table: Annotated[str, table_option("Only of this table.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm that their rows are given up.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Confirm that their rows are given up.")] = False,
     leave_applied: Annotated[
         bool,
-        typer.Option("--leave-applied", help="Also what cannot be undone; clusters that had applied it keep its rows."),
+        Option("--leave-applied", help="Also what cannot be undone; clusters that had applied it keep its rows."),
     ] = False,
 ) -> None:
     """Give lost writes up; every cluster gets the ACTIVE one's rows. On each cluster that keeps some."""
@@ -232,7 +229,7 @@ def lostwrites_discard(
 def lostwrites_export(
     invocation: Invocation,
     table: TableArgument,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A Parquet file to write.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="A Parquet file to write.")],
 ) -> None:
     """Write the rows of a table's lost writes to a Parquet file."""
     import pyarrow as pa

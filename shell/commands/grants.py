@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from replication.core.grants import BY_PERSON
 from replication.core.ids import NIL_UUID, ClusterId, check_name
@@ -14,20 +14,20 @@ from replication.errors import RequestError
 from shell.cli.invocation import Invocation
 from shell.cli.render import moment_text
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The other cluster's name.")]
+Name = Annotated[str, Argument(metavar="NAME", help="The other cluster's name.")]
 Tables = Annotated[
     list[str] | None,
-    typer.Option("--table", "-t", metavar="PATTERN", help="Tables here, such as ops.*; all if none is given."),
+    Option("--table", "-t", metavar="PATTERN", help="Tables here, such as ops.*; all if none is given."),
 ]
 Origins = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--origin",
         metavar="NAME",
         help="Clusters whose rows it may forward, beside its own; @carried, the default, for those its routes carry.",
     ),
 ]
-Defines = Annotated[bool, typer.Option("--define/--no-define", help="It may make tables here, and change them.")]
+Defines = Annotated[bool, Option("--define/--no-define", help="It may make tables here, and change them.")]
 
 
 def grants_list(invocation: Invocation) -> None:
@@ -58,7 +58,7 @@ def grants_add(
     origins: Origins = None,
     defines: Defines = True,
     cluster_id: Annotated[
-        str, typer.Option("--id", metavar="NAME:UUID", help="Its id; else that of its first call is pinned.")
+        str, Option("--id", metavar="NAME:UUID", help="Its id; else that of its first call is pinned.")
     ] = "",
 ) -> None:
     """Grant another cluster to send tables here, in place of what was granted to it before."""
@@ -91,7 +91,7 @@ def invite(
     tables: Tables = None,
     origins: Origins = None,
     defines: Defines = True,
-    hours: Annotated[float, typer.Option(metavar="HOURS", min=0.01, max=720, help="How long it can be used.")] = 24.0,
+    hours: Annotated[float, Option(metavar="HOURS", min=0.01, max=720, help="How long it can be used.")] = 24.0,
 ) -> None:
     """Invite another cluster to send tables here: it shows the text that this prints, once."""
     from peer.grants.listed import granting

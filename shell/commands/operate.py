@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
-import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from typer import Argument
 
 from replication.core.shipping.throttle import parse_rate
 from replication.errors import ReplicationError, RequestError
@@ -37,9 +37,7 @@ def resume(invocation: Invocation, cluster_name: PeerArgument) -> None:
 def throttle(
     invocation: Invocation,
     cluster_name: PeerArgument,
-    rate: Annotated[
-        str, typer.Argument(metavar="RATE", help="Bytes per second, such as 10MB or 512KiB; off for no limit.")
-    ],
+    rate: Annotated[str, Argument(metavar="RATE", help="Bytes per second, such as 10MB or 512KiB; off for no limit.")],
 ) -> None:
     """Limit the bytes per second that all workers together send to a peer."""
     bytes_per_s = parse_rate(rate)
@@ -54,7 +52,7 @@ def throttle(
 
 def removehost(
     invocation: Invocation,
-    host: Annotated[str, typer.Argument(metavar="HOST", help="The host's slot, as status shows it.")],
+    host: Annotated[str, Argument(metavar="HOST", help="The host's slot, as status shows it.")],
 ) -> None:
     """Remove a host that is gone for good, once none of its files is needed."""
     with invocation.connect() as (cluster, printer):

@@ -6,7 +6,7 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from replication.errors import RequestError, VersionError
 from shell.cli.invocation import Invocation, timeout_option
@@ -30,9 +30,9 @@ _BY_ITS_VERB = {
     "role": "walship switchover or failover, as before; to undo a switchover: walship switchover --cancel",
 }
 
-OperationArgument = Annotated[str, typer.Argument(metavar="OPERATION", help="As walship ops list shows it.")]
+OperationArgument = Annotated[str, Argument(metavar="OPERATION", help="As walship ops list shows it.")]
 StoreOption = Annotated[
-    str, typer.Option("--store", metavar="NAME", help="Whose it is, if not this cluster's; see walship ops list.")
+    str, Option("--store", metavar="NAME", help="Whose it is, if not this cluster's; see walship ops list.")
 ]
 
 
@@ -96,7 +96,7 @@ def ops_abandon(
     invocation: Invocation,
     operation: OperationArgument,
     store: StoreOption = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm that it stays half done.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Confirm that it stays half done.")] = False,
 ) -> None:
     """Forget an unfinished operation; what its steps have done stays."""
     from peer.status.operations import RUNNING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from replication.core.ids import check_name
 from replication.errors import RequestError
@@ -13,12 +13,11 @@ from replication.permissions import refuse_exposed
 from replication.settings import TlsSection
 from shell.cli.invocation import Invocation
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The peer's name.")]
+Name = Annotated[str, Argument(metavar="NAME", help="The peer's name.")]
 ZooKeepers = Annotated[
     str,
-    typer.Argument(
-        metavar="ZOOKEEPERS",
-        help="zk1:2181,zk2:2181/ROOT: its ZooKeeper. Defaults: port 2181, root /walship/NAME.",
+    Argument(
+        metavar="ZOOKEEPERS", help="zk1:2181,zk2:2181/ROOT: its ZooKeeper. Defaults: port 2181, root /walship/NAME."
     ),
 ]
 
@@ -28,13 +27,13 @@ def definecluster(
     name: Name,
     zookeepers: ZooKeepers,
     invitation: Annotated[
-        str, typer.Option(metavar="TEXT", help="What `walship invite` printed at the peer; it can be used once.")
+        str, Option(metavar="TEXT", help="What `walship invite` printed at the peer; it can be used once.")
     ] = "",
     admin_cert: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="PEM file: certificate of one of the peer's receiver.administrators."),
+        Option(metavar="FILE", help="PEM file: certificate of one of the peer's receiver.administrators."),
     ] = None,
-    admin_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM file: the key of --admin-cert.")] = None,
+    admin_key: Annotated[Path | None, Option(metavar="FILE", help="PEM file: the key of --admin-cert.")] = None,
 ) -> None:
     """Define a peer, which must answer; or change the address of a defined one."""
     from peer.client.contacts import Proof
@@ -79,9 +78,9 @@ def administrator_tls(tls: TlsSection, cert: Path | None, key: Path | None) -> T
 
 def deletecluster(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(metavar="CLUSTER", help="The peer.")],
+    name: Annotated[str, Argument(metavar="CLUSTER", help="The peer.")],
     zookeepers: Annotated[
-        str, typer.Argument(metavar="ZOOKEEPERS", help="Its address, to check that it is the right peer.")
+        str, Argument(metavar="ZOOKEEPERS", help="Its address, to check that it is the right peer.")
     ] = "",
 ) -> None:
     """Delete a peer; nothing more is sent to it."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from replication.errors import RequestError
 from shell.cli.invocation import Invocation
 from shell.cli.render import bytes_text, moment_text
 
 FramesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="FRAME", help="slot/number:offset, as quarantine list shows it.")
+    list[str] | None, Argument(metavar="FRAME", help="slot/number:offset, as quarantine list shows it.")
 ]
 
 
@@ -42,7 +42,7 @@ def quarantine_retry(
     invocation: Invocation,
     frames: FramesArgument = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Retry every frame that is neither discarded nor a lost write.")
+        bool, Option("--all", help="Retry every frame that is neither discarded nor a lost write.")
     ] = False,
 ) -> None:
     """Apply quarantined frames again, for example after an upgrade."""
@@ -69,10 +69,8 @@ def quarantine_retry(
 
 def quarantine_discard(
     invocation: Invocation,
-    frames: Annotated[
-        list[str], typer.Argument(metavar="FRAME", help="slot/number:offset, as quarantine list shows it.")
-    ],
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm that their rows will be missing here.")] = False,
+    frames: Annotated[list[str], Argument(metavar="FRAME", help="slot/number:offset, as quarantine list shows it.")],
+    yes: Annotated[bool, Option("--yes", help="Confirm that their rows will be missing here.")] = False,
 ) -> None:
     """Discard quarantined frames, so that they no longer hold up their tables; their copies stay."""
     from peer.repair.quarantine_actions import discard, find, name_of

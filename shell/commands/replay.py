@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from typer import Option
 
 from replication.errors import RequestError
 from shell.cli.interrupting import detached
@@ -21,11 +21,9 @@ from shell.cli.render import bytes_text, moment_text
 def replay(
     invocation: Invocation,
     timeout_s: Annotated[float, timeout_option("How long it may take.")] = 600.0,
-    submit: Annotated[
-        bool, typer.Option("--submit", help="Run the replay process by spark-submit, until Ctrl-C.")
-    ] = False,
+    submit: Annotated[bool, Option("--submit", help="Run the replay process by spark-submit, until Ctrl-C.")] = False,
     deploy_mode: Annotated[
-        str, typer.Option(metavar="MODE", help="With --submit, where Spark's driver runs: client (here) or cluster.")
+        str, Option(metavar="MODE", help="With --submit, where Spark's driver runs: client (here) or cluster.")
     ] = "client",
 ) -> None:
     """Apply everything that has landed to the tables; by this process if no replay process runs."""

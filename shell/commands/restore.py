@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from replication import config as configuration
 from replication.config import Config
@@ -14,9 +14,7 @@ from shell.cli.invocation import Invocation
 
 def reincarnate(
     invocation: Invocation,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Confirm that it was restored, and that the original is gone.")
-    ] = False,
+    yes: Annotated[bool, Option("--yes", help="Confirm that it was restored, and that the original is gone.")] = False,
 ) -> None:
     """Give a stopped cluster that was restored from a backup a new id."""
     from peer.repair.reincarnate import reincarnate as change
@@ -37,7 +35,7 @@ def reincarnate(
 
 def rebuildledger(
     invocation: Invocation,
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm that the ledger is lost, or too old to use.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Confirm that the ledger is lost, or too old to use.")] = False,
 ) -> None:
     """Rebuild the lost ledger of a stopped cluster from its files and tables, under a new id."""
     from peer.repair.rebuild import damage_lines, rebuild_ledger

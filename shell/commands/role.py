@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument
 
 from peer.status.members import await_writers
 from replication.core.roles import Role
@@ -29,7 +29,7 @@ class Switch(StrEnum):
 def readonly(
     invocation: Invocation,
     switch: Annotated[
-        Switch | None, typer.Argument(metavar="on|off", help="on: STANDBY. off: ACTIVE. Without it the role is shown.")
+        Switch | None, Argument(metavar="on|off", help="on: STANDBY. off: ACTIVE. Without it the role is shown.")
     ] = None,
 ) -> None:
     """Make the cluster STANDBY, which refuses writers, or ACTIVE; peers still send to it."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from replication import config as configuration
 from replication.core.ids import check_name
@@ -30,40 +31,40 @@ FILE_NAME = "walship.toml"
 _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 45.0
 
-ConfigOption = Annotated[str | None, typer.Option("--config", "-f", metavar="FILE", help="The cluster's TOML file.")]
+ConfigOption = Annotated[str | None, Option("--config", "-f", metavar="FILE", help="The cluster's TOML file.")]
 
 
 @dataclass(frozen=True, slots=True)
 class InitOptions:
     """What a new cluster, or its next host, is configured with."""
 
-    name: Annotated[str, typer.Option(metavar="NAME", help="The cluster's name. Default: the folder's.")] = ""
-    port: Annotated[int, typer.Option(metavar="PORT", help="The port of its embedded ZooKeeper.")] = 2181
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The receiver's address; port 0 takes a free one.")
-    ] = "127.0.0.1:0"
-    host: Annotated[str, typer.Option(metavar="SLOT", help="This host's slot, if the cluster has several hosts.")] = ""
+    name: Annotated[str, Option(metavar="NAME", help="The cluster's name. Default: the folder's.")] = ""
+    port: Annotated[int, Option(metavar="PORT", help="The port of its embedded ZooKeeper.")] = 2181
+    listen: Annotated[str, Option(metavar="HOST:PORT", help="The receiver's address; port 0 takes a free one.")] = (
+        "127.0.0.1:0"
+    )
+    host: Annotated[str, Option(metavar="SLOT", help="This host's slot, if the cluster has several hosts.")] = ""
     zookeepers: Annotated[
-        str, typer.Option(metavar="HOST:PORT,…", help="Servers of a ZooKeeper ensemble to use instead.")
+        str, Option(metavar="HOST:PORT,…", help="Servers of a ZooKeeper ensemble to use instead.")
     ] = ""
-    ledger: Annotated[str, typer.Option(metavar="URL", help="A ledger that several hosts share: postgresql://...")] = ""
+    ledger: Annotated[str, Option(metavar="URL", help="A ledger that several hosts share: postgresql://...")] = ""
     warehouse: Annotated[
-        str, typer.Option(metavar="URL", help="Where the tables' files are, if several hosts share them.")
+        str, Option(metavar="URL", help="Where the tables' files are, if several hosts share them.")
     ] = ""
     certificates: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FOLDER", help="TLS certificates: ca.pem, HOST.pem, HOST.key (without --host: NAME.pem, NAME.key)."
         ),
     ] = None
     standby: Annotated[
-        bool, typer.Option("--standby", help="It begins as STANDBY: its tables and rows come from peers only.")
+        bool, Option("--standby", help="It begins as STANDBY: its tables and rows come from peers only.")
     ] = False
 
 
 def init(
     invocation: Invocation,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The cluster's folder.")],
+    directory: Annotated[Path, Argument(metavar="DIR", help="The cluster's folder.")],
     options: InitOptions,
 ) -> None:
     """Write the configuration of a new cluster, or of another host of a cluster."""
@@ -116,12 +117,12 @@ def _pem_files(folder: Path, host: str) -> dict[str, str]:
 def up(
     invocation: Invocation,
     config: ConfigOption = None,
-    roles: Annotated[str, typer.Option(metavar="ROLE,…", help="Run only these roles.")] = "",
+    roles: Annotated[str, Option(metavar="ROLE,…", help="Run only these roles.")] = "",
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return when all are ready, and leave them running.")
+        bool, Option("--detach", "-d", help="Return when all are ready, and leave them running.")
     ] = False,
-    one_process: Annotated[bool, typer.Option("--one-process", help="Run all roles as threads, for tests.")] = False,
-    lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
+    one_process: Annotated[bool, Option("--one-process", help="Run all roles as threads, for tests.")] = False,
+    lifeline: Annotated[int | None, Option(hidden=True)] = None,
 ) -> None:
     """Run the cluster's processes on this host until Ctrl-C, and restart those that end."""
     from shell.processes.up import up as run_up

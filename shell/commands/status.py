@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from peer.client.contacts import known_peer
 from shell.cli.invocation import Invocation
@@ -14,8 +14,8 @@ from shell.status.page import show_status
 
 def status(
     invocation: Invocation,
-    peer: Annotated[str | None, typer.Option("--peer", metavar="CLUSTER", help="Show only this peer.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat every two seconds until Ctrl-C.")] = False,
+    peer: Annotated[str | None, Option("--peer", metavar="CLUSTER", help="Show only this peer.")] = None,
+    watch: Annotated[bool, Option("--watch", "-w", help="Repeat every two seconds until Ctrl-C.")] = False,
 ) -> None:
     """Show lag, errors and disk use, here and at each peer."""
     with invocation.connect() as (cluster, printer):

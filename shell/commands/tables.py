@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from peer.client.definition import refuse_standby
 from replication.core.definition.evolution import clashes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SETTING = "KEY=VALUE, or KEY= for the default"
 LikeOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--like",
         metavar="FILE|CLUSTER",
         help="Take the columns of a sample file, or the same table of another cluster: a peer or host:port/root.",
@@ -38,22 +38,20 @@ class TableOptions:
     like: LikeOption = None
     key: Annotated[
         str,
-        typer.Option("--key", "-k", metavar="COL,…", help="The key columns. Without a key the table is append-only."),
+        Option("--key", "-k", metavar="COL,…", help="The key columns. Without a key the table is append-only."),
     ] = ""
     group: Annotated[
         list[str] | None,
-        typer.Option(
-            "--group", "-g", metavar="NAME=COL,…", help="A locality group: columns, or families of a cell table."
-        ),
+        Option("--group", "-g", metavar="NAME=COL,…", help="A locality group: columns, or families of a cell table."),
     ] = None
     partition: Annotated[
         list[str] | None,
-        typer.Option("--partition", "-p", metavar="TRANSFORM", help="An Iceberg transform, such as day(at)."),
+        Option("--partition", "-p", metavar="TRANSFORM", help="An Iceberg transform, such as day(at)."),
     ] = None
-    sort: Annotated[str, typer.Option("--sort", metavar="COL,…", help="Columns to sort its files by.")] = ""
-    kind: Annotated[str, typer.Option("--kind", metavar="typed|cell", help="The kind of table.")] = "typed"
+    sort: Annotated[str, Option("--sort", metavar="COL,…", help="Columns to sort its files by.")] = ""
+    kind: Annotated[str, Option("--kind", metavar="typed|cell", help="The kind of table.")] = "typed"
     history_s: Annotated[
-        int | None, typer.Option("--history-s", metavar="SECONDS", help="How old a version may be when it is written.")
+        int | None, Option("--history-s", metavar="SECONDS", help="How old a version may be when it is written.")
     ] = None
 
 
@@ -62,7 +60,7 @@ def createtable(
     table: TableArgument,
     options: TableOptions,
     schema: Annotated[
-        str | None, typer.Argument(metavar="SCHEMA", help='Its columns: "id long, at timestamp, v double".')
+        str | None, Argument(metavar="SCHEMA", help='Its columns: "id long, at timestamp, v double".')
     ] = None,
 ) -> None:
     """Create a table from a schema, a sample file or a table of another cluster."""
@@ -106,25 +104,23 @@ def _like(text: str) -> tuple[object, str]:
 def altertable(
     invocation: Invocation,
     table: TableArgument,
-    add: Annotated[str | None, typer.Option("--add", metavar="'NAME TYPE'", help="Add a column.")] = None,
+    add: Annotated[str | None, Option("--add", metavar="'NAME TYPE'", help="Add a column.")] = None,
     group: Annotated[
-        str, typer.Option("--group", "-g", metavar="GROUP", help="The locality group to add the column to.")
+        str, Option("--group", "-g", metavar="GROUP", help="The locality group to add the column to.")
     ] = "",
-    rename: Annotated[
-        tuple[str, str] | None, typer.Option("--rename", metavar="OLD NEW", help="Rename a column.")
-    ] = None,
+    rename: Annotated[tuple[str, str] | None, Option("--rename", metavar="OLD NEW", help="Rename a column.")] = None,
     widen: Annotated[
         tuple[str, str] | None,
-        typer.Option(
+        Option(
             "--widen",
             metavar="NAME TYPE",
             help="Widen a column: int to bigint, float to double, decimal to more digits.",
         ),
     ] = None,
-    drop: Annotated[str | None, typer.Option("--drop", metavar="NAME", help="Drop a column.")] = None,
+    drop: Annotated[str | None, Option("--drop", metavar="NAME", help="Drop a column.")] = None,
     add_group: Annotated[
         str | None,
-        typer.Option("--add-group", metavar="'NAME=COL TYPE,…'", help="Add a locality group of new columns."),
+        Option("--add-group", metavar="'NAME=COL TYPE,…'", help="Add a locality group of new columns."),
     ] = None,
 ) -> None:
     """Change a column of a table, or add a locality group; peers follow."""
@@ -155,7 +151,7 @@ def settable(
     table: TableArgument,
     settings: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="KEY=VALUE",
             help="max_age_s, history_s, changes_retention_s, sort, codec, or one of Iceberg. KEY= resets.",
         ),
@@ -176,11 +172,11 @@ def derivetable(
     source: Annotated[str, table_option("The source table.", "--from")] = "",
     hook: Annotated[
         str,
-        typer.Option("--hook", metavar="NAME", help="select, or a hook of a package (walship.hooks)."),
+        Option("--hook", metavar="NAME", help="select, or a hook of a package (walship.hooks)."),
     ] = "",
     option: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--option",
             "-o",
             metavar="KEY=VALUE",

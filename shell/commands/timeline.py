@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from replication.config import Config
 from shell.cli.interrupting import leaving_on_interrupt
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _CHECK_S = 0.5
 
-DatasetArgument = Annotated[str, typer.Argument(metavar="DATASET", help="As timeline list names it.")]
+DatasetArgument = Annotated[str, Argument(metavar="DATASET", help="As timeline list names it.")]
 
 
 def timeline_list(
     invocation: Invocation,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Only of this dataset or table.")] = None,
+    name: Annotated[str | None, Argument(metavar="NAME", help="Only of this dataset or table.")] = None,
 ) -> None:
     """List the instants of the cluster's timeline, oldest first: what was done to which dataset.
 
@@ -61,7 +61,7 @@ def timeline_files(
     invocation: Invocation,
     dataset: DatasetArgument,
     as_of: Annotated[
-        int | None, typer.Option("--as-of", metavar="INSTANT", help="As this instant left them; the newest otherwise.")
+        int | None, Option("--as-of", metavar="INSTANT", help="As this instant left them; the newest otherwise.")
     ] = None,
 ) -> None:
     """List the files of a dataset that a reader sees, now or as of an instant."""
@@ -99,16 +99,12 @@ def timeline_clean(
     dataset: DatasetArgument,
     keep_versions: Annotated[
         int | None,
-        typer.Option(
-            "--keep-versions", metavar="N", min=1, help="Versions to keep of each file, including the newest."
-        ),
+        Option("--keep-versions", metavar="N", min=1, help="Versions to keep of each file, including the newest."),
     ] = None,
     keep_age: Annotated[
-        str, typer.Option("--keep-age", metavar="AGE", help="Keep versions visible within this time, such as 12h.")
+        str, Option("--keep-age", metavar="AGE", help="Keep versions visible within this time, such as 12h.")
     ] = "",
-    every: Annotated[
-        bool, typer.Option("--all", help="Look at every partition, not only at those that changed.")
-    ] = False,
+    every: Annotated[bool, Option("--all", help="Look at every partition, not only at those that changed.")] = False,
 ) -> None:
     """Delete old versions of a dataset's files; what readers hold stays."""
     from replication.core.timeline.cleaning import KeepPolicy
@@ -126,7 +122,7 @@ def timeline_clean(
 def timeline_rollback(
     invocation: Invocation,
     dataset: DatasetArgument,
-    instants: Annotated[list[int], typer.Argument(metavar="INSTANT…", help="When they were completed.")],
+    instants: Annotated[list[int], Argument(metavar="INSTANT…", help="When they were completed.")],
 ) -> None:
     """Undo instants of a dataset: their files are deleted, and those that they replaced are seen again."""
     with _upkeep(invocation, dataset) as upkeep:
@@ -137,7 +133,7 @@ def timeline_rollback(
 def timeline_restore(
     invocation: Invocation,
     dataset: DatasetArgument,
-    instant: Annotated[int, typer.Argument(metavar="INSTANT", help="All later instants are undone.")],
+    instant: Annotated[int, Argument(metavar="INSTANT", help="All later instants are undone.")],
 ) -> None:
     """Put a dataset back to what it was at an instant."""
     with _upkeep(invocation, dataset) as upkeep:

@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
-import typer
+from typer import Argument, Option
 
 from replication.core.rows.escaped import unescaped
 from replication.errors import FormatError, RequestError
@@ -27,11 +27,9 @@ def trace(
     table: TableArgument,
     key: Annotated[
         list[str],
-        typer.Argument(
-            metavar="KEY", help=r"The key: values in its order, NAME=VALUE, or a JSON object; bytes as \xNN."
-        ),
+        Argument(metavar="KEY", help=r"The key: values in its order, NAME=VALUE, or a JSON object; bytes as \xNN."),
     ],
-    values: Annotated[bool, typer.Option("--values", help="Show the values of each version, too.")] = False,
+    values: Annotated[bool, Option("--values", help="Show the values of each version, too.")] = False,
 ) -> None:
     """Show every version of a key: origin, routes, times, and which one is current."""
     with invocation.connect() as (cluster, printer):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typer import Argument, Option
 
 from peer.verify.verdict import DIFFERENCES_MAX, Verdict
 from replication import config as configuration
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 ListOption = Annotated[
     int,
-    typer.Option("--list", metavar="N", min=0, max=DIFFERENCES_MAX, help="List at most this many keys that differ."),
+    Option("--list", metavar="N", min=0, max=DIFFERENCES_MAX, help="List at most this many keys that differ."),
 ]
 
 
 def verify(
     invocation: Invocation,
-    other: Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer, or the name or file of another cluster.")],
+    other: Annotated[str, Argument(metavar="CLUSTER", help="A peer, or the name or file of another cluster.")],
     tables: Annotated[
         list[str] | None, tables_argument("Tables to compare. Default: all that both clusters have.")
     ] = None,
@@ -39,7 +39,7 @@ def verify(
     list_max: ListOption = 20,
     receiver: Annotated[
         str,
-        typer.Option(
+        Option(
             "--receiver", metavar="HOST:PORT", help="The address of its receiver, if its ZooKeeper cannot be reached."
         ),
     ] = "",

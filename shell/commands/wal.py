@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from replication.errors import CorruptFrameError, FormatError, MissingFileError, RequestError
 from shell.cli.invocation import Invocation
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from replication.core.frame import FrameView
     from replication.ledger.base import FileRow
 
-FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A path, or slot/number as wal list shows it.")]
+FileArgument = Annotated[str, Argument(metavar="FILE", help="A path, or slot/number as wal list shows it.")]
 
 _CHECKED = ("file", "state", "size", "frames", "rows", "repeated", "streams", "problems")
 
@@ -55,9 +55,9 @@ def _where(row: FileRow, here: str) -> bool | str:
 def wal_dump(
     invocation: Invocation,
     file: FileArgument,
-    rows: Annotated[bool, typer.Option("--rows", help="Print the rows of data frames, too.")] = False,
+    rows: Annotated[bool, Option("--rows", help="Print the rows of data frames, too.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="Print at most this many frames; 0 prints all.")
+        int, Option("--limit", metavar="N", min=0, help="Print at most this many frames; 0 prints all.")
     ] = 0,
 ) -> None:
     """Print the frames of a file."""
@@ -82,7 +82,7 @@ def wal_dump(
 def wal_verify(
     invocation: Invocation,
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE", help="Files to check. Default: all of this host.")
+        list[str] | None, Argument(metavar="FILE", help="Files to check. Default: all of this host.")
     ] = None,
 ) -> None:
     """Check files: headers, payloads, hash chains and end records. Exits with 3 if one is damaged."""
@@ -134,7 +134,7 @@ def wal_verify(
 def wal_salvage(
     invocation: Invocation,
     file: FileArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm. Without it nothing is changed.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Confirm. Without it nothing is changed.")] = False,
 ) -> None:
     """Salvage a missing or damaged file: save what can be read, and go on without the rest.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Option
 
 _RULES = "A glob, or regex: and an expression. May be repeated."
 
@@ -17,35 +17,35 @@ class FileOptions:
 
     filters: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="RULE", help="'+ GLOB' or '- GLOB'; the first that matches decides."),
+        Option("--filter", metavar="RULE", help="'+ GLOB' or '- GLOB'; the first that matches decides."),
     ] = None
-    exclude: Annotated[list[str] | None, typer.Option("--exclude", metavar="GLOB", help=_RULES)] = None
+    exclude: Annotated[list[str] | None, Option("--exclude", metavar="GLOB", help=_RULES)] = None
     include: Annotated[
         list[str] | None,
-        typer.Option("--include", metavar="GLOB", help="Copy only these. Comes after --filter and --exclude."),
+        Option("--include", metavar="GLOB", help="Copy only these. Comes after --filter and --exclude."),
     ] = None
-    min_size: Annotated[str, typer.Option("--min-size", metavar="SIZE", help="Skip smaller files.")] = ""
-    max_size: Annotated[str, typer.Option("--max-size", metavar="SIZE", help="Skip larger files.")] = ""
-    newer_than: Annotated[str, typer.Option("--newer-than", metavar="AGE", help="Skip older files: 30m, 7d.")] = ""
-    older_than: Annotated[str, typer.Option("--older-than", metavar="AGE", help="Skip newer files.")] = ""
-    recursive: Annotated[bool, typer.Option("--recursive/--no-recursive", help="Copy folders below, too.")] = True
-    follow_links: Annotated[bool, typer.Option("--follow-links", help="Copy what links to files point at.")] = False
+    min_size: Annotated[str, Option("--min-size", metavar="SIZE", help="Skip smaller files.")] = ""
+    max_size: Annotated[str, Option("--max-size", metavar="SIZE", help="Skip larger files.")] = ""
+    newer_than: Annotated[str, Option("--newer-than", metavar="AGE", help="Skip older files: 30m, 7d.")] = ""
+    older_than: Annotated[str, Option("--older-than", metavar="AGE", help="Skip newer files.")] = ""
+    recursive: Annotated[bool, Option("--recursive/--no-recursive", help="Copy folders below, too.")] = True
+    follow_links: Annotated[bool, Option("--follow-links", help="Copy what links to files point at.")] = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceOptions:
     """What becomes of files of the target."""
 
-    update: Annotated[bool, typer.Option("--update", help="Skip files that are newer in the target.")] = False
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Copy also what is the same.")] = False
-    skip: Annotated[bool, typer.Option("--skip", help="Skip every file that the target has.")] = False
-    checksum: Annotated[bool, typer.Option("--checksum", help="Compare contents, not size and time.")] = False
-    delete: Annotated[bool, typer.Option("--delete", help="Remove files that the source does not have.")] = False
+    update: Annotated[bool, Option("--update", help="Skip files that are newer in the target.")] = False
+    overwrite: Annotated[bool, Option("--overwrite", help="Copy also what is the same.")] = False
+    skip: Annotated[bool, Option("--skip", help="Skip every file that the target has.")] = False
+    checksum: Annotated[bool, Option("--checksum", help="Compare contents, not size and time.")] = False
+    delete: Annotated[bool, Option("--delete", help="Remove files that the source does not have.")] = False
     max_delete: Annotated[
-        int | None, typer.Option("--max-delete", metavar="N", min=0, help="Remove none if there are more of them.")
+        int | None, Option("--max-delete", metavar="N", min=0, help="Remove none if there are more of them.")
     ] = None
     backup_dir: Annotated[
-        str, typer.Option("--backup-dir", metavar="DIR", help="Keep replaced and removed files there, below DST.")
+        str, Option("--backup-dir", metavar="DIR", help="Keep replaced and removed files there, below DST.")
     ] = ""
 
 
@@ -55,26 +55,22 @@ class WriteOptions:
 
     preserve: Annotated[
         str,
-        typer.Option(
-            "--preserve", metavar="LIST", help="times, permissions, owner, group; with commas. Or all, or none."
-        ),
+        Option("--preserve", metavar="LIST", help="times, permissions, owner, group; with commas. Or all, or none."),
     ] = "times,permissions"
     verify: Annotated[
         bool,
-        typer.Option(
-            "--verify", help="Read every file back before it is published; S3 compares large ones with their MD5."
-        ),
+        Option("--verify", help="Read every file back before it is published; S3 compares large ones with their MD5."),
     ] = False
     file_set: Annotated[
-        Literal["directory", "dataset", "file"], typer.Option("--file-set", help="Which files appear together.")
+        Literal["directory", "dataset", "file"], Option("--file-set", help="Which files appear together.")
     ] = "directory"
-    block_size: Annotated[str, typer.Option("--block-size", metavar="SIZE", help="Of the target, on HDFS.")] = ""
-    replication: Annotated[
-        int | None, typer.Option("--replication", metavar="N", min=1, help="Of the target, on HDFS.")
-    ] = None
+    block_size: Annotated[str, Option("--block-size", metavar="SIZE", help="Of the target, on HDFS.")] = ""
+    replication: Annotated[int | None, Option("--replication", metavar="N", min=1, help="Of the target, on HDFS.")] = (
+        None
+    )
     convert: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--convert",
             metavar="NAME",
             help="gunzip, gzip, unzstd, zstd, untar, unzip, decrypt, encrypt=KEY, or a plugin's.",
@@ -83,7 +79,7 @@ class WriteOptions:
 
     register: Annotated[
         str,
-        typer.Option(
+        Option(
             "--register",
             metavar="KIND:NAME",
             help="Add new Parquet files to a table: iceberg:CATALOG.NAMESPACE.TABLE, also of a Hive catalog.",
@@ -97,7 +93,7 @@ class SpeedOptions:
 
     limit: Annotated[
         str,
-        typer.Option(
+        Option(
             "--limit",
             metavar="RATE",
             help="Bytes per second at most: 50MiB; or '08:00,10MB 18:00,off'; or @FILE, which may change meanwhile.",
@@ -105,20 +101,16 @@ class SpeedOptions:
     ] = ""
     threads: Annotated[
         int,
-        typer.Option(
-            "--threads", metavar="N", min=0, max=256, help="Files or ranges that are copied at once; 0 chooses."
-        ),
+        Option("--threads", metavar="N", min=0, max=256, help="Files or ranges that are copied at once; 0 chooses."),
     ] = 0
-    attempts: Annotated[int, typer.Option("--attempts", metavar="N", min=1, help="Tries for each file.")] = 3
+    attempts: Annotated[int, Option("--attempts", metavar="N", min=1, help="Tries for each file.")] = 3
     files_per_split: Annotated[
-        int, typer.Option("--files-per-split", metavar="N", min=1, help="Small files in one task.")
+        int, Option("--files-per-split", metavar="N", min=1, help="Small files in one task.")
     ] = 128
-    range_size: Annotated[str, typer.Option("--range-size", metavar="SIZE", help="Parts of large files.")] = "64MiB"
+    range_size: Annotated[str, Option("--range-size", metavar="SIZE", help="Parts of large files.")] = "64MiB"
     spark: Annotated[
         str,
-        typer.Option(
-            "--spark", metavar="MASTER", help="Copy more than 1 GiB or 50,000 files by Spark: spark://HOST:7077."
-        ),
+        Option("--spark", metavar="MASTER", help="Copy more than 1 GiB or 50,000 files by Spark: spark://HOST:7077."),
     ] = ""
 
 
@@ -126,23 +118,21 @@ class SpeedOptions:
 class RunOptions:
     """What a run of ``walship copy`` does and tells."""
 
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be copied; copy nothing.")] = False
+    dry_run: Annotated[bool, Option("--dry-run", "-n", help="Show what would be copied; copy nothing.")] = False
     check: Annotated[
-        bool, typer.Option("--check", help="Compare the contents and copy nothing. Exits with 13 if they differ.")
+        bool, Option("--check", help="Compare the contents and copy nothing. Exits with 13 if they differ.")
     ] = False
     events: Annotated[
         str,
-        typer.Option(
+        Option(
             "--events",
             metavar="URL|FILE",
             help="Send an event for each file and file set: to a webhook, kafka://HOST:PORT/TOPIC, or a file.",
         ),
     ] = ""
-    retry_suspended: Annotated[bool, typer.Option("--retry-suspended", help="Publish again what failed too often.")] = (
-        False
-    )
+    retry_suspended: Annotated[bool, Option("--retry-suspended", help="Publish again what failed too often.")] = False
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write each file's outcome there, as JSON.")
+        Path | None, Option("--report", metavar="FILE", help="Write each file's outcome there, as JSON.")
     ] = None
 
 
@@ -150,15 +140,15 @@ class RunOptions:
 class SyncOptions:
     """What a run of ``walship sync`` does."""
 
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be done; change nothing.")] = False
+    dry_run: Annotated[bool, Option("--dry-run", "-n", help="Show what would be done; change nothing.")] = False
     max_delete: Annotated[
-        int | None, typer.Option("--max-delete", metavar="N", min=0, help="Remove none if there are more of them.")
+        int | None, Option("--max-delete", metavar="N", min=0, help="Remove none if there are more of them.")
     ] = None
     backup_dir: Annotated[
-        str, typer.Option("--backup-dir", metavar="DIR", help="Keep replaced and removed files there, on each side.")
+        str, Option("--backup-dir", metavar="DIR", help="Keep replaced and removed files there, on each side.")
     ] = ""
     retry_suspended: Annotated[
-        bool, typer.Option("--retry-suspended", help="Publish and remove again what failed too often.")
+        bool, Option("--retry-suspended", help="Publish and remove again what failed too often.")
     ] = False
 
 
@@ -166,4 +156,4 @@ class SyncOptions:
 class VersionOptions:
     """What only declared datasets have."""
 
-    versions: Annotated[bool, typer.Option("--versions", help="Write new versions of files beside the old.")] = False
+    versions: Annotated[bool, Option("--versions", help="Write new versions of files beside the old.")] = False
