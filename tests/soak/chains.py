@@ -70,11 +70,12 @@ def problems(found: Iterable[Row], chains: Iterable[Chain], versions: Counter[in
     rows, wrong = dict(found), list[str]()
     acked = {number: after for chain in chains for number, after in chain.acked.items()}
     unknown = {number: after for chain in chains for number, after in chain.unknown.items()}
+    written = acked | unknown
     for what, numbers in (
         ("acked and not there", acked.keys() - rows.keys()),
-        ("there and never written", rows.keys() - acked.keys() - unknown.keys()),
+        ("there and never written", rows.keys() - written.keys()),
         ("chained onto a row that is not there", {n for n, after in rows.items() if after and after not in rows}),
-        ("of another content", {n for n, after in rows.items() if (acked | unknown).get(n, after) != after}),
+        ("of another content", {n for n, after in rows.items() if written.get(n, after) != after}),
         ("applied more than once", {n for n, count in versions.items() if count > 1}),
     ):
         if numbers:
