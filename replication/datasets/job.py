@@ -142,7 +142,8 @@ class CopyJob:
                     give_up_all(self.target.uploads, journal)
                 journal.clear()
                 journal.close()
-                self._clean(run.staging)
+                run.staging.remove()
+                self.target.remove_folder_if_empty(RelativePath(STAGING))
         _log.info("copy_ended", target=self.target.url, published=counts.files_published, failed=counts.failed)
         return counts
 
@@ -212,10 +213,6 @@ class CopyJob:
         left = (step_from_json(text) for sequence in self._stored(steps) for text in sequence.steps)
         recorder.end_earlier({step.time for step in left if isinstance(step, StartInstant)})
         return recorder
-
-    def _clean(self, staging: Staging) -> None:
-        staging.remove()
-        self.target.remove_folder_if_empty(RelativePath(STAGING))
 
 
 class _Run:

@@ -50,16 +50,15 @@ class RowsOfTable:
         connection.register(view, self.rows)
 
 
-def _nothing(step: str) -> None:
-    """Never fail."""
-
-
 class MemoryTables:
     """A warehouse in this process, shared by all users of the object."""
 
     dialect = DUCKDB
+    ui = engine = ""
+    parallel = background_parallel = 2
+    round_bytes = 128 << 20
 
-    def __init__(self, fail: Callable[[str], None] = _nothing) -> None:
+    def __init__(self, fail: Callable[[str], None] = lambda step: None) -> None:
         self.fail = fail
         self.work = WorkDone()
         self._tables: dict[str, _Table] = {}
@@ -160,24 +159,6 @@ class MemoryTables:
     def ref(self, name: str) -> str:
         """Return a table's name in DuckDB's SQL."""
         return DUCKDB.name(name)
-
-    @property
-    def ui(self) -> str:
-        return ""
-
-    @property
-    def engine(self) -> str:
-        return ""
-
-    @property
-    def parallel(self) -> int:
-        return 2
-
-    background_parallel = parallel
-
-    @property
-    def round_bytes(self) -> int:
-        return 128 << 20
 
     def stage(self, work: Sequence[tuple[str, Decode]], title: str = "") -> list[Staged]:
         staged = []

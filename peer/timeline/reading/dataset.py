@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from peer.timeline.client import TimelineAddress, TimelineClient
 from peer.timeline.reading.instant import ReadInstant
-from replication.config import Config
 from replication.core.timeline.instants import FileKey, FileVersion, TimelineState
 from replication.errors import RequestError, WaitTimeoutError
 from replication.timeline.holds import Hold, TimelineHolds
@@ -172,9 +171,4 @@ def dataset(name: str, cluster: str | Path) -> TimelineDataset:
     """
     from peer.client.connect import find_config  # deferred: executors have an address and no configuration
 
-    return dataset_of(name, find_config(cluster))
-
-
-def dataset_of(name: str, config: Config) -> TimelineDataset:
-    """A dataset of a configured cluster's timeline."""
-    return TimelineDataset(name, TimelineAddress.of(config))
+    return TimelineDataset(name, TimelineAddress.of(find_config(cluster)))

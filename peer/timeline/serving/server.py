@@ -80,8 +80,9 @@ class TimelineServer:
         listener = self._listen()
         host, port = listener.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        app = make_app(self._views, self._known)
         config = uvicorn.Config(
-            self._checked(make_app(self._views, self._known)),
+            app if self._tls.enabled or self._tls.allow_plaintext else _NoBrowsers(app),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -154,9 +155,6 @@ class TimelineServer:
                 f"{self._section.listen} is not loopback and there is no TLS",
                 "Set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust",
             )
-
-    def _checked(self, app: Any) -> Any:
-        return app if self._tls.enabled or self._tls.allow_plaintext else _NoBrowsers(app)
 
     def _caller_options(self, port: int) -> dict[str, Any]:
         if not self._tls.enabled:

@@ -98,13 +98,10 @@ class CopyJournal:
         self._db.executescript(_TABLES)
         self.is_empty = self.has_nothing()
 
-    def _any(self, table: str) -> bool:
-        return self._db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None
-
     def has_nothing(self) -> bool:
         """Whether nothing that is staged is noted."""
         with self._lock:
-            return not any(self._any(table) for table in _ALL)
+            return not any(self._db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in _ALL)
 
     def begin(self, keys: Iterable[JournalKey]) -> None:
         """Files that will be written: what is noted at their paths is forgotten, but for ranges of the same state."""

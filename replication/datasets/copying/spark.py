@@ -155,6 +155,8 @@ class SparkCopier:
         RequestError: the application runs two attempts of a task at once, which would write one file.
     """
 
+    is_ready = True  # see ``Tasks``
+
     def __init__(
         self, context: Any, stores: tuple[Store, Store], configuration: CopyConfiguration, moved: Moved
     ) -> None:
@@ -187,11 +189,6 @@ class SparkCopier:
         for each in found:
             self._moved(each.size)
         return found
-
-    @property
-    def is_ready(self) -> bool:
-        """See ``Tasks``."""
-        return True
 
     def run(self, function: Callable[[Iterable[Any]], Iterable[Any]], rows: Sequence[Any]) -> list[Any]:
         """See ``Tasks``; Spark repeats an attempt that failed, as its settings have it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
@@ -52,7 +52,7 @@ class NewFolders:
         failures = {}
         for folder in folders:
             try:
-                missing = [path for path in folder.with_folders() if self._is_missing(path, made)]
+                missing = [p for p in folder.with_folders() if p not in made and self._target.status(p) is None]
                 self._target.make_folder(folder)
                 for path in missing:
                     made[path] = None
@@ -68,9 +68,6 @@ class NewFolders:
         else:
             self._target.sync(synced)
         return failures
-
-    def _is_missing(self, path: RelativePath, made: Mapping[RelativePath, None]) -> bool:
-        return path not in made and self._target.status(path) is None
 
 
 class LinkedFolders:

@@ -108,7 +108,9 @@ class InstantRecorder:
             return Changes()
         adds = tuple(version for version in instant.changes.adds if self._is_there(version))
         keys = {version.key for version in adds}
-        removes = tuple(key for key in instant.changes.removes if key in keys or self._is_gone(key))
+        removes = tuple(
+            key for key in instant.changes.removes if key in keys or self._target.status(RelativePath(key[1])) is None
+        )
         return Changes(adds, instant.changes.replaces, removes)
 
     def _is_there(self, version: FileVersion) -> bool:
@@ -118,9 +120,6 @@ class InstantRecorder:
             return False
         sizes = (max(version.size, 1), self._range_bytes)  # of one range, or of several
         return version.digest in {digest_of(self._target, path, version.size, size) for size in sizes}
-
-    def _is_gone(self, key: FileKey) -> bool:
-        return self._target.status(RelativePath(key[1])) is None
 
     def _undo(self, time: int) -> None:
         self._timeline.record(Action.ROLLBACK, self.dataset, Changes(undone=(time,)), root=self._root)

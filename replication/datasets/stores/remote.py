@@ -10,7 +10,7 @@ from typing import Any
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
-from replication.datasets.stores.base import Entry, EntryKind, FileWriter, StoreTraits, Uploads
+from replication.datasets.stores.base import Entry, EntryKind, FileWriter, Uploads
 from replication.datasets.stores.drivers import (
     Driver,
     MemoryDriver,
@@ -50,6 +50,7 @@ class FsspecStore:
                 f"the store at {self.url} cannot be opened: {redact(one_line(error))}"[:500],
                 "Check the address, the credentials, and that the driver is installed: see walship's extras",
             ) from None
+        self.traits = self._driver.traits
         self._root = str(self._root).rstrip("/")
         self._opened_by = (url, dict(options or {}))
         self._local = threading.local()
@@ -61,10 +62,6 @@ class FsspecStore:
         """Pickled by its address, with the credentials; it opens connections of its own where it is loaded."""
         url, options = self._opened_by
         return FsspecStore, (url, {**options, "skip_instance_cache": True})
-
-    @property
-    def traits(self) -> StoreTraits:
-        return self._driver.traits
 
     @property
     def uploads(self) -> Uploads | None:

@@ -55,7 +55,7 @@ class SqlLookup:
         try:
             location = _find(engine, {"catalog": self._catalog, "namespace": namespace, "name": table})
         except (OperationalError, ProgrammingError) as error:
-            if not _is_empty(engine):
+            if sa.inspect(engine).has_table("iceberg_tables"):
                 raise
             raise NoSuchTableError(name) from error
         if location is None:
@@ -79,7 +79,3 @@ def _find(engine: sa.Engine, named: Mapping[str, str]) -> str | None:
             return None if row is None else str(row[0])
     with engine.connect() as connection:  # also to have its error
         return cast("str | None", connection.scalar(_FIND, named))
-
-
-def _is_empty(engine: sa.Engine) -> bool:
-    return not sa.inspect(engine).has_table("iceberg_tables")
