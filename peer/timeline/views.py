@@ -33,12 +33,8 @@ class Known:
 class Views:
     """Views over a timeline. Safe for threads.
 
-    Args:
-        timeline: where instants come from.
-        store: where views are kept; closed by ``close``.
-        listings: lists what was there before the timeline.
-        incremental: False lists every partition again after each instant that touches it.
-        remembered_bytes_max: what is kept in memory besides the store, and the instant that is being applied.
+    ``close`` closes the store. Without ``incremental`` every partition is listed again after each instant that touches
+    it. ``remembered_bytes_max`` is what is kept in memory besides the store, and the instant that is being applied.
     """
 
     def __init__(

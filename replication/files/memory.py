@@ -25,19 +25,12 @@ class _Inode:
 
 @dataclass(slots=True)
 class FileFaults:
-    """The faults of the next calls; tests set them.
+    """The faults of the next calls; tests set them."""
 
-    Args:
-        sync_failures: the number of next syncs that fail.
-        write_bytes_max: the maximum bytes of one write.
-        capacity_bytes: the size of the disk.
-        sync_gate: a sync waits until this is set, as on a slow disk.
-    """
-
-    sync_failures: int = 0
-    write_bytes_max: int | None = None
-    capacity_bytes: int | None = None
-    sync_gate: threading.Event | None = None
+    sync_failures: int = 0  # so many next syncs fail
+    write_bytes_max: int | None = None  # of one write
+    capacity_bytes: int | None = None  # of the disk
+    sync_gate: threading.Event | None = None  # a sync waits until it is set, as on a slow disk
 
 
 class MemoryFile:

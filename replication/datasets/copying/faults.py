@@ -41,9 +41,7 @@ def no_space(where: object) -> NoSpaceError:
 def telling_faults(stores: str, state: object) -> Iterator[None]:
     """Raise errors of stores, of a full disk, and of SQLite's files, as errors that say what to do.
 
-    Args:
-        stores: the addresses that are read and written.
-        state: where the copy's own files are.
+    ``stores`` are read and written; the copy's own files are at ``state``.
 
     Raises:
         NoSpaceError: no space is left in one of them.

@@ -39,8 +39,7 @@ class FileSet:
 class FileSets:
     """The file sets that are being copied; safe for threads.
 
-    Args:
-        complete: called once for each file set, when all its files were tried; without the lock.
+    ``complete`` is called once for each, when all its files were tried; without the lock.
     """
 
     def __init__(self, complete: Callable[[FileSet], None]) -> None:

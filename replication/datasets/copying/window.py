@@ -28,11 +28,8 @@ class RangedFile(Protocol):
 class CopyWindow:
     """Files that wait to be copied.
 
-    Args:
-        large_bytes: larger files come alone.
-        files_per_split: the maximum number of small files that come together.
-        split_bytes: their maximum size.
-        files_max: that wait.
+    Files of more than ``large_bytes`` come alone, up to ``files_per_split`` small ones, of ``split_bytes`` at most,
+    together.
     """
 
     def __init__(self, large_bytes: int, files_per_split: int, split_bytes: int, files_max: int = FILES_MAX) -> None:

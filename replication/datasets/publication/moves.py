@@ -87,11 +87,8 @@ def plan_moves(
 ) -> list[Move]:
     """The moves of one file set.
 
-    Args:
-        files: its staged files.
-        staged_root: the folder of the file set in the staging folder.
-        is_there: whether the target has a folder, or will have it when this is carried out.
-        folders: whether folders may be moved whole.
+    ``is_there``: whether the target has a folder, or will have it when this is carried out. ``folders`` may be moved
+    whole.
     """
     whole: dict[RelativePath, list[StagedFile]] = {}
     moves: list[Move] = []

@@ -124,12 +124,8 @@ class S3Uploads:
 class PartsSender:
     """Sends bytes as parts of an upload, several at once; see ``PartsWriter``.
 
-    Args:
-        fs: of s3fs.
-        upload: the bucket, the key and the upload's id.
-        part_bytes: size of each part but the last.
-        first: the number of the first part.
-        checked: the store compares each part with its MD5.
+    ``part_bytes`` is the size of each part but the last, ``first`` the number of the first. ``checked``: the store
+    compares each part with its MD5.
     """
 
     def __init__(

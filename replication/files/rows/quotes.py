@@ -18,11 +18,8 @@ _HINT = "Close the quote; inside a quoted value, write a quote twice"
 class Quoted(RawIOBase):
     """A file for Arrow to read; ``check`` raises an error for the bytes read so far.
 
-    As in Arrow, a quote counts at the beginning of a value only. An unfinished value is held until the next read.
-
-    Args:
-        opened: a buffered file or pipe; the caller closes it.
-        delimiter: one ASCII character.
+    As in Arrow, a quote counts at the beginning of a value only. An unfinished value is held until the next read. The
+    caller closes ``opened``, which is buffered. ``delimiter`` is one ASCII character.
     """
 
     def __init__(self, opened: BinaryIO, delimiter: str) -> None:

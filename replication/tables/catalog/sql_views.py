@@ -37,14 +37,8 @@ def sql_catalog(catalog: Catalog) -> SqlCatalog | None:
 def put_view(catalog: SqlCatalog, name: str, location: str, columns: Sequence[NestedField], query: str) -> None:
     """Create or replace the view ``name``; nothing is written when it is unchanged.
 
-    When two processes replace it at the same time, one of them wins.
-
-    Args:
-        catalog: the catalog of the view.
-        name: ``namespace.name``; it is also the namespace of tables that ``query`` names without one.
-        location: the address of the view's folder.
-        columns: the columns of the query's result.
-        query: in Spark's dialect.
+    When two processes replace it at the same time, one of them wins. The namespace of ``name`` is also that of the
+    tables that ``query``, in Spark's dialect, names without one.
     """
     namespace, here = name.partition(".")[0], _entry(catalog, name)
     io = load_file_io(dict(catalog.properties), location)

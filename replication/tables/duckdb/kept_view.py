@@ -49,10 +49,8 @@ class KeptView:
     def follow(self, connection: duckdb.DuckDBPyConnection, table: Table, where: str = "") -> None:
         """Bring the view up to date with a table that was just loaded. Call it within a transaction.
 
-        Args:
-            connection: to the database of the view; the same in each call.
-            table: of the same name in each call.
-            where: an Iceberg filter; files without matching rows are left out, other rows may not match.
+        Files without rows that match ``where``, an Iceberg filter, are left out; other rows may not match. Connection
+        and table are the same in each call.
 
         Raises:
             StorageError: a manifest is damaged or missing. duckdb.Error: a data file is.

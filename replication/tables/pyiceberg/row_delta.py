@@ -41,14 +41,8 @@ def replace_rows(
 ) -> int:
     """Delete the rows with the keys ``gone`` and append ``rows`` in one snapshot; return its id.
 
-    Args:
-        table: just loaded, of format version 2 and not partitioned.
-        places: returns the files and positions of keys' rows, as ``KeyIndex.places``.
-        key: its key columns, those of ``gone``.
-        gone: keys; the table may lack some of them.
-        rows: with the table's columns, in any order.
-        expect: the snapshot that must be current; None when the table must have none.
-        summary: properties of the snapshot's summary.
+    The table was just loaded, is of format version 2 and not partitioned; it may lack some of the keys. ``expect`` is
+    the snapshot that must be current; None when the table must have none.
 
     Raises:
         CommitConflictError: another snapshot is current. Nothing was changed.

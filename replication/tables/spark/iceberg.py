@@ -63,15 +63,8 @@ _GAP_S = 0.08  # enough time for the engine to read a busy table's metadata and 
 class IcebergTables:
     """A catalog and a Spark session that commits to it. Threads may use it at the same time only for different tables.
 
-    What ``base.Catalog`` asks for is the catalog's own.
-
-    Args:
-        catalog: the catalog of the tables.
-        spark: a session with that catalog, or the application that starts it when it is needed.
-        scratch: a folder for temporary files; None means the system's.
-        small_bytes: up to this size rows are decoded, and tables rewritten, in this process, above it in executors. It
-            may be changed.
-        sleep: waits for the given seconds.
+    What ``base.Catalog`` asks for is the catalog's own. Up to ``small_bytes``, which may be changed, rows are decoded
+    and tables rewritten in this process, above it in executors.
     """
 
     dialect = SPARK
