@@ -12,12 +12,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 from typer import Argument, Option
 
 from replication.core.definition.choice import full_name, full_pattern
+from replication.errors import ConfigError
 from shell.cli.find import VARIABLE, FoundCluster, current_folder, find_cluster
 from shell.cli.help import Sections, Verb
 from shell.cli.interrupting import GRACE_S, INTERRUPTED, leaving_on_interrupt, print_error
@@ -100,6 +102,13 @@ class Invocation:
     def find(self) -> FoundCluster:
         """The cluster meant, not connected to; ConfigError when none or several are."""
         return find_cluster(self.cluster, os.environ, current_folder())
+
+    def config_file(self, option: str) -> Path:
+        """The TOML file of the cluster meant; ConfigError, which names ``option``, when only its address is known."""
+        target = self.find().target
+        if not target.endswith(".toml"):
+            raise ConfigError(f"{target} is not a configuration file on this host", f"Give one: {option} FILE")
+        return Path(target)
 
     @property
     def names_cluster(self) -> bool:

@@ -146,7 +146,7 @@ def sync(
 
 def _report(printer: Printer, result: SyncResult, refusal: RequestError | None) -> None:
     """Print what was done, and raise what failed or would be refused, also if nothing can be printed."""
-    from replication.errors import CopyIncompleteError
+    from shell.copying.running import incomplete
 
     done = ", ".join(f"{number:,} {action}" for action, number in sorted(result.actions.items()))
     kept = f"; {counted(len(result.conflicts), 'conflict')} kept: {', '.join(result.conflicts[:5])}"
@@ -154,10 +154,6 @@ def _report(printer: Printer, result: SyncResult, refusal: RequestError | None) 
     with printed_before(result.failures or refusal):
         printer.value(shown, (done or "nothing was found") + (kept if result.conflicts else ""))
     if result.failures:
-        path, reason = next(iter(result.failures.items()))
-        raise CopyIncompleteError(
-            f"{counted(len(result.failures), 'file')} not copied; the first: {path}: {reason}",
-            "Remove the cause and run it again: it goes on where it was",
-        )
+        raise incomplete(len(result.failures), result.failures)
     if refusal is not None:
         raise refusal

@@ -16,12 +16,12 @@ from shell.cli.invocation import Invocation, TableArgument, table_option, timeou
 from shell.cli.render import Printer, bytes_text, moment_text, printed_before, seconds_text
 
 if TYPE_CHECKING:
-    from peer.failover.failback import FailbackPlan
+    from peer.failover.failback import FailbackPlan, FailedBack
     from peer.failover.failover import FailoverPlan
     from peer.failover.loss import Loss
     from peer.failover.lost_writes import LostWrite
     from peer.failover.role_change import RoleChange
-    from peer.failover.switchover import SwitchoverPlan
+    from peer.failover.switchover import SwitchedOver, SwitchoverPlan
 
 #: The years 2000 and 9999, in microseconds since 1970. Before are seconds, and dates without dashes; later times cannot
 #: be shown.
@@ -87,11 +87,7 @@ def switchover(
             _show_plan(printer, context, planned, lambda: _print_switchover(printer, planned))
             return
         done = switching.switchover(context, to)
-        stopped = "" if done.outage_s is None else f" No writes were taken for {seconds_text(done.outage_s)}."
-        printer.value(
-            done,
-            f"{to} is ACTIVE (epoch {done.epoch}), {done.origin} is STANDBY.{stopped} No acked row was lost.",
-        )
+        printer.value(done, f"{_handed_over(done, to)} No acked row was lost.")
 
 
 def failover(
@@ -163,8 +159,7 @@ def failback(
             _show_plan(printer, context, planned, lambda: printer.line(_outage_text(planned)))
             return
         done = returning.failback(context, to, leave=leave)
-        stopped = "" if done.outage_s is None else f" No writes were taken for {seconds_text(done.outage_s)}."
-        printer.value(done, f"{to} is ACTIVE (epoch {done.epoch}), {done.origin} is STANDBY.{stopped}")
+        printer.value(done, _handed_over(done, to))
 
 
 def lostwrites_list(invocation: Invocation, table: Annotated[str, table_option("Only of this table.")] = "") -> None:
@@ -310,6 +305,11 @@ def _print_switchover(printer: Printer, planned: SwitchoverPlan) -> None:
 
 def _outage_text(planned: SwitchoverPlan | FailbackPlan) -> str:
     return f"No writes would be taken for about {seconds_text(planned.outage_s)}. No acked row would be lost."
+
+
+def _handed_over(done: SwitchedOver | FailedBack, to: str) -> str:
+    stopped = "" if done.outage_s is None else f" No writes were taken for {seconds_text(done.outage_s)}."
+    return f"{to} is ACTIVE (epoch {done.epoch}), {done.origin} is STANDBY.{stopped}"
 
 
 def _print_failover(printer: Printer, planned: FailoverPlan) -> None:

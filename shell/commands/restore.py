@@ -8,7 +8,7 @@ from typer import Option
 
 from replication import config as configuration
 from replication.config import Config
-from replication.errors import ConfigError, RequestError
+from replication.errors import RequestError
 from shell.cli.invocation import Invocation
 
 
@@ -66,11 +66,9 @@ def _stopped(invocation: Invocation, *, sure: bool) -> Config:
     """The configuration of a cluster that does not run on this host, once its header is printed."""
     from shell.processes.preflight import running_pid
 
-    found = invocation.find()
-    if not found.target.endswith(".toml"):
-        raise ConfigError(f"{found.target} is not a configuration file on this host", "Give one: --cluster FILE")
-    config = configuration.load(found.target)
-    invocation.printer.header(config.cluster.name, found.target)
+    file = invocation.config_file("--cluster")
+    config = configuration.load(file)
+    invocation.printer.header(config.cluster.name, str(file))
     pid = running_pid(config.run_dir)
     if pid is not None:
         raise RequestError(f"{config.cluster.name} runs here (process {pid})", "Stop it first: walship down")

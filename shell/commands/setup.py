@@ -232,9 +232,4 @@ def down(invocation: Invocation, config: ConfigOption = None) -> None:
 
 
 def _file(invocation: Invocation, given: str | None) -> Path:
-    if given is not None:
-        return Path(given)
-    target = invocation.find().target
-    if not target.endswith(".toml"):
-        raise ConfigError(f"{target} is not a configuration file on this host", "Give one: --config FILE")
-    return Path(target)
+    return invocation.config_file("--config") if given is None else Path(given)

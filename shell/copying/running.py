@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from rich.progress import BarColumn, Progress, TextColumn
@@ -40,11 +40,16 @@ def print_counts(job: CopyJob, printer: Printer, name: str = "") -> None:
             (name and f"{name}: ") + _summary(counts, view.seconds, rate),
         )
     if counts.failed:
-        path, reason = next(iter(counts.failures.items()))
-        raise CopyIncompleteError(
-            f"{counted(counts.failed, 'file')} not copied; the first: {path}: {reason}",
-            "Remove the cause and run it again: it goes on where it was",
-        )
+        raise incomplete(counts.failed, counts.failures)
+
+
+def incomplete(failed: int, failures: Mapping[str, str]) -> CopyIncompleteError:
+    """The error of a copy of which some files failed."""
+    path, reason = next(iter(failures.items()))
+    return CopyIncompleteError(
+        f"{counted(failed, 'file')} not copied; the first: {path}: {reason}",
+        "Remove the cause and run it again: it goes on where it was",
+    )
 
 
 def _summary(counts: CopyCounts, seconds: float, rate: float) -> str:

@@ -139,8 +139,11 @@ class Display:
         for progress in scene.progress.values():
             tables.add_row(progress.table, f"{progress.rows:,}", f"{progress.total:,}", bytes_text(progress.bytes))
         parts: list[Table | Text] = [tables, Text(), *self._flow_lines(), Text(), self._events()]
-        took = time.monotonic() - scene.began
-        return Panel(Group(*parts), title="walship demo: east → west", subtitle=f"{took:.0f} s", title_align="left")
+        return self._panel("east → west", *parts)
+
+    def _panel(self, title: str, *parts: Table | Text, width: int | None = None) -> Panel:
+        took = f"{time.monotonic() - self.scene.began:.0f} s"
+        return Panel(Group(*parts), title=f"walship demo: {title}", subtitle=took, title_align="left", width=width)
 
     def _events(self) -> Table:
         """The newest events, the last one bright; long text wraps."""

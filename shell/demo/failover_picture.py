@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rich.console import Group
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -106,7 +105,7 @@ class FailoverDisplay(Display):
         return f"         rows acked: {rows or 'none'}"
 
     def _picture(self) -> Panel:
-        scene, flow = self.scene, self.scene.flow
+        flow = self.scene.flow
         shown = flow if isinstance(flow, GraphFlow) else GraphFlow.of({}, {})
         used = {route: arrow for route, arrow in MASTERS.routes.items() if route in shown.routes}
         shape = type(MASTERS)(MASTERS.name, MASTERS.title, MASTERS.boxes, used)
@@ -115,10 +114,8 @@ class FailoverDisplay(Display):
             results.add_row(Text(f"✔ {what}", style="green"), Text(text))
         rows, bars = self._acked()
         picture = draw(shape, shown.nodes, shown.routes)
-        content = Group(picture, Text(), rows, bars, Text(), results, Text(), self._events())
-        took = time.monotonic() - scene.began
-        title = "walship demo: switchover, failover, and the way back"
-        return Panel(content, title=title, subtitle=f"{took:.0f} s", title_align="left", width=82)
+        parts = (picture, Text(), rows, bars, Text(), results, Text(), self._events())
+        return self._panel("switchover, failover, and the way back", *parts, width=82)
 
     def _acked(self) -> tuple[Text, Text]:
         """The application's acks: a bar for each half second in the colour of who acked; red dots are not acks."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from rich.console import Group
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -133,24 +132,20 @@ class _Watch:
     def _look(self) -> GraphFlow | None:
         clusters = self.clusters
         if not clusters:
-            return self._last or GraphFlow.of({}, {name: self._starting(name) for name in self._sites})
+            starting = {n: NodeState(site.roles_up(), 0, 0, is_starting=True) for n, site in self._sites.items()}
+            return self._last or GraphFlow.of({}, starting)
         routes: dict[tuple[str, str], RouteLag] = {}
         nodes: dict[str, NodeState] = {}
         try:
             for name, cluster in clusters.items():
                 status = cluster.status()
-                up = {role: self._sites[name].is_up(role) for role in self._sites[name].roles}
-                nodes[name] = NodeState(up, self.written[name], status.replay_backlog_bytes)
+                nodes[name] = NodeState(self._sites[name].roles_up(), self.written[name], status.replay_backlog_bytes)
                 for source, peer in self._shape.routes:
                     if source == name:
                         routes[source, peer] = RouteLag.of(row for row in status.peers if row.peer == peer)
         except ReplicationError:
             return None
         return GraphFlow.of(routes, nodes)
-
-    def _starting(self, name: str) -> NodeState:
-        site = self._sites[name]
-        return NodeState({role: site.is_up(role) for role in site.roles}, 0, 0, is_starting=True)
 
 
 class GraphDisplay(Display):
@@ -180,9 +175,7 @@ class GraphDisplay(Display):
             Text(),
             self._events(),
         ]
-        took = time.monotonic() - scene.began
-        title = f"walship demo: {self._shape.title}"
-        return Panel(Group(*parts), title=title, subtitle=f"{took:.0f} s", title_align="left", width=82)
+        return self._panel(self._shape.title, *parts, width=82)
 
 
 def _text(lag: RouteLag) -> str:

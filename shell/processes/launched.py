@@ -65,6 +65,10 @@ class Launched:
             return False
         return True
 
+    def roles_up(self) -> dict[str, bool]:
+        """Of each role, whether it is up."""
+        return {role: self.is_up(role) for role in self.roles}
+
     def check(self) -> None:
         """Raise the error that ``walship up`` ended with; nothing while it runs."""
         if self.process is not None and self.process.poll() is not None:

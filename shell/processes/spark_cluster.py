@@ -162,7 +162,7 @@ class SparkCluster:
                 stderr=log,
                 start_new_session=True,
             )
-        _pid_file(self.folder, daemon.name).write_text(str(daemon.pid))
+        (self.folder / f"{daemon.name}.pid").write_text(str(daemon.pid))
 
     def state(self) -> dict[str, Any]:
         """What the master shows on its page; empty while it does not answer."""
@@ -259,10 +259,6 @@ def end_leftovers(folder: Path) -> None:
                 os.kill(pid, sent)
         time.sleep(0.1)
         sent = signal.SIGKILL if time.monotonic() > deadline else signal.SIGTERM
-
-
-def _pid_file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.pid"
 
 
 def _escaped(value: str) -> str:
