@@ -59,7 +59,7 @@ def _content(verdict: Verdict) -> str:
 
 def _verdict(verdict: Verdict, since: int) -> str:
     if not verdict.same:
-        return f"{verdict.differing:,} keys differ"
+        return "1 key differs" if verdict.differing == 1 else f"{verdict.differing:,} keys differ"
     if verdict.moving:
         return "not settled"
     return "the same then" if _is_old(verdict, since) else "the same"

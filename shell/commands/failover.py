@@ -329,7 +329,7 @@ def _print_losses(report: Callable[[str], None], planned: FailoverPlan) -> None:
     """What is lost as planned, and what would be lost with everything that landed."""
     report(_loss_text(planned.loss, planned.origin))
     if planned.upto:
-        report(f"With --with-all-landed: {_loss_text(planned.least_loss, planned.origin)}")
+        report(f"If --with-all-landed is given: {_loss_text(planned.least_loss, planned.origin)}")
     if planned.fence:
         report(planned.fence)
 
@@ -346,5 +346,5 @@ def _loss_text(loss: Loss, origin: str) -> str:
         return f"{' '.join(parts)} {origin} never said what it acked."
     ago = f"the last {seconds_text(loss.seconds)}, since {moment_text(loss.upto or loss.announced)}"
     if loss.upto:
-        return f"{' '.join(parts)} What {origin} acked in {ago}, is lost: all tables are cut there."
+        return f"{' '.join(parts)} What {origin} acked in {ago}, is lost: all tables open as of that time."
     return f"{' '.join(parts)} What {origin} acked in {ago}, is not known here."

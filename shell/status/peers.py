@@ -125,7 +125,7 @@ def show_forecasts(printer: Printer, peer_forecasts: Sequence[PeerForecast], dis
 def gap_text(gap: Gap, peer: str) -> str:
     """A gap as a sentence."""
     span = f"between {moment_text(gap.begin)} and" if gap.begin else "before"
-    return f"what was written {span} {moment_text(gap.end)} ({gap.frames:,} frames) is not sent to {peer}"
+    return f"what was written {span} {moment_text(gap.end)} ({counted(gap.frames, 'frame')}) is not sent to {peer}"
 
 
 def show_retained(printer: Printer, found: ClusterStatus) -> None:

@@ -85,7 +85,11 @@ def _check_alike(array: pa.Array, wanted: pa.DataType, column: str) -> None:
     if t.is_null(kind):
         return
     if _shape(kind, column) != _family(wanted):
-        raise SchemaError(f"column {column!r} holds {wanted}, but was given {kind}", "Convert it beforehand")
+        nested_text = t.is_nested(wanted) and t.is_string(kind)
+        raise SchemaError(
+            f"column {column!r} holds {wanted}, but was given {kind}",
+            "Give it as Parquet or JSON: CSV has no nested values" if nested_text else "Convert it beforehand",
+        )
     if t.is_struct(wanted):
         parts = array.flatten()  # without the values beneath NULLs
         for at, field in enumerate(kind):

@@ -100,6 +100,7 @@ def test_types_that_a_table_is_made_of_are_taken(kind: str, values: pa.Array) ->
         ("list<float>", pa.array([[0.1]]), "rounded"),
         ("map<string, float>", pa.array([[("k", 0.1)]], pa.map_(pa.string(), pa.float64())), "rounded"),
         ("list<int>", pa.array([["1"]]), "'v.element' holds int32, but was given string"),
+        ("list<int>", pa.array(["[1]"]), "Give it as Parquet or JSON"),
         ("struct<a: timestamptz>", pa.array([{"a": 0}], pa.struct([("a", pa.timestamp("us"))])), "'v.a' holds"),
     ],
 )

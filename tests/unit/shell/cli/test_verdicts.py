@@ -1,5 +1,7 @@
 """Verdicts as verify prints them."""
 
+import pytest
+
 from peer.verify.verdict import Difference, Holding, Verdict
 from shell.cli.render import Printer
 from shell.cli.verdicts import show_verdicts
@@ -21,3 +23,10 @@ def test_what_holds_as_of_an_earlier_time_is_not_called_the_same_without_a_word(
         show_verdicts(Printer(as_json=False), [Verdict("ops.c", *holdings, 2_000_000)], 20, since)
         told = capfd.readouterr()
         assert f"{verdict}  " in told.out and ("Later writes are not compared" in told.err) == noted
+
+
+@pytest.mark.parametrize(("differing", "told"), [(1, "1 key differs"), (2, "2 keys differ")])
+def test_keys_that_differ_are_counted_in_words(capsys: pytest.CaptureFixture[str], differing: int, told: str) -> None:
+    holdings = Holding("east", 1, "a"), Holding("west", 1, "b")
+    show_verdicts(Printer(as_json=False), [Verdict("ops.t", *holdings, 0, differing=differing)], 20)
+    assert told in capsys.readouterr().out
