@@ -57,6 +57,13 @@ def test_a_folder_and_a_sample_of_an_unknown_suffix_are_named(tmp_path):
     assert refused.value.hint == "Use --format parquet|arrow|orc|csv|json"
 
 
+def test_a_json_number_that_does_not_fit_is_shown_as_it_was_written(tmp_path):
+    for written in ("1.5", '"1.5"'):
+        (tmp_path / "a.json").write_text(f'{{"id": {written}}}\n')
+        with pytest.raises(FormatError, match=f"int64: {written} does not fit"):
+            list(batches_of(str(tmp_path / "a.json"), schema=SCHEMA))
+
+
 @pytest.mark.parametrize("schema", [SCHEMA, None])
 @pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ('{"a":', "}")])
 def test_json_of_so_many_levels_that_arrow_would_crash_is_refused(tmp_path, schema, opened, closed):
