@@ -183,6 +183,8 @@ def lostwrites_show(invocation: Invocation, table: TableArgument) -> None:
     with invocation.connect() as (cluster, printer):
         _note_unread(printer, lost_writes(cluster, table), _LEFT_OUT)
         rows = [row for batch in rows_of(cluster, table) for row in batch.to_pylist()]
+        if not rows:
+            cluster.table(table)  # raises if there is none
         columns = list(dict.fromkeys(name for row in rows for name in row))
         printer.rows(rows, columns, "no lost writes")
 

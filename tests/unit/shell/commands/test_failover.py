@@ -22,7 +22,7 @@ from peer.failover.lost_writes import LostWrite
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import SwitchedOver, SwitchoverPlan
 from replication.core.clock import moment_text
-from replication.errors import RequestError, StepFailedError
+from replication.errors import RequestError, StepFailedError, UnknownTableError
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.failover import (
@@ -34,6 +34,7 @@ from shell.commands.failover import (
     lostwrites_export,
     lostwrites_list,
     lostwrites_merge,
+    lostwrites_show,
     switchover,
 )
 
@@ -75,6 +76,20 @@ def test_lost_writes_that_cannot_be_exported_say_why(tmp_path: Path, monkeypatch
     file.parent.mkdir()
     lostwrites_export(cast(Invocation, SimpleNamespace(connect=connect)), "ops.t", file)
     assert pq.read_table(file).to_pylist() == [{"a": 1}]
+
+
+def test_lost_writes_of_a_table_that_was_mistyped_are_not_shown_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> None:
+        raise UnknownTableError(f"no table {name}")
+
+    @contextmanager
+    def connect() -> Iterator[Any]:
+        yield SimpleNamespace(table=unknown), Printer(True)
+
+    monkeypatch.setattr("peer.failover.lost_writes.lost_writes", lambda *_: [])
+    monkeypatch.setattr("peer.failover.lost_writes.rows_of", lambda *_: [])
+    with pytest.raises(UnknownTableError):
+        lostwrites_show(cast(Invocation, SimpleNamespace(connect=connect)), "ops.typo")
 
 
 def test_lost_writes_from_before_and_after_a_column_was_made_wider_are_exported_together(
