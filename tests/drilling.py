@@ -33,7 +33,7 @@ HOUR_US = 3_600_000_000
 class NoSpark:
     """A Spark session that may be asked how many cores it has, and nothing else."""
 
-    sparkContext = SimpleNamespace(defaultParallelism=2)
+    sparkContext = SimpleNamespace(master="local[4]", defaultParallelism=2)
 
     def stop(self) -> None:
         """Nothing to stop."""

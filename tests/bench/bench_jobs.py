@@ -97,7 +97,7 @@ class _Executors:
     """The executors of many hosts, simulated: each task runs here, and its time is not counted as the driver's."""
 
     def __init__(self, hosts: int) -> None:
-        self.defaultParallelism = 2 * hosts
+        self.master, self.defaultParallelism = "spark://simulated:7077", 2 * hosts
         self.seconds = 0.0
         self.uiWebUrl = None
 

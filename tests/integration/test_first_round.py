@@ -18,7 +18,7 @@ from tests.tables_made import keyed
 class NoSession:
     """A Spark session that may be asked how many cores it has, and nothing else."""
 
-    sparkContext = SimpleNamespace(defaultParallelism=2)
+    sparkContext = SimpleNamespace(master="local[4]", defaultParallelism=2)
 
     def stop(self) -> None:
         """Nothing to stop."""

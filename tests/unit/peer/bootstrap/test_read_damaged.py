@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -49,11 +50,12 @@ def test_rows_of_a_bootstrap(damaged: str, monkeypatch: pytest.MonkeyPatch) -> N
     tables, spec = MemoryTables(), keyed("ops.t")
     tables.create(spec)
 
-    def read(connection: duckdb.DuckDBPyConnection, *_: object) -> pa.RecordBatchReader:
-        connection.execute("set threads = 1")  # the sound rows come first
-        return connection.sql(damaged).to_arrow_reader(65_536)
+    def read(_: object) -> Iterator[pa.RecordBatch]:
+        with duckdb.connect() as connection:
+            connection.execute("set threads = 1")  # the sound rows come first
+            yield from connection.sql(damaged).to_arrow_reader(65_536)
 
-    monkeypatch.setattr(snapshot, "_reader", read)
+    monkeypatch.setattr(snapshot, "arrow_batches", read)
     told = pytest.raises(StorageError, match=r"a\.parquet.*from a backup")
     with snapshot.held(tables, spec, "hold", 0) as rows, told:
         list(rows((), {}))
