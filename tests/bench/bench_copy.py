@@ -24,7 +24,7 @@ from tests.bench.measure import QUICK, Figure, at_least, at_most
 WALSHIP = "walship copy"
 LARGE_MIB = 256 if QUICK else 2048
 SMALL_FILES, SMALL_BYTES = 2_000 if QUICK else 10_000, 10 << 10
-ROUNDS = 3
+ROUNDS = 5
 
 
 def walship(source: Path, target: Path, *options: str) -> list[str]:

@@ -75,7 +75,7 @@ class Site:
 
     def walship(self, *arguments: str) -> str:
         """Run one command to its end and return what it printed."""
-        command = [sys.executable, "-m", "shell.main", *arguments]
+        command = [sys.executable, "-c", "from shell.entry import main; main()", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, stdin=subprocess.DEVNULL)
         if done.returncode:
             raise ClusterFailedError(f"walship {' '.join(arguments)}: {done.stderr.strip()}")
