@@ -105,9 +105,12 @@ def _answer(client: socket.socket, run: Callable[[Sequence[str]], int]) -> int:
         return 1
     client.settimeout(None)
     _become(asked, streams)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Thread(target=_serve_client, args=(client,), name="client", daemon=True).start()
-    code = run(asked.words)
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Thread(target=_serve_client, args=(client,), name="client", daemon=True).start()
+        code = run(asked.words)
+    except KeyboardInterrupt:  # before ``run`` could catch it
+        code = INTERRUPTED
     with suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()

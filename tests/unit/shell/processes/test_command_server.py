@@ -39,6 +39,8 @@ def waits(words):
     except KeyboardInterrupt:
         print("interrupted", flush=True)
         return 130
+def early(words):
+    raise KeyboardInterrupt
 def hangs(words):
     import signal
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
@@ -216,6 +218,12 @@ def test_a_command_ends_with_its_client(start: Start, home: Path, run: str, numb
         said = process.stdout.read()
     assert said == end
     wait_until(lambda: has_ended(pid))
+
+
+def test_ctrl_c_before_a_command_looks_for_it_ends_it_without_a_traceback(start: Start, home: Path) -> None:
+    start("early")
+    done = client(["status"], home)
+    assert (done.stdout, done.stderr) == ("code 130\n", "")
 
 
 def test_what_a_command_prints_is_json_in_a_pipe_too(start: Start, home: Path) -> None:
