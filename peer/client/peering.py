@@ -246,7 +246,7 @@ class Peering:
         frames = f"in up to {waiting:,} frames that are not replayed yet"
         if not rows:
             return f"rows {frames}" if waiting else ""
-        return f"{rows:,} rows already" + (f", and more {frames}" if waiting else "")
+        return f"{rows:,} row{'' if rows == 1 else 's'} already" + (f", and more {frames}" if waiting else "")
 
     def adopt(self, table: str, cluster: str) -> TableSpec:
         """Make a table here that is the same as another cluster's: its name, uuid, columns, groups and properties.

@@ -12,7 +12,7 @@ from typer import Argument
 from replication.core.shipping.throttle import parse_rate
 from replication.errors import ReplicationError, RequestError
 from shell.cli.invocation import Invocation, PeerArgument, table_option, timeout_option
-from shell.cli.render import Printer, bytes_text, seconds_text
+from shell.cli.render import Printer, bytes_text, counted, seconds_text
 
 _REPORT_EVERY_S = 2.0
 
@@ -81,7 +81,7 @@ def drain(
         rate = f", {bytes_text(drained.pending_bytes / drained.seconds)}/s" if drained.seconds >= 0.1 else ""
         printer.value(
             drained,
-            f"{what} is drained: {bytes_text(drained.pending_bytes)} in {drained.files} files arrived "
+            f"{what} is drained: {bytes_text(drained.pending_bytes)} in {counted(drained.files, 'file')} arrived "
             f"within {seconds_text(drained.seconds)}{rate}",
         )
         for name in drained.bootstrapping:

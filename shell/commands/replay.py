@@ -86,12 +86,13 @@ def fold(
         if without:
             raise RequestError(f"{', '.join(without)} has no key, so there is nothing to fold", "Name keyed tables")
         results = detached(lambda: fold_now(cluster.config, cluster.ledger, specs))
+        folded = cluster.ledger.replay.folds()
         rows = [
             {
                 "table": name,
                 "versions": result.versions if result else 0,
                 "deletes": result.deletes if result else 0,
-                "folded_upto": moment_text(cluster.ledger.replay.folded(cluster.table(name).uuid)[0]),
+                "folded_upto": moment_text(folded[uuid]) if (uuid := cluster.table(name).uuid) in folded else None,
             }
             for name, result in results.items()
         ]
