@@ -47,7 +47,7 @@ def run() -> list[Figure]:
         _charts["ack → in west's __latest: seconds, the worst of each second"] = _worst_of_each_second(watch)
         return [
             *figures,
-            at_most(f"ack → in west's __latest over {VISIBLE_S} s, p50", percentile(lags, 0.5), "s", 1),
+            at_most(f"ack → in west's __latest over {VISIBLE_S} s, p50", percentile(lags, 0.5), "s", 0.25),
             at_most(f"ack → in west's __latest over {VISIBLE_S} s, p99", percentile(lags, 0.99), "s", 1.0),
             *(_happened(what, done[what]) for what in ("folded", "compacted", "expired")),
         ]
