@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
@@ -73,7 +75,19 @@ def shell(invocation: Invocation) -> None:
             raise
     printer = invocation.printer
     flags = [*(["--json"] if invocation.as_json else []), *(["--debug"] if invocation.debug else [])]
-    raise typer.Exit(interact(Shell(run, make_app(), found, printer, flags), printer))
+    raise typer.Exit(interact(Shell(_run_line, make_app(), found, printer, flags), printer))
+
+
+def _run_line(arguments: Sequence[str]) -> int:
+    """Run a line of the shell. A drill, which lowers its priority, gets a process; Ctrl-C is for that alone."""
+    if "drill" not in arguments:
+        return run(arguments)
+    process = subprocess.Popen([sys.executable, "-c", "from shell.entry import main; main()", *arguments])
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _print_version(asked: bool) -> None:

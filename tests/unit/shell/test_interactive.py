@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pwd
+import signal
 import stat
 
 import pytest
@@ -169,3 +170,9 @@ def test_a_user_without_a_home_has_a_shell_too(monkeypatch):
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
     assert isinstance(_history(), InMemoryHistory)
+
+
+def test_a_drill_leaves_the_shell_its_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, handler = os.nice(0), signal.getsignal(signal.SIGINT)
+    assert main._run_line(["--cluster", "/nowhere/walship.toml", "drill", "east"]) == ConfigError.exit_code
+    assert os.nice(0) == before and signal.getsignal(signal.SIGINT) is handler
