@@ -86,6 +86,14 @@ class Alone:
         self.ledger.time.raise_closed(config.cluster.host, {}, time.time_ns() // 1000)
         note_closed(self.ledger)
 
+    def plain_table(self, name: str, like: TableSpec) -> str:
+        """An empty Iceberg table of the user's columns only, with the properties that replay's tables have."""
+        table = self.tables.ref(f"bench.{name}")
+        set_by_us = self.spark.sql(f"show tblproperties {self.tables.ref(like.name)}").collect()
+        given = [f"'{row.key}' = '{row.value}'" for row in set_by_us if row.key.startswith(("write.", "commit."))]
+        self.spark.sql(f"create table {table} (k binary, v binary) using iceberg tblproperties ({', '.join(given)})")
+        return table
+
     def replay(self) -> float:
         """Seconds to replay what is pending."""
         began = time.perf_counter()

@@ -2,7 +2,8 @@
 
 The rows are written by a program of its own (``loader.py``), in batches of 10,000, while both clusters replay; a load
 before warms Spark. Arrival is seen as told in ``arrivals.py``, every 20 ms; afterwards west's rows are counted through
-``read``. The catch-up's clock starts when west's receiver accepts the first stream, which its log tells.
+``read``. The catch-up's clock starts when west's receiver accepts the first stream, which its log tells. Plain Spark
+appends as many of the same rows from Parquet files to an Iceberg table, warm, once both clusters have ended.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from contextlib import closing
 from functools import partial
 from uuid import UUID
 
+import pyarrow.parquet as pq
+
+from tests.bench.alone import alone
 from tests.bench.arrivals import Curve, durable, seen, visible
 from tests.bench.clusters import TABLE, Pair, pair, until
 from tests.bench.events import Events
 from tests.bench.loader import BATCH, Loaded, Loader
-from tests.bench.measure import KEY_BYTES, QUICK, VALUE_BYTES, Figure, at_least
+from tests.bench.measure import KEY_BYTES, QUICK, VALUE_BYTES, Figure, at_least, seeded_rows
 from tests.bench.resident import PeakOfProcesses, over_idle
 from walship import Cluster
 
@@ -24,6 +28,7 @@ ROWS = 200_000 if QUICK else 1_000_000
 BACKLOG = 500_000 if QUICK else 10_000_000
 LIMIT_S = 900.0
 _WARM_KEY = 1 << 41
+_FILE = 500_000  # rows of a Parquet file for plain Spark
 _charts: dict[str, list[tuple[float, float]]] = {}
 
 
@@ -33,7 +38,25 @@ def run() -> list[Figure]:
         warm = _load(both, ROWS // 2, _WARM_KEY)
         seen(visible(both.west), warm.position, LIMIT_S)
         both.east.wait(warm.position, until="visible", timeout_s=LIMIT_S)
-        return [*_end_to_end(both), *_catch_up(both), *_on_disk(both)]
+        end_to_end, (shown, *caught_up), on_disk = _end_to_end(both), _catch_up(both), _on_disk(both)
+    against = at_least("the same against plain Spark Parquet → Iceberg", shown.value / _plain_spark(), "×", 1.0)
+    return [*end_to_end, shown, against, *caught_up, *on_disk]
+
+
+def _plain_spark() -> float:
+    """Rows a second."""
+    with alone() as east:
+        like = east.table(TABLE)
+        east.tables.create(like)
+        table, folder = east.plain_table("plain", like), east.config.data_dir / "parquet"
+        folder.mkdir()
+        for first in range(0, BACKLOG, _FILE):
+            rows = seeded_rows(_FILE, first + 1, first)
+            pq.write_table(rows, folder / f"{first}.parquet", compression="lz4", use_dictionary=False)
+        east.spark.read.parquet(str(folder / "0.parquet")).writeTo(table).append()
+        began = time.perf_counter()
+        east.spark.read.parquet(str(folder)).writeTo(table).append()
+        return BACKLOG / (time.perf_counter() - began)
 
 
 def series() -> dict[str, list[tuple[float, float]]]:
@@ -85,8 +108,8 @@ def _catch_up(both: Pair) -> list[Figure]:
     _charts[f"catch-up, {BACKLOG:,} rows: MiB of WAL in west's __latest"] = shown.points
     _check_count(both, ROWS // 2 + ROWS + BACKLOG + BATCH)
     return [
-        at_least(f"catch-up of {BACKLOG:,} rows, durable", BACKLOG / (durable_at - begin), "rows/s", 2_000_000),
         at_least(f"catch-up of {BACKLOG:,} rows, visible", BACKLOG / (visible_at - begin), "rows/s", 400_000),
+        at_least(f"catch-up of {BACKLOG:,} rows, durable", BACKLOG / (durable_at - begin), "rows/s", 2_000_000),
         *over_idle("the same", {"writer": loaded.over_idle_mib, **peaks.over_idle_mib()}),
     ]
 

@@ -49,7 +49,7 @@ def _replay(east: Alone) -> list[Figure]:
     spec = east.table("bench.replayed")
     east.write(spec, seeded_rows(10_000, first_key=1 << 40))
     east.replay()
-    plain, folder = _plain(east, "plain", spec), east.config.data_dir / "parquet"
+    plain, folder = east.plain_table("plain", spec), east.config.data_dir / "parquet"
     folder.mkdir()
     turn = 0
 
@@ -74,15 +74,6 @@ def _replay(east: Alone) -> list[Figure]:
     counted = east.tables.query(f"select count(*) as n from {east.tables.ref(spec.name + CHANGES)} where _op = 0")
     assert counted.column(0)[0].as_py() == 10_000 + turn * ROWS, "replay lost or doubled rows"
     return [at_least(f"replay of {ROWS:,} rows against plain Spark Parquet → Iceberg", against, "×", 2.0, spread)]
-
-
-def _plain(east: Alone, name: str, like: TableSpec) -> str:
-    """An empty Iceberg table of the user's columns only, with the properties that replay's tables have."""
-    table = east.tables.ref(f"bench.{name}")
-    set_by_us = east.spark.sql(f"show tblproperties {east.tables.ref(like.name)}").collect()
-    given = [f"'{row.key}' = '{row.value}'" for row in set_by_us if row.key.startswith(("write.", "commit."))]
-    east.spark.sql(f"create table {table} (k binary, v binary) using iceberg tblproperties ({', '.join(given)})")
-    return table
 
 
 def _grown(east: Alone, name: str, count: int) -> TableSpec:
@@ -120,7 +111,7 @@ class _Folding:
         self.merges: list[float] = []
         self._east = east
         self._spec = spec
-        self._plain = _plain(east, spec.name.partition(".")[2] + "_plain", spec)
+        self._plain = east.plain_table(spec.name.partition(".")[2] + "_plain", spec)
         east.spark.table(east.tables.ref(spec.name)).select("k", "v").writeTo(self._plain).append()
 
     def turn(self, number: int, count: int = CHANGED) -> None:
