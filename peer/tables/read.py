@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import SupportsIndex, TypeVar
@@ -304,11 +304,12 @@ def _stoppable(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> 
     if threading.current_thread() is not threading.main_thread():  # it gets no signals
         return work()
     with ThreadPoolExecutor(1, "query") as beside:
-        running = beside.submit(work)
         try:
-            return running.result()
+            return beside.submit(work).result()
         except KeyboardInterrupt:
-            connection.interrupt()
+            ended = beside.submit(lambda: None)  # begins once the work has ended
+            while not wait([ended], 0.05).done:  # DuckDB forgets what comes before its query begins
+                connection.interrupt()
             raise
 
 
