@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,7 +49,7 @@ def _packed(content: bytes) -> bytes:
 def _unpacked(content: bytes, where: str) -> bytes:
     try:
         return gzip.decompress(content)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise StorageError(f"{where} is damaged: {error}", "Restore it from a backup") from None
 
 

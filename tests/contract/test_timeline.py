@@ -208,11 +208,12 @@ def test_a_store_that_may_replace_what_another_wrote_is_refused() -> None:
         open_records("ftp://host/timeline")
 
 
-def test_damage_of_a_record_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rest", [b"", b"\xff"])
+def test_damage_of_a_record_is_an_error_that_names_the_file(tmp_path: Path, rest: bytes) -> None:
     timeline = RecordedTimeline(open_records(str(tmp_path)))
     timeline.record(Action.COPY, OUT, added("a"))
     (file,) = tmp_path.rglob("*.json.gz")
-    file.write_bytes(file.read_bytes()[:20])
+    file.write_bytes(file.read_bytes()[:10] + rest)
     with pytest.raises(StorageError, match=file.name):
         RecordedTimeline(open_records(str(tmp_path))).state()
 
