@@ -134,11 +134,6 @@ class TimelineClient:
         found = self._ask("/v1/datasets", {}, lambda raw: list(raw["names"]))
         return self._view().datasets() if found is None else found
 
-    def last_instant(self) -> int:
-        """Return the last completed instant."""
-        found = self._ask("/v1/timeline/hash", {}, lambda raw: int(raw["instant"]))
-        return self._view().sync().instant if found is None else found
-
     def close(self) -> None:
         """Close this client's own view."""
         with self._lock:

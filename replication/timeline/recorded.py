@@ -37,13 +37,13 @@ def _clock() -> int:
 
 
 class RecordedTimeline:
-    """A timeline over records. Events before the state ``known`` are not read again."""
+    """A timeline over records. Each event is read once for its state."""
 
-    def __init__(self, records: Records, clock: Callable[[], int] = _clock, known: TimelineState | None = None) -> None:
+    def __init__(self, records: Records, clock: Callable[[], int] = _clock) -> None:
         self._records = records
         self._clock = clock
         self._lock = threading.Lock()
-        self._known = known
+        self._known: TimelineState | None = None
 
     def request(self, action: Action, dataset: str, *, root: str = "", key: str = "") -> Instant:
         same: list[Instant] = []

@@ -101,7 +101,6 @@ def test_the_answers_are_the_same_with_the_server_and_without(site: Site) -> Non
             lambda: client.latest(OUT, "none"),
             lambda: client.partitions(OUT),
             lambda: client.datasets(),
-            lambda: client.last_instant(),
         ]
         return [ask() for ask in asked]
 
