@@ -53,7 +53,8 @@ class DatasetSnapshot:
 
         Raises:
             ChangedFileError: a file was written over or deleted while it was read.
-            RequestError: no such format, or a file is not of it.
+            FormatError: a file is not of that format, or its columns are not those of the first one.
+            RequestError: no such format.
         """
         from peer.timeline.reading.rows import reader_of  # deferred: who wants files only needs no Arrow
 

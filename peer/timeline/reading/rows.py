@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -22,10 +23,11 @@ def check_format(format: str) -> str:
 
 
 def schema_of(read: ReadInstant, versions: Sequence[FileVersion], format: str) -> pa.Schema:
-    """The schema of the first file. RequestError if there is none."""
+    """The schema of the first file. RequestError if there is none, FormatError if it is not of that format."""
     if not versions:
         raise RequestError(f"{read.dataset} has no files as of {read.instant}, so no schema", "Give the schema")
-    return _opened(read, versions[0], check_format(format)).schema
+    with _naming(read, versions[:1], format):
+        return _opened(read, versions[0], check_format(format)).schema
 
 
 def reader_of(read: ReadInstant, versions: Sequence[FileVersion], format: str) -> pa.RecordBatchReader:
@@ -46,18 +48,25 @@ def batches(
         FormatError: a file cannot be read as that format, or lacks a column.
     """
     last: pa.RecordBatch | None = None
-    try:
+    with _naming(read, versions, format):
         for version in versions:
             for batch in _opened(read, version, format).to_batches(columns=schema.names):
                 if last is not None:
                     yield last
                 last = batch.cast(schema) if batch.schema != schema else batch
-    except (OSError, pa.ArrowInvalid, ValueError) as error:
-        read.check({version.key for version in versions})
-        raise FormatError(f"a file of {read.dataset} cannot be read as {format}: {error}"[:500]) from error
     read.check({version.key for version in versions})
     if last is not None:
         yield last
+
+
+@contextmanager
+def _naming(read: ReadInstant, versions: Sequence[FileVersion], format: str) -> Iterator[None]:
+    """Raise what reading files raises as an error that names their dataset."""
+    try:
+        yield
+    except (OSError, ValueError, pa.ArrowException) as error:
+        read.check({version.key for version in versions})
+        raise FormatError(f"a file of {read.dataset} cannot be read as {format}: {error}"[:500]) from error
 
 
 def _opened(read: ReadInstant, version: FileVersion, format: str) -> ds.Dataset:

@@ -163,8 +163,9 @@ def test_a_reader_waits_for_a_clean_that_would_take_its_files(site: Path) -> Non
     reader(site).files(wait_s=0).close()
 
 
-def test_a_file_of_another_format_is_an_error_that_names_it(site: Path) -> None:
-    write_tree(site / "src", {"q/text.parquet": b"this is no parquet"})
+@pytest.mark.parametrize("file", ["a/first.parquet", "q/text.parquet"])
+def test_a_file_of_another_format_is_an_error_that_names_it(site: Path, file: str) -> None:
+    write_tree(site / "src", {file: b"this is no parquet"})
     recorded(site).run()
     with reader(site).files() as files:
         with pytest.raises(FormatError, match="cannot be read as parquet"):
