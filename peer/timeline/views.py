@@ -55,6 +55,7 @@ class Views:
         self._known = Remembered(remembered_bytes_max)
         self._remembered = False
         self._is_checked = False  # whether the timeline leads to what the store has
+        self._refreshes = 0  # a listing that began before the last one may lack what that was asked for
         self._is_whole = False  # until then the store may have a part of the next instant, of a process that died
         self.listed = 0
 
@@ -154,13 +155,14 @@ class Views:
             root = self._root(dataset)
             if self._store.is_listed(dataset, _NAMES):
                 return self._partitions(dataset)
+            refreshes = self._refreshes
         names = self._listings.partitions(dataset, root)
         with self._lock:
             known = set(self._store.partitions(dataset))
             for name in names:
                 if name not in known:
                     self._store.put(dataset, name, (), listed=False)
-            self._store.put(dataset, _NAMES, (), listed=True)
+            self._store.put(dataset, _NAMES, (), listed=self._refreshes == refreshes)
             return self._partitions(dataset)
 
     def datasets(self) -> list[str]:
@@ -182,6 +184,7 @@ class Views:
             for name in self._partitions(dataset) if partition is None else [partition]:
                 self._unlist(dataset, name)
             self._known.all_found()
+            self._refreshes += 1
 
     def close(self) -> None:
         """Close the store."""
@@ -255,7 +258,7 @@ class Views:
 
     def _list(self, dataset: str, partition: str) -> None:
         with self._lock:
-            before = self.sync()
+            before, refreshes = self.sync(), self._refreshes
             root = self._root(dataset)
         files = self._listings.files(dataset, root, partition)
         with self._lock:
@@ -266,7 +269,8 @@ class Views:
             known = self._store.versions(dataset, partition)
             versions = merged(known, files, before.instant, hidden)
             self.listed += 1
+            is_current = self._refreshes == refreshes  # else it is listed again
             if versions or known:
-                self._store.put(dataset, partition, versions.values(), listed=True)
-            else:
+                self._store.put(dataset, partition, versions.values(), listed=is_current)
+            elif is_current:
                 self._known.missing((dataset, partition))

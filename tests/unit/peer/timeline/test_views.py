@@ -158,6 +158,32 @@ def test_refresh_lists_again_what_something_else_changed(dataset: Dataset) -> No
     assert wholes(views.latest(OUT, "p")) == ["p/a@1", "p/found@0"]
 
 
+def test_a_listing_during_which_a_refresh_is_asked_for_does_not_count(dataset: Dataset) -> None:
+    views = over(dataset)
+
+    class Stale(Listing):
+        def files(self, dataset: str, root: str, partition: str) -> list[FileVersion]:
+            found = super().files(dataset, root, partition)
+            self.change_once(partition)
+            return found
+
+        def partitions(self, dataset: str, root: str) -> list[str]:
+            found = super().partitions(dataset, root)
+            self.change_once("r")
+            return found
+
+        def change_once(self, partition: str) -> None:
+            if self._dataset.files.setdefault(f"{partition}/found@0", 0) == 0:
+                self._dataset.files[f"{partition}/found@0"] = 1
+                views.refresh(OUT, partition)
+
+    views._listings = Stale(dataset)
+    assert wholes(views.latest(OUT, "p")) == ["p/a@1", "p/b@0", "p/found@0"]
+    assert wholes(views.latest(OUT, "new")) == ["new/found@0"], "also where there was nothing"
+    views.partitions(OUT)
+    assert "r" in views.partitions(OUT)
+
+
 def test_a_slow_listing_holds_up_no_other_partition_and_runs_once(dataset: Dataset) -> None:
     views = over(dataset)
     views.latest(OUT, "q")
