@@ -83,6 +83,16 @@ def test_large_answers_come_in_pages(ask: httpx.Client) -> None:
     assert ([each["file"] for each in last["slices"]], last["next"]) == (["p/b"], None)
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+def test_a_file_with_more_slices_than_a_page_comes_whole(ask: httpx.Client, dataset: Dataset, limit: int) -> None:
+    dataset.publish("p/a@2", replaces=("p/a@1",))
+    asked: dict[str, Any] = {"dataset": OUT, "partition": "p", "limit": limit}
+    first = ask.get("/v1/slices/all", params=asked).json()
+    rest = {} if first["next"] is None else ask.get("/v1/slices/all", params={**asked, "after": first["next"]}).json()
+    found = [each["whole"]["path"] for each in first["slices"] + rest.get("slices", [])]
+    assert found == ["p/a@0", "p/a@1", "p/a@2", "p/b@0"]
+
+
 @pytest.mark.parametrize("kind", ["latest", "all", "as-of"])
 def test_a_page_names_the_state_that_its_slices_are_of(
     server: TimelineServer, ask: httpx.Client, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, kind: str
