@@ -107,14 +107,14 @@ class Views:
                 return state
         return state if known.instant <= state.instant else None  # older than what is remembered: it will catch up
 
-    def news(self, known: Known) -> list[Instant] | None:
-        """Return the instants that are new to a client; None if it must read the timeline from its beginning."""
+    def news(self, known: str) -> list[Instant] | None:
+        """Return the instants after the hash that a client knows; None if it must read all from the beginning."""
         with self._lock:
-            if known.hash == self._store.state().hash:
+            if known == self._store.state().hash:
                 return []
-            if not self._known.has(known.hash):
+            if not self._known.has(known):
                 self._remember()
-            later = self._known.after(known.hash)
+            later = self._known.after(known)
             return None if later is None else [event.instant for event in later]
 
     def recent(self) -> list[Instant]:

@@ -6,7 +6,6 @@ from fastapi import APIRouter, HTTPException, Query
 
 from peer.timeline.serving import models
 from peer.timeline.serving.parameters import PAGE_MAX, AsciiJson, OneDataset, Served, Synced
-from peer.timeline.views import Known
 
 router = APIRouter(prefix="/v1")
 
@@ -14,14 +13,13 @@ router = APIRouter(prefix="/v1")
 @router.get("/timeline", response_model=models.TimelineReply)
 def timeline(
     views: Served,
-    after: Annotated[int, Query(description="the last completed instant that the client knows")] = 0,
     hash: Annotated[str, Query(description="the hash that the client knows")] = "",
     dataset: OneDataset = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 1000,
 ) -> Any:
     """The newest instants of the timeline; with what the client knows, just those that are new to it."""
     state = views.sync()
-    found = views.news(Known(after, hash))
+    found = views.news(hash)
     instants = [i for i in (views.recent() if found is None else found) if dataset in (None, i.dataset)]
     return AsciiJson(
         {

