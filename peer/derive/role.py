@@ -87,6 +87,7 @@ class DeriveRole:
                         deriver = deriver or self._deriver()
                         self._have_threads(deriver)
         finally:
+            self._stop.set()  # also after an error: without the loop the threads would not know who leads
             for thread in self._threads.values():
                 thread.join()
             self._drop_writer()

@@ -7,6 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -204,3 +207,29 @@ def test_a_host_that_lost_the_election_releases_the_batch_ids_it_began(site: Der
         wait_until(lambda: not site.ledger.time.writers(), timeout_s=20)
         site.ledger.time.register_writer("leader", "a0", 1, "boot", 1)
         wait_until(lambda: site.ledger.batches.hold(public.uuid, "next", "leader", "a0") == "leader", timeout_s=20)
+
+
+def test_a_role_that_fails_ends_its_threads_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    stepped, ended = threading.Event(), threading.Event()
+    derived = SimpleNamespace(table=uuid4(), error="")
+
+    def members(kind: MemberKind) -> list[Any]:
+        if stepped.is_set():
+            raise RuntimeError("nobody foresaw this")
+        return [SimpleNamespace(name="h0")]
+
+    candidacy = SimpleNamespace(leads=lambda: True, withdraw=lambda: None)
+    coordination: Any = SimpleNamespace(campaign=lambda *_: candidacy, members=members)
+    ledger: Any = SimpleNamespace(derivations=SimpleNamespace(all=lambda: [derived]))
+    monkeypatch.setattr(Deriver, "step", lambda *_: stepped.set())
+    config: Any = SimpleNamespace(cluster=SimpleNamespace(host="h0"))
+    nothing: Any = None
+    role = DeriveRole(config, ledger, coordination, threading.Event(), nothing, nothing, nothing)
+
+    def run() -> None:
+        with pytest.raises(RuntimeError, match="nobody foresaw this"):
+            role.run()
+        ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    assert ended.wait(20)
