@@ -90,8 +90,9 @@ class Deriver:
         if version != derivation.version or newest < derivation.position:
             self._renew(derivation, spec, version, newest)
             return True
-        if self._has_outlived(spec, source):
+        if (old := self._outlived(spec, source)) is not None:
             self.ledger.derivations.renew(spec.uuid)
+            self.aged[spec.uuid] = old
             return True
         if newest == derivation.position:
             return False
@@ -133,14 +134,16 @@ class Deriver:
         except duckdb.Error as error:
             raise HookError(f"{pair.spec.name} could not be compared: {str(error).strip().splitlines()[0]}") from error
 
-    def _has_outlived(self, spec: TableSpec, source: TableSpec) -> bool:
-        """Whether rows of the source may have grown too old since the last comparison, which makes no replay commit."""
+    def _outlived(self, spec: TableSpec, source: TableSpec) -> int | None:
+        """The time before which rows of the source are too old, if some may be since the last comparison; else None.
+
+        Such rows make no replay commit.
+        """
         now = self.now()
         old = horizon(source, now)
         if old is None or not spec.key or old - self.aged.get(spec.uuid, 0) < (now - old) * _OVERSTAY:
-            return False
-        self.aged[spec.uuid] = old
-        return True
+            return None
+        return old
 
     def _spec(self, derivation: Derivation) -> TableSpec:
         spec = self.ledger.tables.by_uuid(derivation.table)

@@ -363,6 +363,9 @@ def test_rows_too_old_for_the_source_leave_the_derived_table(site: DerivingSite)
     site.now_us += 2_000_000
     assert not site.derive(public), "all is compared again only once a twentieth of the age has passed"
     site.now_us += 61_000_000
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(type(site.ledger.derivations), "renew", lambda *_: 1 / 0)
+        site.derive(public)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("peer.tables.read.now_us", lambda: site.now_us)
         site.derive(public)
