@@ -30,7 +30,7 @@ from replication import log
 from replication.config import Config
 from replication.core.definition.schema import TableSpec
 from replication.core.grants import is_covered
-from replication.errors import ReplicationError, UnknownTableError
+from replication.errors import ReplicationError, RequestError, UnknownTableError
 from replication.files.notifier import Notifier
 from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import open_ledger
@@ -95,12 +95,14 @@ class ComparisonServer:
         """Open a reading, closing the one before, and hash all its rows.
 
         Raises:
-            RequestError: the table cannot be read as of that time.
+            RequestError: the table cannot be read as of that time, or has another key.
             UnknownTableError: there is no such table.
         """
         found = next((spec for spec in self._tables() if spec.uuid == ask.spec.uuid), None)
         if found is None:
             raise UnknownTableError(f"there is no table {ask.spec.uuid}")
+        if _key(ask.spec) != _key(found):  # which is shown as it is; of other columns only hashes are
+            raise RequestError(f"{found.name} has another key on {self._config.cluster.name}")
         return self._hashed(found, replace(ask.spec, name=found.name), ask)
 
     @repeated_on(duckdb.IOException, times=_TRIES)  # maintenance may delete a file just then
@@ -146,6 +148,10 @@ class ComparisonServer:
         if self._reading is None:
             raise UnknownTableError("no table is open", "Open one first")
         return self._reading
+
+
+def _key(spec: TableSpec) -> list[UUID]:
+    return [spec.by_name[name].uuid for name in spec.key]
 
 
 def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:

@@ -53,9 +53,9 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
         assert isinstance(whole, q.Whole) and whole.rows == 10
 
 
-def read(groups: list[str], **change: Any) -> bytes:
+def read(of: list[str], **change: Any) -> bytes:
     table = json.dumps({**json.loads(GRANTED.to_json()), **change})
-    return bytes(pb.Question(read=pb.ReadQuestion(table=table, groups=groups, as_of=q.NOW)).SerializeToString())
+    return bytes(pb.Question(read=pb.ReadQuestion(table=table, groups=of, as_of=q.NOW)).SerializeToString())
 
 
 def test_tables_without_a_grant_are_not_there(ask: Ask) -> None:
@@ -80,6 +80,8 @@ def test_what_is_no_question_is_refused_and_takes_little(ask: Ask) -> None:
             (read([]), "reading failed"),
             (read(["default"], history_s=0.5), "history_s"),
             (read(["default"], key=["k", "k"]), "twice"),
+            (read(["default"], key=[], groups=[["default", ["k", "v", "w"], 0]]), "another key"),
+            (read(["default"], key=["v"], groups=[["default", ["k", "w"], 0]]), "another key"),
             (bytes(pb.Question(keys=b"abc").SerializeToString()), "cannot be read"),
             (bytes(pb.Question(keys=b"\0\1" * (8 << 20)).SerializeToString()), "more than 8192"),
         ):
