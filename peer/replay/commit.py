@@ -157,7 +157,7 @@ class TableReplay:
             CommitConflictError: as ``apply``.
             PoisonFrameError: a frame cannot be decoded; nothing was changed.
         """
-        commit = CommitMetadata(self._epoch, self.number + 1, ranges)
+        commit = CommitMetadata(self._epoch, self.number + 1, ranges, is_bootstrap=True)
         self._checkpoint(self._append(plan(commit.number), commit), ranges)
         show_latest(self._tables, self.spec)
 

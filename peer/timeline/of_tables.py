@@ -17,7 +17,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.phase import Phase
 from replication.core.timeline.instants import Action, Instant, InstantState
 from replication.errors import ConfigError
-from replication.ledger.base import FileKind, Ledger
+from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import open_ledger
 from replication.tables.base import Catalog
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
@@ -53,15 +53,14 @@ def table_instants(ledger: Ledger, catalog: Catalog, spec: TableSpec) -> list[In
     """
     found = [*_sent(ledger, spec), *_drills(ledger, spec)]
     if catalog.has(spec):
-        found += [*_committed(ledger, catalog, spec), *_folded(catalog, spec)]
+        found += [*_committed(catalog, spec), *_folded(catalog, spec)]
     return sorted(found, key=lambda instant: instant.completed or instant.time)
 
 
-def _committed(ledger: Ledger, catalog: Catalog, spec: TableSpec) -> Iterator[Instant]:
-    bootstraps = {row.file for row in ledger.files.all() if row.kind is FileKind.BOOTSTRAP}
+def _committed(catalog: Catalog, spec: TableSpec) -> Iterator[Instant]:
     for snapshot in catalog.history(landing_name(spec)).chain():
         if (commit := CommitMetadata.of(snapshot)) is not None:
-            action = Action.BOOTSTRAP if bootstraps & commit.applied.keys() else Action.REPLAY
+            action = Action.BOOTSTRAP if commit.is_bootstrap else Action.REPLAY
             yield _completed(action, spec, snapshot.at, f"commit {commit.number}")
 
 
