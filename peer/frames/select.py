@@ -12,13 +12,13 @@ from uuid import UUID
 
 from peer.frames.decode import FrameRef
 from peer.frames.hosts import HostReader
+from replication.core.coverage import Span
 from replication.core.frame import FILE_HEADER_BYTES, FrameKind
 from replication.core.ids import FileId
 from replication.core.succession import Succession, Successions
 from replication.errors import GapError, ReplicationError
 from replication.ledger.base import FileKind, Pending
 
-Span = tuple[int, int]
 _LOST_MAX = 100  # each is copied to a file of its own, so many would delay all tables
 
 
