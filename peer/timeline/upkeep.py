@@ -66,7 +66,7 @@ class DatasetUpkeep:
                 )
                 asked = self._timeline.request(Action.CLEAN, self._dataset, root=self._root(), key=policy.key)
                 started = self._timeline.start(asked, changes)
-        return self._delete(started)
+            return self._delete(started)
 
     def _removable(self, policy: KeepPolicy, *, every: bool) -> list[FileVersion]:
         self._views.sync()
@@ -102,7 +102,7 @@ class DatasetUpkeep:
                         "Wait until they are done",
                     )
                 started = self._timeline.undo(self._dataset, times, action=action)
-        return self._delete(started)
+            return self._delete(started)
 
     def _finish(self) -> None:
         """Finish what a process that died has begun."""
@@ -161,5 +161,8 @@ class DatasetUpkeep:
             )
         others = [hold for hold in holds if hold.id not in mine]
         if any(hold.is_cleaner for hold in others):
-            raise LockedFileError(f"another process deletes files of {self._dataset}", "Wait until it is done")
+            raise LockedFileError(
+                f"another process deletes files of {self._dataset}",
+                f"Wait until it is done; if it was killed, {_PLANNING_S:.0f} s at most",
+            )
         return others

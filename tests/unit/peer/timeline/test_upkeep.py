@@ -16,6 +16,7 @@ from peer.timeline.serving.server import TimelineServer
 from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.upkeep import DatasetUpkeep
 from peer.timeline.views import Views
+from replication.core.copying.names import RelativePath
 from replication.core.timeline.cleaning import KeepPolicy
 from replication.core.timeline.instants import Action, FileVersion, InstantState
 from replication.datasets.stores.local import LocalStore
@@ -256,6 +257,15 @@ def test_two_processes_do_not_delete_at_once(lake: Lake) -> None:
         lake.upkeep().clean(ONE)
     lake.holds.release(announced)
     assert lake.upkeep().clean(ONE) is None
+
+    class Beside(LocalStore):
+        def remove(self, path: RelativePath) -> None:
+            with pytest.raises(LockedFileError, match="another process deletes"):
+                lake.upkeep().clean(ONE)  # else a file could be published again and removed then
+            super().remove(path)
+
+    lake.upkeep(Beside).rollback([lake.timeline.state().instant])
+    assert not lake.names()
 
 
 def test_a_clean_whose_plan_took_too_long_deletes_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
