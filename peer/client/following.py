@@ -308,7 +308,7 @@ class FollowingCluster(Cluster):
         while True:
             with self._order:
                 self._order.wait_for(lambda: not self._starting)
-            with suppress(ReplicationError):
+            with suppress(Exception):  # an error that nobody foresaw must not end the thread
                 self._opened.writer.flush()  # so that everything that is refused here waits by then
             with self._order:
                 first = min(self._waiting)
