@@ -71,7 +71,10 @@ class HostWatch:
 
     def _run(self) -> None:
         while not self._done.wait(_POLL_S):
-            self.poll()
+            try:
+                self.poll()
+            except Exception:  # an error that nobody foresaw must not end the thread unseen
+                _log.error("hosts_not_looked_up", exc_info=True)
 
     def poll(self) -> None:
         """Read the receivers from ZooKeeper, and try those again that did not answer."""

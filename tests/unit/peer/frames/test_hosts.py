@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 
+from peer.frames import host_watch
+from peer.frames.host_watch import HostWatch
 from peer.frames.hosts import Hosts
 from replication.config import load
+from replication.coordination.base import Member
 from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import FileKind, FileRow
+from tests.waiting import wait_until
 
 EAST = ClusterId("east", UUID(int=1))
 
@@ -40,3 +45,12 @@ def test_executors_read_files_of_other_hosts_from_their_receivers(hosts: Hosts, 
 def test_executors_of_a_spark_cluster_are_elsewhere(master: str, asks: bool) -> None:
     config = load(None, {"cluster": {"name": "east"}, "replay": {"spark_master": master}})
     assert config.replay_asks_receivers is asks is not config.replay.has_local_executors
+
+
+def test_an_error_that_nobody_foresaw_does_not_end_the_watch_of_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [[], RuntimeError("nobody foresaw this"), [Member("h1", {"address": "h1:7070"}, 1)]]
+    monkeypatch.setattr(host_watch, "_POLL_S", 0.001)
+    coordination = Mock(members=Mock(side_effect=found))
+    watch = HostWatch(load(None, {"cluster": {"name": "east"}}), EAST, coordination).start()
+    wait_until(lambda: watch.hosts().addresses == {"h1": "h1:7070"}, timeout_s=10)
+    watch.close()
