@@ -54,7 +54,12 @@ def from_bytes(name: bytes) -> str:
 
 
 class PartitionFile:
-    """The file. One thread at a time uses it, of one process. LockedFileError if another process has it open."""
+    """The file. One thread at a time uses it, of one process.
+
+    Raises:
+        LockedFileError: another process has it open.
+        StorageError: the disk is full, or fails.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,6 +68,9 @@ class PartitionFile:
         try:
             self._open()
             self.state()
+        except sqlite3.OperationalError as error:  # the disk is full or fails: the file may be good
+            self._unlock()
+            raise StorageError(f"{path} cannot be opened: {error}", "Check the disk") from error
         except (sqlite3.Error, FormatError) as error:
             _log.warning("view_checkpoint_unreadable", file=str(path), error=str(error))
             for file in path.parent.glob(f"{path.name}*"):

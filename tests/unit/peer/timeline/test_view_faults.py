@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,22 @@ def test_what_a_full_disk_kept_from_the_checkpoint_is_there_after_the_next_start
     seen = [each.whole.path for each in views.latest(OUT, "p") if each.whole]
     assert seen == ["p/a@2", "p/b@0", "p/c@0"]
     views.close()
+
+
+def test_a_checkpoint_is_kept_when_the_disk_is_full_at_a_start(dataset: Dataset, tmp_path: Path) -> None:
+    views = Views(dataset.timeline, MemoryViews(tmp_path / "view"), dataset.listings())
+    state = views.sync()
+    views.close()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        with pytest.raises(StorageError, match="cannot be opened"):
+            MemoryViews(tmp_path / "view")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    again = MemoryViews(tmp_path / "view")
+    assert again.state() == state
+    again.close()
 
 
 def test_a_file_that_is_cleaned_while_its_partition_is_listed_is_not_seen(
