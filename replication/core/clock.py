@@ -33,7 +33,10 @@ def is_far_ahead(commit: int, now: int) -> bool:
 
 
 def moment_text(micros: int) -> str:
-    """Microseconds since 1970 as UTC text; ``-`` for 0."""
+    """Microseconds since 1970 as UTC text; ``-`` for 0, and the number itself for years that Python does not have."""
     if not micros:
         return "-"
-    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    try:
+        return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    except (ValueError, OverflowError, OSError):
+        return str(micros)

@@ -28,7 +28,7 @@ def _row(version: Version, cluster: str, values: bool) -> dict[str, object]:
     return {
         "counts": "✔" if version.is_winner else "",
         "committed": moment_text(version.commit),
-        "timestamp": _stamp_text(version.timestamp),
+        "timestamp": moment_text(version.timestamp),
         "what": "delete" if version.is_delete else "upsert",
         "group": version.group,
         "wal": f"{version.wal} #{version.sequence}",
@@ -40,11 +40,3 @@ def _row(version: Version, cluster: str, values: bool) -> dict[str, object]:
 
 def _text(value: object) -> object:
     return "NULL" if value is None else plain(value)
-
-
-def _stamp_text(micros: int) -> str:
-    """A timestamp as a time; one that is out of range as a number."""
-    try:
-        return moment_text(micros)
-    except (ValueError, OverflowError, OSError):
-        return str(micros)

@@ -102,16 +102,18 @@ def test_who_took_over_from_whom_is_one_line_with_the_lost_writes(told: Told) ->
     records.record(Succession(east, west, 2, 1_700_000_000_000_000, is_planned=True))
     lost = Succession(west, north, 3, 1_700_000_100_000_000, is_planned=False)
     records.record(lost)
+    records.record(Succession(ClusterId("south", UUID(int=4)), north, 4, 1 << 61, is_planned=True))  # as south says
     records.keep_address(north, "zk:2181/walship/north")
     wal = told.east.ledger.files.all()[0].file
     told.east.ledger.replay.quarantine(Quarantined(wal, 256, 300, UUID(int=9), "late", "/x", 1, succession=str(lost)))
     said = told.run(None, as_json=False)
     (line,) = (line for line in said.splitlines() if "took over" in line)
     assert line == (
-        "north took over from west 2023-11-14 22:15:00.000Z (failover, epoch 3);"
+        f"north took over from south {1 << 61} (switchover, epoch 4);"
+        " north took over from west 2023-11-14 22:15:00.000Z (failover, epoch 3);"
         " west took over from east 2023-11-14 22:13:20.000Z (switchover, epoch 2);"
         " ACTIVE: north (zk:2181/walship/north); frames of lost writes to decide: 1"
     )
     told.out.truncate(told.out.seek(0))
     found = json.loads(told.run(None, as_json=True))["role_history"]
-    assert found["active"] == "north" and [each["lost_writes"] for each in found["successions"]] == [0, 1]
+    assert found["active"] == "north" and [each["lost_writes"] for each in found["successions"]] == [0, 1, 0]
