@@ -51,8 +51,7 @@ class AttemptLog:
             if attempt.host == host and attempt.failures
         }
         self._waiting: dict[tuple[str, str], _Attempt] = {}
-        self._held: dict[str, Mapping[UUID, str]] = {}
-        self._held_changed: set[str] = set()
+        self._held: dict[str, Mapping[UUID, str]] = {}  # to be written
 
     def failed(self, peer: str, work: str, failures: int, wait_s: float, error: str) -> None:
         """Note the ``failures``-th failure in a row; the next attempt is in ``wait_s``."""
@@ -77,31 +76,28 @@ class AttemptLog:
     def withholds(self, peer: str, held: Mapping[UUID, str]) -> None:
         """Replace the tables that are withheld from the peer; ``held`` maps a table to the reason."""
         with self._lock:
-            if self._held.get(peer) != held:
-                self._held[peer] = dict(held)
-                self._held_changed.add(peer)
+            self._held[peer] = held
         self._ask()
 
     def flush(self) -> bool:
-        """Write the changes to the ledger; return whether there were any. Those that cannot be written are kept."""
+        """Write what waits to the ledger; return whether there was an attempt. What cannot be written is kept."""
         with self._lock:
             batch, self._waiting = self._waiting, {}
-            changed, self._held_changed = self._held_changed, set()
-            held = {peer: self._held[peer] for peer in changed}
-            has_changes = bool(batch or held)
+            held, self._held = self._held, {}
+        has_attempts = bool(batch)
         try:
             for (peer, work), attempt in list(batch.items()):
                 self._ledger.sending.attempted(
                     peer, self._host, work, attempt.failures, attempt.next_at, attempt.at, attempt.error
                 )
                 del batch[peer, work]
-            for peer, tables in held.items():
+            for peer, tables in list(held.items()):
                 self._ledger.sending.set_held(peer, self._host, tables, int(self._clock() * 1e6))
-                changed.discard(peer)
+                del held[peer]
         except CoordinationError as error:
             _log.warning("attempts_not_recorded", error=str(error))
             with self._lock:
                 self._waiting = {**batch, **self._waiting}
-                self._held_changed |= changed
+                self._held = {**held, **self._held}
             return False
-        return has_changes
+        return has_attempts
