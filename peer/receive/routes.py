@@ -11,6 +11,7 @@ from peer.receive.definitions import Definitions
 from replication import log
 from replication.core.definition.define import unusable_name
 from replication.core.definition.schema import TableSpec
+from replication.core.frame import HOPS_MAX
 from replication.core.grants import Grant
 from replication.core.ids import ClusterId
 from replication.core.routes.carried import Carried, InboundRoute
@@ -18,6 +19,7 @@ from replication.errors import PeerRefusedError
 from replication.ledger.base import Ledger
 from replication.link.base import Hello, Reason, Refusal, Route
 
+_ORIGINS_MAX = 4096  # that routes of one sender ever carried
 _log = log.get(__name__)
 
 
@@ -42,13 +44,16 @@ class Routes:
         refused: dict[RouteKey, Refusal] = {}
         changed: list[InboundRoute] = []
         here = self._definitions.read({route.spec.uuid for route in routes})
+        origins = set[ClusterId]()
+        if any(route.carried for route in routes):
+            origins.update(self._ledger.landing.carried_by(grant.cluster))
         for route in routes:
             key = route.spec.uuid, route.group
             try:
                 if route.closed:
                     self._close(grant.cluster, key, route.generation)
                     continue
-                wanted = self._wanted(grant, route, here.get(route.spec.uuid))
+                wanted = self._wanted(grant, route, here.get(route.spec.uuid), origins)
             except PeerRefusedError as error:
                 refused[key] = replace(Refusal.of(error), table=route.spec.uuid)
                 continue
@@ -70,11 +75,15 @@ class Routes:
         self._ledger.landing.close_route(source, *key, generation)
         _log.info("route_closed", source=str(source), table=str(key[0]), group=key[1])
 
-    def _wanted(self, grant: Grant, route: Route, here: TableSpec | None) -> InboundRoute:
-        """Return the route to store, once the table and its definitions are. Raises PeerRefusedError."""
+    def _wanted(self, grant: Grant, route: Route, here: TableSpec | None, origins: set[ClusterId]) -> InboundRoute:
+        """Return the route to store, once the table and its definitions are; add what it carries to ``origins``.
+
+        Raises PeerRefusedError.
+        """
         source = grant.cluster
         self._check_names(source, route)
         self._check_schemas(source, route)
+        carried = self._carried(grant, route.carried, origins)
         spec = replace(route.spec, name=route.remote_table)
         check_table(grant, self._ledger.cluster, spec.name if here is None else here.name)
         self._definitions.create(source, spec, may_define=grant.defines)
@@ -86,23 +95,39 @@ class Routes:
             route.generation,
             dict(route.required_from),
             dict(route.acknowledged),
-            tuple(each for each in route.carried if self._may_carry(grant, each, route.carried)),
+            carried,
             phase=route.phase,
         )
 
-    def _may_carry(self, grant: Grant, one: Carried, declared: Sequence[Carried]) -> bool:
-        """Return whether a route may carry an origin: it is not this cluster, and the sender may forward it."""
-        is_own = one.origin.name == self._ledger.cluster.name and one.origin not in self._ledger.former
-        return not is_own and grant.forwards(one.origin, {each.origin for each in declared})
+    def _carried(self, grant: Grant, declared: Sequence[Carried], origins: set[ClusterId]) -> tuple[Carried, ...]:
+        """Return what a route may carry: no frames of this cluster, and only those that the sender may forward.
+
+        Add their ``origins``, which are kept for ever. Raises PeerRefusedError when there are too many.
+        """
+        own, named = self._ledger.cluster, {each.origin for each in declared}
+        if len(origins | named) > _ORIGINS_MAX or any(len(each.path) > HOPS_MAX for each in declared):
+            raise Refusal(
+                Reason.TOO_LARGE,
+                f"routes from {grant.cluster.name} to {own.name} carry frames of more than {_ORIGINS_MAX} clusters, or"
+                f" through more than {HOPS_MAX}",
+                f"Find out on {grant.cluster.name} which clusters send to it",
+            ).error()
+        origins |= named
+        others = (each for each in declared if each.origin.name != own.name or each.origin in self._ledger.former)
+        return tuple(each for each in others if grant.forwards(each.origin, named))
 
     def _check_schemas(self, source: ClusterId, route: Route) -> None:
-        """Check that the schema versions are of the route's table, the only one that was granted with it."""
-        if other := next((each.table for each in route.schemas if each.table != route.spec.uuid), None):
+        """Check that the group and the schema versions are of the route's table, the only one granted with it."""
+        strange = [f"a schema version of another table, {v.table}" for v in route.schemas if v.table != route.spec.uuid]
+        if all(group.name != route.group for group in route.spec.groups):
+            strange.append(f"group {route.group!r}, which the table does not have")
+        if strange:
             raise Refusal(
                 Reason.NOT_GRANTED,
-                f"{source.name} opens a route of table {route.remote_table} to {self._ledger.cluster.name} with a"
-                f" schema version of another table, {other}",
-                f"A route brings the schema versions of its own table: check the version of walship on {source.name}",
+                f"{source.name} opens a route of table {route.remote_table} to {self._ledger.cluster.name} with"
+                f" {strange[0]}",
+                f"A route brings a group of its own table, and its schema versions: check the version of walship on"
+                f" {source.name}",
             ).error()
 
     def _check_names(self, source: ClusterId, route: Route) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 import pytest
 
+from peer.receive import routes as routes_of_peers
 from peer.receive.definitions import Definitions
 from peer.receive.routes import Routes
 from replication.core.definition import foreign
@@ -18,7 +19,7 @@ from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import SchemaVersion
 from replication.core.grants import Grant
 from replication.core.ids import COUNT_END, ClusterId
-from replication.core.routes.carried import InboundRoute
+from replication.core.routes.carried import Carried, InboundRoute
 from replication.errors import PeerRefusedError
 from replication.ledger.sql.memory import MemoryLedger
 from replication.ledger.sql.parts.landing import SqlLandingRecords
@@ -95,6 +96,30 @@ def test_a_route_brings_no_schema_version_of_another_table(ledger: MemoryLedger)
     assert not ledger.tables.schemas(foreign[1].table), "an unknown table has none"
     assert ledger.tables.by_uuid(SPECS[0].uuid) is None, "nothing is created for a route that is refused"
     assert not Routes(ledger, definitions).open(GRANT, [_route(0)])
+
+
+def test_a_route_is_of_a_group_of_its_table_or_routes_could_grow_without_bound(ledger: MemoryLedger) -> None:
+    (refusal,) = Routes(ledger, Definitions(ledger, 60.0)).open(GRANT, [replace(_route(0), group="other")]).values()
+    assert refusal.reason is Reason.NOT_GRANTED and "group 'other', which the table does not have" in refusal.what
+    assert not ledger.landing.routes()
+
+
+def test_routes_carry_a_bounded_number_of_origins_since_those_are_kept_for_ever(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_of_peers, "_ORIGINS_MAX", 4)
+    opened = Routes(ledger, Definitions(ledger, 60.0))
+    origins = [ClusterId(f"n{number}", uuid4()) for number in range(6)]
+
+    def carrying(*carried: Carried, generation: int = 1) -> list[Reason]:
+        route = replace(_route(0, generation), carried=carried)
+        return [each.reason for each in opened.open(GRANT, [route]).values()]
+
+    for generation, some in enumerate((origins[:2], origins[2:4]), 1):
+        assert not carrying(*(Carried(each, (each, EAST)) for each in some), generation=generation)
+    assert carrying(Carried(origins[4], (origins[4], EAST)), generation=3) == [Reason.TOO_LARGE]
+    assert carrying(Carried(origins[0], (origins[0],) * 65), generation=3) == [Reason.TOO_LARGE]
+    assert ledger.landing.carried_by(EAST) == set(origins[:4])
 
 
 def test_a_schema_version_of_one_table_does_not_stand_for_that_of_another(ledger: MemoryLedger) -> None:
