@@ -13,7 +13,7 @@ from uuid import UUID
 from google.protobuf.message import DecodeError
 
 from replication.core.coverage import Ranges
-from replication.core.definition.foreign import foreign_table
+from replication.core.definition.foreign import foreign_table, foreign_version
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId, check_group
 from replication.core.phase import Phase
@@ -330,7 +330,7 @@ def _schema(version: SchemaVersion) -> pb.Schema:
 
 
 def _read_schema(message: pb.Schema) -> SchemaVersion:
-    return SchemaVersion.load(UUID(bytes=message.table), message.group, message.hash, message.body)
+    return foreign_version(UUID(bytes=message.table), message.group, message.hash, message.body)
 
 
 def _term_history(term_history: TermHistory) -> list[pb.TermNonce]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
@@ -101,12 +102,12 @@ def typed_table(
 
 def column_problems(names: Sequence[str], columns: Sequence[Column], key: Sequence[str]) -> Iterator[str]:
     """Yield the problems of the columns' names and of the key."""
-    lower = [n.lower() for n in names]
+    lower, keys, columns_named = Counter(name.lower() for name in names), Counter(key), frozenset(names)
     for name in dict.fromkeys(names):
-        if lower.count(name.lower()) > 1:
+        if lower[name.lower()] > 1:
             yield f"column {name!r} is there twice (letter case does not count)"
-    yield from (f"key column {k!r} is not in the schema" for k in key if k not in names)
-    yield from (f"key column {k!r} is there twice" for k in dict.fromkeys(key) if list(key).count(k) > 1)
+    yield from (f"key column {k!r} is not in the schema" for k in keys if k not in columns_named)
+    yield from (f"key column {k!r} is there twice" for k, count in keys.items() if count > 1)
     nested = {c.name for c in columns if pa.types.is_nested(c.type) or pa.types.is_floating(c.type)}
     yield from (f"key column {k!r} may not be nested or a float" for k in key if k in nested)
 

@@ -77,10 +77,11 @@ def join(own: TableSpec, other: TableSpec) -> TableSpec:
 def missing_columns(spec: TableSpec, version: SchemaVersion) -> list[str]:
     """Return the columns of a schema version that ``spec`` does not have, or has with a narrower type."""
     missing: list[str] = []
+    dropped = frozenset(spec.dropped)
     for uuid, at in version.positions.items():
         field = version.arrow.field(at)
         column = spec.by_uuid.get(uuid)
-        if column is None and uuid not in spec.dropped:
+        if column is None and uuid not in dropped:
             missing.append(f"{field.name} ({uuid})")
         elif column is not None and widened(field.type, column.type) != column.type:
             missing.append(f"{field.name} as {field.type}")
@@ -166,7 +167,10 @@ def rebuilt(
     renamed = {c.name: by_uuid[c.uuid].name for c in spec.columns if c.uuid in by_uuid}
     groups = spec.groups
     if spec.kind != "cell":
-        groups = tuple(replace(g, members=_members(spec, g, by_uuid.values(), places, renamed)) for g in spec.groups)
+        of_group: dict[str, list[Column]] = {}
+        for column in by_uuid.values():
+            of_group.setdefault(places.get(column.uuid, ""), []).append(column)
+        groups = tuple(replace(g, members=_members(spec, g, of_group.get(g.name, ()), renamed)) for g in spec.groups)
     sort = tuple(_renamed(text, r"\A([A-Za-z]\w*)", renamed) for text in spec.sort if text.split()[0] in renamed)
     if "sort" in settings:
         parts = [part for part in settings["sort"].value.split(",") if part]
@@ -252,10 +256,8 @@ def _named(columns: Iterable[Column]) -> list[Column]:
     return [replace(c, name=names[c.uuid], wanted="" if names[c.uuid] == c.claim else c.claim) for c in live]
 
 
-def _members(
-    spec: TableSpec, group: Group, live: Iterable[Column], places: Mapping[UUID, str], renamed: Mapping[str, str]
-) -> tuple[str, ...]:
-    here = [column for column in live if places.get(column.uuid) == group.name]
+def _members(spec: TableSpec, group: Group, here: Iterable[Column], renamed: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a group's columns: those that the table was created with, then the added ones of ``here``."""
     first = [renamed[m] for m in group.members if spec.by_name[m].added == 0 and m in renamed]
     return (*first, *(c.name for c in here if c.added))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -19,7 +20,7 @@ from replication.core.definition.define import (
     column_problems,
     history_problems,
 )
-from replication.core.definition.schema import TableSpec
+from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.definition.types import storable_type
 from replication.core.ids import COUNT_END, NIL_UUID, check_name
 from replication.error_text import one_line
@@ -74,6 +75,13 @@ def foreign_table(text: str) -> TableSpec:
     return spec
 
 
+def foreign_version(table: UUID, group: str, name: bytes, body: bytes) -> SchemaVersion:
+    """Read a schema version from another cluster. FormatError as of ``SchemaVersion.load``, or when it is too large."""
+    if len(body) > _TEXT_MAX:  # its columns would not fit into a definition
+        raise FormatError(f"a schema version of table {table} has {len(body)} bytes, and may have {_TEXT_MAX}")
+    return SchemaVersion.load(table, group, name, body)
+
+
 def _problems(spec: TableSpec) -> Iterator[str]:
     """Yield which rules a definition breaks."""
     if spec.uuid == NIL_UUID:
@@ -82,8 +90,8 @@ def _problems(spec: TableSpec) -> Iterator[str]:
         yield "its name is not text"
     if spec.kind not in _KINDS:
         yield f"{str(spec.kind)[:40]!r} is not a kind of table"
-    if max(len(spec.columns), len(spec.groups), len(spec.settings)) > _COLUMNS_MAX:
-        yield f"it has more than {_COLUMNS_MAX} columns, groups or properties"
+    if max(map(len, (spec.columns, spec.groups, spec.settings, spec.key, spec.partition, spec.sort))) > _COLUMNS_MAX:
+        yield f"it has more than {_COLUMNS_MAX} columns, groups, properties, or parts of its key, partition or order"
         return
     if type(spec.history_s) is int:
         yield from history_problems(spec.history_s)

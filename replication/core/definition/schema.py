@@ -89,7 +89,7 @@ class SchemaVersion:
 
     @staticmethod
     def load(table: UUID, group: str, name: bytes, body: bytes) -> SchemaVersion:
-        """Decode a version from another cluster.
+        """Decode a version.
 
         Raises:
             FormatError: ``name`` is not the hash of ``body``, or the body or the group cannot be read.

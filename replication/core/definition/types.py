@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from replication.core.arrow import pa
@@ -71,8 +72,8 @@ def _check_fields(names: Sequence[str], column: str) -> None:
                 " digits and '_'",
                 "Give the field another name",
             )
-    lower = [name.lower() for name in names]
-    if twice := [name for name in names if lower.count(name.lower()) > 1]:
+    lower = Counter(name.lower() for name in names)
+    if twice := [name for name in names if lower[name.lower()] > 1]:
         raise SchemaError(
             f"column {column!r} has the field {twice[0]!r} twice (letter case does not count)", "Rename one of them"
         )

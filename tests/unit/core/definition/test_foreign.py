@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,8 +16,10 @@ import pytest
 
 from replication.core.definition.alter import add_column, rename_column, set_properties
 from replication.core.definition.define import cell_table, typed_table
-from replication.core.definition.foreign import foreign_table
-from replication.core.definition.schema import SchemaVersion, TableSpec
+from replication.core.definition.evolution import join, missing_columns
+from replication.core.definition.foreign import foreign_table, foreign_version
+from replication.core.definition.schema import SchemaVersion, TableSpec, user_field
+from replication.core.definition.types import storable_type
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
 from replication.link.wire import decode_table
@@ -70,6 +74,8 @@ def test_what_this_cluster_could_have_made_is_taken_exactly(spec: TableSpec) -> 
         (lambda raw: raw.update(kind="cell"), "cell table"),
         (lambda raw: raw.update(key=["k", "k"]), "twice"),
         (lambda raw: raw.update(key=["more"]), "float"),
+        (lambda raw: raw.update(key=[f"c{n}" for n in range(10_001)]), "more than 10000 columns"),
+        (lambda raw: raw.update(partition=["at"] * 10_001), "more than 10000 columns"),
         (lambda raw: raw.update(key=[]), "several groups and no key"),
         (lambda raw: raw.update(groups=[["g", ["words", "words", "more", "w", "at"]]]), "another group"),
         (lambda raw: raw.update(groups=[["g", ["words", "more", "w", "at", "k"]]]), "in the key"),
@@ -160,8 +166,28 @@ def test_the_error_stays_short_however_much_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "body"), [("g'; --", SCHEMA.serialize().to_pybytes()), ("g", b"no schema"), ("g", b"")]
+    ("group", "body"),
+    [
+        ("g'; --", SCHEMA.serialize().to_pybytes()),
+        ("g", b"no schema"),
+        ("g", b""),
+        pytest.param("g", SCHEMA.with_metadata({"x": b"x" * (4 << 20)}).serialize().to_pybytes(), id="too large"),
+    ],
 )
 def test_a_schema_version_that_no_table_could_have_is_refused(group: str, body: bytes) -> None:
     with pytest.raises(FormatError):
-        SchemaVersion.load(uuid4(), group, sha256(body).digest(), body)
+        foreign_version(uuid4(), group, sha256(body).digest(), body)
+
+
+def test_a_wide_definition_is_read_and_joined_in_time_that_grows_with_its_width() -> None:
+    """A peer sends definitions of up to 4 MiB; comparing all names with all takes minutes of them."""
+    begun_s = time.thread_time()
+    names = [f"c{n}" for n in range(12_000)]
+    assert storable_type(pa.struct([pa.field(name, pa.int32()) for name in names]), "c").num_fields == len(names)
+    schema, groups = pa.schema([("k", pa.int64()), *((name, pa.int32()) for name in names[:2000])]), names[:2000]
+    spec = typed_table("t.wide", schema, ["k"], uuids=iter(uuid4, None), groups={name: [name] for name in groups})
+    assert join(spec, foreign_table(spec.to_json())) == spec
+    without = replace(spec, columns=spec.columns[:1], groups=(), dropped=tuple(uuid4() for _ in range(20_000)))
+    version = SchemaVersion.of(spec.uuid, "", pa.schema([user_field(column) for column in spec.columns[1:]]))
+    assert len(missing_columns(without, version)) == 2000
+    assert time.thread_time() - begun_s < 4
