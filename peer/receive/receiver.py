@@ -18,7 +18,7 @@ from replication.coordination.membership import Membership
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.ids import NIL_UUID
-from replication.errors import CoordinationError, StorageError
+from replication.errors import CoordinationError, FormatError, StorageError
 from replication.files.base import AppendFile
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
@@ -121,7 +121,7 @@ class Receiver:
             _log.info("receiver_stopped", address=self.address)
 
     def _announce(self) -> None:
-        """Announce the addresses of this cluster's receivers. Receiving goes on when ZooKeeper cannot be reached."""
+        """Announce the addresses of this cluster's receivers. Receiving goes on when ZooKeeper cannot be read."""
         try:
             if self._member is None:
                 fields = {"address": self.address, "version": __version__}
@@ -131,7 +131,7 @@ class Receiver:
             self._seen.keeps_tables = keeps_tables(self._coordination.hosts())
             public = self._coordination.public()
             self._coordination.publish(Public(public.cluster, __version__, addresses))
-        except CoordinationError as error:
+        except (CoordinationError, FormatError) as error:
             _log.warning("receiver_not_announced", address=self.address, error=str(error))
 
     def _refresh(self) -> None:

@@ -10,13 +10,13 @@ from replication.coordination.host import host_record
 from replication.coordination.membership import Membership
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
-from replication.errors import CoordinationError
+from replication.errors import CoordinationError, FormatError
 
 _log = log.get(__name__)
 
 
 class Enrolment:
-    """Writes the entry. For one thread. When ZooKeeper does not answer, shipping goes on and the next call retries."""
+    """Writes the entry. For one thread. When ZooKeeper cannot be read, shipping goes on and the next call retries."""
 
     def __init__(self, config: Config, coordination: Coordination) -> None:
         self._config = config
@@ -32,7 +32,7 @@ class Enrolment:
         try:
             self._coordination.put_host(host_record(self._config))
             self._member = self._coordination.enrol(MemberKind.WORKERS, host, {"version": __version__})
-        except CoordinationError as error:
+        except (CoordinationError, FormatError) as error:
             _log.warning("worker_not_announced", host=host, error=str(error))
 
     def show(self, announcement: int) -> None:

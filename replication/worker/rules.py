@@ -9,7 +9,7 @@ from collections.abc import Callable
 from replication import log
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
-from replication.errors import CoordinationError
+from replication.errors import CoordinationError, FormatError
 from replication.ledger.base import Ledger, Peer, Rule
 from replication.ledger.changes import LedgerChanges
 from replication.worker.ship.routes import InboundState
@@ -79,7 +79,7 @@ class RulesCache:
         return 0.0 if peer is None or not peer.rate else peer.rate / self._workers
 
     def _count_workers(self) -> None:
-        """Count the workers if any peer has a rate; keep the last count when ZooKeeper does not answer."""
+        """Count the workers if any peer has a rate; keep the last count when ZooKeeper cannot be read."""
         if any(peer.rate for peer in self._peers.values()):
-            with contextlib.suppress(CoordinationError):
+            with contextlib.suppress(CoordinationError, FormatError):
                 self._workers = max(1, len(self._coordination.members(MemberKind.WORKERS)))

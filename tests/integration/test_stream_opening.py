@@ -15,6 +15,7 @@ import pytest
 
 from peer.receive.inbound_stream import InboundStream
 from peer.receive.receiver import Receiver
+from replication.coordination.host import host_record
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, FileId
@@ -23,6 +24,7 @@ from replication.errors import PeerRefusedError
 from replication.ledger.base import Divergence, Landed
 from replication.link.base import Ack, FileStatus, Hello, PeerLink, Reason, ShipSession
 from replication.settings import WorkerSection
+from replication.worker.enrolment import Enrolment
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.opening import Destination, open_shipment
 from replication.worker.ship.peer_context import PeerContext
@@ -198,3 +200,13 @@ def test_a_stream_that_opens_while_others_are_gone_through_does_not_end_the_rece
     opening.shutdown()
     assert len(reception._streams) == 2
     opened.close()
+
+
+def test_a_damaged_node_in_zookeeper_keeps_nothing_from_being_received_or_sent(pair: Pair, receiver: Receiver) -> None:
+    west, host = pair.west, pair.west.config.cluster.host
+    west.coordination.put_host(host_record(west.config))
+    assert west.coordination.hosts()
+    west.coordination._tree.set(west.coordination.paths.host(host), b"no record")
+    receiver._announce()
+    Enrolment(west.config, west.coordination).announce()
+    assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[0])), Ack)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from replication.coordination.session import Coordination
-from replication.errors import CoordinationError
+from replication.errors import CoordinationError, FormatError
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.worker.rules import RulesCache
 from tests.contract.ledger_stores import WEST, peer, table
@@ -20,7 +20,7 @@ def test_rules_are_read_once_until_the_ledger_changes(tmp_path: Path, monkeypatc
     initialise(url, WEST)
     ledger, other = open_ledger(url), open_ledger(url)
     workers: list[Any] = [SimpleNamespace(), SimpleNamespace()]
-    coordination = cast(Coordination, SimpleNamespace(members=lambda kind: workers))
+    coordination = cast(Coordination, SimpleNamespace(members=lambda kind: workers or _damaged()))
     reads: list[int] = []
     clock = [100.0]
     read = type(ledger.tables).revision
@@ -47,6 +47,9 @@ def test_rules_are_read_once_until_the_ledger_changes(tmp_path: Path, monkeypatc
         clock[0] += 3.0
         rules.refresh()
         assert rules.rate(peer().name) == pytest.approx(1000.0 / 3), "workers share it, and one more came"
+        workers.clear()
+        clock[0] += 3.0
+        assert rules.refresh() is False and rules.rate(peer().name) == pytest.approx(1000.0 / 3)
     finally:
         ledger.close()
         other.close()
@@ -54,3 +57,7 @@ def test_rules_are_read_once_until_the_ledger_changes(tmp_path: Path, monkeypatc
 
 def _fails(tables: object) -> int:
     raise CoordinationError("the ledger does not answer")
+
+
+def _damaged() -> list[object]:
+    raise FormatError("the member node in ZooKeeper holds no fields")
