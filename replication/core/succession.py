@@ -55,6 +55,11 @@ class Succession:
         """``east -> west, epoch 2``."""
         return f"{self.origin.name} -> {self.successor.name}, epoch {self.epoch}"
 
+    @property
+    def size(self) -> int:
+        """The number of streams and of ranges in the cut. Each takes some 200 bytes of memory."""
+        return sum(1 + len(ranges.spans) for ranges in self.cut.values())
+
     def leaves_out(self, header: SealedHeader) -> bool:
         """Whether a frame is a lost write: of an ended epoch of the origin, and beyond the cut."""
         if self.is_planned or header.wal.cluster != self.origin or header.role_epoch >= self.epoch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from replication import log
@@ -16,6 +16,7 @@ from replication.ledger.base import Ledger, Peer
 
 _TRIES = 5
 _KEPT_MAX = 1024  # successions of one origin, or contradictions, that other clusters report
+_SIZE_MAX = 1 << 21  # of the cuts of all successions but those of this cluster: each process keeps them in memory
 _log = log.get(__name__)
 
 
@@ -102,8 +103,8 @@ class Takeover:
         """Take in a succession that ``source`` reports. If it is of this cluster, become STANDBY.
 
         Raises:
-            SuccessionError: ``source`` cannot report it, two clusters took over, both are ACTIVE, or its epoch or the
-                number of successions is none that role changes led to.
+            SuccessionError: ``source`` cannot report it, two clusters took over, both are ACTIVE, its epoch or the
+                number of successions is none that role changes led to, or the cuts are too large together.
             FormatError: the cuts that are known of it have too many streams.
         """
         records = self.ledger.successions
@@ -111,8 +112,7 @@ class Takeover:
         if succession not in known:
             self._check_source(succession, source)
             self._check_near(succession.epoch)
-            if sum(each.origin == succession.origin for each in known) >= _KEPT_MAX:
-                raise SuccessionError(f"{_KEPT_MAX} successions of {succession.origin.name} are known here already")
+            self._check_room(succession, known)
             try:
                 records.record(succession)
             except SuccessionError:
@@ -136,6 +136,19 @@ class Takeover:
 
     def _check_near(self, epoch: int) -> None:
         check_epoch(epoch, max(self.ledger.successions.highest_epoch(), self.ledger.terms.role().epoch))
+
+    def _check_room(self, succession: Succession, known: Sequence[Succession]) -> None:
+        """Check that another cluster does not report ever more successions."""
+        others = [each for each in known if (each.origin, each.epoch) != (succession.origin, succession.epoch)]
+        if sum(each.origin == succession.origin for each in others) >= _KEPT_MAX:
+            raise SuccessionError(f"{_KEPT_MAX} successions of {succession.origin.name} are known here already")
+        own = self.ledger.cluster  # which must step down, however large the cut
+        sizes = [each.size for each in (*others, succession) if each.origin != own]
+        if succession.origin != own and sum(sizes) > _SIZE_MAX:
+            raise SuccessionError(
+                f"the cut of {succession} is too large beside those of {len(others)} successions that are known here",
+                f"Find out why {succession.origin.name} has so many streams",
+            )
 
     def _check_newer(self, wanted: RoleState, state: RoleState) -> None:
         if state != wanted and state.epoch >= wanted.epoch:

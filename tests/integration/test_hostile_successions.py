@@ -14,7 +14,7 @@ from peer.receive.receiver import Receiver
 from replication.core import succession
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.roles import RoleState
+from replication.core.roles import Role, RoleState
 from replication.core.succession import EPOCH_AHEAD_MAX, Succession
 from replication.errors import FormatError, PeerRefusedError, SuccessionError
 from replication.link import channel, takeovers, wire
@@ -140,6 +140,23 @@ def test_a_cut_grows_no_larger_than_can_be_read_again(pair: Pair, share: int, mo
     assert (
         pair.west.ledger.successions.known().all == (halves[0],) and not pair.west.ledger.successions.contradictions()
     )
+
+
+def test_the_cuts_that_another_cluster_reports_take_bounded_memory_together(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every process of the cluster keeps all of them in memory."""
+    monkeypatch.setattr(takeover, "_SIZE_MAX", 8)
+    spans = Ranges.of((0, 1), (3, 4))
+    streams = [StreamId(FileId(site.cluster, "h0", 1), pair.spec.uuid, "default") for site in (pair.east, pair.west)]
+    reported = [replace(of_east(pair, epoch, NORTH, planned=False), cut={streams[0]: spans}) for epoch in range(2, 8)]
+    packed = tuple(one.encode() for one in reported)
+    with pair.west.receiver() as receiver:
+        pair.ship(receiver, replace(pair.hello(), role_epoch=20, successions=packed)).close()
+    assert pair.west.ledger.successions.known().all == tuple(reported[:2])
+    own = Succession(pair.west.cluster, pair.east.cluster, 9, 7, is_planned=False, cut={streams[1]: spans})
+    takeover.Takeover(pair.west.ledger, pair.west.coordination).learn(own, pair.east.cluster)
+    assert role(pair) == RoleState(Role.STANDBY, 9), "a cluster steps down all the same"
 
 
 def test_orders_that_are_no_messages_or_in_anothers_name_are_refused(pair: Pair, receiver: Receiver) -> None:
