@@ -86,6 +86,7 @@ class PeerLoop:
         self._retries = Retries(connector.retry_min_s, connector.retry_max_s)
         self._wake = threading.Event()
         self._stopping = False
+        self._link: PeerLink | None = None
         self._thread = threading.Thread(target=self._run, name=f"{step.work} {peer}", daemon=True)
 
     def start(self) -> None:
@@ -115,9 +116,11 @@ class PeerLoop:
         return self._thread.is_alive()
 
     def end(self) -> None:
-        """End the step; the thread ends soon after."""
+        """End the step; the thread ends soon after, since the link is closed on which it may wait for the peer."""
         self._stopping = True
         self.wake()
+        if self._link is not None:
+            self._link.close()
 
     def stop(self) -> None:
         """End the step and join the thread."""
@@ -137,7 +140,9 @@ class PeerLoop:
             address = tail.receivers[turn % len(tail.receivers)]
             try:
                 with closing(self._connector.connect(address, tail.peer_cluster.name)) as link:
-                    self._step.run(link, tail)
+                    self._link = link
+                    if not self._stopping:  # else ``end`` did not see this link
+                        self._step.run(link, tail)
             except ReplicationError as error:
                 turn += 1
                 self._back_off(tail, error)
@@ -148,10 +153,10 @@ class PeerLoop:
                 self._back_off(tail, TransferError(f"an unexpected error: {error!r}"[:300]))
 
     def _back_off(self, tail: Tail, error: ReplicationError) -> None:
-        retries = self._retries
-        self._step.failed(tail, error, retries.failures + 1, is_logged=retries.is_logged)
         if self._stopping:
             return
+        retries = self._retries
+        self._step.failed(tail, error, retries.failures + 1, is_logged=retries.is_logged)
         wait_s = retries.failed()
         if self._shows_failures:
             self._connector.attempts.failed(self._peer, self._step.work, retries.failures, wait_s, str(error))

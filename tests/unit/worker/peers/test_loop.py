@@ -9,7 +9,7 @@ from uuid import UUID
 
 from replication.core.ids import ClusterId
 from replication.core.shipping.chunk import Tail
-from replication.errors import ConfigError, ReplicationError
+from replication.errors import ConfigError, PeerUnavailableError, ReplicationError
 from replication.link.base import PeerLink
 from replication.worker.peers.loop import PeerConnector, PeerLoop
 from replication.worker.peers.peers import Peers
@@ -99,3 +99,21 @@ def test_all_peers_are_told_to_end_before_one_is_waited_for() -> None:
     peers._threads = {peer: threads(peer) for peer in ("west", "south")}
     peers.stop()
     assert joined == [{"west", "south"}] * 2
+
+
+def test_a_loop_that_waits_for_its_peer_is_ended_at_once_and_that_is_no_failure() -> None:
+    """The worker waits for the loops of a peer that is paused, and applies nothing for other peers meanwhile."""
+    step, waiting, closed, answers = Step(), threading.Event(), threading.Event(), list[bool]()
+
+    def run(link: PeerLink, tail: Tail) -> None:
+        waiting.set()
+        answers.append(closed.wait(5))
+        raise PeerUnavailableError("the link was closed")
+
+    step.run = run  # type: ignore[method-assign]
+    link = cast(PeerLink, SimpleNamespace(close=closed.set))
+    loop = PeerLoop(step, "west", PeerConnector(lambda *_: link, lambda: 1, cast(Any, None), 0.01, 0.01))
+    loop.start()
+    assert waiting.wait(5)
+    loop.stop()
+    assert answers == [True] and not step.failures
