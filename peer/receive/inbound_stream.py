@@ -18,6 +18,7 @@ from replication.link.base import Data, Reason, Refusal, Reply
 
 _FAULTS_MAX = 16  # refused messages of a sender more than others, after which its streams are slowed down
 _FAULT_BYTES_PER_S = 8 << 20
+_PIECES_MAX = 1 << 16  # of a file that has gaps: each is a row of the ledger, and takes time at each message
 _USUAL = (Reason.HOLE, Reason.STALE_TERM)  # a sender that goes on elsewhere has many of these on their way
 
 
@@ -60,6 +61,7 @@ class InboundStream:
         try:
             self._admission.check_sender(message, self._scope)
             self._check_order(message)
+            self._check_pieces(message)
             with self._sender.checking:
                 incoming = self._admission.check_frames(message, self._scope)
             self._admission.accept_term(message)
@@ -112,6 +114,16 @@ class InboundStream:
                 f"{data.file}: bytes [{expected}, {data.begin}) are missing before this message",
                 "The sender continues from the expected offset",
                 expected=expected,
+            )
+
+    def _check_pieces(self, data: Data) -> None:
+        known = self._landing.received.of(data.file)
+        if len(known.spans) >= _PIECES_MAX and len(known.add(data.begin, data.end).spans) > len(known.spans):
+            raise RefusedData(
+                data,
+                Reason.DISK_FULL,
+                f"{data.file} has come in {len(known.spans)} pieces with gaps between them",
+                "Find out why its sender leaves so many gaps",
             )
 
     def _expected(self, data: Data, *, fresh: bool) -> int:

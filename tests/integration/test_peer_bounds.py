@@ -134,6 +134,23 @@ def test_the_files_that_one_peer_may_name_are_so_many(both: Made, monkeypatch: p
         lands(north, receiver)
 
 
+def test_a_file_comes_in_so_many_pieces_with_gaps_between_them(both: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without frames they would take no space but in the ledger, and ever more time of the one thread that lands."""
+    monkeypatch.setattr(inbound_stream, "_PIECES_MAX", 3)
+    east, north = both()
+    with east.west.receiver() as receiver:
+        session = east.ship(receiver)
+
+        def piece(begin: int, end: int) -> Data:
+            return Data(east.wal.file, begin, end, begin, 1, b"")
+
+        for begin in (300, 400, 500):
+            assert isinstance(answer(session, piece(begin, begin + 10)), Ack)
+        assert refused(session, piece(600, 610)).reason is Reason.DISK_FULL
+        assert isinstance(answer(session, piece(510, 520)), Ack), "what adjoins makes no more pieces"
+        lands(north, receiver)
+
+
 def test_messages_without_frames_are_refused_for_want_of_space_too(both: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     east, _ = both()
     with east.west.receiver() as receiver:
