@@ -19,7 +19,7 @@ from replication.errors import PeerRefusedError
 from replication.ledger.base import Ledger
 from replication.link.base import Hello, Reason, Refusal, Route
 
-_ORIGINS_MAX = 4096  # that routes of one sender ever carried
+_ORIGINS_MAX = 1024  # that routes of one sender ever carried
 _log = log.get(__name__)
 
 

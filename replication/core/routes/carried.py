@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from uuid import UUID
 
 from replication.core.coverage import Ranges
@@ -33,7 +34,7 @@ class Carried:
     awaits_bootstrap: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class InboundRoute:
     """An open route into a cluster, as in its ledger.
 
@@ -52,9 +53,14 @@ class InboundRoute:
     last_seen: int = 0
     phase: Phase = Phase.LIVE
 
+    @cached_property
+    def origins(self) -> frozenset[ClusterId]:
+        """The source, and the origins that it carries."""
+        return frozenset((self.source, *(each.origin for each in self.carried)))
+
     def brings(self, origin: ClusterId) -> bool:
         """Return whether this route carries frames of ``origin``."""
-        return origin == self.source or any(each.origin == origin for each in self.carried)
+        return origin in self.origins
 
     @property
     def awaited(self) -> str:

@@ -181,7 +181,7 @@ def origins_of_tables(connection: Connection, own: ClusterId, *tables: UUID) -> 
     feeding = {table: {own} for table in live}
     for route in open_routes(connection, *tables):
         if route.table in feeding:
-            feeding[route.table] |= {route.source, *(each.origin for each in route.carried)}
+            feeding[route.table] |= route.origins
     ended = _ended(connection) - {own}
     feeding = {table: origins - ended for table, origins in feeding.items()}
     seen, held = _announcing(connection), list(quarantined(connection))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from uuid import UUID
 
@@ -123,3 +124,14 @@ def test_in_any_graph_news_settle_on_who_can_be_reached(edges: set[tuple[int, in
         carried.pop(gone, None)
         settle()
         assert all(known(at) == reachable(at) for at in range(5))
+
+
+def test_what_a_route_requires_is_found_in_time_that_grows_with_its_wals_and_not_with_what_it_carries() -> None:
+    """A peer declares both lists, and every stream that is opened to another peer goes through them."""
+    begun_s = time.thread_time()
+    others = [ClusterId(f"n{number}", UUID(int=number)) for number in range(1000)]
+    coming = route(A, *(Carried(each, (each, A)) for each in others), required_from={wal(B, n): 1 for n in range(5000)})
+    assert required_onward([coming], D, {}) == {}
+    gaps = {each: Ranges.of((0, 1)) for each in coming.required_from}
+    assert acknowledged_onward([replace(coming, acknowledged=gaps)], D) == {}
+    assert time.thread_time() - begun_s < 1
