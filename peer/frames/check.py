@@ -22,7 +22,7 @@ from replication.core.frame import (
 from replication.core.ids import FileId, StreamId
 from replication.errors import CorruptFrameError, MissingFileError, StorageError
 from replication.files.boot import boot_id
-from replication.files.mapped import HEAD_BYTES_MAX, ask
+from replication.files.mapped import HEAD_BYTES_MAX, load_pages
 from replication.writer.wal.durable_length import DurableLength
 
 END_TRAILER_BYTES = 12
@@ -218,7 +218,7 @@ def _ask(path: Path, content: memoryview, begin: int, end: int) -> None:
     mapped = content.obj
     assert isinstance(mapped, mmap.mmap), "the view of a mapping"
     try:
-        ask(mapped, max(0, begin), end)
+        load_pages(mapped, max(0, begin), end)
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}", "Check the disk") from None
 

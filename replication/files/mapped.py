@@ -21,7 +21,7 @@ _AHEAD_BYTES = 2 * HEAD_BYTES_MAX
 _TOGETHER_BYTES = 1 << 20
 
 
-def ask(mapped: mmap.mmap, begin: int, end: int) -> None:
+def load_pages(mapped: mmap.mmap, begin: int, end: int) -> None:
     """Load the pages of ``[begin, end)`` from the disk. Does nothing when the kernel has no call for that.
 
     Raises:
@@ -51,7 +51,7 @@ def read_mapped(mapped: mmap.mmap, spans: Sequence[Span]) -> Iterator[memoryview
             low, high, following = begin, end, at + 1
             while following < len(spans) and spans[following][0] == high < low + _TOGETHER_BYTES:
                 high, following = spans[following][1], following + 1
-            ask(mapped, low, high)
+            load_pages(mapped, low, high)
         yield view[begin:end]
 
 
@@ -63,11 +63,11 @@ def scan_mapped(mapped: mmap.mmap, begin: int, end: int, base: int = 0) -> Itera
         OSError: the disk cannot read the bytes.
     """
     frames = scan(memoryview(mapped)[:end], begin, base)
-    at = asked = begin
+    at = loaded = begin
     while True:
-        if asked < at + HEAD_BYTES_MAX:
-            asked = max(at, asked) + _AHEAD_BYTES
-            ask(mapped, at, min(asked, end))
+        if loaded < at + HEAD_BYTES_MAX:
+            loaded = max(at, loaded) + _AHEAD_BYTES
+            load_pages(mapped, at, min(loaded, end))
         frame = next(frames, None)
         if frame is None:
             return

@@ -1,6 +1,6 @@
 """The link without a network: sender and ``ReceiverService`` in one process; messages get lost, late, doubled.
 
-For tests and the simulator. LinkFaults are drawn from a seeded generator, so a run can be repeated.
+For tests and the simulator. Faults are drawn from a seeded generator, so a run can be repeated.
 """
 
 from __future__ import annotations

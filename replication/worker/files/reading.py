@@ -19,7 +19,7 @@ from replication.core.frame import (
 )
 from replication.core.ids import FileId
 from replication.errors import CorruptFrameError, MissingFileError, StorageError, VersionError
-from replication.files.mapped import ask, scan_mapped
+from replication.files.mapped import load_pages, scan_mapped
 from replication.files.store import is_stored, store_of
 
 _ENVELOPE_BYTES_MAX = 64 << 10
@@ -155,7 +155,7 @@ class MappedFrames:
         """Return a copy of one frame's payload."""
         begin, end = frame.payload_begin - self._start, frame.end - self._start
         with _path_errors(self._path):
-            ask(self._mapped, begin, end)
+            load_pages(self._mapped, begin, end)
         return self._mapped[begin:end]
 
 

@@ -78,7 +78,7 @@ class Spiller:
         self._failed_s.clear()
 
     def _each(self, rows: Sequence[FileRow], move: Callable[[FileRow], None]) -> list[StorageError]:
-        """Move files, those that failed before last, until failures have taken ``_FAILING_S``; return the errors."""
+        """Move files until failures have taken ``_FAILING_S``; return the errors. What failed before comes last."""
         errors: list[StorageError] = []
         failing_s = 0.0
         for row in sorted(rows, key=lambda row: self._failed_s.get(row.file, 0.0)):

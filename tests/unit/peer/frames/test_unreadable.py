@@ -75,7 +75,7 @@ def test_a_check_tells_a_payload_that_cannot_be_read_as_a_problem(
         if end - begin >= len(PAYLOAD):
             raise OSError(errno.EIO, "the disk cannot read all of it")
 
-    monkeypatch.setattr(wal_check, "ask", bad)
+    monkeypatch.setattr(wal_check, "load_pages", bad)
     checked = check_file(wal.path)
     assert checked.frames == 0 and "the disk cannot read" in checked.problems[0]
 
@@ -131,7 +131,7 @@ def test_a_receiver_asks_for_pages_before_it_gives_headers_of_them(
     def not_given(*_: Any) -> None:
         raise OSError(errno.EIO, "not given")
 
-    monkeypatch.setattr(mapped, "ask", not_given)
+    monkeypatch.setattr(mapped, "load_pages", not_given)
     with pytest.raises(PeerRefusedError, match="cannot be read: .*not given"):
         heads()
 
