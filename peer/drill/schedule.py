@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from replication.core.cron import CronTimes
 from replication.errors import FormatError
+from replication.files.local import write_whole
 from replication.ledger.base import Drill
 
 _FILE = "schedule.json"
@@ -42,12 +42,7 @@ class DrillSchedule:
     def save(self, folder: Path) -> None:
         """Store it in a host's folder of drills, in place of an earlier one."""
         folder.mkdir(parents=True, exist_ok=True)
-        new = folder / f"{_FILE}.new"
-        with new.open("w", encoding="utf-8") as file:
-            json.dump(asdict(self), file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(folder / _FILE)
+        write_whole(folder / _FILE, json.dumps(asdict(self)).encode())
 
     @staticmethod
     def load(folder: Path) -> DrillSchedule | None:

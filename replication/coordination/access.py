@@ -15,7 +15,8 @@ from typing import Any
 
 from replication.coordination.paths import MemberKind, Paths
 from replication.errors import ConfigError
-from replication.permissions import create_private, refuse_exposed
+from replication.files.local import write_whole
+from replication.permissions import refuse_exposed
 
 FILE_NAME = "zookeeper.auth"
 
@@ -81,11 +82,8 @@ def keep_access(data_dir: Path, root: str, cluster: str, keep: Callable[[str], s
     kept = keep(known.credential if known else f"{cluster}:{secrets.token_hex(32)}")
     if known is None or known.credential != kept:
         file = data_dir / FILE_NAME
-        made = data_dir / f".{FILE_NAME}.{secrets.token_hex(4)}"
         try:
-            create_private(made)
-            made.write_text(f"{kept}\n", encoding="utf-8")
-            made.replace(file)  # whole at once: roles that start together read it
+            write_whole(file, f"{kept}\n".encode(), mode=0o600)  # whole at once: roles that start together read it
         except OSError as error:
             raise ConfigError(f"{file} cannot be written: {error.strerror}", "Check the directory") from None
     name, _, password = kept.partition(":")

@@ -13,6 +13,7 @@ from replication.coordination.base import HostRecord
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.errors import ConfigError, CoordinationError
+from replication.files.local import write_whole
 from replication.log import redact
 
 
@@ -75,14 +76,8 @@ def _identity(config: Config) -> str:
     try:
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            part = file.with_name(f".{file.name}.{os.getpid()}")
-            part.write_text(f"{uuid4().hex}\n")
-            try:
-                os.link(part, file)  # when processes start together, the first one's id counts
-            except FileExistsError:
-                pass
-            finally:
-                part.unlink()
+            with suppress(FileExistsError):  # when processes start together, the first one's id counts
+                write_whole(file, f"{uuid4().hex}\n".encode(), place=os.link)
         return file.read_text().strip()
     except OSError as error:
         raise ConfigError(f"{file} cannot be read or written: {error.strerror}", "Check its permissions") from None

@@ -9,6 +9,8 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from uuid import uuid4
 from weakref import WeakSet
 
 from replication.errors import LockedFileError, MissingFileError, NoSpaceError, StorageError
@@ -61,6 +63,33 @@ def sync_path(path: str) -> None:
     """Make a file durable, whichever process wrote it. StorageError when the sync fails."""
     with path_errors(path, "sync"), descriptor(path) as fd:
         _sync(fd, os.fdatasync)
+
+
+def write_whole(
+    file: Path, content: bytes, *, mode: int = 0o666, place: Callable[[Path, Path], object] = os.replace
+) -> None:
+    """Write a file that others read whole or not at all, as ``mode`` and the umask have it; it is durable on return.
+
+    Args:
+        file: its path; the directory exists.
+        content: all of it.
+        mode: of the new file.
+        place: gives the written file its name; ``os.link`` raises FileExistsError when that is taken.
+
+    Raises:
+        OSError: it was not written, or its name may not be durable.
+    """
+    part = file.with_name(f".{file.name}.{uuid4().hex}")
+    try:
+        with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as opened:
+            opened.write(content)
+            opened.flush()
+            _sync(opened.fileno(), os.fsync)
+        place(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+    with descriptor(str(file.parent)) as fd:
+        _sync(fd, os.fsync)
 
 
 class LocalFile:

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from replication.errors import ConfigError, MissingFileError, StorageError
-from replication.files.local import LocalFiles, path_errors
+from replication.files.local import LocalFiles, path_errors, write_whole
 from replication.files.store import driver_errors
 from replication.timeline.archived import ArchivedRecords
 from replication.timeline.base import Records
@@ -69,22 +68,14 @@ class _LocalObjects:
 
     def _write(self, name: str, content: bytes, place: Callable[[Path, Path], None]) -> bool:
         file = self._folder / name
-        part = file.with_name(f".{file.name}.{uuid4().hex}")
         with path_errors(str(file), "write"):
             if file.parent not in self._made:
                 self._files.make_directory(str(file.parent))
                 self._made.add(file.parent)
             try:
-                with part.open("wb") as opened:
-                    opened.write(_packed(content))
-                    opened.flush()
-                    os.fsync(opened.fileno())
-                place(part, file)
+                write_whole(file, _packed(content), place=place)
             except FileExistsError:
                 return False
-            finally:
-                part.unlink(missing_ok=True)
-            self._files.sync_directory(str(file.parent))
             return True
 
     def read(self, name: str) -> bytes | None:

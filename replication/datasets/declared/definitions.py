@@ -15,7 +15,7 @@ from typing import Any
 from replication.core.ids import check_name
 from replication.datasets.finders.plugins import finder_of
 from replication.errors import ConfigError, RequestError
-from replication.files.local import LocalFiles, path_errors
+from replication.files.local import path_errors, write_whole
 from replication.log import redact
 
 
@@ -134,13 +134,7 @@ class DatasetFile:
             yield
 
     def _write(self, text: str) -> None:
-        part = self.path.with_name(f"{self.path.name}.part")
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.path)
-        LocalFiles().sync_directory(str(self.path.parent))
+        write_whole(self.path, text.encode())
 
 
 def _of_section(name: str, section: Mapping[str, Any]) -> DatasetDefinition:
