@@ -259,14 +259,11 @@ def routes_of(
     routes: Mapping[tuple[UUID, str], Sequence[InboundRoute]],
     gaps: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]],
 ) -> list[RouteCoverage]:
-    """The requirements of each route that brings a stream, less the losses acknowledged here."""
+    """The requirements for a stream of each route that brings it, less the losses acknowledged here."""
     group, none = (stream.table, stream.group), Ranges()
     here = gaps.get(group, {}).get(stream.wal, none)
     return [
-        RouteCoverage(
-            route.required_from,
-            {**route.acknowledged, stream.wal: here.union(route.acknowledged.get(stream.wal, none))},
-        )
+        RouteCoverage(route.required_from, {stream.wal: here.union(route.acknowledged.get(stream.wal, none))})
         for route in routes.get(group, ())
         if route.brings(stream.wal.cluster)
     ]

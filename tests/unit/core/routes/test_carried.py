@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
-from replication.core.ids import ClusterId, FileId
+from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.carried import (
     SILENT_US,
     Carried,
@@ -19,6 +19,7 @@ from replication.core.routes.carried import (
     carried_onward,
     required_onward,
 )
+from replication.ledger.sql.queries.freshness import by_group, routes_of
 
 TABLE = UUID(int=9)
 A, B, C, D, E = (ClusterId(name, UUID(int=n)) for n, name in enumerate("abcde"))
@@ -134,4 +135,14 @@ def test_what_a_route_requires_is_found_in_time_that_grows_with_its_wals_and_not
     assert required_onward([coming], D, {}) == {}
     gaps = {each: Ranges.of((0, 1)) for each in coming.required_from}
     assert acknowledged_onward([replace(coming, acknowledged=gaps)], D) == {}
+    assert time.thread_time() - begun_s < 1
+
+
+def test_what_a_stream_requires_takes_no_longer_for_what_is_lost_of_others() -> None:
+    lost = replace(route(A), acknowledged={wal(A, number): Ranges.of((0, 2)) for number in range(100_000)})
+    begun_s = time.thread_time()
+    for number in range(2000):
+        stream = StreamId(wal(A, number), TABLE, "default")
+        (found,) = routes_of(stream, by_group([lost]), {})
+        assert found.required(stream.wal, 3) == Ranges.of((2, 4))
     assert time.thread_time() - begun_s < 1
