@@ -19,6 +19,7 @@ from replication.ledger.base import Ledger
 from replication.link.base import Reason, Refusal
 
 SCHEMAS_MAX = 1000  # schema versions of a table; each alteration of a group makes one
+SCHEMAS_BYTES_MAX = 64 << 20  # of all of them: who opens a route reads them together
 TABLES_MAX = 100_000  # of this cluster, past which peers make no more
 _log = log.get(__name__)
 
@@ -117,17 +118,20 @@ class Definitions:
             elif not self.has_schema(each.table, each.hash):
                 spec = self._ledger.tables.by_uuid(each.table)
                 if spec is not None and not missing_columns(spec, each):
-                    self._check_number(each.table)
+                    self._check_number(each)
                     self._ledger.tables.put_schema(each)
                     self._schemas.add((each.table, each.hash))
 
-    def _check_number(self, table: UUID) -> None:
-        if len(self._ledger.tables.schemas(table)) >= SCHEMAS_MAX:
+    def _check_number(self, more: SchemaVersion) -> None:
+        known = self._ledger.tables.schemas(more.table)
+        size = sum(len(each.body) for each in known)
+        if len(known) >= SCHEMAS_MAX or size + len(more.body) > SCHEMAS_BYTES_MAX:
             raise Refusal(
                 Reason.TABLE_CONFLICT,
-                f"table {table} has {SCHEMAS_MAX} schema versions on {self._ledger.cluster.name}, the most of a table",
+                f"table {more.table} has {len(known)} schema versions of {size:,} bytes on {self._ledger.cluster.name},"
+                " the most of a table",
                 "Send its rows as another table (createtable, enablereplication)",
-                table=table,
+                table=more.table,
             ).error()
 
     def _check_clock(self, spec: TableSpec) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 import pytest
 
+from peer.receive import definitions as definitions_of_peers
 from peer.receive import routes as routes_of_peers
 from peer.receive.definitions import Definitions
 from peer.receive.routes import Routes
@@ -120,6 +121,18 @@ def test_routes_carry_a_bounded_number_of_origins_since_those_are_kept_for_ever(
     assert carrying(Carried(origins[4], (origins[4], EAST)), generation=3) == [Reason.TOO_LARGE]
     assert carrying(Carried(origins[0], (origins[0],) * 65), generation=3) == [Reason.TOO_LARGE]
     assert ledger.landing.carried_by(EAST) == set(origins[:4])
+
+
+def test_the_schema_versions_of_a_table_are_bounded_in_bytes_too(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.tables.create(own := SPECS[0])
+    (first,) = own.versions.values()
+    monkeypatch.setattr(definitions_of_peers, "SCHEMAS_BYTES_MAX", bytes_max := 4 * len(first.body))
+    many = [SchemaVersion.of(own.uuid, "default", first.arrow.with_metadata({"n": str(n)})) for n in range(5)]
+    with pytest.raises(PeerRefusedError, match="schema versions of .* bytes"):
+        Definitions(ledger, 60.0).learn(many)
+    assert len(kept := ledger.tables.schemas(own.uuid)) > 1 and sum(len(each.body) for each in kept) <= bytes_max
 
 
 def test_a_schema_version_of_one_table_does_not_stand_for_that_of_another(ledger: MemoryLedger) -> None:
