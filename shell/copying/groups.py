@@ -55,7 +55,11 @@ class WriteOptions:
 
     preserve: Annotated[
         str,
-        Option("--preserve", metavar="LIST", help="times, permissions, owner, group; with commas. Or all, or none."),
+        Option(
+            "--preserve",
+            metavar="LIST",
+            help="times, permissions, owner, group, replication, block-size; with commas. Or all, or none.",
+        ),
     ] = "times,permissions"
     verify: Annotated[
         bool,
@@ -64,10 +68,10 @@ class WriteOptions:
     file_set: Annotated[
         Literal["directory", "dataset", "file"], Option("--file-set", help="Which files appear together.")
     ] = "directory"
-    block_size: Annotated[str, Option("--block-size", metavar="SIZE", help="Of the target, on HDFS.")] = ""
-    replication: Annotated[int | None, Option("--replication", metavar="N", min=1, help="Of the target, on HDFS.")] = (
-        None
-    )
+    block_size: Annotated[
+        str, Option("--block-size", metavar="SIZE", help="Of new files, on HDFS; before --preserve.")
+    ] = ""
+    replication: Annotated[int | None, Option("--replication", metavar="N", min=1, help="Likewise.")] = None
     convert: Annotated[
         list[str] | None,
         Option(

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import pytest
 
+from replication.core.copying.configuration import parse_preserve
 from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.stores.base import Entry, FileWriter
 from replication.datasets.stores.local import LocalStore
@@ -70,19 +71,23 @@ def test_owners_permissions_and_times_are_kept_on_files_and_new_folders(
     assert told(target, "a/b/1")["modificationTime"] == told(source, "a/b/1")["modificationTime"]
 
 
-def test_block_size_and_replication_are_those_of_the_target_or_as_asked_for(
+def test_block_size_and_replication_are_those_of_the_target_or_preserved_or_as_asked_for(
     source: FsspecStore, target: FsspecStore
 ) -> None:
     content = os.urandom(9 << 20)  # 000-8
     write(source, "small", b"x")
     write(source, "large", content)
     assert job(source, target).run().failures == {}
-    assert job(source, FsspecStore(f"{target.url}/other"), block_size=4096, replication=3).run().failures == {}
+    assert job(source, FsspecStore(f"{target.url}/other"), block_size=1 << 19, replication=3).run().failures == {}
+    kept = parse_preserve("rb")  # 000-27
+    other = FsspecStore(f"{target.url}/other")
+    assert job(other, FsspecStore(f"{target.url}/kept"), preserve=kept, range_bytes=4 << 20).run().failures == {}
+    assert job(other, FsspecStore(f"{target.url}/given"), preserve=kept, replication=2).run().failures == {}
     for name in ("small", "large"):
-        plain, other = told(target, name), told(target, f"other/{name}")
-        assert (plain["blockSize"], plain["replication"]) == (BLOCK_BYTES, 1)
-        assert (other["blockSize"], other["replication"]) == (4096, 3)
-    assert read(target, "large") == read(target, "other/large") == content
+        found = [told(target, folder + name) for folder in ("", "other/", "kept/", "given/")]
+        sizes = [(each["blockSize"], each["replication"]) for each in found]
+        assert sizes == [(BLOCK_BYTES, 1), (1 << 19, 3), (1 << 19, 3), (1 << 19, 2)]
+    assert read(target, "large") == read(target, "other/large") == read(target, "kept/large") == content
 
 
 def test_a_proxy_user_copies_with_its_own_rights(hdfs: str, source: FsspecStore, target: FsspecStore) -> None:

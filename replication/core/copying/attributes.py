@@ -20,6 +20,8 @@ class FileAttributes:
         group: its group; empty when the store has none.
         permission: mode bits; None when the store has none.
         checksum: as the store computed it, with the algorithm before a colon; empty when it has none.
+        replication: copies of each block; None when the store has none.
+        block_size: in bytes; None when the store has none.
     """
 
     path: RelativePath
@@ -29,6 +31,8 @@ class FileAttributes:
     group: str = ""
     permission: int | None = None
     checksum: str = ""
+    replication: int | None = None
+    block_size: int | None = None
 
     @property
     def name(self) -> str:

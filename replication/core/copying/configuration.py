@@ -12,8 +12,8 @@ from replication.core.copying.names import RelativePath
 from replication.core.copying.rates import parse_rates
 from replication.errors import RequestError
 
-PRESERVABLE = ("times", "permissions", "owner", "group")
-_LETTERS = {"t": "times", "p": "permissions", "u": "owner", "g": "group"}
+PRESERVABLE = ("times", "permissions", "owner", "group", "replication", "block-size")
+_LETTERS = dict(zip("tpugrb", PRESERVABLE, strict=True))
 
 
 class Existing(Enum):
@@ -51,8 +51,8 @@ class CopyConfiguration:
         backup_dir: move replaced and removed files there, below the target's root, instead of removing them.
         verify: read every file back from the target, past the page cache, before it is published; of an upload, which
             cannot be read yet, the store compares each part with its digest.
-        replication: copies of each block in the target, where the store has that.
-        block_size: in bytes, where the store has that.
+        replication: copies of each block in the target, where the store has that; before what is preserved.
+        block_size: in bytes; likewise.
         range_bytes: larger files are copied in ranges of that size, each with a digest of its own.
         files_per_split: the maximum number of small files in one task.
         threads: that copy; 0 chooses: as many as there are cores between local folders or in Spark, else 8.
@@ -110,7 +110,7 @@ class CopyConfiguration:
 
 
 def parse_preserve(text: str) -> frozenset[str]:
-    """``all``, ``none``, names with commas, or letters (``tpug``), as a preserve set.
+    """``all``, ``none``, names with commas, or letters (``tpugrb``), as a preserve set.
 
     Raises:
         RequestError: a word is none of :data:`PRESERVABLE`.

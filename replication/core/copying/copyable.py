@@ -32,7 +32,7 @@ class CopyableFile:
         owner: the owner that it gets; empty leaves the store's default.
         group: the group that it gets; empty leaves the store's default.
         permission: the mode bits that it gets; None leaves the store's default.
-        preserve: which of ``times``, ``permissions``, ``owner`` and ``group`` are kept; metadata of the copy, too.
+        preserve: the attributes that are kept, as the configuration has them; metadata of the copy, too.
         replication: the number of copies in the target; None leaves the store's default.
         block_size: of the target, in bytes; None leaves the store's default.
         checksum: of the content, as the source has it.
@@ -57,7 +57,7 @@ class CopyableFile:
         """A copyable file with defaults out of the configuration; ``given`` overrides any attribute.
 
         By default the destination is the path in the source, and the configuration's grouping gives the file set.
-        Owner, group and permission are the origin's as far as they are preserved.
+        Owner, group, permission, replication and block size are the origin's as far as they are preserved.
         """
         preserve = configuration.preserve
         destination = given.pop("destination", converted_path(origin.path, configuration.conversions))
@@ -67,8 +67,8 @@ class CopyableFile:
             "group": origin.group if "group" in preserve else "",
             "permission": _permission(origin, preserve) if "permissions" in preserve else configuration.permission,
             "preserve": preserve,
-            "replication": configuration.replication,
-            "block_size": configuration.block_size,
+            "replication": configuration.replication or (origin.replication if "replication" in preserve else None),
+            "block_size": configuration.block_size or (origin.block_size if "block-size" in preserve else None),
             "checksum": origin.checksum,
         }
         return cls(source, origin, destination, **(defaults | given))

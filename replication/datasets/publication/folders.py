@@ -27,7 +27,7 @@ class NewFolders:
     ) -> None:
         self._target, self._folder_like = target, folder_like
         keeps = target.traits.keeps_permissions
-        self._preserve = configuration.preserve - {"times"} if keeps else frozenset()
+        self._preserve = configuration.preserve & {"permissions", "owner", "group"} if keeps else frozenset()
 
     def given(self, name: RelativePath, path: RelativePath) -> MovedFolder | None:
         """What the folder at ``path`` gets, which is named ``name`` in a move; None if it gets nothing."""

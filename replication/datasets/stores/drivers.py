@@ -64,6 +64,8 @@ class Driver:
             str(info.get("group", "")),
             self.permission(info),
             self.checksum(info) if is_file else "",
+            info.get("replication") or None,
+            info.get("blockSize") or None,
         )
         return Entry(EntryKind.FILE if is_file else EntryKind.FOLDER, attributes)
 

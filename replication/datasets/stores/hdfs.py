@@ -119,7 +119,10 @@ class WebHdfsDriver(Driver):
 
 
 def _named(info: dict[str, Any], name: str) -> dict[str, Any]:
-    return {**info, "name": name, "type": str(info["type"]).lower(), "size": info["length"]}
+    made = {**info, "name": name, "type": str(info["type"]).lower(), "size": info["length"]}
+    if info.get("ecBit"):  # it has parity in place of copies, and HDFS tells 1 of it
+        made["replication"] = None
+    return made
 
 
 def _give(fs: Any, path: str, permission: int | None, owner: str, group: str) -> None:

@@ -132,6 +132,7 @@ def test_the_digest_of_a_small_file_is_what_b3sum_prints() -> None:
 
 def test_what_can_be_preserved_is_named_or_lettered() -> None:
     assert parse_preserve("tp") == parse_preserve("permissions,times") == {"times", "permissions"}
+    assert parse_preserve("rb") == {"replication", "block-size"}
     assert parse_preserve("none") == frozenset()
     with pytest.raises(RequestError):
         parse_preserve("colour")

@@ -96,6 +96,18 @@ def test_an_error_of_a_datanode_is_an_error_and_no_content(
             store.open(FILE)
 
 
+def test_of_a_file_with_parity_in_place_of_copies_no_replication_is_known(
+    servers: tuple[type[Server], type[Server], FsspecStore, str],
+) -> None:
+    name, _, store, _ = servers  # HDFS tells 1: a preserved copy without parity would have no second one
+    told = {"type": "FILE", "length": 1, "replication": 1, "blockSize": 4096, "ecBit": True}
+    name.answers += [
+        (200, "", json.dumps({"FileStatus": status}).encode()) for status in (told, {**told, "ecBit": False})
+    ]
+    found = [each.attributes for _ in range(2) if (each := store.status(FILE.path)) is not None]
+    assert [(each.replication, each.block_size) for each in found if each] == [(None, 4096), (1, 4096)]
+
+
 def test_a_quota_that_is_used_up_is_no_space(servers: tuple[type[Server], type[Server], FsspecStore, str]) -> None:
     name, _, store, _ = servers
     told = {"RemoteException": {"exception": "NSQuotaExceededException", "message": "The quota is exceeded"}}
