@@ -25,7 +25,7 @@ def gzip(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
 
 
 def gunzip(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
-    """Decompress; several members one after the other, too.
+    """Decompress; several members one after the other, too, and with zeros behind them, as gzip takes it.
 
     Raises:
         CopyError: it is not gzip, it is cut short, or it unpacks to far more than it is.
@@ -35,6 +35,8 @@ def gunzip(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
         data = piece
         while data:
             if unpacker.eof:
+                if not (data := data.lstrip(b"\0")):
+                    break
                 unpacker = zlib.decompressobj(_GZIP)
             try:
                 made = unpacker.decompress(data, _PIECE)

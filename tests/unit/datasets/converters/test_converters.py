@@ -32,6 +32,12 @@ def test_what_is_packed_is_unpacked_at_any_split(name: str, back: str, pieces: l
 def test_members_of_a_gzip_file_and_frames_of_zstd_are_unpacked_one_after_the_other() -> None:
     packed = gzip.compress(b"one") + gzip.compress(b"two")
     assert b"".join(converter_of("gunzip")([packed], len(packed))) == b"onetwo"
+    for size in (1, 7, 5000):  # a tape's last block is padded with zeros
+        parts = [(packed + bytes(4000))[at : at + size] for at in range(0, len(packed) + 4000, size)]
+        assert b"".join(converter_of("gunzip")(parts, len(packed))) == b"onetwo"
+    for behind in (b"\0x", b"x", bytes(9) + gzip.compress(b"three")[:-1]):
+        with pytest.raises(CopyError):
+            list(converter_of("gunzip")([packed + behind], len(packed)))
     frames = zstandard.compress(b"one") + zstandard.compress(b"") + zstandard.compress(b"two")
     assert b"".join(converter_of("unzstd")([frames], len(frames))) == b"onetwo"
 
