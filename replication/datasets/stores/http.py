@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from email.utils import parsedate_to_datetime
+from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
@@ -22,6 +23,8 @@ from replication.errors import RequestError, StorageError
 _SECOND = 1_000_000_000
 _GONE = (404, 410)
 _SMALL_BYTES = 8 << 20
+_RESERVED = "%/:?#[]@!$&'()*+,;=~"
+_PAGE_BYTES_MAX = 64 << 20  # some 400,000 names
 
 
 class HttpDriver(Driver):
@@ -38,8 +41,8 @@ class HttpDriver(Driver):
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
         """The links of a folder's page that lie in the folder, each asked for its size and time."""
         folder = f"{path}/"
-        for link in fs.ls(folder, detail=False):
-            linked = str(link).removeprefix(folder)
+        for link in _links(fs, folder):
+            linked = link.removeprefix(folder)
             name = unquote(linked.rstrip("/")).replace("/", "\0")  # which is refused: no name has a separator
             if linked == link or not name or "/" in linked.rstrip("/") or urlsplit(link).query:
                 continue  # of another folder, or an order of the page's columns
@@ -87,6 +90,32 @@ class HttpDriver(Driver):
     def make_folder(self, fs: Any, path: str) -> None:
         """Refused; it is a copy's first call."""
         raise _refusal(path)
+
+
+def _links(fs: Any, folder: str) -> list[str]:
+    """The addresses that a page links to, each once. StorageError if the page is larger than a listing may be."""
+    page, parts, left = _Links(), [], _PAGE_BYTES_MAX + 1
+    with closing(fs.open(folder, "rb", block_size=0, size=1)) as opened:  # a size keeps fsspec from asking for it
+        while left and (part := opened.read(left)):
+            parts.append(part)
+            left -= len(part)
+    if not left:
+        raise StorageError(
+            f"the page of {folder} is larger than {_PAGE_BYTES_MAX >> 20} MiB", "Copy its files by a manifest"
+        )
+    page.feed(b"".join(parts).decode(errors="replace"))
+    return sorted({urldefrag(quote(urljoin(folder, link), safe=_RESERVED)).url for link in page.found})
+
+
+class _Links(HTMLParser):
+    """Finds what the links of a page point at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.update(value for name, value in attrs if (tag, name) == ("a", "href") and value)
 
 
 class _Stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.http import HttpDriver
-from replication.errors import UnsafeNameError
+from replication.errors import StorageError, UnsafeNameError
 
 
 def test_of_an_answer_that_is_longer_than_the_server_told_no_more_is_read_than_shows_it() -> None:
@@ -25,14 +26,34 @@ def test_of_an_answer_that_is_longer_than_the_server_told_no_more_is_read_than_s
     assert len(opened.read()) == 101
 
 
-def test_a_link_whose_name_has_a_separator_is_refused_and_not_taken_for_another_file() -> None:
-    links = ["http://h/d/x%2Fb", "http://h/d/b", "http://h/d/a%20b"]
+def listed(page: bytes) -> list[str]:
+    """The names in a folder whose page is given."""
 
     def info(path: str) -> dict[str, Any]:
         return {"size": 1, "url": path}
 
-    fs = SimpleNamespace(ls=lambda path, detail: links, info=info)
-    names = [found["name"] for found in HttpDriver(is_secure=False).entries(fs, "http://h/d")]
-    assert names == ["http://h/d/x\0b", "http://h/d/b", "http://h/d/a b"]
+    fs = SimpleNamespace(open=lambda path, mode, **given: io.BytesIO(page), info=info)
+    return [found["name"] for found in HttpDriver(is_secure=False).entries(fs, "http://h/d")]
+
+
+def test_a_link_whose_name_has_a_separator_is_refused_and_not_taken_for_another_file() -> None:
+    page = (
+        b'<a href="x%2Fb">x</a> <A HREF=b>b</A><a href="/d/a%20b"><img></a><a class="n" href="http://h/d/a%20b">a</a>'
+    )
+    assert listed(page) == ["http://h/d/a b", "http://h/d/b", "http://h/d/x\0b"]
     with pytest.raises(UnsafeNameError):
         RelativePath("d").child("x\0b")
+
+
+def test_names_with_marks_are_found_however_a_page_quotes_them_and_other_links_are_left() -> None:
+    page = b"""<a href="it's">1</a><a href='say &quot;a&amp;b&quot;'>2</a><a href="./a:b">3</a>
+        <a href="caf%C3%A9/">4</a><a href="?C=N">N</a><a href="#top">top</a><a href="../">up</a><a href="/">root</a>
+        <a href="http://o/d/x">o</a><a>"""
+    assert listed(page) == [f"http://h/d/{name}" for name in ("a:b", "café", "it's", 'say "a&b"')]
+
+
+def test_a_page_that_is_larger_than_a_listing_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replication.datasets.stores.http._PAGE_BYTES_MAX", 13)
+    assert listed(b'<a href="b">') == ["http://h/d/b"]
+    with pytest.raises(StorageError, match="larger than"):
+        listed(b'<a href="b">  ')
