@@ -9,6 +9,7 @@ import hashlib
 import os
 import threading
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from replication.core.copying.copyable import CopyableFile
@@ -54,6 +55,11 @@ def _make_private(folder: Path) -> None:
         each.mkdir(mode=0o700, exist_ok=True)
 
 
+@lru_cache(maxsize=1024)
+def _name_of(file_set: str) -> RelativePath:
+    return RelativePath(hashlib.sha256(file_set.encode()).hexdigest()[:16])
+
+
 class Staging:
     """Where a job's files wait to be published."""
 
@@ -62,13 +68,12 @@ class Staging:
         self.root = RelativePath(f"{STAGING}/{job}")
         self.sets = self.root.child("sets")
         self._lock = threading.Lock()
-        self._made: set[RelativePath] = set()
-        self._roots: set[RelativePath] = set()
+        self._made: dict[RelativePath, set[RelativePath]] = {}  # folders by their file set's
         self._clean: set[RelativePath] = set()
 
     def folder_of(self, file_set: str) -> RelativePath:
         """The folder of a file set."""
-        return self.sets.child(hashlib.sha256(file_set.encode()).hexdigest()[:16])
+        return _name_of(file_set).below(self.sets)
 
     def path_of(self, file: CopyableFile) -> RelativePath:
         """Where a file is staged."""
@@ -77,15 +82,14 @@ class Staging:
     def make_folder_for(self, file: CopyableFile, staged: RelativePath) -> None:
         """Make the folder of a staged file, if this run has not done so."""
         folder, root = staged.parent, self.folder_of(file.file_set)
-        if folder in self._made:
+        if folder in self._made.get(root, ()):
             return
         with self._lock:
-            if root not in self._roots:
-                if self._target.status(root) is None:
-                    self._clean.add(root)
-                self._roots.add(root)
+            if root not in self._made and self._target.status(root) is None:
+                self._clean.add(root)
+            made = self._made.setdefault(root, set())
             self._target.make_folder(folder)
-            self._made.add(folder)
+            made.add(folder)
 
     def is_clean(self, root: RelativePath) -> bool:
         """Whether the folder of a file set was made by this run, so that it holds nothing of an earlier one."""
@@ -97,8 +101,7 @@ class Staging:
         root = self.folder_of(file_set)
         with self._lock:
             self._clean.discard(root)
-            self._roots.discard(root)
-            self._made = {made for made in self._made if made != root and not made.startswith(f"{root}/")}
+            self._made.pop(root, None)
 
     def remove(self) -> None:
         """Remove all that is there, the job's lock last: then the next run begins, which has its own in this folder."""
