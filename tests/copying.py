@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING
 from replication.datasets.converters.plugins import conversions_of
 from replication.datasets.finders.recursive import OneDataset, RecursiveDataset
@@ -44,6 +46,23 @@ def copied(source: Path, target: Path, **given: Any) -> CopyJob:
     made = job(LocalStore(str(source)), LocalStore(str(target)), **given)
     made.run()
     return made
+
+
+@dataclass
+class Sink:
+    """A sink of a listing that keeps what it is told."""
+
+    tasks: Any = None
+    told: list[tuple[Any, ...]] = field(default_factory=list)
+    is_stopped: bool = False
+
+    def copy(self, files: Sequence[CopyableFile]) -> None:
+        self.told += [("copy", file.origin, file.guid, file.destination, file.file_set) for file in files]
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name not in ("ended", "skipped", "failed", "unlisted", "extra", "empty"):
+            raise AttributeError(name)
+        return lambda *given: self.told.append((name, *given))
 
 
 class Killed(BaseException):

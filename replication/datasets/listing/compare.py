@@ -16,7 +16,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.difference import Decision, decide
 from replication.core.copying.names import ROOT, STAGING, RelativePath
 from replication.datasets.listing.sink import HasTasks, ListingSink, Tasks
-from replication.datasets.listing.tasks import FolderTasks
+from replication.datasets.listing.tasks import FolderTasks, note_missing
 from replication.datasets.listing.versions import TargetVersions, content_digest
 from replication.datasets.listing.walk import walk
 from replication.datasets.stores.base import Entry, EntryKind, Store
@@ -45,7 +45,7 @@ class Comparison:
         self._source, self._target, self._sink = source, target, sink
         self._configuration, self._build = configuration, build
         self._lock = threading.Lock()
-        self.missing: set[RelativePath] = set()  # folders of the target
+        self.missing: set[RelativePath] = set()  # some folders of the target, below which it is not asked
 
     def run(self, begin: RelativePath = ROOT) -> None:
         """List a folder and, unless told otherwise, all below it; by several threads if the store is far away."""
@@ -110,9 +110,9 @@ class Comparison:
                     self._give(batch)
                     batch = []
         self._give(batch)
-        if is_empty and folder and folder in self.missing and conf.filters.names(folder):
+        if is_empty and folder and find is None and conf.filters.names(folder):
             self._sink.empty(folder)
-        if conf.delete and folder not in self.missing:
+        if conf.delete and find is not None:
             self._extras(folder, known)
 
     def _enter(self, folder: RelativePath, below: list[RelativePath]) -> None:
@@ -163,10 +163,10 @@ class Comparison:
                     self._sink.ended(file.file_set)
 
     def _one(
-        self, copyable: CopyableFile, find: Callable[[RelativePath], Entry | None], batch: list[CopyableFile]
+        self, copyable: CopyableFile, find: Callable[[RelativePath], Entry | None] | None, batch: list[CopyableFile]
     ) -> None:
         file = copyable.origin
-        entry = find(copyable.destination)
+        entry = find(copyable.destination) if find is not None else None
         if entry is not None and entry.kind is EntryKind.FOLDER:
             self._sink.failed(file.path, "the target has a folder of that name")
             return
@@ -184,8 +184,11 @@ class Comparison:
         else:
             self._sink.skipped(decision.value, copyable.origin.path, copyable.origin.size)
 
-    def _finder(self, folder: RelativePath) -> Callable[[RelativePath], Entry | None]:
-        """Finds what the target has at a destination in this folder, at the least cost for this kind of store."""
+    def _finder(self, folder: RelativePath) -> Callable[[RelativePath], Entry | None] | None:
+        """Finds what the target has at a destination in this folder, at the least cost for this kind of store.
+
+        None if the target has no such folder.
+        """
         with self._lock:
             is_missing = bool(folder) and folder.parent in self.missing
         there: dict[RelativePath, Entry] = {}
@@ -201,8 +204,8 @@ class Comparison:
                 is_missing = True
         if is_missing:
             with self._lock:
-                self.missing.add(folder)
-            return lambda path: None
+                note_missing(self.missing, folder)
+            return None
         return self._target.status if self._target.traits.has_cheap_status else there.get
 
     def _extras(self, folder: RelativePath, known: Collection[str] | None) -> None:

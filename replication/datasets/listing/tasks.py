@@ -23,6 +23,7 @@ from replication.log import get, redact
 
 ENTRIES = 4_000
 PARALLEL_MAX = 16
+MISSING_MAX = 100_000
 _TASK_S = 5.0
 _LEFT, _HERE = "left", "here"
 _log = get(__name__)
@@ -81,8 +82,15 @@ class FolderTasks:
             folder, is_missing = RelativePath(given[0]), given[1]
             kept[name].append(folder)
             if is_missing:
-                self._missing.add(folder.parent)
+                note_missing(self._missing, folder.parent)
         return kept[_LEFT], kept[_HERE]
+
+
+def note_missing(missing: set[RelativePath], folder: RelativePath) -> None:
+    """Note a folder that the target does not have; of many others it may be asked again."""
+    if len(missing) >= MISSING_MAX:
+        missing.clear()
+    missing.add(folder)
 
 
 def list_folders(opened: bytes, rows: Iterable[tuple[str, bool]]) -> Iterator[Answer]:

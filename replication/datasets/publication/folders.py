@@ -13,6 +13,8 @@ from replication.datasets.publication.moves import MovedFolder, give
 from replication.datasets.stores.base import EntryKind, Store
 from replication.error_text import one_line
 
+#: Past that many folders that are known to be there, all are forgotten, and asked for anew.
+KNOWN_FOLDERS_MAX = 100_000
 SYNCED_ONE_BY_ONE = 32  # more paths are made durable by one sync of the whole file system
 
 
@@ -90,6 +92,8 @@ class LinkedFolders:
                 return folder
             if found is not None:
                 there.append(folder)
+        if len(self._checked) > KNOWN_FOLDERS_MAX:
+            self._checked.clear()
         self._checked.update(there)
         return None
 

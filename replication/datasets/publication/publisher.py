@@ -1,6 +1,7 @@
 """The thread that publishes file sets, several at a time: sync, store the steps, move, sync, remove the steps.
 
-Bounds: ``WAITING_MAX`` complete file sets wait for it; threads that copy wait while it is full.
+Bounds: ``WAITING_MAX`` complete file sets wait for it; threads that copy wait while it is full. It remembers some
+``KNOWN_FOLDERS_MAX`` folders of the target.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from replication.datasets.copying.journal import CopyJournal, JournalKey
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
 from replication.datasets.publication.events import failed_event, published_events
-from replication.datasets.publication.folders import SYNCED_ONE_BY_ONE, LinkedFolders, NewFolders, emptied
+from replication.datasets.publication.folders import (
+    KNOWN_FOLDERS_MAX,
+    SYNCED_ONE_BY_ONE,
+    LinkedFolders,
+    NewFolders,
+    emptied,
+)
 from replication.datasets.publication.moves import Expected, Move, MovedFolder, changed, guarded, plan_moves
 from replication.datasets.publication.recording import InstantRecorder, added_versions, key_of, overwritten, replaced
 from replication.datasets.publication.steps import (
@@ -169,6 +176,8 @@ class Publisher:
 
     def _publish(self, batch: Sequence[FileSet], leases: Leases) -> None:
         self._make_durable(batch)
+        if len(self._folders) > KNOWN_FOLDERS_MAX:
+            self._folders.clear()
         planned = [each for file_set in batch if (each := self._allowed(file_set)) is not None]
         if not planned:
             return

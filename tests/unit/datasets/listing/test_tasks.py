@@ -22,11 +22,9 @@ from replication.datasets.listing import tasks as listing
 from replication.datasets.listing.compare import Comparison
 from replication.datasets.stores.base import Store
 from replication.datasets.stores.local import LocalStore
-from tests.copying import write_tree
+from tests.copying import Sink, write_tree
 
 pytestmark = pytest.mark.heavy
-
-Event = tuple[Any, ...]
 
 
 @dataclass
@@ -50,23 +48,6 @@ class Tasks:
         return pickle.loads(pickle.dumps(answer))
 
 
-@dataclass
-class Sink:
-    """Keeps what it is told."""
-
-    tasks: Tasks | None = None
-    told: list[Event] = field(default_factory=list)
-    is_stopped: bool = False
-
-    def copy(self, files: Sequence[CopyableFile]) -> None:
-        self.told += [("copy", file.origin, file.guid, file.destination, file.file_set) for file in files]
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        if name not in ("ended", "skipped", "failed", "extra", "empty"):
-            raise AttributeError(name)
-        return lambda *given: self.told.append((name, *given))
-
-
 @pytest.fixture
 def stores(tmp_path: Path) -> tuple[LocalStore, LocalStore]:
     """A tree of 200 folders with new, changed, equal and hostile names, and a target that has some of it and more."""
@@ -80,7 +61,7 @@ def stores(tmp_path: Path) -> tuple[LocalStore, LocalStore]:
     return LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst"))
 
 
-def listed(stores: tuple[Store, Store], tasks: Tasks | None = None, **given: Any) -> list[Event]:
+def listed(stores: tuple[Store, Store], tasks: Tasks | None = None, **given: Any) -> list[tuple[Any, ...]]:
     sink = Sink(tasks)
     filters = Filters((FilterRule(False, "*.tmp"),))
     configuration = CopyConfiguration(delete=True, filters=filters, **given)
@@ -127,6 +108,21 @@ def test_files_that_cannot_travel_are_listed_by_threads(stores: tuple[LocalStore
     Comparison(*stores, configuration, lambda origin: build(origin), sink).run(ROOT)
     assert sink.tasks is not None and not sink.tasks.answers
     assert sum(event[0] == "copy" for event in sink.told) > 600
+
+
+@pytest.mark.parametrize("tasks", [None, Tasks()])
+def test_of_folders_that_the_target_lacks_few_are_remembered_and_all_are_listed(
+    stores: tuple[LocalStore, LocalStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: Tasks | None
+) -> None:
+    stores = stores[0], LocalStore(str(tmp_path / "none"))
+    expected = listed(stores)
+    monkeypatch.setattr(listing, "MISSING_MAX", 3)
+    monkeypatch.setattr(listing, "ENTRIES", 40)
+    made: list[Comparison] = []
+    run = Comparison.run
+    monkeypatch.setattr(Comparison, "run", lambda self, begin: (made.append(self), run(self, begin)))
+    assert listed(stores, tasks) == expected
+    assert 0 < len(made[0].missing) <= 3
 
 
 def test_a_stopped_sink_asks_for_no_more_tasks(stores: tuple[LocalStore, LocalStore]) -> None:

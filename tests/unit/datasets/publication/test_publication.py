@@ -11,6 +11,7 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import RelativePath
 from replication.datasets.finders.manifest import ManifestFinder
 from replication.datasets.job import CopyJob
+from replication.datasets.publication.publisher import Publisher
 from replication.datasets.stores.local import LocalStore
 from replication.errors import CopyError
 from tests.copying import copied, job, read_tree, write_tree
@@ -48,6 +49,23 @@ def test_a_file_set_that_cannot_be_moved_blocks_no_other_and_is_published_by_the
     assert (second.failed, second.bytes_copied) == (0, 0), "the stored steps are finished; nothing is copied again"
     assert read_tree(target) == FILES
     assert not (target / ".walship").exists()
+
+
+def test_of_folders_of_the_target_few_are_remembered_and_all_files_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {f"{n % 7}/{n % 3}/{n}/1": b"%d" % n for n in range(60)}
+    write_tree(tmp_path / "src", files)
+    (tmp_path / "src/1").chmod(0o750)
+    for module in ("folders", "publisher"):
+        monkeypatch.setattr(f"replication.datasets.publication.{module}.KNOWN_FOLDERS_MAX", 3)
+    monkeypatch.setattr("replication.datasets.publication.publisher.WAITING_MAX", 4)
+    made: list[Publisher] = []
+    finish = Publisher.finish
+    monkeypatch.setattr(Publisher, "finish", lambda self: (made.append(self), finish(self)))
+    assert copied(tmp_path / "src", tmp_path / "dst").progress.counts.failures == {}
+    assert read_tree(tmp_path / "dst") == files and (tmp_path / "dst/1").stat().st_mode & 0o777 == 0o750
+    assert len(made[0]._folders) <= 3 + 4 * 3 and len(made[0]._links._checked) <= 3 + 3
 
 
 def test_a_file_set_that_always_fails_is_suspended_and_the_others_are_copied(
