@@ -15,7 +15,7 @@ from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.finders.base import ListsIntoSink
 from replication.datasets.finders.recursive import OneDataset, RecursiveDataset, SingleFileDataset
 from replication.datasets.job import CopyJob
-from replication.datasets.stores.base import Entry, EntryKind, Store
+from replication.datasets.stores.base import Entry, EntryKind, HasSnapshots, Store, TreeChanges
 from replication.datasets.stores.open import is_local, local_path, open_source, open_store, refuse_empty
 from replication.error_text import one_line
 from replication.errors import MissingFileError, ReplicationError, RequestError, StorageError
@@ -29,16 +29,17 @@ def copy_job(
     configuration: CopyConfiguration,
     source_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
+    since_snapshot: str = "",
 ) -> Iterator[CopyJob]:
     """The job that copies one address to another; its stores are closed at the end.
 
     A folder's content goes into the folder ``target``. A file goes into ``target`` if that is a folder or ends with
-    ``/``, else it gets that name.
+    ``/``, else it gets that name. Of a folder only that is compared which changed since a snapshot, if one is named.
 
     Raises:
         MissingFileError: nothing is at ``source``.
         RequestError: the target is within the source; or the source, if it is a folder, within a target whose files
-            that it does not have are to be removed.
+            that it does not have are to be removed; or the source has no such snapshot.
         StorageError: a store does not answer.
     """
     refuse_nested(source, target, either=False)
@@ -51,7 +52,10 @@ def copy_job(
         if found is None or found.kind is EntryKind.FOLDER:
             refuse_nested(source, target, either=configuration.delete)
             there = stack.enter_context(open_store(target, dict(target_options or {})))
-            dataset = RecursiveDataset(origin)
+            changes = _changes(origin, since_snapshot) if since_snapshot else None
+            dataset = RecursiveDataset(origin, changes=changes)
+        elif since_snapshot:
+            raise _refused_snapshot(origin)
         elif found.kind is EntryKind.FILE:
             above, name = _split(source)
             at, named = _split(os.path.realpath(local_path(source))) if is_local(source) else (above, name)
@@ -67,6 +71,16 @@ def copy_job(
         else:
             raise RequestError(f"{origin.url} is a {found.kind.value}", "Name a file or a folder")
         yield CopyJob(origin, there, OneDataset(dataset), configuration)
+
+
+def _changes(origin: Store, snapshot: str) -> TreeChanges:
+    if not isinstance(origin, HasSnapshots):
+        raise _refused_snapshot(origin)
+    return origin.changes_since(snapshot)
+
+
+def _refused_snapshot(origin: Store) -> RequestError:
+    return RequestError(f"{origin.url} has no snapshots", "Name a folder of HDFS, or copy without --since-snapshot")
 
 
 def _single_target(

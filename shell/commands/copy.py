@@ -45,7 +45,7 @@ def copy(
     printer, timeline = invocation.printer, timeline_of(invocation)
     configuration = configuration_of(files, replacing, writing, speed)
     with (
-        copy_job(source, target, configuration) as job,
+        copy_job(source, target, configuration, since_snapshot=run.since_snapshot) as job,
         reporting(job, run.report, printer, show=run.dry_run or run.check),
     ):
         job.retry_suspended = run.retry_suspended

@@ -134,6 +134,14 @@ class RunOptions:
             help="Send an event for each file and file set: to a webhook, kafka://HOST:PORT/TOPIC, or a file.",
         ),
     ] = ""
+    since_snapshot: Annotated[
+        str,
+        Option(
+            "--since-snapshot",
+            metavar="NAME",
+            help="Look only at what changed since that snapshot of SRC, a folder of HDFS or of its .snapshot.",
+        ),
+    ] = ""
     retry_suspended: Annotated[bool, Option("--retry-suspended", help="Publish again what failed too often.")] = False
     report: Annotated[
         Path | None, Option("--report", metavar="FILE", help="Write each file's outcome there, as JSON.")

@@ -8,27 +8,31 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from replication.core.copying.configuration import parse_preserve
+from replication.core.copying.configuration import CopyConfiguration, parse_preserve
 from replication.core.copying.names import ROOT, RelativePath
-from replication.datasets.stores.base import Entry, FileWriter
+from replication.datasets.finders.recursive import RecursiveDataset
+from replication.datasets.stores.base import Entry, FileWriter, Store, TreeChanges
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.remote import FsspecStore
 from replication.datasets.stores.webhdfs import called
 from replication.errors import CopyError
+from shell import main
 from tests.contract.test_file_stores import copyable, read, write
-from tests.copying import job, write_tree
+from tests.copying import Sink, job, read_tree, write_tree
 from tests.hdfs import BLOCK_BYTES
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 ALL = frozenset({"times", "permissions", "owner", "group"})
+NEW = RelativePath("new")
 
 
 @pytest.fixture
@@ -88,6 +92,87 @@ def test_block_size_and_replication_are_those_of_the_target_or_preserved_or_as_a
         sizes = [(each["blockSize"], each["replication"]) for each in found]
         assert sizes == [(BLOCK_BYTES, 1), (1 << 19, 3), (1 << 19, 3), (1 << 19, 2)]
     assert read(target, "large") == read(target, "other/large") == read(target, "kept/large") == content
+
+
+def snapshot(store: FsspecStore, name: str) -> None:
+    store.make_folder(ROOT)
+    called(store._fs, "ALLOWSNAPSHOT", store.address(ROOT), "PUT")
+    called(store._fs, "CREATESNAPSHOT", store.address(ROOT), "PUT", snapshotname=name)
+
+
+def listed(source: Store, target: Store, changes: TreeChanges | None, **given: Any) -> list[tuple[Any, ...]]:
+    """What a listing tells, without the files that are the same and the ends of file sets."""
+    sink = Sink()
+    configuration = CopyConfiguration(delete=True, **given)
+    RecursiveDataset(source, changes=changes).list_into(target, configuration, sink)
+    return sorted((each for each in sink.told if each[0] not in ("skipped", "ended")), key=repr)
+
+
+def change_at_random(store: FsspecStore, random: Random) -> None:
+    """Write, rename and remove files and folders; some calls are refused, such as that of a folder into itself."""
+    names = [f"{a}{b}" for a in ("x", "y", "x/y", "z/x", "z/y/x") for b in ("", "/a", "/b", "/c/a")]
+    for _ in range(25):
+        path, other = random.sample(names, 2)
+        with suppress(OSError):
+            match random.randrange(4):
+                case 0:
+                    write(store, path, bytes(random.randrange(100)))
+                case 1:
+                    store.remove_folder(RelativePath(path))
+                case _:
+                    store.make_folder(RelativePath(other).parent)
+                    at = store.address(RelativePath(path))
+                    called(store._fs, "RENAME", at, "PUT", destination=store.address(RelativePath(other)))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_changed_since_a_snapshot_is_what_a_listing_of_all_finds(
+    source: FsspecStore, tmp_path: Path, seed: int
+) -> None:
+    random, target = Random(seed), LocalStore(str(tmp_path))  # 000-40
+    change_at_random(source, random)
+    snapshot(source, "first")
+    assert job(source, target).run().failures == {}
+    change_at_random(source, random)
+    snapshot(source, "second")
+    second = FsspecStore(f"{source.url}/.snapshot/second")
+    found = listed(second, target, second.changes_since("first"))
+    assert found == listed(second, target, None)
+    change_at_random(source, random)
+    assert listed(source, target, source.changes_since("first")) == listed(source, target, None)
+
+
+def test_only_what_changed_since_a_snapshot_is_listed_and_copied(
+    source: FsspecStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("same/1", "same/below/2", "old/3", "old/below/4", "kept/5", "kept/below/6", "tmp/7"):
+        write(source, name, b"1")
+    snapshot(source, "first")
+    line = ["copy", f"{source.url}/.snapshot/first", str(tmp_path)]
+    assert main.run(line) == 0
+    write_tree(tmp_path, {"same/1": b"changed here"})
+    called(source._fs, "RENAME", source.address(RelativePath("old")), "PUT", destination=source.address(NEW))
+    write(source, "kept/5", b"longer")
+    write(source, "kept/6", b"new")
+    write(source, "tmp/below/8", b"left out")
+    called(source._fs, "MKDIRS", f"{source.address(ROOT)}/kept/b\nd", "PUT")
+    snapshot(source, "second")
+    write(source, "kept/7", b"too late")
+    line = ["copy", f"{source.url}/.snapshot/second", str(tmp_path), "--since-snapshot"]
+    capsys.readouterr()
+    assert main.run([*line, "first", "--delete", "--exclude", "tmp", "--json"]) == 12
+    shown = json.loads(capsys.readouterr().out)
+    assert list(shown["failures"]) == ["kept/b\\nd"] and shown["skipped"] == {}
+    assert read_tree(tmp_path) == {
+        "same/1": b"changed here",
+        **{name: b"1" for name in ("same/below/2", "new/3", "new/below/4", "kept/below/6", "tmp/7")},
+        **{"kept/5": b"longer", "kept/6": b"new", "old/3": b"1", "old/below/4": b"1"},
+    }
+    assert main.run([*line, "first", "--delete", "--exclude", "tmp", "--exclude", r"b\nd"]) == 0
+    assert not (tmp_path / "old").exists()
+    for below, name in (("", "third"), ("/.snapshot/second/kept", "first"), ("/kept", "first"), ("/kept/5", "first")):
+        assert main.run(["copy", source.url + below, str(tmp_path / "x"), "--since-snapshot", name]) == 4
+        assert "snapshot" in capsys.readouterr().err and not (tmp_path / "x").exists()
 
 
 def test_a_proxy_user_copies_with_its_own_rights(hdfs: str, source: FsspecStore, target: FsspecStore) -> None:

@@ -14,14 +14,15 @@ from replication.datasets.finders.base import ListsIntoSink
 from replication.datasets.listing.compare import Comparison, decision_on
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.versions import TargetVersions
-from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.stores.base import EntryKind, Store, TreeChanges
 from replication.errors import MissingFileError
 
 
 class RecursiveDataset:
     """A folder and all below it; files keep their paths.
 
-    All are of ``file_set``; None leaves that to the configuration.
+    All are of ``file_set``; None leaves that to the configuration. With ``changes``, which are of all of the source,
+    nothing else is compared.
     """
 
     def __init__(
@@ -30,8 +31,9 @@ class RecursiveDataset:
         root: RelativePath = ROOT,
         file_set: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        changes: TreeChanges | None = None,
     ) -> None:
-        self._source, self.root, self._file_set = source, root, file_set
+        self._source, self.root, self._file_set, self._changes = source, root, file_set, changes
         self._metadata = dict(metadata or {})
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
@@ -43,7 +45,7 @@ class RecursiveDataset:
         build = partial(
             CopyableFile.build, self._source.url, configuration=configuration, metadata=self._metadata, **given
         )
-        Comparison(self._source, target, configuration, build, sink, file_set).run(self.root)
+        Comparison(self._source, target, configuration, build, sink, file_set, self._changes).run(self.root)
 
 
 class SingleFileDataset:

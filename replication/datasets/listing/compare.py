@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from replication.datasets.listing.sink import HasTasks, ListingSink, Tasks
 from replication.datasets.listing.tasks import FolderTasks, note_missing
 from replication.datasets.listing.versions import TargetVersions, content_digest
 from replication.datasets.listing.walk import walk
-from replication.datasets.stores.base import Entry, EntryKind, Store
+from replication.datasets.stores.base import Entry, EntryKind, Store, TreeChanges
 from replication.error_text import one_line
 from replication.errors import UnsafeNameError
 
@@ -30,6 +30,7 @@ class Comparison:
     """Lists what of a folder tree needs copying.
 
     ``build`` makes the copyable file of an origin file. All are of ``file_set``; None leaves that to the configuration.
+    With ``changes`` of the source nothing else is listed.
     """
 
     def __init__(
@@ -40,20 +41,40 @@ class Comparison:
         build: Callable[[FileAttributes], CopyableFile],
         sink: ListingSink,
         file_set: str | None = None,
+        changes: TreeChanges | None = None,
     ) -> None:
         self._file_set = "" if configuration.grouping is Grouping.DATASET and file_set is None else file_set
         self._source, self._target, self._sink = source, target, sink
-        self._configuration, self._build = configuration, build
+        self._configuration, self._build, self._changes = configuration, build, changes
         self._lock = threading.Lock()
         self.missing: set[RelativePath] = set()  # some folders of the target, below which it is not asked
 
     def run(self, begin: RelativePath = ROOT) -> None:
-        """List a folder and, unless told otherwise, all below it; by several threads if the store is far away."""
+        """List a folder and, unless told otherwise, all below it; by several threads if the store is far away.
+
+        Of changes, all are listed.
+        """
         threads = 2 if self._source.traits.is_local else min(4, self._source.traits.threads)
-        tasks = self._sink.tasks if isinstance(self._sink, HasTasks) else None
-        walk(begin, self.visit, threads, None if tasks is None else self._elsewhere(tasks))
+        tasks = self._sink.tasks if isinstance(self._sink, HasTasks) and self._changes is None else None
+        begins = [begin] if self._changes is None else self._changed(self._changes.folders)
+        walk(begins, self.visit, threads, None if tasks is None else self._elsewhere(tasks))
         if self._file_set is not None:
             self._sink.ended(self._file_set)
+
+    def _changed(self, folders: Iterable[RelativePath]) -> list[RelativePath]:
+        """Of changed folders, those that a listing of all would come to; each is listed without what is below it."""
+        conf, found, is_barred = self._configuration, list[RelativePath](), False
+        for folder in folders:
+            above = list(folder.with_folders())
+            if any(path.name == STAGING or not (conf.recursive and conf.filters.enters(path)) for path in above):
+                continue
+            if conf.backup_dir in above:
+                is_barred = True
+            else:
+                found.append(folder)
+        if is_barred and conf.backup_dir:
+            self._enter(conf.backup_dir, [])
+        return found
 
     def _elsewhere(self, tasks: Tasks) -> FolderTasks | None:
         source, target = self._source, self._target
@@ -68,16 +89,22 @@ class Comparison:
         below: list[RelativePath] = []
         try:
             self._files(folder, below)
+        except FileNotFoundError as error:
+            if self._changes is None or folder not in self._changes.folders:  # else it is gone from where it was
+                self._unlisted(folder, error)
         except Exception as error:  # each driver has its own errors
-            if self._file_set is None and self._configuration.grouping is Grouping.FILE:
-                self._sink.failed(folder or "/", one_line(error))
-            else:
-                file_set = folder if self._file_set is None else self._file_set
-                self._sink.unlisted(folder or "/", one_line(error), file_set)
+            self._unlisted(folder, error)
         if self._file_set is None and self._configuration.grouping is Grouping.DIRECTORY:
             self._sink.ended(folder)
         if not self._sink.is_stopped:
             yield from below
+
+    def _unlisted(self, folder: RelativePath, error: Exception) -> None:
+        if self._file_set is None and self._configuration.grouping is Grouping.FILE:
+            self._sink.failed(folder or "/", one_line(error))
+        else:
+            file_set = folder if self._file_set is None else self._file_set
+            self._sink.unlisted(folder or "/", one_line(error), file_set)
 
     def _files(self, folder: RelativePath, below: list[RelativePath]) -> None:
         conf = self._configuration
@@ -99,7 +126,7 @@ class Comparison:
             if entry.kind is EntryKind.FOLDER:
                 if known is not None:
                     known.setdefault(file.path, False)
-                if conf.recursive and conf.filters.enters(file.path):
+                if conf.recursive and conf.filters.enters(file.path) and not self._is_unchanged(file.path):
                     self._enter(file.path, below)
             elif (copyable := self._built(file, known)) is not None:
                 if versions is None:
@@ -114,6 +141,11 @@ class Comparison:
             self._sink.empty(folder)
         if conf.delete and find is not None:
             self._extras(folder, known)
+
+    def _is_unchanged(self, folder: RelativePath) -> bool:
+        """Whether a folder is an old one in a changed one, so that it has a change of its own or none."""
+        changes = self._changes
+        return changes is not None and folder.parent in changes.folders and folder not in changes.new
 
     def _enter(self, folder: RelativePath, below: list[RelativePath]) -> None:
         if folder == self._configuration.backup_dir:

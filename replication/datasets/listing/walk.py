@@ -39,11 +39,11 @@ class Elsewhere(Protocol):
         """Visit folders, and some below: those that are left to anyone, and those that this process must visit."""
 
 
-def walk(begin: RelativePath, visit: Visit, threads: int, elsewhere: Elsewhere | None = None) -> None:
-    """Visit a folder and all below it; returns when every one was visited.
+def walk(begins: Iterable[RelativePath], visit: Visit, threads: int, elsewhere: Elsewhere | None = None) -> None:
+    """Visit folders and all below them; returns when every one was visited.
 
     Args:
-        begin: the first folder.
+        begins: the first folders.
         visit: called by several threads, once a folder; it handles its own errors.
         threads: the maximum number of threads.
         elsewhere: takes some of the folders that wait if they are many.
@@ -51,7 +51,7 @@ def walk(begin: RelativePath, visit: Visit, threads: int, elsewhere: Elsewhere |
     Raises:
         BaseException: what ``visit`` raised first; the walk has ended then.
     """
-    _Walk(visit, elsewhere).run(begin, threads)
+    _Walk(visit, elsewhere).run(begins, threads)
 
 
 class _Walk:
@@ -63,8 +63,8 @@ class _Walk:
         self._busy = 0
         self._error: BaseException | None = None
 
-    def run(self, begin: RelativePath, threads: int) -> None:
-        self._pending.append(begin)
+    def run(self, begins: Iterable[RelativePath], threads: int) -> None:
+        self._pending.extend(begins)
         works = [self._work] * (threads - 1)
         if self._elsewhere is not None:
             works += [self._work_elsewhere] * self._elsewhere.parallel

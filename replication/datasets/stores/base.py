@@ -7,16 +7,17 @@ the errors of its driver; :func:`is_temporary` tells which may go away by themse
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, RelativePath
 from replication.core.copying.ranges import Range
-from replication.errors import CopyError
+from replication.errors import CopyError, UnsafeNameError
 
 
 class EntryKind(Enum):
@@ -68,6 +69,50 @@ class StoreTraits:
     is_secure: bool = True
     precision_ns: int = 1_000_000_000
     threads: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TreeChanges:
+    """What differs between a tree and an older snapshot of it; nothing else does.
+
+    Attributes:
+        folders: those in which a name is new or gone, or a file is another; some may be gone. None is in ``new``.
+        new: what is new under its name, be it made or renamed, each with all below it.
+    """
+
+    folders: frozenset[RelativePath]
+    new: frozenset[RelativePath]
+
+    @classmethod
+    def of(cls, changed: Iterable[tuple[str, bool]]) -> TreeChanges:
+        """Of paths that differ, and whether each is new. One that is refused is met where its folder is listed."""
+        folders, new = set[RelativePath](), set[RelativePath]()
+        for text, is_new in changed:
+            try:
+                path = RelativePath(text)
+            except UnsafeNameError:
+                folders.add(_safe_above(text))
+                continue
+            folders.add(path.parent)
+            if is_new:
+                new.add(path)
+        return cls(frozenset(path for path in folders if new.isdisjoint(path.with_folders())), frozenset(new))
+
+
+def _safe_above(text: str) -> RelativePath:
+    """The deepest folder above a path that is refused, which is not."""
+    while text := text.rpartition("/")[0]:
+        with suppress(UnsafeNameError):
+            return RelativePath(text)
+    return ROOT
+
+
+@runtime_checkable
+class HasSnapshots(Protocol):
+    """A store that may know what changed since a snapshot."""
+
+    def changes_since(self, snapshot: str) -> TreeChanges:
+        """What changed below the root. RequestError if the store cannot tell, or has no such snapshot."""
 
 
 class FileReader(Protocol):

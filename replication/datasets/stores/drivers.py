@@ -15,6 +15,7 @@ from replication.core.copying.difference import within_sftp
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, FileWriter, StoreTraits, Uploads
 from replication.error_text import one_line
+from replication.errors import RequestError
 
 _SECOND = 1_000_000_000
 _FOLDERS = {"directory", "dir"}
@@ -89,6 +90,10 @@ class Driver:
         """What identifies the content."""
         etag = info.get("ETag") or info.get("etag") or info.get("md5Hash")
         return f"etag:{str(etag).strip(chr(34))}" if etag else ""
+
+    def changed(self, fs: Any, path: str, snapshot: str) -> Iterator[tuple[str, bool]]:
+        """Paths below one that differ from a snapshot's, and whether each is new. RequestError if that is not known."""
+        raise RequestError("this store has no snapshots", "Copy without --since-snapshot")
 
     def open_reader(self, fs: Any, path: str, size: int) -> Any:
         """A file object to read from."""

@@ -17,7 +17,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING
 from replication.datasets.stores.base import StoreTraits
 from replication.datasets.stores.drivers import Driver
-from replication.datasets.stores.webhdfs import Incoming, Outgoing, called, create, sent
+from replication.datasets.stores.webhdfs import Incoming, Outgoing, called, create, differences, sent
 from replication.errors import CopyError
 
 _MILLISECOND = 1_000_000
@@ -52,6 +52,16 @@ class WebHdfsDriver(Driver):
 
     def info(self, fs: Any, path: str) -> dict[str, Any]:
         return _named(called(fs, "GETFILESTATUS", path).json()["FileStatus"], path)
+
+    def changed(self, fs: Any, path: str, snapshot: str) -> Iterator[tuple[str, bool]]:
+        """What differs in a folder as it is now; or, of one in ``.snapshot``, as that snapshot has it."""
+        above, _, named = path.partition("/.snapshot/")
+        newer, _, below = named.partition("/")
+        for each in differences(fs, f"{above}/{below}".rstrip("/") or "/", snapshot, newer):
+            if each["sourcePath"]:
+                yield each["sourcePath"], each["type"] == "CREATE"
+            if each["type"] == "RENAME":
+                yield each["targetPath"], True
 
     def timestamp_ns(self, info: dict[str, Any]) -> int | None:
         found = info.get("modificationTime")

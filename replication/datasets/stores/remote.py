@@ -9,8 +9,8 @@ from typing import Any
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
-from replication.core.copying.names import RelativePath
-from replication.datasets.stores.base import Entry, EntryKind, FileWriter, Uploads
+from replication.core.copying.names import ROOT, RelativePath
+from replication.datasets.stores.base import Entry, EntryKind, FileWriter, TreeChanges, Uploads
 from replication.datasets.stores.drivers import (
     Driver,
     MemoryDriver,
@@ -111,6 +111,9 @@ class FsspecStore:
             return self._driver.entry(path, self._driver.info(self._fs, self.address(path)))
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def changes_since(self, snapshot: str) -> TreeChanges:
+        return TreeChanges.of(self._driver.changed(self._fs, self.address(ROOT), snapshot))
 
     def open(self, file: FileAttributes) -> _FsspecReader:
         """Open a file for reading, by the thread that will read."""

@@ -7,6 +7,7 @@ open one has a thread, which is joined when it is closed; a server that says not
 from __future__ import annotations
 
 import errno
+import json
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -15,8 +16,10 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from replication.core.copying.copyable import CopyableFile
+from replication.errors import RequestError
 
 _AHEAD = 2
+_DIFFERENCES_MAX = 64 << 20  # bytes, of some 400,000 paths
 _TIMEOUT_S = (20, 120)
 _ERRORS: dict[str, Callable[[str], OSError]] = {
     "FileNotFoundException": FileNotFoundError,
@@ -38,11 +41,38 @@ def create(fs: Any, path: str, file: CopyableFile, content: Any) -> None:
 
 def called(fs: Any, operation: str, path: str, method: str = "GET", **given: Any) -> Any:
     """The namenode's answer; a redirection to a datanode is not followed."""
-    address = fs._apply_proxy(fs.url + quote(path, safe="/"))
+    return _asked(fs, method, path, {**given, "op": operation}, stream=False)
+
+
+def _asked(fs: Any, method: str, path: str, given: dict[str, Any], *, stream: bool) -> Any:
+    address, params = fs._apply_proxy(fs.url + quote(path, safe="/")), {**given, **fs.pars}
     answer = fs.session.request(
-        method, address, params={**given, **fs.pars, "op": operation}, allow_redirects=False, timeout=_TIMEOUT_S
+        method, address, params=params, allow_redirects=False, timeout=_TIMEOUT_S, stream=stream
     )
     return _checked(answer)
+
+
+def differences(fs: Any, path: str, older: str, newer: str) -> list[dict[str, str]]:
+    """What differs between two snapshots of a folder; an empty name stands for the folder as it is now.
+
+    Raises:
+        RequestError: it has no such snapshots itself, or the answer would be larger than ``_DIFFERENCES_MAX``.
+    """
+    hint = "Name the folder that has the snapshots: see hdfs lsSnapshottableDir. Or copy without --since-snapshot"
+    given = {"op": "GETSNAPSHOTDIFF", "oldsnapshotname": older, "snapshotname": newer}
+    try:
+        answer = _asked(fs, "GET", path, given, stream=True)
+    except OSError as error:
+        raise RequestError(f"what changed since the snapshot {older} is not known: {error}", hint) from None
+    with closing(answer):
+        content = answer.raw.read(_DIFFERENCES_MAX + 1, decode_content=True)
+    if len(content) > _DIFFERENCES_MAX:
+        raise RequestError(f"too much changed since the snapshot {older}", "Copy without --since-snapshot")
+    report = json.loads(content)["SnapshotDiffReport"]
+    if report["snapshotRoot"] != path:  # of a folder below it HDFS tells nothing if that is new
+        raise RequestError(f"{path} has no snapshots of its own: {report['snapshotRoot']} has them", hint)
+    found: list[dict[str, str]] = report["diffList"]
+    return found
 
 
 def sent(fs: Any, method: str, address: str, **given: Any) -> Any:

@@ -320,4 +320,4 @@ def list_side(
         files.clear()
         others.clear()
 
-    walk(ROOT, visit, 2 if store.traits.is_local else 4)
+    walk([ROOT], visit, 2 if store.traits.is_local else 4)

@@ -97,7 +97,7 @@ def test_folders_that_wait_are_bounded_and_each_is_visited_once(monkeypatch: obj
             seen.append(folder)
         return [folder.child(str(n)) for n in range(6)] if folder.count("/") < 2 else []
 
-    walk(ROOT, visit, threads=3)
+    walk([ROOT], visit, threads=3)
     assert len(seen) == len(set(seen)) == 1 + 6 + 36 + 216
 
 
@@ -108,7 +108,7 @@ def test_what_a_visit_raises_ends_the_walk() -> None:
         return [folder.child("a")]
 
     try:
-        walk(ROOT, visit, threads=2)
+        walk([ROOT], visit, threads=2)
     except ValueError as error:
         assert str(error) == "a"
     else:

@@ -186,6 +186,7 @@ def test_each_files_outcome_is_reported(source: Path) -> None:
         (["src", "dst", "--backup-dir", "/"], 4, "is the target itself"),
         (["src", "dst", "--backup-dir", "../kept"], 4, "../kept is no folder below the target"),
         (["src", "dst", "--filter", "*.csv"], 4, "begins with neither"),
+        (["src", "dst", "--since-snapshot", "s1"], 4, "has no snapshots"),
         (["src", "dst", "--older-than", "soon"], 4, "is not an age"),
         (["src", "dst", "--older-than", "99999999999w"], 4, "more than a hundred years"),
         (["src", "nosuchstore://x/y"], 7, "cannot be opened"),
