@@ -208,7 +208,7 @@ def attempted(attempt: Callable[[], _R], attempts: int, stopped: threading.Event
 
     ``stopped`` ends the waits between attempts.
     """
-    failures, wait = 0, exponential(_WAIT_MIN_S, _WAIT_MAX_S)
+    failures = 0
     while True:
         try:
             return attempt()
@@ -218,7 +218,7 @@ def attempted(attempt: Callable[[], _R], attempts: int, stopped: threading.Event
             again = is_temporary(error) and not isinstance(error, ChangedFileError) and not found.is_full
             if not again or failures >= attempts or stopped.is_set():
                 return found
-            stopped.wait(wait(failures))
+            stopped.wait(exponential(_WAIT_MIN_S, _WAIT_MAX_S)(failures))
 
 
 def conversions_of(file: CopyableFile, configuration: CopyConfiguration) -> tuple[Conversion, ...]:

@@ -149,7 +149,8 @@ class Stager:
                 self.failed(item.file, copied)
                 continue
             staged.append(StagedFile(item.file, copied.digest, copied.size))
-            entries.append(JournalEntry(self.key_of(item.file), copied.size, copied.digest))
+            key = JournalKey.of(item.file, item.staged, self.configuration)
+            entries.append(JournalEntry(key, copied.size, copied.digest))
         self.journal.add(entries)
         self.file_sets.staged(staged)
 
