@@ -47,6 +47,11 @@ ENV_PREFIX = "WALSHIP_"
 # Of the command line, the caches and the tests: not configuration, so not refused as unknown keys.
 _OTHER_VARIABLES = ("AUDIT_URL", "CLUSTER", "CONFIG", "CACHE", "DATASETS", "DEBUG", "DRILL")
 _OTHER_PREFIXES = ("TEST_", "BENCH_", "DEMO_", "DRILL_", "HOOK_")
+_MESSAGES = {  # in place of pydantic's, which name Python's types
+    "path_type": "Input should be a path",
+    "tuple_type": "Input should be a list",
+    "dict_type": 'Input should be a table such as { name = "value" }',
+}
 
 
 class Config(BaseModel):
@@ -195,7 +200,8 @@ def load(
     try:
         config = Config.model_validate(layers, context=context)
     except ValidationError as e:
-        problems = [_problem(error["loc"], error["type"], error["msg"]) for error in e.errors()]
+        variables = _environment(os.environ if environ is None else environ)
+        problems = [_problem(error["loc"], error["type"], error["msg"], variables) for error in e.errors()]
         config = _without_faults(layers, e, context)
     if config is not None:
         problems += _contradictions(config)
@@ -283,13 +289,16 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {e.strerror}", "Check its permissions") from None
 
 
-def _problem(loc: tuple[int | str, ...], kind: str, message: str) -> str:
+def _problem(loc: tuple[int | str, ...], kind: str, message: str, variables: Mapping[str, Any]) -> str:
     key = ".".join(str(part) for part in loc)
+    given = [name for name in variables.get(str(loc[0]), {}) if loc[1:2] in ((), (name,))]
+    if given:
+        key += f" (from {', '.join(f'{ENV_PREFIX}{loc[0]}_{name}'.upper().rstrip('_') for name in given)})"
     if kind == "extra_forbidden":
         section = Config.model_fields.get(str(loc[0])) if len(loc) > 1 else None
         known = getattr(section.annotation, "model_fields", {}) if section else Config.model_fields
         return f"{key}: unknown {'key' if section else 'section'}; known are {', '.join(known)}"
-    return f"{key}: {message.removeprefix('Value error, ')}"
+    return f"{key}: {_MESSAGES.get(kind) or message.removeprefix('Value error, ')}"
 
 
 def _without_faults(layers: Mapping[str, Any], fault: ValidationError, context: Mapping[str, Any]) -> Config | None:

@@ -21,6 +21,7 @@ from pydantic import (
     Field,
     PositiveInt,
     TypeAdapter,
+    ValidationError,
     ValidationInfo,
 )
 
@@ -105,14 +106,28 @@ def _ledger_url(value: str, info: ValidationInfo) -> str:
     return f"{scheme}{sqlite_url(_path(Path(unquote(quoted)), info)).removeprefix('sqlite')}{asked}{query}"
 
 
+def _optional_address(value: str) -> str:
+    return value and _address(value)
+
+
+def _memory(value: str) -> str:
+    if not re.fullmatch(r"\d+[kmgt]", value):
+        raise ValueError(f"{value!r} is not a size such as 1g or 512m")
+    return value
+
+
 def _bytes(value: object) -> object:
-    return int(_BYTES.validate_python(value)) if isinstance(value, str) else value
+    try:
+        return int(_BYTES.validate_python(value)) if isinstance(value, str) else value
+    except ValidationError:
+        raise ValueError(f'{value!r} is neither a number of bytes nor text such as "64 MiB"') from None
 
 
 Name = Annotated[str, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address)]
-OptionalAddress = Annotated[Address | Literal[""], Field(union_mode="left_to_right")]
+OptionalAddress = Annotated[str, AfterValidator(_optional_address)]
 PathFromFile = Annotated[Path, AfterValidator(_path)]
+Memory = Annotated[str, AfterValidator(_memory)]
 SparkMaster = Annotated[str, AfterValidator(_spark_master)]
 Folder = Annotated[Path, AfterValidator(_folder)]
 OptionalPath = Annotated[PathFromFile | None, BeforeValidator(lambda value: value or None)]
@@ -247,9 +262,7 @@ class ReplaySection(_Section):
     )
     spark_ui: bool = Field(False, description="open Spark's UI on loopback; walship status shows its address")
     spark_events: OptionalPath = Field(None, description="folder of Spark's event logs, for its history server")
-    driver_memory: str = Field(
-        "1g", pattern=r"^\d+[kmgt]$", description="heap of Spark's driver; with local[...], of all of Spark"
-    )
+    driver_memory: Memory = Field("1g", description="heap of Spark's driver; with local[...], of all of Spark")
     jars: tuple[PathFromFile, ...] = Field((), description="Iceberg and JDBC jars; empty means the fetched ones")
     jars_sha256: tuple[str, ...] = Field((), description="SHA-256 sums of jars; one that is not listed is not loaded")
     spark: dict[str, str] = Field(default_factory=dict, description="further Spark properties")

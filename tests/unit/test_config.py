@@ -90,7 +90,7 @@ def test_all_problems_are_reported_together(tmp_path: Path) -> None:
         "[cluster]\nname = 'no spaces'\n[writer]\nlease = 1\ncodec = 'gzip'\n[wirter]\nlease_s = 1\n"
         "[receiver]\nlisten = 'nowhere'\n[worker]\nretry_min_s = 100\n[tls]\ncert = 'cert.pem'\n",
     )
-    said = problems_of(file, WALSHIP_MASTER_INTERVALL_S="2")
+    said = problems_of(file, WALSHIP_MASTER_INTERVALL_S="2", WALSHIP_REPLAY_INTERVAL_S="soon")
     for key in (
         "cluster.name",
         "writer.lease:",
@@ -100,9 +100,10 @@ def test_all_problems_are_reported_together(tmp_path: Path) -> None:
         "worker.retry_min_s",
         "tls.ca",
         "tls.key",
-        "master.intervall_s",
     ):
         assert key in said, said
+    assert "master.intervall_s (from WALSHIP_MASTER_INTERVALL_S): unknown" in said
+    assert "replay.interval_s (from WALSHIP_REPLAY_INTERVAL_S): " in said and said.count("(from ") == 2
 
 
 def test_tls_to_zookeeper_wants_all_three_files_and_is_wanted_off_loopback(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_a_missing_name_is_a_problem_and_a_section_that_is_no_table_too(tmp_path
 
 def test_an_environment_variable_without_a_section_is_refused_but_the_command_lines_own_are_not(tmp_path: Path) -> None:
     file = write(tmp_path, "[cluster]\nname = 'east'\n")
-    assert "leases" in problems_of(file, WALSHIP_LEASES_S="3")
+    assert "leases" in (said := problems_of(file, WALSHIP_LEASES_S="3")) and "(from WALSHIP_LEASES_S)" in said
     load(file, environ={"WALSHIP_CLUSTER": "west", "WALSHIP_TEST_SEED": "1", "WALSHIP_CACHE": "/nowhere"})
     load(file, environ={"WALSHIP_DATASETS": "sets.toml", "WALSHIP_AUDIT_URL": "x", "WALSHIP_DEBUG": "1"})
 
@@ -178,6 +179,21 @@ def test_plain_text_beyond_loopback_must_be_asked_for(tmp_path: Path) -> None:
         (tmp_path / file).touch(0o600)
     secured = write(tmp_path, "[tls]\nca = 'ca.pem'\ncert = 'cert.pem'\nkey = 'key.pem'\n")
     assert load(secured, public, {}).tls.enabled
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "said"),
+    [
+        ("receiver", "advertise", "nowhere", "'nowhere' is not host:port"),
+        ("replay", "driver_memory", "much", "'much' is not a size such as 1g or 512m"),
+        ("replay", "spark", "a=b", 'Input should be a table such as { name = "value" }'),
+        ("worker", "window_bytes", "1 XiB", "'1 XiB' is neither a number of bytes nor text such as \"64 MiB\""),
+        ("tls", "ca", 3, "Input should be a path"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_plain_words(section: str, key: str, value: object, said: str) -> None:
+    overrides: dict[str, dict[str, object]] = {"cluster": {"name": "east"}, section: {key: value}}
+    assert f"{section}.{key}: {said}\n" in problems_of(None, overrides) + "\n"
 
 
 @pytest.mark.parametrize("listen", ["", "nowhere", "host:port"])
