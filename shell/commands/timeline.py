@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from replication.config import Config
+from replication.errors import RequestError
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation
 from shell.cli.render import bytes_text, moment_text
@@ -40,7 +41,10 @@ def timeline_list(
     if name is not None:
         from peer.timeline.of_tables import instants_of_table
 
-        rows += [_row(instant, instant.key) for instant in instants_of_table(config, name) or ()]
+        found = instants_of_table(config, name)
+        if found is None and not rows:
+            raise RequestError(f"there is no dataset or table {name}", "See walship timeline list, or listtables")
+        rows += [_row(instant, instant.key) for instant in found or ()]
     columns = ("event", "at", "action", "state", "dataset", "instant", "completed")
     invocation.printer.rows(rows, columns, f"nothing was done to {name}" if name else "no action is on the timeline")
 
@@ -108,7 +112,6 @@ def timeline_clean(
 ) -> None:
     """Delete old versions of a dataset's files; what readers hold stays."""
     from replication.core.timeline.cleaning import KeepPolicy
-    from replication.errors import RequestError
     from shell.copying.options import age_ns
 
     if bool(keep_versions) == bool(keep_age):

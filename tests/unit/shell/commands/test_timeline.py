@@ -15,7 +15,7 @@ from peer.timeline.listing import FolderListings
 from replication import config as configuration
 from replication.core.ids import ClusterId
 from replication.core.timeline.instants import Action, Changes, FileVersion
-from replication.errors import LockedFileError
+from replication.errors import LockedFileError, RequestError
 from replication.ledger.drills import Drill
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.timeline.recorded import RecordedTimeline
@@ -58,15 +58,20 @@ def test_instants_of_one_dataset_or_table_are_listed(tmp_path: Path) -> None:
 
     def run(*words: str) -> list[dict[str, object]]:
         done = CliRunner().invoke(main.make_app(), ["timeline", "list", *words, "--cluster", str(file), "--json"])
+        if isinstance(done.exception, RequestError):
+            raise done.exception
         assert done.exit_code == 0, done.output
         return list(json.loads(done.stdout))
 
     assert [each["dataset"] for each in run("sea")] == ["sea"]
-    assert run("flights") == [], "there is no cluster"
+    with pytest.raises(RequestError, match="there is no dataset or table flights"):  # and no cluster
+        run("flights")
     initialise(config.ledger_url, ClusterId("east", UUID(int=1)))
     with closing(open_ledger(config.ledger_url)) as ledger:
         ledger.tables.create(keyed("default.flights"))
         ledger.drills.put(Drill("d0", "h0", "p", 5, 9, ended=7))
+    with pytest.raises(RequestError, match="there is no dataset or table ocean"):
+        run("ocean")
     (drilled,) = run("flights")
     assert [drilled[name] for name in ("event", "action", "state", "completed")] == ["d0", "drill", "completed", 7]
 
