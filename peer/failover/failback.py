@@ -68,11 +68,12 @@ def plan_failback(context: RoleChange, peer: str, *, leave: bool = False) -> Fai
         CoordinationError: this cluster's ZooKeeper does not answer.
     """
     cluster, known = context.cluster, context.peer(peer)
-    if context.unfinished_steps():  # of its last step, or of another role change
+    role = cluster.coordination.role().state
+    if context.unfinished_steps() or role.role is not Role.ACTIVE:  # only its last step is left, or none
         begun = plan_switchover(context, peer)
         steps, pending = begun.steps, begun.pending_bytes
         return FailbackPlan(begun.origin, peer, begun.epoch, steps, begun.refusals, {}, pending, begun.outage_s)
-    refusals, there = find_refusals(context, peer, cluster.coordination.role().state)
+    refusals, there = find_refusals(context, peer, role)
     if there is not None and there.role == Role.ACTIVE.value:
         was_lost = cluster.ledger.successions.known().of(known.cluster) is not None
         refusals.append(

@@ -199,15 +199,18 @@ class SwitchedOver:
 def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
     """The steps of a switchover, and what prevents it. Changes nothing.
 
-    Of an interrupted switchover to this peer it shows the stored steps, and what prevents that these are finished.
+    Of an interrupted switchover to this peer it shows the stored steps, and what prevents that these are finished. One
+    that is done and still in force has no steps.
 
     Raises:
         UnknownPeerError: there is no such peer.
         CoordinationError: this cluster's ZooKeeper does not answer.
     """
     context.peer(peer)
-    role = context.cluster.coordination.role().state
-    pending, steps = pending_bytes(context, peer), context.unfinished_steps()
+    steps = context.unfinished_steps()
+    if not steps and (done := _already(context, peer)) is not None:
+        return SwitchoverPlan(done.origin, peer, done.epoch, (), (), 0, 0.0, 0.0)
+    role, pending = context.cluster.coordination.role().state, pending_bytes(context, peer)
     if other := _other_change(steps, peer):
         steps = ()
     if steps:

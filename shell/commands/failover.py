@@ -287,6 +287,9 @@ def _show_plan(
         if printer.as_json:
             printer.value(planned)
         else:
+            if not planned.steps:
+                printer.line(f"Nothing to do: {planned.successor} took over from {planned.origin} already.")
+                return
             for number, step in enumerate(planned.steps, 1):
                 printer.line(f"{number}. {step}")
             if hooks := context.hooks.files():

@@ -186,7 +186,9 @@ def test_the_plans_of_an_interrupted_switchover_are_that_it_is_finished(pair: Pa
     plan = plan_switchover(pair.east.command(), "west")
     assert [each.split("(")[0] for each in plan.refusals] == ["west does not answer "]
     pair.west.is_away = False
-    assert switchover(pair.east.command(), "west").epoch == 2
+    assert switchover(pair.east.command(), "west").epoch == switchover(pair.east.command(), "west").epoch == 2
+    for plan in (plan_switchover(pair.east.command(), "west"), plan_failback(pair.east.command(), "west")):
+        assert (plan.steps, plan.refusals, plan.epoch) == ((), (), 2), "it is done"
     pair.await_same(pair.west)
 
 
