@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 from replication.coordination.base import keeps_tables
 from replication.errors import RequestError
 from shell.cli.invocation import Invocation, PeerArgument, table_option, timeout_option
+from shell.cli.render import plain
 
 if TYPE_CHECKING:
     from peer.bootstrap.space import BootstrapSpace
     from peer.client.cluster import Cluster
+    from replication.ledger.base import Rule
     from shell.cli.render import Printer
 
 WaitOption = Annotated[float, timeout_option("Wait until those rows are there, this long at most.", "--wait")]
@@ -35,7 +37,13 @@ def bootstrap(
         else:
             printer.line(f"the rows of {table} are being sent to {cluster_name}; walship status shows how far")
         if printer.as_json:
-            printer.value(rules)
+            printer.value(shown_rules(cluster, rules))
+
+
+def shown_rules(cluster: Cluster, rules: Sequence[Rule]) -> list[dict[str, object]]:
+    """Rules for JSON, with the names of their tables."""
+    names = {spec.uuid: spec.name for spec in cluster.ledger.tables.all()}
+    return [plain(rule) | {"table": names.get(rule.table), "uuid": str(rule.table)} for rule in rules]
 
 
 def await_rows(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: str, wait_s: float) -> None:

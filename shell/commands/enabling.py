@@ -14,7 +14,7 @@ from replication.errors import ReplicationError, RequestError
 from replication.ledger.base import PatternRule
 from shell.cli.invocation import table_option, tables_option
 from shell.cli.render import Printer
-from shell.commands.bootstrap import WaitOption, space_for
+from shell.commands.bootstrap import WaitOption, shown_rules, space_for
 from shell.commands.operate import for_each
 from shell.status.peers import gap_text
 
@@ -98,7 +98,7 @@ class Enabling:
             instead = "" if was is None else ", in place of the rule there was for them"
             self.printer.progress(f"tables of {text}{only} that are made later go to {self.peer}, too{instead}")
         if self.printer.as_json:
-            self.printer.value(self.made)
+            self.printer.value(shown_rules(self.cluster, self.made))
         if refused is not None:
             raise refused
         return names

@@ -93,7 +93,8 @@ def test_the_rules_that_were_made_are_told_as_json_though_another_table_was_refu
     with pytest.raises(RequestError):
         east.enable("ops.a", "ops.b", as_json=True)
     (rule,) = json.loads(east.out.getvalue())
-    assert rule["peer"] == "west" and rule["remote_table"] == "ops.a"
+    assert (rule["peer"], rule["table"], rule["remote_table"]) == ("west", "ops.a", "ops.a")
+    assert rule["uuid"] == str(east.ledger.tables.get("ops.a").uuid)
 
 
 def test_what_is_not_sent_is_told_with_its_locality_groups(east: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
