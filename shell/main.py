@@ -14,6 +14,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, cast
 
 import typer
@@ -135,7 +136,8 @@ def _wrong_line(error: Any, printer: Printer) -> int:
         verb = error.ctx.command_path if error.ctx else "walship"
         printer.error(ConfigError(error.format_message(), f"See {verb} --help"))
     else:
-        error.show()
+        with suppress(OSError):  # nobody reads it
+            error.show()
     return int(error.exit_code)
 
 

@@ -140,19 +140,20 @@ class Printer:
             self.out.print(Text("\n".join(map(line, cells))), soft_wrap=True)
 
     def error(self, error: ReplicationError) -> None:
-        """Print an error and its hint on standard error."""
-        if self.as_json:
-            shown = {
-                "error": error.what,
-                "hint": error.hint,
-                "exit_code": error.exit_code,
-                "retryable": error.retryable,
-            }
-            self.err.print(to_json(shown), soft_wrap=True, markup=False)
-            return
-        self.err.print(f"[bold red]error[/] {escape(error.what)}", soft_wrap=True)
-        if error.hint:
-            self.err.print(f"[bold]hint [/] {escape(error.hint)}", soft_wrap=True)
+        """Print an error and its hint on standard error; its exit code stays if nobody reads it."""
+        with suppress(OSError):
+            if self.as_json:
+                shown = {
+                    "error": error.what,
+                    "hint": error.hint,
+                    "exit_code": error.exit_code,
+                    "retryable": error.retryable,
+                }
+                self.err.print(to_json(shown), soft_wrap=True, markup=False)
+                return
+            self.err.print(f"[bold red]error[/] {escape(error.what)}", soft_wrap=True)
+            if error.hint:
+                self.err.print(f"[bold]hint [/] {escape(error.hint)}", soft_wrap=True)
 
     def stopped(self) -> str:
         """The message after Ctrl-C, with ``so_far``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from replication.errors import NoSpaceError
-from shell.main import _foreseen
+from shell.main import _foreseen, run
 
 pytestmark = pytest.mark.heavy
 
@@ -88,6 +89,16 @@ def test_an_output_that_takes_nothing_is_told_by_the_whole_program() -> None:
     with open("/dev/full", "w") as full:
         done = entered("--help", stdout=full)
     assert done.returncode not in (0, 120) and "No space left" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["read"], ["status", "--cluster", "none.toml"], ["read", "--json"]])
+def test_an_exit_code_stays_if_standard_error_takes_nothing(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert run(words) == 2
 
 
 def test_what_the_command_makes_is_its_users_alone(tmp_path: Path) -> None:
