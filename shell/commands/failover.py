@@ -185,8 +185,9 @@ def lostwrites_show(invocation: Invocation, table: TableArgument) -> None:
         rows = [row for batch in rows_of(cluster, table) for row in batch.to_pylist()]
         if not rows:
             cluster.table(table)  # raises if there is none
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        printer.rows(rows, columns, "no lost writes")
+        columns = list(dict.fromkeys(name for row in rows for name in row))  # some lack those that were added later
+        rows = [{name: row.get(name) for name in columns} for row in rows]
+        printer.rows(rows, columns, "no lost writes", verbatim=True)
 
 
 def lostwrites_merge(invocation: Invocation, table: Annotated[str, table_option("Only of this table.")] = "") -> None:

@@ -92,6 +92,24 @@ def test_lost_writes_of_a_table_that_was_mistyped_are_not_shown_as_none(monkeypa
         lostwrites_show(cast(Invocation, SimpleNamespace(connect=connect)), "ops.typo")
 
 
+def test_rows_of_lost_writes_are_shown_under_their_own_names_and_have_the_same_fields_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"_op": 0, "an_id": 1}, {"_op": 0, "an_id": 2, "new": 3}]
+    monkeypatch.setattr("peer.failover.lost_writes.lost_writes", lambda *_: [])
+    monkeypatch.setattr(
+        "peer.failover.lost_writes.rows_of", lambda *_: [pa.RecordBatch.from_pylist([row]) for row in rows]
+    )
+    lostwrites_show(commanding(), "ops.t")
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["_op", "an_id", "new"],
+        ["0", "1", "NULL"],
+        ["0", "2", "3"],
+    ]
+    lostwrites_show(commanding(as_json=True), "ops.t")
+    assert json.loads(capsys.readouterr().out) == [{**rows[0], "new": None}, rows[1]]
+
+
 def test_lost_writes_from_before_and_after_a_column_was_made_wider_are_exported_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
