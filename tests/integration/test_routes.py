@@ -143,6 +143,30 @@ def test_a_table_dropped_on_both_sides_is_held_or_skipped_and_stops_no_other(
     wait_until(lambda: world.east.ledger.sending.held() == [])
 
 
+@pytest.mark.parametrize("policy", ["hold", "skip"])
+def test_a_dropped_table_whose_name_has_another_one_is_held_or_skipped_and_the_peer_need_drop_nothing(
+    tmp_path: Path, stack: ExitStack, policy: str
+) -> None:
+    world = World(tmp_path, stack, dropped_tables=policy)
+    wal, gone = world.east.wal(), world.create("ops.flights")
+    wal.append(gone, rows(0, 1))
+    world.east.ledger.tables.drop(gone.uuid)
+    spec = world.create("ops.flights")
+    wal.append(spec, rows(1, 1))
+    wal.finish()
+    world.west.ledger.tables.create(spec)
+    world.run()
+    wait_until(lambda: world.there(spec) == [(0, 1)])
+    if policy == "skip":
+        wait_until(lambda: world.arrived(wal))
+        assert world.there(gone) == [] and world.east.ledger.sending.held() == []
+        return
+    wait_until(lambda: world.east.ledger.sending.held())
+    (held,) = world.east.ledger.sending.held()
+    assert held.table == gone.uuid and "ops.flights was dropped here, and another table has its name" in held.reason
+    assert 'dropped_tables = "skip"' in held.reason and "droptable" not in held.reason
+
+
 def test_with_skip_a_table_dropped_at_the_peer_only_is_held_until_it_is_dropped_here(
     tmp_path: Path, stack: ExitStack
 ) -> None:

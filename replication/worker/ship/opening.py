@@ -32,6 +32,10 @@ OLDER_COPY_REMEDY = (
     "{} are from a backup, or the original runs elsewhere. Stop the cluster, then{}: walship reincarnate; if only"
     " the ledger was restored: walship rebuildledger"
 )
+_REPLACED = (
+    "{} was dropped here, and another table has its name now, here and there. To go on without the rows of the dropped"
+    ' one: [worker] dropped_tables = "skip"'
+)
 _log = log.get(__name__)
 
 
@@ -99,23 +103,27 @@ def open_shipment(
 def _accepted(context: PeerContext, to: Destination, opened: OpenReply) -> FrameFilter:
     """Return the filter of the rules, with the refused tables withheld.
 
-    With ``dropped_tables = "skip"``, frames of a table that is dropped here and at the peer are skipped, which counts
-    as sent.
+    With ``dropped_tables = "skip"``, frames of a table that is dropped here and at the peer are skipped: they count as
+    sent. So are those of one that is dropped here, if a table that was made here since has its name at the peer.
     """
     selection = FrameFilter.of(to.cluster, to.rules)
     for rule in to.rules:
         if rule.phase is Phase.NEEDS_BOOTSTRAP:
             _log.error("table_needs_bootstrap", peer=to.peer, table=rule.remote_table, group=rule.group)
     skip_dropped = context.limits.dropped_tables == "skip"
-    live = {spec.uuid for spec in context.ledger.tables.all()} if opened.refused and skip_dropped else set()
+    live = {spec.uuid for spec in context.ledger.tables.all()} if opened.refused else set()
+    names = {rule.table: rule.remote_table for rule in to.rules}
+    there = [rule for rule in to.rules if rule.table in live and (rule.table, rule.group) not in opened.refused]
+    taken = {rule.remote_table for rule in there}
     for (table, group), refusal in opened.refused.items():
-        if skip_dropped and refusal.reason is Reason.UNKNOWN_TABLE and table not in live:
+        replaced = refusal.reason is Reason.TABLE_CONFLICT and table not in live and names.get(table) in taken
+        if skip_dropped and table not in live and (refusal.reason is Reason.UNKNOWN_TABLE or replaced):
             _log.warning("dropped_table_skipped", peer=to.peer, table=str(table), group=group)
             selection = selection.passing_over(table)
-        else:
-            error = str(refusal.error())
-            _log.warning("route_refused", peer=to.peer, table=str(table), group=group, error=error)
-            selection = selection.without(table, error)
+            continue
+        error = _REPLACED.format(names[table]) if replaced else str(refusal.error())
+        _log.warning("route_refused", peer=to.peer, table=str(table), group=group, error=error)
+        selection = selection.without(table, error)
     return selection
 
 
