@@ -265,7 +265,7 @@ def _from_text(value: str) -> Any:
 def _merge(path: Path | None, overrides: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """Section → key → value. A layer's tables are joined with those of the layers below, key by key."""
     if path is not None and not path.is_file():
-        raise ConfigError(f"There is no configuration file {path}", "Write one: walship init DIR")
+        raise ConfigError(f"there is no configuration file {path}", "Write one: walship init DIR")
     return _over(_over(_read(path) if path is not None else {}, _environment(environ)), overrides)
 
 

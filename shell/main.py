@@ -149,10 +149,10 @@ def _foreseen(error: Exception) -> ReplicationError:
             return removed
     full = os.strerror(errno.ENOSPC)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and (error.filename or error.strerror == full):
-        return NoSpaceError(f"No space left for {error.filename or 'the output'}", "Make room, or write elsewhere")
+        return NoSpaceError(f"no space left for {error.filename or 'the output'}", "Make room, or write elsewhere")
     if full in str(error):  # Arrow and Java name no file
         return NoSpaceError(
-            "No space left for tables' files or temporary files",
+            "no space left for tables' files or temporary files",
             "Make room on the disks of [cluster] data_dir and [catalog] warehouse",
         )
     return ReplicationError(one_line(error), "Unexpected. Run it again with --debug to see the traceback")

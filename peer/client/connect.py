@@ -135,7 +135,7 @@ def _from_zookeeper(address: str, section: ZooKeeperSection) -> Config:
         )
     here = [host for host in here if is_own(Path(host.data_dir))]
     if not here:
-        raise NoWorkerError(f"This machine is not a host of cluster {public.cluster.name} at {address}", _REMEDY)
+        raise NoWorkerError(f"this machine is not a host of cluster {public.cluster.name} at {address}", _REMEDY)
     live = [host for host in here if host.slot in alive]
     return _of_host((live or here)[0], public.cluster.name, quorum, section)
 

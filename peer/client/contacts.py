@@ -181,7 +181,7 @@ class Contacts:
         _, public = read_public(peer.zookeepers, self.zookeeper_tls)
         if public.cluster != peer.cluster:
             raise PeerUnavailableError(
-                f"Peer {peer.name} is {public.cluster} now, but was defined as {peer.cluster}",
+                f"peer {peer.name} is {public.cluster} now, but was defined as {peer.cluster}",
                 f"If it was restored: walship deletecluster {peer.name}, then definecluster again",
             )
         with self.link_to(peer.name, public.receivers, peer.cluster) as link:
@@ -225,7 +225,7 @@ class Contacts:
         One of another cluster than ``cluster``, if that is given, is passed over: addresses are used again.
         """
         if not addresses:
-            raise PeerUnavailableError(f"Cluster {name} lists no receiver", "Start one there: walship up")
+            raise PeerUnavailableError(f"cluster {name} lists no receiver", "Start one there: walship up")
         from replication.link import grpc_client, tls  # deferred: most verbs call no other cluster
 
         credentials = tls.load(self.link_tls)
@@ -251,7 +251,7 @@ class Contacts:
             with closing(link):
                 yield link
             return
-        raise PeerUnavailableError(f"No receiver of {name} answers: {last.what}", last.hint or "Is it running there?")
+        raise PeerUnavailableError(f"no receiver of {name} answers: {last.what}", last.hint or "Is it running there?")
 
 
 def may_pass(error: BaseException) -> TypeGuard[ReplicationError]:
@@ -267,7 +267,7 @@ def known_peer(ledger: Ledger, name: str) -> Peer:
         if peer.name == name:
             return peer
     known = ", ".join(peer.name for peer in peers) or "none yet; see walship definecluster"
-    raise UnknownPeerError(f"Cluster {ledger.cluster.name} has no peer {name!r}", f"Peers: {known}")
+    raise UnknownPeerError(f"cluster {ledger.cluster.name} has no peer {name!r}", f"Peers: {known}")
 
 
 def with_root(zookeepers: str, name: str) -> str:

@@ -51,10 +51,10 @@ def definition(
     """A new table from the arguments of ``Cluster.create_table``; SchemaError when they do not fit."""
     if kind == "cell":
         if schema is not None or key or partition or sort:
-            raise SchemaError("The columns and key of a cell table are fixed", "Give only name, groups and history_s")
+            raise SchemaError("the columns and key of a cell table are fixed", "Give only name, groups and history_s")
         return cell_table(name, uuids=iter(uuid4, None), groups=groups, history_s=history_s)
     if kind != "typed":
-        raise SchemaError(f"There is no kind of table {kind!r}", "It is typed or cell")
+        raise SchemaError(f"there is no kind of table {kind!r}", "It is typed or cell")
     columns = given_schema(schema)
     if partition:
         from replication.tables.partition import check_partition  # deferred: PyIceberg takes a while to load
@@ -99,7 +99,7 @@ def alteration(
     asked = [what for what in (add, rename, widen, drop, add_group) if what is not None]
     if len(asked) != 1 or group and add is None:
         raise RequestError(
-            "A table is altered by one of add (with a group or not), add_group, rename, widen, drop",
+            "a table is altered by one of add (with a group or not), add_group, rename, widen, drop",
             "Give one of --add, --add-group, --rename, --widen and --drop at a time",
         )
     if add is not None:
@@ -132,7 +132,7 @@ def given_schema(given: object) -> pa.Schema:
     if isinstance(given, str):
         return parse_schema(given)
     if given is None:
-        raise SchemaError("A typed table needs a schema", 'Give Arrow\'s, or text such as "id long, name string"')
+        raise SchemaError("a typed table needs a schema", 'Give Arrow\'s, or text such as "id long, name string"')
     try:
         return pa.schema(given)
     except (TypeError, ValueError, pa.ArrowInvalid) as error:

@@ -153,11 +153,11 @@ class OpenedParts:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise RequestError(
-                f"The handle of cluster {self._ledger.cluster.name} was opened in process {self._process}, and this is"
+                f"the handle of cluster {self._ledger.cluster.name} was opened in process {self._process}, and this is"
                 " a fork of it, without its threads and connections",
                 "Connect again in this process, or start processes with multiprocessing's spawn",
             )
 
     def _check(self) -> None:
         if self._closed:
-            raise RequestError(f"The handle of cluster {self._ledger.cluster.name} is closed", "Connect again")
+            raise RequestError(f"the handle of cluster {self._ledger.cluster.name} is closed", "Connect again")

@@ -66,10 +66,10 @@ class Operations:
         writers = [row.writer for row in self.ledger.time.writers() if row.host == slot]
         hosts = {host.slot for host in self.coordination.hosts()}
         if slot not in {*hosts, *self.ledger.replay.replayers()} and not writers:
-            raise RequestError(f"This cluster has no host {slot}", "See: walship status")
+            raise RequestError(f"this cluster has no host {slot}", "See: walship status")
         is_member = any(slot == member.name for kind in _OF_HOSTS for member in self.coordination.members(kind))
         if is_member or any(slot in self.coordination.candidates(election) for election in Election):
-            raise RequestError(f"Host {slot} is running", "Stop it there first: walship down")
+            raise RequestError(f"host {slot} is running", "Stop it there first: walship down")
         files = [row.file for row in self.ledger.files.all(slot)]  # what is in a store, nobody else ships either
         if files:
             raise RequestError(
@@ -102,7 +102,7 @@ class Operations:
                 return tuple(worker.name for worker in workers)
             if time.monotonic() > deadline:
                 raise WaitTimeoutError(
-                    f"In the ledger {what}; workers on {', '.join(late)} have not confirmed it within {timeout_s:g} s",
+                    f"in the ledger {what}; workers on {', '.join(late)} have not confirmed it within {timeout_s:g} s",
                     "They act on it once they reach ZooKeeper and the ledger; see walship status",
                 )
             time.sleep(_POLL_S)

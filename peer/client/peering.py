@@ -71,12 +71,12 @@ class Peering:
                 "Give each cluster a name of its own, set at `walship init`",
             )
         if there.name != name:
-            raise RequestError(f"The cluster at {zookeepers} is {there.name}, not {name}", f"Define it as {there.name}")
+            raise RequestError(f"the cluster at {zookeepers} is {there.name}, not {name}", f"Define it as {there.name}")
         made = Peer(name, str(reached.quorum), there)
         if known is not None:
             if known.cluster != there:
                 raise PeerExistsError(
-                    f"Peer {name} is defined already: {known.cluster} at {known.zookeepers}",
+                    f"peer {name} is defined already: {known.cluster} at {known.zookeepers}",
                     f"First: walship deletecluster {name}",
                 )
             if known.zookeepers != made.zookeepers:
@@ -268,7 +268,7 @@ class Peering:
         refuse_standby(self.ledger)
         table = full_name(table)
         if unusable := unusable_name(table):
-            raise RequestError(f"No table can have that name: {unusable}", "Choose another name")
+            raise RequestError(f"no table can have that name: {unusable}", "Choose another name")
         with self.contacts.link_by(cluster) as link:
             found = link.get_table(table)
         if found is None:
@@ -302,7 +302,7 @@ class Peering:
             )
         if not ended:
             raise RequestError(
-                f"No group {', '.join(groups)} of {table} goes to {peer_name}", f"Those that do: {', '.join(sent)}"
+                f"no group {', '.join(groups)} of {table} goes to {peer_name}", f"Those that do: {', '.join(sent)}"
             )
         self.ledger.rules.disable(peer_name, spec.uuid, ended, self.ledger.terms.current())
         self.announcer.announce()

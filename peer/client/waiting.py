@@ -199,7 +199,7 @@ class Waiting:
         for frame in self.ledger.replay.quarantined():
             if frame.table in tables and frame.end <= position.ends.get(frame.file, 0):
                 raise ReplayError(
-                    f"A frame at offset {frame.begin} of {frame.file.local} is quarantined: {frame.reason}",
+                    f"a frame at offset {frame.begin} of {frame.file.local} is quarantined: {frame.reason}",
                     f"walship quarantine list, then quarantine retry or discard. Its copy is {frame.copy}",
                 )
 

@@ -65,10 +65,10 @@ class RoleHooks:
             loose = [each for each in (self.folder, *found) if each.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)]
         except OSError as error:
             raise ConfigError(
-                f"The folder of hooks {self.folder} cannot be read: {error.strerror}", "Correct [failover] hooks"
+                f"the folder of hooks {self.folder} cannot be read: {error.strerror}", "Correct [failover] hooks"
             ) from None
         if loose:
-            raise ConfigError(f"Other users may write to {loose[0]}, so no hook is run", f"chmod go-w {loose[0]}")
+            raise ConfigError(f"other users may write to {loose[0]}, so no hook is run", f"chmod go-w {loose[0]}")
         return tuple(found)
 
     @contextmanager

@@ -114,7 +114,7 @@ def open_wal(path: Path, registered: int | None = None) -> Iterator[WalView]:
     try:
         opened = path.open("rb")
     except FileNotFoundError:
-        raise MissingFileError(f"There is no file {path}", "See walship wal list") from None
+        raise MissingFileError(f"there is no file {path}", "See walship wal list") from None
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from None
     with opened:

@@ -54,7 +54,7 @@ def without_replay(run_dir: Path, coordination: Coordination | None) -> Iterator
             yield
     except LockedFileError:
         raise LockedFileError(
-            "The own replay is running, and might be applying some of the file right now",
+            "the own replay is running, and might be applying some of the file right now",
             "Stop the cluster on this host (walship down), salvage the file, and start it again",
         ) from None
 

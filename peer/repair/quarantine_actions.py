@@ -35,7 +35,7 @@ def find(frames: Sequence[Quarantined], name: str) -> Quarantined:
                 )
             return frame
     known = ", ".join(name_of(frame) for frame in frames[:5]) or "none"
-    raise RequestError(f"No frame {name} is quarantined", f"Quarantined: {known}; see walship quarantine list")
+    raise RequestError(f"no frame {name} is quarantined", f"Quarantined: {known}; see walship quarantine list")
 
 
 def retry(config: Config, ledger: Ledger, files: Files, *frames: Quarantined) -> FileRow:
@@ -64,7 +64,7 @@ def saved_frame(frame: Quarantined) -> tuple[FrameView, bytes]:
         content = Path(frame.copy).read_bytes()
     except OSError as error:
         raise MissingFileError(
-            f"The copy {frame.copy} of the frame cannot be read: {error.strerror}", "Try on the host that has it"
+            f"the copy {frame.copy} of the frame cannot be read: {error.strerror}", "Try on the host that has it"
         ) from None
     verb = "lostwrites discard" if frame.succession else f"quarantine discard {name_of(frame)}"
     remedy = f"Discard it: walship {verb} --yes"

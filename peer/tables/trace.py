@@ -118,7 +118,7 @@ def key_table(spec: TableSpec, key: Mapping[str, Any]) -> pa.Table:
             "Its rows have their origin as columns: _origin, _wal, _seq",
         )
     if set(key) != set(spec.key):
-        raise RequestError(f"The key of {spec.name} is {', '.join(spec.key)}", "Give a value for each key column")
+        raise RequestError(f"the key of {spec.name} is {', '.join(spec.key)}", "Give a value for each key column")
     return pa.table({name: _key_value(key[name], spec.by_name[name].type, name) for name in spec.key})
 
 

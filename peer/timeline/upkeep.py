@@ -130,7 +130,7 @@ class DatasetUpkeep:
     def _root(self) -> str:
         root = self._timeline.state().roots.get(self._dataset)
         if root is None:
-            raise RequestError(f"The timeline has no dataset {self._dataset}", "See walship timeline list")
+            raise RequestError(f"the timeline has no dataset {self._dataset}", "See walship timeline list")
         return root
 
     @contextmanager

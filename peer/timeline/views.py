@@ -226,7 +226,7 @@ class Views:
     def _root(self, dataset: str) -> str:
         root = self._store.state().roots.get(dataset)
         if root is None and (root := self.sync().roots.get(dataset)) is None:
-            raise RequestError(f"The timeline has no dataset {dataset}", "See walship timeline list")
+            raise RequestError(f"the timeline has no dataset {dataset}", "See walship timeline list")
         return root
 
     def _versions(self, dataset: str, partition: str, file: str | None) -> list[FileVersion]:

@@ -127,7 +127,7 @@ class RecordedTimeline:
         pending = state.pending.get(instant.time)
         if pending is None:
             raise RequestError(
-                f"Instant {instant.time} of {instant.dataset} is not pending: it is unknown, done or undone",
+                f"instant {instant.time} of {instant.dataset} is not pending: it is unknown, done or undone",
                 "Request the action again",
             )
         return advanced(pending, to, changes, completed)
@@ -195,7 +195,7 @@ class RecordedTimeline:
                     self._known = state.after(event)
                     return instant
         raise CoordinationError(
-            f"The timeline's next event was written by others {_TRIES} times", "Try again, and check its store"
+            f"the timeline's next event was written by others {_TRIES} times", "Try again, and check its store"
         )
 
     def _archived(self) -> TimelineState:
@@ -219,7 +219,7 @@ class RecordedTimeline:
             event, named = decode(number, content)
             if before is not None and named != before:
                 raise FormatError(
-                    f"Event {number} of the timeline does not follow event {number - 1} as it was read before",
+                    f"event {number} of the timeline does not follow event {number - 1} as it was read before",
                     "The timeline's store was restored or changed by hand: restart what reads it, with timeline-views"
                     " in its data directory deleted",
                 )
@@ -250,7 +250,7 @@ def _check_whole(instant: Instant, gone: set[FileKey]) -> None:
     lost = [*instant.changes.removes, *(key for key in instant.changes.replaces if key in gone)]
     if lost:
         raise RequestError(
-            f"Instant {instant.completed} of {instant.dataset} cannot be undone: {lost[0][1]}, which it replaced, is"
+            f"instant {instant.completed} of {instant.dataset} cannot be undone: {lost[0][1]}, which it replaced, is"
             " gone",
             "Copy or write the files again instead",
         )

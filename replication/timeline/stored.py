@@ -35,7 +35,7 @@ def open_records(url: str) -> Records:
         return ArchivedRecords(_LocalObjects(Path(path if found else url)))
     if scheme not in _SAFE:
         raise ConfigError(
-            f"A timeline cannot be kept at {url}: {scheme} may replace what another process has just written",
+            f"a timeline cannot be kept at {url}: {scheme} may replace what another process has just written",
             "Set [timeline] url to a folder of a shared file system (file:///…) or of S3 (s3://…)",
         )
     return ArchivedRecords(_RemoteObjects(url))
@@ -96,7 +96,7 @@ class _RemoteObjects:
             self._fs, self._root = fsspec.core.url_to_fs(url)
         except Exception as error:  # each driver has its own errors
             raise ConfigError(
-                f"The store at {url} cannot be opened: {error}", "Install its driver: see walship's extras"
+                f"the store at {url} cannot be opened: {error}", "Install its driver: see walship's extras"
             ) from error
 
     def create(self, name: str, content: bytes) -> bool:

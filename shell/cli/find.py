@@ -56,24 +56,24 @@ def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -
         if file.is_dir():
             file /= "walship.toml"
         if not file.is_file():
-            raise ConfigError(f"There is no configuration file {file}", "Write one: walship init DIR")
+            raise ConfigError(f"there is no configuration file {file}", "Write one: walship init DIR")
         return FoundCluster(_name_in(file) or file.stem, str(file))
     known = clusters_below(folder)
     if wanted is not None:
         known = [found for found in known if found.name == wanted]
         if not known:
             raise ConfigError(
-                f"No cluster named {wanted!r} was found in {folder} or below",
+                f"no cluster named {wanted!r} was found in {folder} or below",
                 "Give its file: --cluster DIR/walship.toml",
             )
     if not known:
         raise ConfigError(
-            f"No cluster was found in {folder} or below",
+            f"no cluster was found in {folder} or below",
             f"Make one: walship init DIR. Or name one: --cluster FILE, or {VARIABLE}",
         )
     if len(known) > 1:
         names = ", ".join(f"{found.name} ({found.target})" for found in known)
-        raise ConfigError(f"Several clusters were found: {names}", f"Choose one: --cluster NAME, or {VARIABLE}=NAME")
+        raise ConfigError(f"several clusters were found: {names}", f"Choose one: --cluster NAME, or {VARIABLE}=NAME")
     return known[0]
 
 
@@ -82,7 +82,7 @@ def current_folder() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise ConfigError("The current folder does not exist any more", "Change to another one: cd") from None
+        raise ConfigError("the current folder does not exist any more", "Change to another one: cd") from None
 
 
 def _expanded(wanted: str) -> Path:

@@ -68,7 +68,7 @@ def _opened(file: Path) -> Iterator[tuple[DatasetFile, DatasetHistory]]:
 
     if not file.absolute().parent.is_dir():
         raise ConfigError(
-            f"There is no folder {file.parent}, for {file.name}", "Give the file of the datasets: --file FILE"
+            f"there is no folder {file.parent}, for {file.name}", "Give the file of the datasets: --file FILE"
         )
     database = file.with_suffix(".db")
     kept = file.exists() or database.exists()

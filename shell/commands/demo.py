@@ -45,7 +45,7 @@ def demo(
     if failover and (spark_cluster or graph is not None):
         raise RequestError("--failover was given with --graph or --spark-cluster", "Give one of them")
     if spark_cluster and graph is not None:
-        raise RequestError("A graph has more clusters than the Spark cluster has cores", "Leave one of both out")
+        raise RequestError("a graph has more clusters than the Spark cluster has cores", "Leave one of both out")
     data_folder()  # before an earlier demo's folder is cleared
     printer, folder = invocation.printer, directory.absolute()
     result: object

@@ -72,7 +72,7 @@ def switchover(
     from peer.failover.role_change import RoleChange
 
     if bool(to) == cancel:
-        raise RequestError("Name the peer that is to take writes, or give --cancel", "walship switchover CLUSTER")
+        raise RequestError("name the peer that is to take writes, or give --cancel", "walship switchover CLUSTER")
     if cancel and plan:
         raise RequestError("--plan and --cancel exclude each other", "Give one of them")
     with invocation.connect() as (cluster, printer):
@@ -126,7 +126,7 @@ def failover(
         if not planned.refusals and not options.yes:
             _print_losses(printer.note, planned)
             if not typer.confirm(f"Make {to} ACTIVE in place of {planned.origin}?", err=True):
-                raise RequestError("Nothing was changed", "Confirm, or give --yes")
+                raise RequestError("nothing was changed", "Confirm, or give --yes")
         for note in filter(None, (planned.note, planned.warning)):
             printer.note(note)
         done = failing.failover(context, planned)

@@ -71,7 +71,7 @@ def administrator_tls(tls: TlsSection, cert: Path | None, key: Path | None) -> T
         raise RequestError("--admin-cert needs TLS, and this cluster has none", "Set tls.ca, tls.cert and tls.key")
     for file in (cert, key):
         if not file.is_file():
-            raise RequestError(f"There is no file {file}", "Check --admin-cert and --admin-key")
+            raise RequestError(f"there is no file {file}", "Check --admin-cert and --admin-key")
     refuse_exposed(key)
     return tls.model_copy(update={"cert": cert, "key": key})
 
@@ -89,7 +89,7 @@ def deletecluster(
     with invocation.connect() as (cluster, printer):
         defined = known_peer(cluster.ledger, name).zookeepers
         if zookeepers and defined not in map(str, meant_by(with_root(zookeepers, name))):
-            raise RequestError(f"Peer {name} is at {defined}, not at {zookeepers}", "See: walship listclusters")
+            raise RequestError(f"peer {name} is at {defined}, not at {zookeepers}", "See: walship listclusters")
         peer, knows = cluster.peering.delete(name)
         result = {"deleted": peer.name, "knows": knows}
         printer.value(result, f"{peer.name} is deleted; nothing more is sent to it")

@@ -50,7 +50,7 @@ def quarantine_retry(
     from replication.files.local import LocalFiles
 
     if bool(frames) == every:
-        raise RequestError("Name frames, or give --all", "See walship quarantine list")
+        raise RequestError("name frames, or give --all", "See walship quarantine list")
     with invocation.connect() as (cluster, printer):
         known = cluster.ledger.replay.quarantined()
         held = [frame for frame in known if not frame.discarded and not frame.succession]

@@ -45,7 +45,7 @@ def rebuildledger(
     config = _stopped(invocation, sure=yes)
     if config.shares_ledger:
         raise RequestError(
-            "Several hosts share the ledger, so it cannot be rebuilt from the files of this one",
+            "several hosts share the ledger, so it cannot be rebuilt from the files of this one",
             "Restore it from PostgreSQL's own backup, then, on each host: walship reincarnate",
         )
     catalog = IcebergCatalog(configured_catalog(config))
@@ -74,6 +74,6 @@ def _stopped(invocation: Invocation, *, sure: bool) -> Config:
         raise RequestError(f"{config.cluster.name} runs here (process {pid})", "Stop it first: walship down")
     if not sure:
         raise RequestError(
-            "The cluster gets a new id, and each of its peers must define it again", "Confirm with --yes"
+            "the cluster gets a new id, and each of its peers must define it again", "Confirm with --yes"
         )
     return config

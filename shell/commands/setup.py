@@ -212,7 +212,7 @@ def down(invocation: Invocation, config: ConfigOption = None) -> None:
         return
     if where := runs_elsewhere(loaded.run_dir):
         raise ConfigError(
-            f"Cluster {loaded.cluster.name} is run by {where}, in a container or on another machine",
+            f"cluster {loaded.cluster.name} is run by {where}, in a container or on another machine",
             "Run walship down there",
         )
     try:
@@ -220,12 +220,12 @@ def down(invocation: Invocation, config: ConfigOption = None) -> None:
     except ProcessLookupError:
         pass  # it has just ended
     except PermissionError:
-        raise ConfigError(f"Process {pid} belongs to another user", "Stop it as that user") from None
+        raise ConfigError(f"process {pid} belongs to another user", "Stop it as that user") from None
     deadline = time.monotonic() + _STOP_TIMEOUT_S
     while running_pid(loaded.run_dir) == pid:
         if time.monotonic() > deadline:
             raise WaitTimeoutError(
-                f"Process {pid} has not stopped within {_STOP_TIMEOUT_S:.0f} s", f"See {loaded.log_dir}"
+                f"process {pid} has not stopped within {_STOP_TIMEOUT_S:.0f} s", f"See {loaded.log_dir}"
             )
         time.sleep(0.1)
     printer.value({"stopped": True, "pid": pid}, f"stopped process {pid} and all it had started")

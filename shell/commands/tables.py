@@ -65,11 +65,11 @@ def createtable(
 ) -> None:
     """Create a table from a schema, a sample file or a table of another cluster."""
     if schema is not None and options.like is not None:
-        raise RequestError("A schema and --like were both given", "Give one of them")
+        raise RequestError("a schema and --like were both given", "Give one of them")
     columns, from_cluster = (schema, "") if options.like is None else _like(options.like)
     given = (options.key, options.group, options.partition, options.sort, options.kind != "typed")
     if from_cluster and (any(given) or options.history_s is not None):
-        raise RequestError(f"The table is as it is at {from_cluster}", "With --like CLUSTER give only the table's name")
+        raise RequestError(f"the table is as it is at {from_cluster}", "With --like CLUSTER give only the table's name")
     with invocation.connect() as (cluster, printer):
         done = "is created"
         if from_cluster:

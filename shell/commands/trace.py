@@ -54,14 +54,14 @@ def parse_key(spec: TableSpec, given: list[str]) -> dict[str, Any]:
         try:
             texts = json.loads(given[0])
         except ValueError as error:
-            raise RequestError(f"The key is not a JSON object: {error}", f"The key of {spec.name} is {shown}") from None
+            raise RequestError(f"the key is not a JSON object: {error}", f"The key of {spec.name} is {shown}") from None
     elif all(text.partition("=")[0] in names and "=" in text for text in given):
         texts = {name: value for name, _, value in (text.partition("=") for text in given)}
     else:
         texts = dict(zip(names, given, strict=False)) if len(given) == len(names) else {}
     if set(texts) != set(names) or None in texts.values():
         raise RequestError(
-            f"The key of {spec.name} is {shown}", "Give a value for each, in that order or as NAME=VALUE"
+            f"the key of {spec.name} is {shown}", "Give a value for each, in that order or as NAME=VALUE"
         )
     return {name: _value(str(texts[name]), spec.by_name[name].type, name) for name in names}
 
@@ -76,7 +76,7 @@ def _value(text: str, wanted: pa.DataType, name: str) -> Any:
             return pa.scalar(text).cast(pa.timestamp("us")).as_py()
         return pa.scalar(text).cast(wanted).as_py()
     except FormatError as error:
-        raise RequestError(f"Key column {name}: {error.what}", error.hint) from None
+        raise RequestError(f"key column {name}: {error.what}", error.hint) from None
     except InvalidOperation:
         raise RequestError(f"{text!r} is not a number, as key column {name} ({wanted}) is", _HINT) from None
     except (pa.ArrowException, ValueError) as error:

@@ -148,7 +148,7 @@ def wal_salvage(
     with invocation.connect() as (cluster, printer):
         row = _find(cluster, file)
         if isinstance(row, Path):
-            raise MissingFileError(f"The ledger has no file {file}", "See walship wal list")
+            raise MissingFileError(f"the ledger has no file {file}", "See walship wal list")
         coordination = cluster.coordination if cluster.config.shares_ledger else None
         site = SalvageSite(cluster.config, cluster.ledger, LocalFiles(), coordination)
         done = salvage(site, row.file) if yes else None
@@ -198,7 +198,7 @@ def _find(cluster: Cluster, given: str) -> FileRow | Path:
                 return row
     path = Path(given)
     if not path.exists():
-        raise MissingFileError(f"There is no file {given}", "See walship wal list")
+        raise MissingFileError(f"there is no file {given}", "See walship wal list")
     if path.is_dir():
         raise RequestError(f"{given} is a folder", "Name a file; see walship wal list")
     return path
@@ -238,7 +238,7 @@ def _content(cluster: Cluster, view: WalView, frame: FrameView) -> list[dict[str
     version = cluster.ledger.tables.schema(frame.header.schema, frame.header.table)
     if version is None:
         raise FormatError(
-            f"Schema version {frame.header.schema.hex()[:12]} of the frame at offset {frame.begin} is not known here",
+            f"schema version {frame.header.schema.hex()[:12]} of the frame at offset {frame.begin} is not known here",
             "Dump it without --rows",
         )
     return list(decode_payload(view.payload(frame), version).to_pylist())

@@ -76,11 +76,11 @@ class Launched:
             lines = [line for line in printed if line.startswith(("error", "hint"))]
             if not lines and not self.process.returncode:
                 raise ReplicationError(
-                    f"Cluster {self.name} was stopped before it was ready", "Start it again: walship up"
+                    f"cluster {self.name} was stopped before it was ready", "Start it again: walship up"
                 )
             what = lines[0].removeprefix("error").strip() if lines else f"exit code {self.process.returncode}"
             hint = lines[1].removeprefix("hint").strip() if len(lines) > 1 else f"See {self.output}"
-            error = ReplicationError(f"Cluster {self.name} did not stay up: {what}", hint)
+            error = ReplicationError(f"cluster {self.name} did not stay up: {what}", hint)
             error.exit_code = max(1, self.process.returncode)
             raise error
 
@@ -137,5 +137,5 @@ def await_ready(
                 report(f"{each.name}'s {role} ended and is started again: {state.what}. {state.hint}".strip())
         if time.monotonic() > deadline:
             names = ", ".join(f"{each.name}'s {role}" for each, role in late)
-            raise WaitTimeoutError(f"Not ready within {timeout_s:.0f} s: {names}", f"See {late[0][0].config.log_dir}")
+            raise WaitTimeoutError(f"not ready within {timeout_s:.0f} s: {names}", f"See {late[0][0].config.log_dir}")
         time.sleep(0.1)

@@ -82,7 +82,7 @@ def _lock(descriptor: int, config: Config) -> None:
     except BlockingIOError:
         pid = os.read(descriptor, 32).decode(errors="replace").partition("\n")[0] or "unknown"
         raise LockedFileError(
-            f"Cluster {config.cluster.name} in {config.run_dir.parent} is run by another walship up (process {pid})",
+            f"cluster {config.cluster.name} in {config.run_dir.parent} is run by another walship up (process {pid})",
             "To stop it: walship down",
         ) from None
     except OSError as error:
@@ -131,7 +131,7 @@ def _make_directories(config: Config) -> None:
         for name in _NEED_DIRECTORIES:
             (config.data_dir / name).mkdir(parents=True, exist_ok=True)
     if not os.access(config.data_dir, os.W_OK):
-        raise ConfigError(f"The data directory {config.data_dir} is not writable", "Correct its permissions")
+        raise ConfigError(f"the data directory {config.data_dir} is not writable", "Correct its permissions")
 
 
 @contextmanager
@@ -141,9 +141,9 @@ def _usable(data_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpaceError(f"No space is left under {data_dir}", "Make room there, then start again") from None
+            raise NoSpaceError(f"no space is left under {data_dir}", "Make room there, then start again") from None
         raise ConfigError(
-            f"The data directory {data_dir} cannot be used: {error.strerror}",
+            f"the data directory {data_dir} cannot be used: {error.strerror}",
             "Choose another under [cluster] data_dir, or correct its permissions; is its disk mounted read-only?",
         ) from None
 
@@ -154,7 +154,7 @@ def _check_space(config: Config, roles: Sequence[str]) -> None:
     needed = config.receiver.disk_free_min_bytes if fills else _SENDING_NEEDS
     if free < needed:
         raise NoSpaceError(
-            f"Only {free >> 20} MiB are free under {config.data_dir}; {needed >> 20} MiB are needed"
+            f"only {free >> 20} MiB are free under {config.data_dir}; {needed >> 20} MiB are needed"
             + (" ([receiver] disk_free_min_bytes)" if fills else ""),
             "Make room. Sending needs none: walship up --roles master,worker"
             if fills
@@ -190,7 +190,7 @@ def check_ledger_age(config: Config, ledger: Ledger) -> None:
     newer = [f for f in files if f.stem.isdigit() and int(f.stem) >= upcoming and f.stat().st_size > FILE_HEADER_BYTES]
     if newer:
         raise ConfigError(
-            f"The ledger is older than the files beside it: it has none from number {upcoming} on,"
+            f"the ledger is older than the files beside it: it has none from number {upcoming} on,"
             f" but there is {min(newer)}",
             "Restore a newer copy of the database; or register them, on each host while all are down: walship"
             " reincarnate --yes"

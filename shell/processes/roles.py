@@ -57,7 +57,7 @@ def make_ledger(config: Config) -> ClusterId:
     with closing(ledger):
         if ledger.cluster.name != config.cluster.name:
             raise ConfigError(
-                f"The ledger at {redact(config.ledger_url)} belongs to cluster {ledger.cluster.name}, not"
+                f"the ledger at {redact(config.ledger_url)} belongs to cluster {ledger.cluster.name}, not"
                 f" {config.cluster.name}",
                 "Give each cluster its own data directory, or correct [cluster] name",
             )

@@ -108,7 +108,7 @@ def _check(config: Config, deploy_mode: str) -> None:
     from peer.replay.loop import alone
 
     if deploy_mode not in ("client", "cluster"):
-        raise ConfigError(f"There is no deploy mode {deploy_mode}", "Deploy modes are client and cluster")
+        raise ConfigError(f"there is no deploy mode {deploy_mode}", "Deploy modes are client and cluster")
     if not config.replay.enabled:
         raise ConfigError(
             "[replay] enabled = false: this host's files do not wait for replay, and may be gone before it",
@@ -124,7 +124,7 @@ def _check(config: Config, deploy_mode: str) -> None:
         )
     if not config.shares_ledger:
         raise ConfigError(
-            "In cluster mode the driver runs on any host, but the ledger is a file of this one",
+            "in cluster mode the driver runs on any host, but the ledger is a file of this one",
             "Use --deploy-mode client, or a ledger on PostgreSQL: [ledger] url",
         )
 
@@ -136,7 +136,7 @@ def _spark_submit() -> str:
     home = os.environ.get("SPARK_HOME") or str(find_jars().parent)
     found = shutil.which("spark-submit", path=str(Path(home) / "bin"))
     if found is None:
-        raise ConfigError(f"There is no bin/spark-submit in {home}", "Correct or unset SPARK_HOME")
+        raise ConfigError(f"there is no bin/spark-submit in {home}", "Correct or unset SPARK_HOME")
     return found
 
 
@@ -186,7 +186,7 @@ def _escaped(name: str, value: str) -> str:
     """
     if value != value.strip():
         raise ConfigError(
-            f"The value of {name} begins or ends with a blank, which spark-submit leaves out",
+            f"the value of {name} begins or ends with a blank, which spark-submit leaves out",
             "Give it without: [replay] spark, [catalog] spark or pyiceberg",
         )
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

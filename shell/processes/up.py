@@ -47,14 +47,14 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
         names = [name.strip() for name in wanted.split(",") if name.strip()]
         unknown = [name for name in names if name not in ROLES]
         if unknown:
-            raise ConfigError(f"There is no role {', '.join(unknown)}", f"Roles are {', '.join(ROLES)}")
+            raise ConfigError(f"there is no role {', '.join(unknown)}", f"Roles are {', '.join(ROLES)}")
         without = {"timeline"} if config.replay_asks_receivers else {"timeline", "replay"}
         if config.zookeeper.embedded and not without.issuperset(names):
             names.append("zookeeper")
         elsewhere = set() if config.zookeeper.embedded else {"zookeeper"}
         if elsewhere.issuperset(names):
             hint = "ZooKeeper runs elsewhere ([zookeeper] servers)" if names else f"Choose of {', '.join(ROLES)}"
-            raise ConfigError("None of these roles runs here", hint)
+            raise ConfigError("none of these roles runs here", hint)
         return tuple(role for role in ROLES if role in names and role not in elsewhere)
     disabled = {
         "zookeeper": not config.zookeeper.embedded,

@@ -39,7 +39,7 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
     if source != "-" and Path(source).is_dir():
         raise RequestError(f"{source} is a folder", "Name a file")
     if not chosen and (source == "-" or Path(source).suffix.lower() not in row_files.SUFFIXES):
-        raise RequestError(f"The format of {source!r} is unknown", f"Use --format {'|'.join(FORMATS)}")
+        raise RequestError(f"the format of {source!r} is unknown", f"Use --format {'|'.join(FORMATS)}")
     if source != "-" and chosen != "json":
         with RowFile(source, chosen, schema) as file:
             yield from file.batches(empty=True)
@@ -77,7 +77,7 @@ def schema_of(file: Path) -> pa.Schema:
     """The columns of a sample file, with the types of its first rows."""
     suffixes = (*row_files.SUFFIXES, *_JSON_SUFFIXES)
     if not file.is_dir() and file.suffix.lower() not in suffixes:
-        raise RequestError(f"The format of '{file}' is unknown", f"Name a file that ends in {', '.join(suffixes)}")
+        raise RequestError(f"the format of '{file}' is unknown", f"Name a file that ends in {', '.join(suffixes)}")
     for batch in batches_of(str(file)):
         if batch.num_rows:
             return batch.schema

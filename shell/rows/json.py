@@ -113,7 +113,7 @@ def _by_value(content: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FormatError(f"It is not UTF-8 at byte {error.start}", "JSON lines are UTF-8 text") from None
+        raise FormatError(f"it is not UTF-8 at byte {error.start}", "JSON lines are UTF-8 text") from None
     names = list(dict.fromkeys(name for row in _objects(text) for name in row))
     types = {name: schema.field(name).type for name in names if schema.get_field_index(name) >= 0}
     rows = _objects(text)

@@ -213,7 +213,7 @@ def _cells(batch: pa.RecordBatch, spec: TableSpec, first: int, place: Place, del
     whole = delete or "delete" in found
     for name in _PLACE if whole else (*_PLACE, "value"):
         if name not in found:
-            raise SchemaError(f"There is no column {name!r}, and {spec.name} is a cell table", _CELL_HINT)
+            raise SchemaError(f"there is no column {name!r}, and {spec.name} is a cell table", _CELL_HINT)
     rows = pa.RecordBatch.from_arrays(list(found.values()), names=list(found)).to_pylist()
     return [_mutation(cell, first + at, place, delete) for at, cell in enumerate(rows)]
 

@@ -116,7 +116,7 @@ class TimelineDataset:
         """The snapshot; None while somebody changes files of it."""
         state = timeline.state()
         if self.name not in state.roots:
-            raise RequestError(f"The timeline has no dataset {self.name}", "See walship timeline list")
+            raise RequestError(f"the timeline has no dataset {self.name}", "See walship timeline list")
         is_newest = as_of is None or as_of >= state.instant  # what is completed by then is not of a later instant
         instant = state.instant if as_of is None else min(as_of, state.instant)
         hold = holds.take(self.name, instant, hold_s)

@@ -74,7 +74,7 @@ class TimelineServer:
             from peer.timeline.serving.app import make_app
         except ImportError as error:
             raise ConfigError(
-                f"The timeline's server needs {error.name}", "Install it: pip install 'walship[timeline]'"
+                f"the timeline's server needs {error.name}", "Install it: pip install 'walship[timeline]'"
             ) from None
         self._check_plaintext()
         listener = self._listen()
@@ -100,7 +100,7 @@ class TimelineServer:
             deadline.wait(0.01)
         if not self._server.started:
             self.__exit__(None, None, None)
-            raise ConfigError(f"The timeline's server did not start: {self._failed or 'no answer'}", "See its log")
+            raise ConfigError(f"the timeline's server did not start: {self._failed or 'no answer'}", "See its log")
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._file.write_text(f"{self.address}\n", encoding="utf-8")

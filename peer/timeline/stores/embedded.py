@@ -48,7 +48,7 @@ class EmbeddedViews:
             import rocksdict
         except ImportError:
             raise ConfigError(
-                "The embedded store of views needs rocksdict", "pip install 'walship[timeline]', or [timeline] store"
+                "the embedded store of views needs rocksdict", "pip install 'walship[timeline]', or [timeline] store"
             ) from None
         self._batch: Any = rocksdict.WriteBatch
         path.mkdir(parents=True, exist_ok=True)

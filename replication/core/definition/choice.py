@@ -29,7 +29,7 @@ def is_pattern(text: str) -> bool:
         RequestError: a ``[`` is not closed.
     """
     if "[" in re.sub(r"\[!?.[^\]]*\]", "", text):
-        raise RequestError(f"The [ in {text!r} is not closed", "Patterns are *, ? and [ab]")
+        raise RequestError(f"the [ in {text!r} is not closed", "Patterns are *, ? and [ab]")
     return any(sign in text for sign in _WILD)
 
 
@@ -57,7 +57,7 @@ def chosen(
     for want in wanted:
         matching = [name for name in every if fnmatchcase(name, want)] if is_pattern(want) else [want]
         if not matching:
-            raise RequestError(f"No {which} matches {want}", f"Tables: {', '.join(every[:10]) or 'none'}")
+            raise RequestError(f"no {which} matches {want}", f"Tables: {', '.join(every[:10]) or 'none'}")
         matched.update(dict.fromkeys(matching))
     kept = [name for name in matched if not any(fnmatchcase(name, pattern) for pattern in excluded)]
     if not kept:

@@ -193,7 +193,7 @@ class TimelineState:
         floor = self.floors.get(dataset, 0)
         if time < floor:
             raise RequestError(
-                f"The files of {dataset} as of {time} are gone: some were cleaned or written over since",
+                f"the files of {dataset} as of {time} are gone: some were cleaned or written over since",
                 f"Read it as of {floor} or later",
             )
 

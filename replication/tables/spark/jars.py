@@ -110,7 +110,7 @@ def checked_jars(given: Sequence[Path], sums: Iterable[str]) -> Sequence[Path]:
         ConfigError: a jar does not exist, or has another sum.
     """
     if absent := [str(path) for path in given if not path.is_file()]:
-        raise ConfigError(f"There is no jar {', '.join(absent)}", "Correct [replay] jars")
+        raise ConfigError(f"there is no jar {', '.join(absent)}", "Correct [replay] jars")
     known = {*(each.strip().lower() for each in sums), *(jar.sha256 for jar in pinned_jars(POSTGRESQL))}
     for path in given:
         with path.open("rb") as file:
@@ -214,7 +214,7 @@ def _fetch(folder: Path, jars: list[Jar]) -> None:
                 os.replace(fetched, folder / jar.file_name)  # atomically, also while others fetch
     except OSError as e:
         raise ConfigError(
-            f"The jars cannot be stored in {folder}: {e.strerror}",
+            f"the jars cannot be stored in {folder}: {e.strerror}",
             "Free disk space there, or set WALSHIP_CACHE to another folder",
         ) from None
 

@@ -122,7 +122,7 @@ def test_an_error_is_one_clear_line_with_a_hint_and_its_exit_code(tmp_path, monk
     assert main.run(["status"]) == ConfigError.exit_code
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith("error No cluster was found")
+    assert told.err.startswith("error no cluster was found")
     assert "hint  Make one: walship init DIR" in told.err
     assert "Traceback" not in told.err
 

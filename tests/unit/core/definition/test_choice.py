@@ -25,10 +25,10 @@ def test_names_and_patterns_less_what_is_excluded(wanted, excluded, found):
 
 
 def test_a_pattern_that_matches_nothing_is_told_and_so_is_an_exclusion_of_everything():
-    with pytest.raises(RequestError, match=r"No table matches hr\.\*") as error:
+    with pytest.raises(RequestError, match=r"no table matches hr\.\*") as error:
         chosen(NAMES, ["hr.*"])
     assert "ops.flights" in error.value.hint
-    with pytest.raises(RequestError, match=r"No table that goes to west matches hr\.\*"):
+    with pytest.raises(RequestError, match=r"no table that goes to west matches hr\.\*"):
         chosen(NAMES, ["hr.*"], which="table that goes to west")
     with pytest.raises(RequestError, match="leaves no table of ops.flights"):
         chosen(NAMES, ["ops.flights"], ["*"])

@@ -88,7 +88,7 @@ class Clusters:
     def open_at(self, address: str) -> OpenedCluster:
         name = address.rpartition("/")[2]
         if name not in self.sites:
-            raise NoWorkerError(f"This machine is not a host of cluster {name}")
+            raise NoWorkerError(f"this machine is not a host of cluster {name}")
         return OpenedCluster(self.sites[name].config, Parts(self.sites[name]))
 
     def follow(self, name: str = "east") -> FollowingCluster:
@@ -272,7 +272,7 @@ def test_a_successor_elsewhere_is_named_at_once(clusters: Clusters) -> None:
     clusters.switch("east", "west", 2)
     handle._open_at = lambda address: clusters.open_at("zk:1/far")
     with pytest.raises(
-        ReadOnlyClusterError, match=r"west is ACTIVE \(epoch 2\); This machine is not a host of cluster far"
+        ReadOnlyClusterError, match=r"west is ACTIVE \(epoch 2\); this machine is not a host of cluster far"
     ):
         handle.upsert("ops.log", [row(0)])
 

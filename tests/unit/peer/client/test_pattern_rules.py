@@ -60,7 +60,7 @@ def test_a_group_leaves_a_rule_that_names_others(peering: Peering) -> None:
 
 def test_a_pattern_without_a_rule_must_match_a_table(peering: Peering) -> None:
     assert to_enable(peering, ["ops.*"], ["ops.tmp_*"], "west", []) == ["ops.new", "ops.sent"]
-    with pytest.raises(RequestError, match=r"No table matches soon\.\*"):
+    with pytest.raises(RequestError, match=r"no table matches soon\.\*"):
         to_enable(peering, ["soon.*"], [], "west", [])
 
 

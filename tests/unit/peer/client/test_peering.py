@@ -169,7 +169,7 @@ def test_a_peer_that_did_not_answer_is_informed_by_the_next_call(east: Site, mon
     monkeypatch.setattr(_Told, "closed", [])
     peering = Peering(east.ledger, east.coordination, _Told(east.ledger, east.config.tls))
     to_west = known_peer(east.ledger, "west")
-    with pytest.raises(RequestError, match=r"No group nope of ops\.sent goes to west.*Those that do: default"):
+    with pytest.raises(RequestError, match=r"no group nope of ops\.sent goes to west.*Those that do: default"):
         peering.disable("ops.sent", ["nope"], "west")
     assert peering.disable("ops.sent", [], "west") == (["default"], False)
     assert peering.delete("west") == (to_west, False)
@@ -348,7 +348,7 @@ def test_a_peer_that_is_another_cluster_now_must_be_deleted_first(
 @pytest.mark.parametrize("spelled", SPELLED)
 def test_a_peer_is_deleted_by_any_form_of_its_address_and_by_no_other(east: Site, shell: _Shell, spelled: str) -> None:
     for other in ("zk2:2181/west", "zk:2181/walship/north", "zk:2181/x/west"):
-        with pytest.raises(RequestError, match="Peer west is at zk:2181/walship/west, not at"):
+        with pytest.raises(RequestError, match="peer west is at zk:2181/walship/west, not at"):
             shell.run(deletecluster, "west", other)
     assert "nothing more is sent to it" in shell.run(deletecluster, "west", spelled)
     assert east.ledger.rules.peers() == []

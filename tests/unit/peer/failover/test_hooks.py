@@ -115,7 +115,7 @@ def test_hooks_that_others_may_write_are_not_run(hooks: Hooks, what: str) -> Non
     file = hooks.put("10-dns")
     loose = hooks.folder if what == "folder" else file
     os.chmod(loose, 0o777)
-    with pytest.raises(ConfigError, match=f"Other users may write to {loose}"):
+    with pytest.raises(ConfigError, match=f"other users may write to {loose}"):
         hooks.make().files()
     assert hooks.called == []
 

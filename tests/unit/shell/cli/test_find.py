@@ -56,7 +56,7 @@ def test_a_file_is_taken_as_it_is(folder):
 def test_a_folder_stands_for_the_file_that_init_wrote_there(folder):
     found = find_cluster("site/east", {}, folder)
     assert found.name == "east" and found.target.endswith("site/east/walship.toml")
-    with pytest.raises(ConfigError, match=r"There is no configuration file .*site/walship.toml"):
+    with pytest.raises(ConfigError, match=r"there is no configuration file .*site/walship.toml"):
         find_cluster("./site", {}, folder)
 
 

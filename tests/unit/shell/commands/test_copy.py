@@ -60,7 +60,7 @@ def test_a_current_folder_that_was_removed_is_said(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert run(verb) == ConfigError.exit_code
-    assert "The current folder does not exist any more" in capsys.readouterr().err
+    assert "the current folder does not exist any more" in capsys.readouterr().err
 
 
 def test_a_dry_run_shows_what_would_be_copied_and_copies_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -218,4 +218,4 @@ def test_a_warning_is_given_when_files_leave_for_a_store_without_encryption(
 
 def test_a_folder_that_is_missing_for_the_declarations_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dataset", "list", "--file", "/nosuch/sets.toml"]) == 2
-    assert "There is no folder /nosuch" in capsys.readouterr().err
+    assert "there is no folder /nosuch" in capsys.readouterr().err

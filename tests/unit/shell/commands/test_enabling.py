@@ -162,6 +162,6 @@ def test_a_system_table_is_refused(east: Shell, name: str) -> None:  # 004-28
 
 
 def test_no_pattern_means_a_system_table(east: Shell) -> None:  # 004-28
-    with pytest.raises(RequestError, match=r"No table matches ops\.a__\*"):
+    with pytest.raises(RequestError, match=r"no table matches ops\.a__\*"):
         east.enable("ops.a__*", once=True)
     assert east.ledger.rules.all() == []

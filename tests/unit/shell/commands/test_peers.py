@@ -14,7 +14,7 @@ from shell.commands.peers import administrator_tls
 def test_an_administrators_certificate_stands_in_for_the_clusters_own(tmp_path: Path) -> None:
     cert, key = tmp_path / "cert", tmp_path / "key"
     key.touch(mode=0o600)
-    with pytest.raises(RequestError, match=f"There is no file {cert}"):
+    with pytest.raises(RequestError, match=f"there is no file {cert}"):
         administrator_tls(TlsSection(ca=tmp_path / "ca"), cert, key)
     cert.touch()
     own = TlsSection(ca=tmp_path / "ca", cert=tmp_path / "own", key=tmp_path / "own.key", allow_plaintext=True)

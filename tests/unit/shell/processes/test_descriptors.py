@@ -54,4 +54,4 @@ def test_an_output_that_takes_nothing_is_named(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "shell.main", "--help"]
         done = subprocess.run(command, cwd=_ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert (done.returncode, done.stderr.splitlines()[0]) == (7, "error No space left for the output")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (7, "error no space left for the output")

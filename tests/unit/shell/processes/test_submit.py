@@ -111,7 +111,7 @@ def test_a_setting_whose_blanks_spark_would_drop_is_refused(
     file = tmp_path / "walship.toml"
     file.write_text(config.default_toml("east", replay={"spark": {"spark.hadoop.fs.s3a.secret.key": value}}))
     file.chmod(0o600)
-    with pytest.raises(ConfigError, match=r"The value of spark\.hadoop\.fs\.s3a\.secret\.key begins or ends") as caught:
+    with pytest.raises(ConfigError, match=r"the value of spark\.hadoop\.fs\.s3a\.secret\.key begins or ends") as caught:
         submission(config.load(file), file, "client")
     assert value not in str(caught.value)
 

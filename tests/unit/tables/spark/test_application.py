@@ -161,7 +161,7 @@ def test_one_that_is_to_be_kept_starts_at_once(made: Callable[..., Application])
     ("error", "what"),
     [
         (SparkMissingError("Java is too old", "Install Java 17"), "Java is too old"),
-        (ConfigError("There is no jar x", "Correct [replay] jars"), "There is no jar x"),
+        (ConfigError("there is no jar x", "Correct [replay] jars"), "there is no jar x"),
         (OSError(12, "Cannot allocate memory"), "Spark did not start: .*Cannot allocate memory"),
     ],
 )
