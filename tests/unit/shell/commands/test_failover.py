@@ -215,6 +215,10 @@ def test_a_plan_that_is_not_possible_now_exits_as_the_verb_would(
     with pytest.raises(typer.Exit) as ended:
         verb(commanding())
     assert ended.value.exit_code == StepFailedError.exit_code
+    monkeypatch.setattr(planning, lambda *_, **__: replace(made(()), steps=()))
+    capsys.readouterr()
+    verb(commanding())
+    assert capsys.readouterr().out == "Nothing to do: west took over from east already.\n"
 
 
 def test_a_switchover_is_not_cancelled_by_asking_for_a_plan() -> None:
