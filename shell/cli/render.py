@@ -211,8 +211,9 @@ def escape(text: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 file``, ``2 files``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """``1 file``, ``2 files``, ``3 batches``."""
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
 def bytes_text(count: float) -> str:

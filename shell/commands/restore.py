@@ -10,6 +10,7 @@ from replication import config as configuration
 from replication.config import Config
 from replication.errors import RequestError
 from shell.cli.invocation import Invocation
+from shell.cli.render import counted
 
 
 def reincarnate(
@@ -28,7 +29,7 @@ def reincarnate(
         " enablereplication --bootstrap for what it is to get back",
     )
     if done.taken_up:
-        invocation.printer.line(f"{done.taken_up} files here that were newer than the ledger are taken up")
+        invocation.printer.line(f"{counted(done.taken_up, 'file')} here, newer than the ledger: taken up")
     for line in done.kept_beside:
         invocation.printer.note(f"not all of a file that is newer than the ledger is taken up: {line}")
 

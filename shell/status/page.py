@@ -151,12 +151,14 @@ def work_text(report: ReplayReport) -> str:
     """Return in how many rounds replay decoded how much, and where, since it started."""
     known = {field.name for field in fields(WorkDone)}  # another host's walship may count more
     work = WorkDone(**{name: count for name, count in report.work.items() if name in known})
-    jobs = f"{work.jobs:,} Spark jobs ({work.tasks:,} tasks, {work.job_rows:,} rows, {bytes_text(work.job_bytes)})"
-    here = f"{work.driver_batches:,} batches in the driver ({work.driver_rows:,} rows, {bytes_text(work.driver_bytes)})"
+    rows, tasks = counted(work.job_rows, "row"), counted(work.tasks, "task")
+    jobs = f"{counted(work.jobs, 'Spark job')} ({tasks}, {rows}, {bytes_text(work.job_bytes)})"
+    rows, batches = counted(work.driver_rows, "row"), counted(work.driver_batches, "batch")
+    here = f"{batches} in the driver ({rows}, {bytes_text(work.driver_bytes)})"
     asked = f"; {work.queries:,} jobs of other processes ({bytes_text(work.query_bytes)})" if work.queries else ""
     retried = f"; {work.retries:,} parts of jobs were retried" if work.retries else ""
     since = seconds_text(report.at - report.since)
-    return f"replayed in {since}: {report.rounds:,} rounds; {jobs}, {here}{asked}{retried}"
+    return f"replayed in {since}: {counted(report.rounds, 'round')}; {jobs}, {here}{asked}{retried}"
 
 
 def _show_tables(printer: Printer, found: ClusterStatus) -> None:
@@ -244,7 +246,9 @@ def _show_alarms(printer: Printer, found: ClusterStatus) -> None:
         state = f"discarded {moment_text(frame.discarded)}" if frame.discarded else "quarantined"
         printer.note(f"{state}: frame {frame.file.local}:{frame.begin}: {frame.reason}; copy {frame.copy}")
     if found.lost_writes:
-        printer.note(f"lost writes: {len(found.lost_writes)} frames wait for a decision: walship lostwrites list")
+        printer.note(
+            f"lost writes: {counted(len(found.lost_writes), 'frame')} to decide about: walship lostwrites list"
+        )
     for clock in found.far_ahead:
         origin, ahead = clock.origin.partition(":")[0], seconds_text(clock.ahead_s)
         printer.note(
@@ -258,14 +262,16 @@ def _show_alarms(printer: Printer, found: ClusterStatus) -> None:
         )
     for refused in found.refused:
         printer.note(
-            f"refused {refused.count:,} messages of {refused.source} ({refused.reason}), the last"
+            f"refused {counted(refused.count, 'message')} of {refused.source} ({refused.reason}), the last"
             f" {moment_text(refused.at)}: {refused.what}"
         )
     for file in found.unreadable:
         printer.note(f"file {file.file} cannot be read: {file.why}. {file.remedy}")
     for lost in found.lost:
-        frames, when = f"{lost.frames} frames of {lost.table}", moment_text(lost.at)
-        printer.note(f"{frames} are lost here, with WAL {lost.file}, which was salvaged {when}; a peer may have them")
+        frames, when = counted(lost.frames, "frame"), moment_text(lost.at)
+        printer.note(
+            f"lost here: {frames} of {lost.table}, with WAL {lost.file}, salvaged {when}; a peer may have them"
+        )
 
 
 def _size(size: int | None) -> str:

@@ -68,7 +68,7 @@ def test_the_demo_ends_with_equal_sides_an_answer_of_wests_and_what_to_try_next(
     for _, rows_east, rows_west, _, *verdict in lines:
         assert int(rows_east) == int(rows_west) > 1000 and verdict[:2] == ["the", "same"]
     assert int(verdicts.split()[-1].replace(",", "")) > 370_000
-    by_jobs = re.search(r"Spark jobs \(\d+ tasks, ([\d,]+) rows", rest)
+    by_jobs = re.search(r"Spark jobs? \(\d+ tasks?, ([\d,]+) rows", rest)
     assert by_jobs is not None and int(by_jobs[1].replace(",", "")) > 300_000, "the load goes through Spark jobs"
     _, asked, rest = rest.partition("Asked of west: select carrier, count(*)")
     answer, _, rest = rest.partition(" s in all.")

@@ -148,7 +148,7 @@ def test_frames_before_and_after_the_damage_are_saved_for_both(
     (lost,) = world.status().lost
     assert (lost.file, lost.table, lost.frames) == (world.wal.file.local, world.spec.name, 1)
     show_status(Printer(as_json=False), world.status())
-    assert "1 frames of ops.flights are lost here" in capsys.readouterr().err
+    assert "lost here: 1 frame of ops.flights" in capsys.readouterr().err
     bootstrap(east, west, world.spec)
     wait_until(lambda: west.replay() and ids(west, world.spec) == tens(0, 20), what="the same rows")
     wait_until(
@@ -290,7 +290,7 @@ def test_the_shell_says_what_would_be_lost_and_does_it_when_told(
     assert "nothing was changed" in said.err and world.east.ledger.files.get(world.wal.file) is not None
     assert run(verb) == 4
     said = capsys.readouterr()
-    assert "1 frames of ops.flights are lost here" in said.out
+    assert "lost here: 1 frame of ops.flights" in said.out
     assert "west may not get up to 1 frames of ops.flights" in said.out
     assert run([*verb, "--json", "--yes"]) == 0
     told = json.loads(capsys.readouterr().out)
