@@ -16,7 +16,7 @@ from replication.datasets.finders.base import ListsIntoSink
 from replication.datasets.finders.recursive import OneDataset, RecursiveDataset, SingleFileDataset
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import Entry, EntryKind, HasSnapshots, Store, TreeChanges
-from replication.datasets.stores.open import is_local, local_path, open_source, open_store, refuse_empty
+from replication.datasets.stores.open import check_address, is_local, local_path, open_source, open_store
 from replication.error_text import one_line
 from replication.errors import MissingFileError, ReplicationError, RequestError, StorageError
 from replication.log import redact
@@ -134,7 +134,7 @@ def refuse_nested(source: str, target: str, *, either: bool = True) -> None:
     ``either`` also refuses a source within the target, which a sync copies into itself and ``delete`` removes.
     """
     for address in (source, target):
-        refuse_empty(address)
+        check_address(address)
     origin, there = _segments(source), _segments(target)
     shown, other = redact(source), redact(target)
     if there[: len(origin)] == origin:

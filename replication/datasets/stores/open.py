@@ -39,10 +39,18 @@ def open_source(url: str, options: dict[str, Any], configuration: CopyConfigurat
     return ArchivesStore(store, unpacking) if unpacking else store
 
 
-def refuse_empty(url: str) -> None:
-    """Raise RequestError for an address without a text."""
+def check_address(url: str) -> None:
+    """Raise RequestError for an address without a text, and for a URL that lacks a slash."""
     if not url:
         raise RequestError("an address is empty", "Name a folder, or a URL such as s3://bucket/prefix")
+    scheme, is_url, rest = url.partition(":/")
+    if is_url and not rest.startswith("/"):
+        import fsspec  # deferred, as in remote.py
+
+        if scheme in fsspec.available_protocols():
+            raise RequestError(
+                f"{url!r} has one slash after {scheme}:", f"Write {scheme}://{rest}, or ./{url} if it is a folder here"
+            )
 
 
 def open_store(url: str, options: dict[str, Any] | None = None, *, follow_links: bool = False) -> Store:
@@ -54,10 +62,10 @@ def open_store(url: str, options: dict[str, Any] | None = None, *, follow_links:
         follow_links: of a local store.
 
     Raises:
-        RequestError: the address is empty.
+        RequestError: the address is empty, or a URL that lacks a slash.
         StorageError: the driver is missing, or the store does not answer.
     """
-    refuse_empty(url)
+    check_address(url)
     if is_local(url):
         return LocalStore(local_path(url), follow_links=follow_links)
     return FsspecStore(url, options)

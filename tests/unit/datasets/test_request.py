@@ -36,10 +36,18 @@ def test_an_address_within_the_other_is_refused(outer: str, inner: str) -> None:
         refuse_nested(outer, inner, either=False)
 
 
-@pytest.mark.parametrize("pair", [("", "/t"), ("/t", "")])
-def test_an_address_without_a_text_is_refused(pair: tuple[str, str]) -> None:
-    with pytest.raises(RequestError, match="an address is empty"), copy_job(*pair, CopyConfiguration()):
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (("", "/t"), "an address is empty"),
+        (("/t", ""), "an address is empty"),
+        (("/s", "s3:/bucket/t"), "one slash after s3: Write s3://bucket/t"),
+    ],
+)
+def test_an_address_without_a_text_or_a_slash_is_refused(pair: tuple[str, str], said: str) -> None:
+    with pytest.raises(RequestError) as refused, copy_job(*pair, CopyConfiguration()):
         pass
+    assert said in f"{refused.value.what} {refused.value.hint}"
 
 
 def test_the_error_of_a_store_that_cannot_be_opened_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
