@@ -23,6 +23,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     ValidationInfo,
+    field_validator,
 )
 
 from replication.core.grants import Accept
@@ -139,6 +140,13 @@ Age = Annotated[float, Field(gt=0, le=AGE_MAX_S)]  # that something is kept
 
 class _Section(BaseModel):
     model_config = ConfigDict(allow_inf_nan=False, extra="forbid", frozen=True, validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_as_number(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float):
+            raise ValueError("Input should be a number")
+        return value
 
 
 class ClusterSection(_Section):

@@ -189,6 +189,9 @@ def test_plain_text_beyond_loopback_must_be_asked_for(tmp_path: Path) -> None:
         ("replay", "spark", "a=b", 'Input should be a table such as { name = "value" }'),
         ("worker", "window_bytes", "1 XiB", "'1 XiB' is neither a number of bytes nor text such as \"64 MiB\""),
         ("tls", "ca", 3, "Input should be a path"),
+        ("zookeeper", "port", True, "Input should be a number"),
+        ("worker", "window_bytes", True, "Input should be a number"),
+        ("replay", "interval_s", False, "Input should be a number"),
     ],
 )
 def test_a_value_of_another_type_is_refused_in_plain_words(section: str, key: str, value: object, said: str) -> None:
