@@ -34,6 +34,7 @@ def bootstrap(
         )
         if wait_s:
             await_rows(cluster, printer, [table], cluster_name, wait_s)
+            rules = [rule for rule in cluster.ledger.rules.to(cluster_name) if rule.table == rules[0].table]
         else:
             printer.line(f"the rows of {table} are being sent to {cluster_name}; walship status shows how far")
         if printer.as_json:

@@ -47,7 +47,8 @@ def test_rows_from_before_come_while_writes_go_on_and_processes_die(sites, table
         killed = (east.kill("replay"), west.kill("replay"), west.kill("receiver"))
         assert all(killed)
         for name in tables:
-            east.shell("bootstrap", "west", "-t", name, "--wait", "170")
+            (told,) = east.json("bootstrap", "west", "-t", name, "--wait", "170")
+            assert (told["table"], told["phase"]) == (name, "live")
         position = load.finish()
         for cluster in ("east", "west"):  # both are compared
             here.wait(position, cluster=cluster, timeout_s=120)
