@@ -34,7 +34,7 @@ def copy_job(
     """The job that copies one address to another; its stores are closed at the end.
 
     A folder's content goes into the folder ``target``. A file goes into ``target`` if that is a folder or ends with
-    ``/``, else it gets that name. Of a folder only that is compared which changed since a snapshot, if one is named.
+    ``/``, else it gets that name. With ``since_snapshot``, a folder is compared only where it changed since then.
 
     Raises:
         MissingFileError: nothing is at ``source``.
