@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import SupportsIndex, TypeVar
 
@@ -292,8 +292,9 @@ def query_result(connection: duckdb.DuckDBPyConnection, query: str | duckdb.Stat
     """The rows of one query, or of a statement of any kind, in pieces; or RequestError with DuckDB's message."""
     statement = one_query(connection, query) if isinstance(query, str) else query
     try:
-        rows = _stoppable(connection, lambda: arrow_batches(connection.sql(statement)))
-        return pa.RecordBatchReader.from_batches(rows.schema, _batches(connection, rows))
+        with _ended_if_left(connection):
+            rows = _stoppable(connection, lambda: arrow_batches(connection.sql(statement)))
+            return pa.RecordBatchReader.from_batches(rows.schema, _batches(connection, rows))
     except duckdb.Error as error:
         refuse_unreadable(error)
         raise RequestError(str(error).strip().splitlines()[0]) from None
@@ -313,10 +314,21 @@ def _stoppable(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> 
             raise
 
 
+@contextmanager
+def _ended_if_left(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """End the query if its rows are not all read; else who drops them waits until DuckDB has run all of it."""
+    try:
+        yield
+    except BaseException:
+        connection.interrupt()
+        raise
+
+
 def _batches(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     try:
-        while (batch := _stoppable(connection, lambda: next(rows, None))) is not None:
-            yield batch
+        with _ended_if_left(connection):
+            while (batch := _stoppable(connection, lambda: next(rows, None))) is not None:
+                yield batch
     except OSError as error:  # damage after the first rows
         refuse_unreadable(error)
         raise

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
-import traceback
 from pathlib import Path
 
 import duckdb
@@ -41,18 +42,30 @@ def test_no_rows_come_in_no_batch(connection: duckdb.DuckDBPyConnection) -> None
     assert nothing.schema.names == ["one"] and list(nothing) == []
 
 
-@pytest.mark.parametrize("rows_first", [False, True])
-def test_ctrl_c_ends_a_query_at_once(connection: duckdb.DuckDBPyConnection, rows_first: bool) -> None:
-    query = "select a from range(4000000000000) t(a) where hash(a) = 5"  # hours
-    if rows_first:
-        query = f"select a from range(2000000) t(a) union all ({query})"
-    ctrl_c = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
-    ctrl_c.start()
-    with pytest.raises(KeyboardInterrupt) as ended:
-        for _ in query_result(connection, query):
-            pass
-    traceback.clear_frames(ended.tb)  # they hold the result open
-    assert connection.sql("select 1").fetchall() == [(1,)]
+_SECONDS_MAX = 100
+_HOURS = "select a from range(4000000000000) t(a) where hash(a) = 5"
+_ROWS_FIRST = f"select a from range(2000000) t(a) union all ({_HOURS})"
+_ENDED = """
+import os, signal, sys, threading
+from peer.tables.read import query_result
+from replication.tables.base import open_duckdb
+connection, (query, how) = open_duckdb(), sys.argv[1:]
+if how == "ctrl-c":
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    for _ in query_result(connection, query):
+        if how == "break":
+            break
+except KeyboardInterrupt:
+    pass
+print(connection.sql("select 1").fetchall())
+"""
+
+
+@pytest.mark.parametrize(("query", "how"), [(_HOURS, "ctrl-c"), (_ROWS_FIRST, "ctrl-c"), (_ROWS_FIRST, "break")])
+def test_a_query_ends_at_ctrl_c_and_when_its_rows_are_left(query: str, how: str) -> None:
+    command = [sys.executable, "-c", _ENDED, query, how]  # a process of its own: DuckDB may wait beyond any signal
+    assert subprocess.check_output(command, text=True, timeout=_SECONDS_MAX) == "[(1,)]\n"
 
 
 def test_ctrl_c_ends_a_query_that_has_not_begun() -> None:
@@ -87,5 +100,5 @@ def test_rows_of_reads_and_of_bootstraps_are_bounded_by_bytes(tmp_path: Path, mo
     with held(site.tables, spec, "hold", 0) as rows_of:
         sent = [batch.num_rows for batch in rows_of(coverages, {})]
     shown = [batch.num_rows for batch in read(site.tables, spec)]
-    assert sum(sent) == sum(shown) == 1_000 and max(sent) <= 150 and max(shown) <= 200
+    assert sum(sent) == sum(shown) == 1_000 and max(sent) <= 150 and max(shown) <= 250  # and a step
     site.close()
