@@ -190,8 +190,6 @@ def test_plain_text_beyond_loopback_must_be_asked_for(tmp_path: Path) -> None:
         ("worker", "window_bytes", "1 XiB", "'1 XiB' is neither a number of bytes nor text such as \"64 MiB\""),
         ("tls", "ca", 3, "Input should be a path"),
         ("zookeeper", "port", True, "Input should be a number"),
-        ("worker", "window_bytes", True, "Input should be a number"),
-        ("replay", "interval_s", False, "Input should be a number"),
     ],
 )
 def test_a_value_of_another_type_is_refused_in_plain_words(section: str, key: str, value: object, said: str) -> None:
@@ -311,8 +309,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 def test_reading_it_starts_neither_spark_nor_arrow() -> None:
     code = "import sys, replication.config; print(sorted({'pyspark', 'pyarrow', 'grpc'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
 def test_hosts_that_share_a_ledger_say_where_they_share_tables() -> None:
