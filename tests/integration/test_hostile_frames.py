@@ -184,7 +184,7 @@ def test_an_error_that_no_check_foresaw_refuses_the_item_and_lands_the_others(
 
 
 def test_the_count_of_refused_messages_outlives_the_receiver(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
-    for said in ("refused 1 messages of east", "refused 2 messages of east"):
+    for said in ("refused 1 message of east", "refused 2 messages of east"):
         with pair.west.receiver() as receiver:
             refused(pair.ship(receiver), sent(pair, b"no frame at all" * 9))
             wait_until(partial(lambda said: said in shown(pair, capfd), said))
