@@ -69,9 +69,12 @@ class WriteOptions:
         Literal["directory", "dataset", "file"], Option("--file-set", help="Which files appear together.")
     ] = "directory"
     block_size: Annotated[
-        str, Option("--block-size", metavar="SIZE", help="Of new files, on HDFS; before --preserve.")
+        str, Option("--block-size", metavar="SIZE", help="Block size of new files, on HDFS; overrides --preserve.")
     ] = ""
-    replication: Annotated[int | None, Option("--replication", metavar="N", min=1, help="Likewise.")] = None
+    replication: Annotated[
+        int | None,
+        Option("--replication", metavar="N", min=1, help="Copies of each block, on HDFS; overrides --preserve."),
+    ] = None
     convert: Annotated[
         list[str] | None,
         Option(

@@ -51,7 +51,7 @@ class CopyConfiguration:
         backup_dir: move replaced and removed files there, below the target's root, instead of removing them.
         verify: read every file back from the target, past the page cache, before it is published; of an upload, which
             cannot be read yet, the store compares each part with its digest.
-        replication: copies of each block in the target, where the store has that; before what is preserved.
+        replication: copies of each block in the target, where the store has that; overrides what is preserved.
         block_size: in bytes; likewise.
         range_bytes: larger files are copied in ranges of that size, each with a digest of its own.
         files_per_split: the maximum number of small files in one task.

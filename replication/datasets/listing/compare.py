@@ -52,7 +52,7 @@ class Comparison:
     def run(self, begin: RelativePath = ROOT) -> None:
         """List a folder and, unless told otherwise, all below it; by several threads if the store is far away.
 
-        Of changes, all are listed.
+        With ``changes``, every changed folder is listed.
         """
         threads = 2 if self._source.traits.is_local else min(4, self._source.traits.threads)
         tasks = self._sink.tasks if isinstance(self._sink, HasTasks) and self._changes is None else None
