@@ -2,8 +2,9 @@
 
 The rows are written by a program of its own (``loader.py``), in batches of 10,000, while both clusters replay; a load
 before warms Spark. Arrival is seen as told in ``arrivals.py``, every 20 ms; afterwards west's rows are counted through
-``read``. The catch-up's clock starts when west's receiver accepts the first stream, which its log tells. Plain Spark
-appends as many of the same rows from Parquet files to an Iceberg table, warm, once both clusters have ended.
+``read``. The catch-up begins once east has folded the backlog, as after an outage of an hour. Its clock starts when
+west's receiver accepts the first stream, which its log tells. Plain Spark appends as many of the same rows from Parquet
+files to an Iceberg table, warm, once both clusters have ended.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def _catch_up(both: Pair) -> list[Figure]:
     west.stop_alone("receiver")
     loaded = _load(both, BACKLOG, ROWS)
     both.east.wait(loaded.position, until="visible", timeout_s=LIMIT_S)
+    _until_folded(both.east)
     log = Events(west.home, "receiver")
     west.start_alone("receiver")
     peaks = PeakOfProcesses({"worker": east.pid("worker"), "receiver": west.pid("receiver")})
@@ -119,6 +121,13 @@ def _check_count(both: Pair, expected: int) -> None:
     assert found == expected, f"west has {found:,} rows of {expected:,}"
 
 
+def _until_folded(cluster: Cluster) -> None:
+    last = max(row.commit_hi for row in cluster.ledger.files.all())
+    until(
+        partial(_is_folded, cluster, cluster.table(TABLE).uuid, last), f"{cluster.name}'s fold", LIMIT_S, poll_s=1.0
+    )
+
+
 def _is_folded(cluster: Cluster, table: UUID, upto: int) -> bool:
     return cluster.ledger.replay.folded(table)[0] >= upto
 
@@ -126,10 +135,8 @@ def _is_folded(cluster: Cluster, table: UUID, upto: int) -> bool:
 def _on_disk(both: Pair) -> list[Figure]:
     """Once everything is folded at both sites and the disks have come to rest."""
     written = (ROWS // 2 + ROWS + BACKLOG + 3 * BATCH) * (KEY_BYTES + VALUE_BYTES)
-    table = both.east.table(TABLE).uuid
-    last = max(row.commit_hi for row in both.east.ledger.files.all())
     for cluster in (both.east, both.west):
-        until(partial(_is_folded, cluster, table, last), f"{cluster.name}'s fold", LIMIT_S, poll_s=1.0)
+        _until_folded(cluster)
     _at_rest(both)
     figures: list[Figure] = []
     for site in both.sites:
