@@ -234,6 +234,7 @@ def test_waiting_says_what_is_lacking_where(draw: Draw) -> None:
     spec = table()
     graph = draw("a>b b>c", spec)
     graph["a"].wait(graph["a"].write(spec, {0: "x"}), graph["c"])
+    wait_until(lambda: [way for way, _ in ways_to(graph, "c", "a")] == ["a → b → c"], what="c to know the route")
     graph["b"].plan(without=["c"])
     position = graph["a"].write(spec, {1: "y"})
     graph["a"].wait(position, graph["b"])
