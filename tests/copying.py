@@ -99,9 +99,10 @@ class DyingStore(LocalStore):
         self._count()
         super().move(*given)
 
-    def remove(self, *given: Any) -> None:
-        self._count()
-        super().remove(*given)
+    def remove_files(self, paths: Iterable[Any]) -> None:
+        for path in paths:
+            self._count()
+            super().remove_files([path])
 
     def remove_folder(self, *given: Any) -> None:
         self._count()

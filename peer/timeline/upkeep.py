@@ -118,8 +118,7 @@ class DatasetUpkeep:
     def _delete(self, started: Instant) -> Instant:
         paths = [RelativePath(path) for _, path in started.changes.removes]
         with self._open(self._root()) as store:
-            for path in paths:
-                store.remove(path)
+            store.remove_files(paths)
             folders = sorted({path.parent for path in paths})
             store.sync([folder for folder in folders if store.status(folder) is not None])
         done = self._timeline.complete(started, started.changes)

@@ -2,6 +2,9 @@
 
 Each tool runs in rotated order into an empty folder, from the page cache; the time counts until the copy is on stable
 storage. rsync and rclone are used when they are on PATH; Debian's packages suffice. ``BENCH_SCRATCH`` names a disk.
+
+With rclone and versitygw (``go install github.com/versity/versitygw/cmd/versitygw@latest``) on PATH the same trees also
+go to an S3 server on this host and back, beside rclone.
 """
 
 from __future__ import annotations
@@ -9,17 +12,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tests.bench.measure import QUICK, Figure, at_least, at_most
+from tests.bench.peers.peer import free_port, until
 
 WALSHIP = "walship copy"
 LARGE_MIB = 256 if QUICK else 2048
@@ -27,7 +32,7 @@ SMALL_FILES, SMALL_BYTES = 2_000 if QUICK else 10_000, 10 << 10
 ROUNDS = 5
 
 
-def walship(source: Path, target: Path, *options: str) -> list[str]:
+def walship(source: Path | str, target: Path | str, *options: str) -> list[str]:
     line = [sys.executable, "-c", "from shell.entry import main; main()", "copy"]
     return [*line, str(source), str(target), *options]
 
@@ -84,7 +89,7 @@ def measured(source: Path, target: Path, rounds: int) -> dict[str, float]:
 
 
 def run() -> list[Figure]:
-    """Both parts beside the other tools; small files that are read back; and what a killed copy copies again."""
+    """Both parts beside the other tools; small files that are read back; what a killed copy copies again; S3."""
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_SCRATCH")) as scratch:
         base = Path(scratch)
@@ -103,7 +108,59 @@ def run() -> list[Figure]:
         figures.append(at_least("small files copied and verified", rate, "files/s", 5000))
         shutil.rmtree(base / "target")
         figures.append(copied_again(base / "large", base / "target"))
+        if shutil.which("rclone") and shutil.which("versitygw"):
+            figures += through_s3(base)
     return figures
+
+
+def through_s3(base: Path) -> list[Figure]:
+    """Both trees to a bucket, and from it, against rclone."""
+    figures, bucket, target = list[Figure](), base / "s3" / "files", base / "target"
+    with s3_server(bucket) as environment:
+        for part in ("large", "small"):
+            names = {WALSHIP: f"s3://files/{part}-walship", "rclone": f"s3:files/{part}-rclone"}
+            for way in ("to", "from"):
+                times: dict[str, list[float]] = {tool: [] for tool in names}
+                for tool in [*names] * ROUNDS:
+                    ends = (str(base / part), names[tool]) if way == "to" else (names[tool], str(target))
+                    line = walship(*ends) if tool == WALSHIP else ["rclone", "copy", *ends]
+                    shutil.rmtree(
+                        target if way == "from" else bucket / names[tool].rpartition("/")[2], ignore_errors=True
+                    )
+                    subprocess.run(["sync"], check=True)
+                    began = time.perf_counter()
+                    subprocess.run(line, check=True, stdout=subprocess.DEVNULL, env=environment)
+                    subprocess.run(["sync", "-f", base], check=True)
+                    times[tool].append(time.perf_counter() - began)
+                ours, theirs = (statistics.median(found) for found in times.values())
+                figures.append(Figure(f"{part} files {way} S3: walship", ours, "s"))
+                figures.append(at_least(f"{part} files {way} S3, against rclone", theirs / ours, "×", 1.0))
+    return figures
+
+
+@contextmanager
+def s3_server(bucket: Path) -> Iterator[dict[str, str]]:
+    """An S3 server with that bucket; the environment in which both tools reach it."""
+    bucket.mkdir(parents=True)
+    port, secrets = free_port(), {"ROOT_ACCESS_KEY": "bench", "ROOT_SECRET_KEY": "bench-secret"}
+    url = f"http://127.0.0.1:{port}"
+    given = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench-secret", "AWS_DEFAULT_REGION": "us-east-1"}
+    of_rclone = {"TYPE": "s3", "PROVIDER": "Other", "ENV_AUTH": "true", "REGION": "us-east-1", "ENDPOINT": url}
+    environment = {name: value for name, value in os.environ.items() if name != "AWS_CA_BUNDLE"} | given
+    environment |= {"AWS_ENDPOINT_URL": url, "RCLONE_CONFIG": os.devnull}
+    environment |= {f"RCLONE_CONFIG_S3_{name}": value for name, value in of_rclone.items()}
+    line = ["versitygw", "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(bucket.parent)]
+    with subprocess.Popen(line, env=os.environ | secrets, stdout=subprocess.DEVNULL) as server:
+        try:
+            until(lambda: _listens(port), "the S3 server", 0.05, 10)
+            yield environment
+        finally:
+            server.terminate()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def copied_again(source: Path, target: Path) -> Figure:

@@ -123,9 +123,7 @@ def _check_count(both: Pair, expected: int) -> None:
 
 def _until_folded(cluster: Cluster) -> None:
     last = max(row.commit_hi for row in cluster.ledger.files.all())
-    until(
-        partial(_is_folded, cluster, cluster.table(TABLE).uuid, last), f"{cluster.name}'s fold", LIMIT_S, poll_s=1.0
-    )
+    until(partial(_is_folded, cluster, cluster.table(TABLE).uuid, last), f"{cluster.name}'s fold", LIMIT_S, poll_s=1.0)
 
 
 def _is_folded(cluster: Cluster, table: UUID, upto: int) -> bool:

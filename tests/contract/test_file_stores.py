@@ -237,8 +237,12 @@ def test_a_move_into_a_missing_folder_tells_that_it_is_missing(store: Store) -> 
 def test_folders_and_files_are_removed_and_missing_ones_are_no_error(store: Store) -> None:
     write(store, "a/b/c", b"1")
     write(store, "a/d", b"2")
-    store.remove(RelativePath("a/d"))
-    store.remove(RelativePath("a/d"))
+    write(store, "a/e*", b"3")
+    store.remove_files([RelativePath("a/d"), RelativePath("a/missing"), RelativePath("a/e*")])
+    assert store.status(RelativePath("a/d")) is None and store.status(RelativePath("a/e*")) is None
+    assert read(store, "a/b/c") == b"1"
+    store.remove_files([RelativePath("a/d")])
+    store.remove_files([])
     store.remove_folder(RelativePath("a"))
     store.remove_folder(RelativePath("a"))
     assert store.status(RelativePath("a/b/c")) is None

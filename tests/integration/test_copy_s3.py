@@ -20,7 +20,7 @@ from replication.datasets.job import CopyJob
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
 from replication.datasets.stores.remote import FsspecStore
-from tests.copying import Killed, job, write_tree
+from tests.copying import Killed, job, read_tree, write_tree
 from tests.file_servers import s3_server
 
 pytestmark = [
@@ -163,10 +163,42 @@ def test_a_large_file_is_published_by_completing_its_upload_and_is_copied_nowher
         "upload_part": 4,
         "complete_multipart_upload": 2,
         "pipe_file": 1,
-        "cp_file": 1,
-        "rm_file": 1,
+        "copy_object": 1,
+        "delete_objects": 1,
     }, "only the small file is staged"
     assert copy(tmp_path / "src", bucket).run().files_listed == 0
+
+
+def test_a_small_file_takes_three_requests_to_a_bucket_and_one_from_it_and_several_are_published_at_once(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {f"a/{number}": b"%d" % number for number in range(8)}
+    write_tree(tmp_path / "src", files)
+    requests: Counter[str] = Counter()
+    call = type(bucket.fs)._call_s3
+
+    async def counted(fs: Any, method: str, *given: Any, **named: Any) -> Any:
+        requests[method] += 1
+        return await call(fs, method, *given, **named)
+
+    monkeypatch.setattr(type(bucket.fs), "_call_s3", counted)
+    together = threading.Barrier(4, timeout=30)
+
+    def before(what: str) -> None:
+        if what == "copy_object":
+            together.wait()
+        requests[what] += 1
+
+    counts = copy(tmp_path / "src", bucket, before).run()
+    assert (counts.failed, counts.files_published) == (0, 8)
+    assert requests["put_object"] == requests["copy_object"] == 8
+    assert requests["delete_objects"] == 1 and not requests["delete_object"]
+    assert 8 <= requests["head_object"] < 16
+    requests.clear()
+    counts = job(bucket.store(), LocalStore(str(tmp_path / "back"))).run()
+    assert (counts.failed, counts.files_published) == (0, 8)
+    assert requests["get_object"] == 8 and requests["head_object"] < 8
+    assert read_tree(tmp_path / "back") == files
 
 
 @pytest.mark.usefixtures("small_parts")

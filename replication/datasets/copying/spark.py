@@ -216,7 +216,7 @@ def copy_rows(opened: bytes, rows: Iterable[CopyItem]) -> Iterator[CopiedItem]:
         if context is not None and context.attemptNumber() > 0:
             for item in items:
                 if item.part is None:
-                    target.remove(item.staged)  # an attempt that was lost may still write to the old one
+                    target.remove_files([item.staged])  # an attempt that was lost may still write to the old one
         copied = list(copier(items))
         if syncs and target.traits.is_local:
             target.sync_all()

@@ -112,5 +112,5 @@ class Staging:
                 if entry.kind is EntryKind.FOLDER:
                     self._target.remove_folder(entry.attributes.path)
                 else:
-                    self._target.remove(entry.attributes.path)
+                    self._target.remove_files([entry.attributes.path])
         self._target.remove_folder(self.root)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
@@ -15,6 +18,8 @@ from replication.datasets.copying.file_sets import StagedFile
 from replication.datasets.copying.transfer import digest_of
 from replication.datasets.stores.base import Entry, EntryKind, SentUpload, Store, Uploads
 from replication.errors import ChangedFileError, CopyError, MissingFileError
+
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +130,25 @@ def guarded(move: Move, expected: Expected) -> Move:
     return replace(move, files=tuple(files))
 
 
-def make(target: Store, move: Move, backup: RelativePath | None) -> None:
-    """Make a move; it may have been made in part. Replaced files go to ``backup``, if there is one."""
+def make_all(target: Store, moves: Sequence[Move], backup: RelativePath | None) -> None:
+    """Make moves; they may have been made in part. Replaced files go to ``backup``, if there is one."""
+    _for_each(target, lambda move: _make(target, move, backup), moves)
+    if target.traits.moves_by_copying:
+        target.remove_files([RelativePath(move.origin) for move in moves if move.sent is None])
+
+
+def _for_each(target: Store, act: Callable[[Move], _R], moves: Sequence[Move]) -> list[_R]:
+    """Call ``act`` for each move; several at once where each file is a move of its own, and waits for the store."""
+    if target.traits.moves_folders or target.traits.is_local or len(moves) < 2:
+        return [act(move) for move in moves]
+    pool = ThreadPoolExecutor(min(target.traits.threads, len(moves)), thread_name_prefix="copy-move")
+    try:
+        return list(pool.map(act, moves))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _make(target: Store, move: Move, backup: RelativePath | None) -> None:
     origin, destination = RelativePath(move.origin), RelativePath(move.destination)
     if move.sent is not None:
         _complete(target, move, move.sent, backup)
@@ -178,12 +200,15 @@ def check_sent(target: Store, moves: Sequence[Move]) -> None:
     Raises:
         MissingFileError: it has not, and the upload is not completed either.
     """
-    for move in moves:
-        if move.sent is None or _uploads(target).parts(move.sent.upload) is not None or _is_completed(target, move):
-            continue
-        raise MissingFileError(
-            f"the store no longer has what was uploaded for {move.destination}", "The next run copies it anew"
-        )
+
+    def check(move: Move) -> None:
+        assert move.sent is not None
+        if _uploads(target).parts(move.sent.upload) is None and not _is_completed(target, move):
+            raise MissingFileError(
+                f"the store no longer has what was uploaded for {move.destination}", "The next run copies it anew"
+            )
+
+    _for_each(target, check, [move for move in moves if move.sent is not None])
 
 
 def _is_completed(target: Store, move: Move) -> bool:
@@ -223,19 +248,22 @@ def _move_file(
     target: Store, way: tuple[RelativePath, RelativePath], backup: RelativePath | None, listed: Listed | None
 ) -> None:
     origin, destination = way
-    if (staged := target.status(origin)) is None:
-        return  # moved by an earlier run; verify looks at what is there
-    there = target.status(destination) if backup is not None or listed is not None else None
-    if there is not None and not _is_copied(staged, there):
-        if listed is not None and listed.is_changed(there):
-            raise changed(destination)
-        if backup is not None:
-            _keep(target, destination, backup)
+    if backup is not None or listed is not None:
+        if (staged := target.status(origin)) is None:
+            return  # moved by an earlier run; verify looks at what is there
+        there = target.status(destination)
+        if there is not None and not _is_copied(staged, there):
+            if listed is not None and listed.is_changed(there):
+                raise changed(destination)
+            if backup is not None:
+                _keep(target, destination, backup)
+    place = target.keep if target.traits.moves_by_copying else target.move
     try:
-        target.move(origin, destination)
+        place(origin, destination)
     except FileNotFoundError:
-        target.make_folder(destination.parent)
-        target.move(origin, destination)
+        if target.status(origin) is not None:
+            target.make_folder(destination.parent)
+            place(origin, destination)
 
 
 def _is_copied(staged: Entry, there: Entry) -> bool:
@@ -244,15 +272,32 @@ def _is_copied(staged: Entry, there: Entry) -> bool:
     return one is not None and other is not None and bool(one.checksum) and one.checksum == other.checksum
 
 
-def is_made(target: Store, move: Move, *, read: bool, range_bytes: int) -> bool:
-    """Whether a move is made: nothing is left at its origin, and its files are at the destination.
+def are_made(target: Store, moves: Sequence[Move], *, read: bool, range_bytes: int) -> bool:
+    """Whether moves are made: nothing is left at their origins, and their files are at the destinations.
 
     ``read`` compares digests, made with ``range_bytes``, not only sizes.
     """
+    if _is_any_left(target, {RelativePath(move.origin) for move in moves if move.sent is None}):
+        return False
+    return all(_for_each(target, lambda move: _is_made(target, move, read=read, range_bytes=range_bytes), moves))
+
+
+def _is_any_left(target: Store, origins: set[RelativePath]) -> bool:
+    """Whether something is at one of these paths. Listing a folder costs less than asking for each of its files."""
+    if target.traits.has_cheap_status:
+        return any(target.status(origin) is not None for origin in origins)
+    for folder in {origin.parent for origin in origins}:
+        with suppress(FileNotFoundError):
+            if any(
+                (entry.attributes.path if entry.attributes else entry.path) in origins for entry in target.scan(folder)
+            ):
+                return True
+    return False
+
+
+def _is_made(target: Store, move: Move, *, read: bool, range_bytes: int) -> bool:
     if move.sent is not None:
         return _is_completed(target, move)
-    if target.status(RelativePath(move.origin)) is not None:
-        return False
     destination = RelativePath(move.destination)
     if not are_given(target, destination, move.folders):
         return False

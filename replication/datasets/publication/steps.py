@@ -10,7 +10,16 @@ from replication.core.copying.names import ROOT, RelativePath
 from replication.core.timeline.instants import Changes, FileKey, FileVersion, InstantState
 from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.folders import SYNCED_ONE_BY_ONE
-from replication.datasets.publication.moves import Listed, Move, MovedFolder, are_given, check_sent, give, is_made, make
+from replication.datasets.publication.moves import (
+    Listed,
+    Move,
+    MovedFolder,
+    are_given,
+    are_made,
+    check_sent,
+    give,
+    make_all,
+)
 from replication.datasets.registration.base import FileRegistrar, RegisteredFile
 from replication.datasets.registration.plugins import registrar_of
 from replication.datasets.stores.base import Store
@@ -68,8 +77,8 @@ class PublishFileSet(CommitStep[CopySite]):
 
     def verify(self, context: CopySite) -> bool:
         """Whether all files are in place, with their length; of an earlier run also with their digest."""
-        return are_given(context.target, ROOT, self.folders) and all(
-            is_made(context.target, move, read=context.redoes, range_bytes=self.range_bytes) for move in self.moves
+        return are_given(context.target, ROOT, self.folders) and are_made(
+            context.target, self.moves, read=context.redoes, range_bytes=self.range_bytes
         )
 
     def execute(self, context: CopySite) -> None:
@@ -79,8 +88,7 @@ class PublishFileSet(CommitStep[CopySite]):
         for folder in self.folders:
             context.target.make_folder(RelativePath(folder.name))
             give(context.target, RelativePath(folder.name), folder)
-        for move in self.moves:
-            make(context.target, move, backup)
+        make_all(context.target, self.moves, backup)
 
     def describe(self) -> str:
         files = sum(len(move.files) for move in self.moves)
@@ -112,13 +120,13 @@ class RemoveExtras(CommitStep[CopySite]):
                 yield path
 
     def execute(self, context: CopySite) -> None:
-        for path in self._left(context.target):
-            if self.backup:
+        if not self.backup:
+            context.target.remove_files(list(self._left(context.target)))
+        else:
+            for path in self._left(context.target):
                 kept = path.below(RelativePath(self.backup))
                 context.target.make_folder(kept.parent)
                 context.target.move(path, kept)
-            else:
-                context.target.remove(path)
         for text in self.folders:
             context.target.remove_folder_if_empty(RelativePath(text))
 

@@ -6,7 +6,7 @@ the errors of its driver; :func:`is_temporary` tells which may go away by themse
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,6 +54,7 @@ class StoreTraits:
         mode_bits: those that it keeps.
         has_cheap_status: one file's attributes cost no more than its share of a listing.
         moves_folders: a folder is moved in one step that others see whole.
+        moves_by_copying: a file is moved by a copy and a removal.
         is_secure: what goes there is encrypted on its way, or stays on this host.
         precision_ns: of its times.
         threads: that it serves well at once.
@@ -66,6 +67,7 @@ class StoreTraits:
     mode_bits: int = 0o7777
     has_cheap_status: bool = False
     moves_folders: bool = False
+    moves_by_copying: bool = False
     is_secure: bool = True
     precision_ns: int = 1_000_000_000
     threads: int = 8
@@ -267,8 +269,8 @@ class Store(Protocol):
     def give_folder(self, path: RelativePath, like: FileAttributes) -> None:
         """Give a new folder the mode bits, owner and group of another, as far as the store has them."""
 
-    def remove(self, path: RelativePath) -> None:
-        """Remove a file, if it exists."""
+    def remove_files(self, paths: Sequence[RelativePath]) -> None:
+        """Remove the files of these that exist."""
 
     def remove_folder(self, path: RelativePath) -> None:
         """Remove a folder and all in it, if it exists."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
@@ -29,10 +29,12 @@ class Driver:
     Attributes:
         traits: of its stores.
         is_shared: one connection serves several threads.
+        removes_absent: a file that is not there may be removed, too.
     """
 
     traits = StoreTraits(is_secure=False)
     is_shared = True
+    removes_absent = False
     options: dict[str, Any] = {}
 
     def named(self, path: RelativePath) -> str:
@@ -139,9 +141,10 @@ class Driver:
     def give_folder(self, fs: Any, path: str, like: FileAttributes) -> None:
         """Give a folder permissions and owners, as far as the store keeps them."""
 
-    def remove(self, fs: Any, path: str) -> None:
-        """Remove a file."""
-        fs.rm_file(path)
+    def remove(self, fs: Any, paths: Sequence[str]) -> None:
+        """Remove files that are there."""
+        for path in paths:
+            fs.rm_file(path)
 
     def remove_folder(self, fs: Any, path: str) -> None:
         """Remove an empty folder."""
@@ -200,7 +203,7 @@ class UnfinishedFile(Protocol):
 class ObjectDriver(Driver):
     """S3 and its like: there are no folders, a whole object appears at once, a move is a copy and a removal."""
 
-    traits = StoreTraits(precision_ns=_SECOND, threads=16)
+    traits = StoreTraits(moves_by_copying=True, precision_ns=_SECOND, threads=16)
     options = {"use_listings_cache": False}
 
     def open_reader(self, fs: Any, path: str, size: int) -> Any:
@@ -212,7 +215,7 @@ class ObjectDriver(Driver):
 
     def move(self, fs: Any, origin: str, destination: str) -> None:
         """Copy in the store, then remove; a repeated call finds the copy done."""
-        fs.cp_file(origin, destination)
+        self.keep(fs, origin, destination)
         fs.rm_file(origin)
 
     def keep(self, fs: Any, path: str, kept: str) -> None:

@@ -6,7 +6,7 @@ The first range is the file itself. The others are beside it in ``.walship``, wh
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import chain
 from typing import Any
@@ -109,7 +109,7 @@ class WebHdfsDriver(Driver):
             return
         self.info(fs, origin)
         if self.info(fs, destination)["type"] == "file":
-            self.remove(fs, destination)
+            self.remove(fs, [destination])
         if not called(fs, "RENAME", origin, "PUT", destination=destination).json()["boolean"]:
             raise OSError(f"HDFS did not rename {origin} to {destination}")
 
@@ -121,8 +121,9 @@ class WebHdfsDriver(Driver):
     def give_folder(self, fs: Any, path: str, like: FileAttributes) -> None:
         _give(fs, path, like.permission, like.user, like.group)
 
-    def remove(self, fs: Any, path: str) -> None:
-        called(fs, "DELETE", path, "DELETE")
+    def remove(self, fs: Any, paths: Sequence[str]) -> None:
+        for path in paths:
+            called(fs, "DELETE", path, "DELETE")
 
     def remove_folder(self, fs: Any, path: str) -> None:
         called(fs, "DELETE", path, "DELETE")
@@ -205,7 +206,7 @@ def _join(fs: Any, path: str, size: int) -> None:
         joined.append(f"{folder}/{at}")
         at += ranges[at]
     if at != size:
-        driver.remove(fs, path)
+        driver.remove(fs, [path])
         called(fs, "DELETE", folder, "DELETE", recursive="true")
         raise CopyError(f"ranges of {path} are missing", "Run the copy again: it writes them anew")
     if not is_moved:

@@ -14,7 +14,7 @@ import os
 import pwd
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from uuid import uuid4
@@ -168,11 +168,10 @@ class LocalStore:
                 os.unlink(new)
                 raise
 
-    def remove(self, path: RelativePath) -> None:
-        try:
-            os.unlink(self.local_path(path))
-        except FileNotFoundError:
-            return
+    def remove_files(self, paths: Sequence[RelativePath]) -> None:
+        for path in paths:
+            with suppress(FileNotFoundError):
+                os.unlink(self.local_path(path))
 
     def remove_folder(self, path: RelativePath) -> None:
         assert path, "the root is never removed"

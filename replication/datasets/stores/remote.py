@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -142,18 +142,19 @@ class FsspecStore:
     def give_folder(self, path: RelativePath, like: FileAttributes) -> None:
         self._driver.give_folder(self._fs, self.address(path), like)
 
-    def remove(self, path: RelativePath) -> None:
-        if self.status(path) is not None:
-            self._driver.remove(self._fs, self.address(path))
+    def remove_files(self, paths: Sequence[RelativePath]) -> None:
+        there = paths if self._driver.removes_absent else [path for path in paths if self.status(path) is not None]
+        self._driver.remove(self._fs, [self.address(path) for path in there])
 
     def remove_folder(self, path: RelativePath) -> None:
         assert path, "the root is never removed"
         with suppress(FileNotFoundError):
-            for entry in list(self.scan(path)):
-                if entry.kind is EntryKind.FOLDER and entry.attributes is not None:
-                    self.remove_folder(entry.attributes.path)
-                elif entry.attributes is not None:
-                    self._driver.remove(self._fs, self.address(entry.attributes.path))
+            entries = [(entry.kind, entry.attributes.path) for entry in self.scan(path) if entry.attributes is not None]
+            for kind, found in entries:
+                if kind is EntryKind.FOLDER:
+                    self.remove_folder(found)
+            files = [self.address(found) for kind, found in entries if kind is not EntryKind.FOLDER]
+            self._driver.remove(self._fs, files)
             self._driver.remove_folder(self._fs, self.address(path))
 
     def remove_folder_if_empty(self, path: RelativePath) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import datetime
@@ -18,7 +18,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range
 from replication.datasets.stores.base import Parts, SentUpload, Upload, Uploads
-from replication.datasets.stores.drivers import ObjectDriver
+from replication.datasets.stores.drivers import ObjectDriver, WholeObject
 from replication.errors import MissingFileError
 
 PART_BYTES_MIN = 8 << 20
@@ -26,15 +26,45 @@ _STORE_BYTES_MIN = 5 << 20  # what S3 takes as a part that is not the last
 _PARTS_MAX = 10_000
 _PARTS = _PARTS_MAX // 2  # of a file as long as its listing says; converted ones may be twice as long
 _PARALLEL = 4
+_REMOVED_MAX = 1000  # by one request
 _TOKEN = "walship-upload"  # in the metadata of an object
+_TOO_LARGE = {"InvalidRequest", "EntityTooLarge"}
 _LOST = {"NoSuchUpload", "InvalidPart", "InvalidPartOrder"}
 
 
 class S3Driver(ObjectDriver):
     """S3 by s3fs."""
 
+    removes_absent = True
+
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> WholeUpload:
         return WholeUpload(fs, path, max(PART_BYTES_MIN, -(-file.origin.size // _PARTS)))
+
+    def open_reader(self, fs: Any, path: str, size: int) -> Any:
+        """A small object in one request: s3fs would ask for its size first."""
+        if size <= PART_BYTES_MIN:
+            return WholeObject(fs.cat_file(path, max_concurrency=1))
+        return super().open_reader(fs, path, size)
+
+    def keep(self, fs: Any, path: str, kept: str) -> None:
+        """Copy it in the store. s3fs, which copies more than 5 GiB in parts, asks for the size before each copy."""
+        (bucket, key, _), (new_bucket, new_key, _) = fs.split_path(path), fs.split_path(kept)
+        try:
+            fs.call_s3("copy_object", CopySource={"Bucket": bucket, "Key": key}, Bucket=new_bucket, Key=new_key)
+        except OSError as error:
+            if _code(error) not in _TOO_LARGE:
+                raise
+            fs.cp_file(path, kept)
+        fs.invalidate_cache(fs._parent(kept))
+
+    def remove(self, fs: Any, paths: Sequence[str]) -> None:
+        """Remove up to a thousand objects by one request."""
+        for begin in range(0, len(paths), _REMOVED_MAX):
+            named = [fs.split_path(path)[:2] for path in paths[begin : begin + _REMOVED_MAX]]
+            objects = [{"Key": key} for _, key in named]
+            answer = fs.call_s3("delete_objects", Bucket=named[0][0], Delete={"Objects": objects, "Quiet": True})
+            for failed in answer.get("Errors", ()):
+                raise OSError(f"{failed['Key']} was not removed: {failed['Code']}: {failed['Message']}")
 
     def uploads(self, fs: Any, address: Callable[[RelativePath], str]) -> Uploads:
         return S3Uploads(fs, address)

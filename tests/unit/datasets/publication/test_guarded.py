@@ -8,7 +8,7 @@ import pytest
 
 from replication.commit.step import step_from_json, step_to_json
 from replication.core.copying.names import RelativePath
-from replication.datasets.publication.moves import Listed, Move, MovedFile, guarded, is_made, make
+from replication.datasets.publication.moves import Listed, Move, MovedFile, are_made, guarded, make_all
 from replication.datasets.publication.steps import CopySite, PublishFileSet, RemoveExtras
 from replication.datasets.stores.local import LocalStore
 from replication.errors import ChangedFileError
@@ -39,7 +39,7 @@ def test_a_file_that_changed_is_not_replaced(target: LocalStore, move: Move) -> 
     expected = guarded(move, lambda path: listed(target, path))
     edit(target, "a/x")
     with pytest.raises(ChangedFileError, match="a/x was changed"):
-        make(target, expected, RelativePath("backup"))
+        make_all(target, [expected], RelativePath("backup"))
     files = read_tree(Path(target.root))
     assert files["a/x"] == b"old, edited" and files["staged/x"] == b"new" and "backup/a/x" not in files
 
@@ -48,24 +48,24 @@ def test_a_file_that_changed_is_not_replaced(target: LocalStore, move: Move) -> 
 def test_a_file_that_is_as_it_was_listed_or_gone_is_replaced(target: LocalStore, move: Move) -> None:
     expected = guarded(move, lambda path: listed(target, path))
     (Path(target.root) / "a/y").unlink()
-    make(target, expected, None)
+    make_all(target, [expected], None)
     assert read_tree(Path(target.root))["a/x"] == b"new"
-    assert is_made(target, expected, read=False, range_bytes=1)
+    assert are_made(target, [expected], read=False, range_bytes=1)
 
 
 def test_a_file_that_appeared_is_not_replaced(target: LocalStore) -> None:
     expected = guarded(FILE, lambda path: Listed())
     with pytest.raises(ChangedFileError):
-        make(target, expected, None)
+        make_all(target, [expected], None)
 
 
 def test_a_published_file_that_changed_since_is_told_from_one_that_was_never_there(target: LocalStore) -> None:
     expected = guarded(FILE, lambda path: listed(target, path))
-    make(target, expected, None)
+    make_all(target, [expected], None)
     edit(target, "a/x")
     with pytest.raises(ChangedFileError):
-        is_made(target, expected, read=True, range_bytes=1)
-    assert not is_made(target, FILE, read=True, range_bytes=1), "a copy does not give up so easily"
+        are_made(target, [expected], read=True, range_bytes=1)
+    assert not are_made(target, [FILE], read=True, range_bytes=1), "a copy does not give up so easily"
 
 
 def test_a_file_that_changed_is_not_removed_and_the_others_are(target: LocalStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -109,10 +110,10 @@ def test_a_file_set_of_a_manifest_is_not_published_through_a_link_of_the_target(
 
 
 def refuse_removals(patch: pytest.MonkeyPatch) -> None:
-    def refusing(self: LocalStore, path: RelativePath) -> None:
+    def refusing(self: LocalStore, paths: Sequence[RelativePath]) -> None:
         raise PermissionError(13, "the folder belongs to somebody else")
 
-    patch.setattr(LocalStore, "remove", refusing)
+    patch.setattr(LocalStore, "remove_files", refusing)
 
 
 def test_a_removal_that_fails_is_told_by_each_run_and_done_when_its_cause_is_gone(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,11 +213,12 @@ class DyingAtRemoval(LocalStore):
 
     removed = 0
 
-    def remove(self, path: str) -> None:  # type: ignore[override]
-        type(self).removed += 1
-        if type(self).removed > 1:
-            raise Killed
-        super().remove(path)  # type: ignore[arg-type]
+    def remove_files(self, paths: Sequence[RelativePath]) -> None:
+        for path in paths:
+            type(self).removed += 1
+            if type(self).removed > 1:
+                raise Killed
+            super().remove_files([path])
 
 
 def test_a_clean_that_died_is_finished_by_the_next_one(lake: Lake, tmp_path: Path) -> None:
@@ -259,10 +260,10 @@ def test_two_processes_do_not_delete_at_once(lake: Lake) -> None:
     assert lake.upkeep().clean(ONE) is None
 
     class Beside(LocalStore):
-        def remove(self, path: RelativePath) -> None:
+        def remove_files(self, paths: Sequence[RelativePath]) -> None:
             with pytest.raises(LockedFileError, match="another process deletes"):
                 lake.upkeep().clean(ONE)  # else a file could be published again and removed then
-            super().remove(path)
+            super().remove_files(paths)
 
     lake.upkeep(Beside).rollback([lake.timeline.state().instant])
     assert not lake.names()
