@@ -79,6 +79,7 @@ class EncodedBatch:
     batch_id: str = ""
     part: int = 0
     parts: int = 1
+    kind: FrameKind = FrameKind.DATA
 
     @staticmethod
     def encode(log: LogBatch, codec: Codec, batch_id: str = "", part: int = 0, parts: int = 1) -> EncodedBatch:
@@ -92,7 +93,7 @@ class EncodedBatch:
         version = self.version
         return encode_sealed_header(
             SealedHeader(
-                kind=FrameKind.DATA,
+                kind=self.kind,
                 codec=self.codec,
                 table=version.table,
                 group=version.group,

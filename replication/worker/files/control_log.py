@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from replication import log
-from replication.core.frame import (
-    FILE_HEADER_BYTES,
-    ZERO_HASH,
-    Codec,
-    EndRecord,
-    FrameKind,
-    SealedHeader,
-    encode_end_record,
-    encode_envelope,
-    encode_sealed_header,
-    stream_hash,
-)
-from replication.core.ids import NIL_UUID, FileId, StreamId
-from replication.errors import ReplicationError, StorageError
-from replication.files.base import AppendFile, Files, append
-from replication.ledger.base import FileKind, FileRow, Ledger
-from replication.writer.wal.durable_length import DurableLength
-from replication.writer.wal.wal_file import make
+import pyarrow as pa
 
-_NO_SCHEMA = bytes(32)
+from replication import log
+from replication.core.definition.schema import SchemaVersion
+from replication.core.frame import Codec, FrameKind
+from replication.core.ids import NIL_UUID
+from replication.core.rows.batch import EncodedBatch
+from replication.errors import StorageError
+from replication.files.base import Files
+from replication.ledger.base import FileKind, FileRow, Ledger
+from replication.writer.wal.ended import EndedWals
+from replication.writer.wal.wal_file import WalFile
+
+_RESERVE_BYTES = 64 << 10
+_NO_TABLE = SchemaVersion(NIL_UUID, "", bytes(32), b"", pa.schema([]))
 _log = log.get(__name__)
 
 
@@ -42,9 +36,9 @@ class ControlLog:
         self._directory = directory
         self._host = host
         self._boot = boot
-        self._open: _ControlFile | None = None
+        self._open: WalFile | None = None
         self._row: FileRow | None = None  # allocated, but the file does not exist yet
-        self._ended: dict[FileId, int] = {}  # lengths of files that are not yet CLOSED in the ledger
+        self._ended = EndedWals(ledger, 0.0)
 
     def append(self, payload: bytes, commit: int, role_epoch: int) -> None:
         """Seal and append one frame. It is durable and published on return.
@@ -53,96 +47,45 @@ class ControlLog:
             StorageError: the frame is lost. A file that failed is closed at its published length. The next frame goes
                 to a new file.
         """
-        self._close_ended()
-        control = self._open
-        if control is None:
+        self._ended.report()
+        wal = self._open
+        if wal is None:
             if self._row is None:
                 self._row = self._ledger.files.allocate(self._host, FileKind.CONTROL, self._directory, self._boot)
-            control = self._open = _ControlFile.create(self._files, self._row, commit)
+            wal = self._open = WalFile.create(self._files, self._row, commit, 0, reserve_bytes=_RESERVE_BYTES)
             self._row = None
+        notice = pa.py_buffer(payload)
+        digest = sha256(payload).digest()
+        frame = EncodedBatch(_NO_TABLE, Codec.NONE, notice, digest, row_count=0, kind=FrameKind.CLOSED)
         try:
-            control.append(payload, commit, role_epoch)
+            wal.append([frame], commit, role_epoch)
+            wal.sync()
         except StorageError:
-            control.poison()
-            self.close()
+            wal.poison()
+            self._end(wal)
             raise
-        if control.length >= self.roll_bytes:
-            self.close()
+        wal.publish(commit)
+        if wal.published >= self.roll_bytes:
+            self.roll()
+
+    def roll(self) -> None:
+        """Seal the open file, so that the next frame goes to a new one. A failure is logged."""
+        wal = self._open
+        if wal is None:
+            return
+        try:
+            wal.seal()
+        except StorageError as error:
+            wal.poison()
+            _log.warning("control_log_end_failed", file=str(wal.file), error=str(error))
+        self._end(wal)
 
     def close(self) -> None:
-        """Close the open file, and mark it CLOSED in the ledger. When the ledger fails, ``append`` tries that again."""
-        control, self._open = self._open, None
-        if control is not None:
-            control.finish()
-            self._ended[control.file] = control.length
-        self._close_ended()
+        """As ``roll``. A file that the ledger does not close now is left to recovery."""
+        self.roll()
+        self._ended.close()
 
-    def _close_ended(self) -> None:
-        for file, length in list(self._ended.items()):
-            try:
-                self._ledger.files.close(file, length)
-                del self._ended[file]
-            except ReplicationError as error:
-                _log.warning("control_log_close_failed", file=str(file), error=str(error))
-
-
-class _ControlFile:
-    def __init__(self, row: FileRow, handle: AppendFile, counters: DurableLength) -> None:
-        self.file = row.file
-        self.length = FILE_HEADER_BYTES
-        self._handle = handle
-        self._counters = counters
-        self._sequence = 0
-        self._previous = ZERO_HASH
-
-    @staticmethod
-    def create(files: Files, row: FileRow, now: int) -> _ControlFile:
-        handle, counters = make(files, row, now, 0)
-        return _ControlFile(row, handle, counters)
-
-    def append(self, payload: bytes, commit: int, role_epoch: int) -> None:
-        header = encode_sealed_header(
-            SealedHeader(
-                FrameKind.CLOSED,
-                Codec.NONE,
-                NIL_UUID,
-                "",
-                self.file,
-                self._sequence,
-                role_epoch,
-                commit,
-                commit,
-                0,
-                _NO_SCHEMA,
-                self._previous,
-                sha256(payload).digest(),
-                len(payload),
-            )
-        )
-        envelope = encode_envelope((self.file.cluster,), len(header) + len(payload))
-        append(self._handle, [envelope, header, payload])
-        self._handle.sync()
-        self.length += len(envelope) + len(header) + len(payload)
-        self._sequence += 1
-        self._previous = stream_hash(header)
-        self._counters.publish(self.length, commit)
-
-    def poison(self) -> None:
-        self._counters.poison()
-
-    def finish(self) -> None:
-        """Write the end record, unless the file has failed, and release the file. A failure is logged."""
-        try:
-            if not self._counters.poisoned:
-                self._end()
-        except StorageError as error:
-            self._counters.poison()
-            _log.warning("control_log_end_failed", file=str(self.file), error=str(error))
-        finally:
-            self._handle.close()
-            self._counters.close()
-
-    def _end(self) -> None:
-        streams = {StreamId(self.file, NIL_UUID, ""): (self._sequence - 1, self._previous)} if self._sequence else {}
-        append(self._handle, [encode_end_record(EndRecord(streams, (FILE_HEADER_BYTES,) if self._sequence else ()))])
-        self._handle.sync()
+    def _end(self, wal: WalFile) -> None:
+        self._open = None
+        self._ended.add(wal)
+        self._ended.report()

@@ -71,7 +71,8 @@ class _Frame:
 class BulkFile:
     """An unpublished WAL. ``add`` batches, then ``publish`` or ``refuse``, then ``close``. Not safe for threads.
 
-    ``ended`` is true after ``publish`` or ``refuse``. Until then its watermark rises a few times a second, below its
+    ``published`` is the published length: the file header until ``publish``, then all bytes. ``ended`` is true after
+    ``publish`` or ``refuse``. Until then its watermark rises a few times a second, below its
     commit time, so that closed time does not wait for the file.
 
     Args:
@@ -89,17 +90,12 @@ class BulkFile:
         self._handle = handle
         self._counters = counters
         self._clock = clock
-        self._written = self._published = self._reserved = self._synced = FILE_HEADER_BYTES
+        self._written = self.published = self._reserved = self._synced = FILE_HEADER_BYTES
         self.ended = False
         self._is_doubtful = False
         self._frames: list[_Frame] = []
         self._last: dict[tuple[UUID, str], EncodedBatch] = {}  # each group's last batch, which carries the batch id
         self._heartbeat = WatermarkHeartbeat(counters.raise_watermark, clock, heartbeat_s)
-
-    @property
-    def published(self) -> int:
-        """The published length: the file header until ``publish``, then all bytes."""
-        return self._published
 
     def add(self, batch: EncodedBatch) -> None:
         """Add the next batch of a group. A group's last batch is held in memory, for ``publish`` to write.
@@ -140,7 +136,7 @@ class BulkFile:
         self._sync()
         self._is_doubtful = True
         lease.publish(epoch, lambda: self._counters.publish(self._written, ticked))
-        self._published = self._written
+        self.published = self._written
         self.ended = True
         sequences = {stream: sequence for stream, (sequence, _) in ends.items()}
         return Position(self.file.cluster, {self.file: self._written}, sequences, commit)
@@ -154,7 +150,7 @@ class BulkFile:
             StorageError: the bytes could not be cut; the file is discarded all the same.
         """
         self.ended = True
-        self._published = self._counters.length
+        self.published = self._counters.length
         self._heartbeat.stop()
         self._counters.poison()
         if not keep and not self._is_doubtful:  # rule 1: never touched again
@@ -166,7 +162,7 @@ class BulkFile:
         Raises:
             CoordinationError: the ledger was not reached, and the lock is still held; call again.
         """
-        ledger.files.close(self.file, self._published)
+        ledger.files.close(self.file, self.published)
         self.abandon()
 
     def abandon(self) -> None:

@@ -20,10 +20,7 @@ class EndedWal(Protocol):
     """A WAL that gets no more frames (``wal_file.py``, ``bulk_file.py``)."""
 
     file: FileId
-
-    @property
-    def published(self) -> int:
-        """Durable bytes that other processes can see."""
+    published: int  # durable bytes that other processes can see
 
     def close(self, ledger: Ledger) -> None:
         """Close the WAL in the ledger, then release its lock. Raises CoordinationError when the ledger is away."""

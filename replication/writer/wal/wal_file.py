@@ -76,39 +76,42 @@ def make(files: Files, row: FileRow, created: int, watermark: int) -> tuple[Appe
 
 
 class WalFile:
-    """An open WAL. ``create`` makes it; ``seal`` or ``poison``, then ``close``, end it."""
+    """An open WAL. ``create`` makes it; ``seal`` or ``poison``, then ``close``, end it.
 
-    def __init__(self, row: FileRow, handle: AppendFile, counters: DurableLength, created: int) -> None:
+    ``published`` is the published length, file header included.
+    """
+
+    def __init__(
+        self, row: FileRow, handle: AppendFile, counters: DurableLength, created: int, reserve_bytes: int
+    ) -> None:
         self.file: FileId = row.file
         self.path = row.path
         self.created = created
         self._handle = handle
         self._counters = counters
-        self._written = self._published = FILE_HEADER_BYTES
+        self._written = self.published = FILE_HEADER_BYTES
         self._reserved = 0
+        self._reserve_bytes = reserve_bytes
         self._streams: dict[tuple[UUID, str], tuple[StreamId, int, bytes]] = {}
         self._index: list[int] = []
         self._provenance = (row.file.cluster,)
 
     @staticmethod
-    def create(files: Files, row: FileRow, created: int, watermark: int) -> WalFile:
-        """As ``make``.
+    def create(
+        files: Files, row: FileRow, created: int, watermark: int, *, reserve_bytes: int = RESERVE_BYTES
+    ) -> WalFile:
+        """As ``make``. Appends reserve ``reserve_bytes`` of disk space ahead.
 
         Raises:
             StorageError: the file was not created; the same row may be tried again.
         """
         handle, counters = make(files, row, created, watermark)
-        return WalFile(row, handle, counters, created)
-
-    @property
-    def published(self) -> int:
-        """The published length, file header included."""
-        return self._published
+        return WalFile(row, handle, counters, created, reserve_bytes)
 
     @property
     def empty(self) -> bool:
         """Whether no frame was published."""
-        return self._published == FILE_HEADER_BYTES
+        return self.published == FILE_HEADER_BYTES
 
     def append(self, batches: Sequence[EncodedBatch], commit: int, role_epoch: int) -> list[Placed]:
         """Seal ``batches`` as frames of commit time ``commit`` and write them; ``sync`` makes them durable.
@@ -143,7 +146,7 @@ class WalFile:
     def _write(self, pieces: Sequence[Buffer], end: int) -> None:
         try:
             if end > self._reserved:
-                self._reserved = reserve(self._handle, self._written, end, RESERVE_BYTES)
+                self._reserved = reserve(self._handle, self._written, end, self._reserve_bytes)
             append(self._handle, pieces)
         except NoSpaceError:
             self._handle.truncate(self._written)
@@ -156,8 +159,8 @@ class WalFile:
 
     def publish(self, watermark: int) -> None:
         """Publish everything appended; later commits are above ``watermark``."""
-        self._published = self._written
-        self._counters.publish(self._published, watermark)
+        self.published = self._written
+        self._counters.publish(self.published, watermark)
 
     def watermark(self, above: int) -> None:
         """Raise the watermark to ``above``: unpublished commits are above it."""
@@ -165,8 +168,8 @@ class WalFile:
 
     def seal(self) -> None:
         """Write the end record past the published length; it is durable on return. After StorageError, poison."""
-        assert self._written == self._published, "every append is published before the file is sealed"
-        self._handle.truncate(self._published)
+        assert self._written == self.published, "every append is published before the file is sealed"
+        self._handle.truncate(self.published)
         streams = {stream: (sequence, digest) for stream, sequence, digest in self._streams.values()}
         append(self._handle, [encode_end_record(EndRecord(streams, tuple(self._index)))])
         self._handle.sync()
@@ -181,7 +184,7 @@ class WalFile:
         Raises:
             CoordinationError: the ledger was not reached, and the lock is still held; call again.
         """
-        ledger.files.close(self.file, self._published)
+        ledger.files.close(self.file, self.published)
         self._release()
 
     def abandon(self) -> None:

@@ -71,7 +71,7 @@ def test_a_file_that_failed_while_the_ledger_was_away_is_closed_at_its_published
     ledger.fault = away
     files.faults.sync_failures = 1
     if at_roll:
-        control.close()
+        control.roll()
     else:
         with pytest.raises(StorageError):
             control.append(b"x", 2, 1)
