@@ -157,6 +157,22 @@ class Interval:
     previous: bytes
     last: bytes
 
+    def within(self, allowed: Ranges) -> list[Interval]:
+        """Return the parts inside ``allowed``; hashes inside of an interval are not known."""
+        return [
+            Interval(
+                begin,
+                end,
+                self.previous if begin == self.begin else UNKNOWN_HASH,
+                self.last if end == self.end else UNKNOWN_HASH,
+            )
+            for begin, end in Ranges.of((self.begin, self.end)).intersect(allowed)
+        ]
+
+    def without(self, known: Ranges) -> list[Interval]:
+        """Return the parts outside ``known``, as ``within``."""
+        return self.within(Ranges.of((self.begin, self.end)).subtract(known))
+
 
 def conflict(one: Interval, two: Interval) -> int | None:
     """Return the sequence at which the hashes of two intervals contradict each other, or None.

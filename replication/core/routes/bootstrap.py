@@ -8,12 +8,12 @@ COVERAGE frames follow. A cluster that has the whole stream has every sequence i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from replication.core.arrow import pa
-from replication.core.coverage import UNKNOWN_HASH, Interval, Ranges
+from replication.core.coverage import Interval, Ranges
 from replication.core.definition.schema import TS, SchemaVersion
 from replication.core.frame import Buffer
 from replication.core.ids import COUNT_END, FileId, StreamId
@@ -93,7 +93,8 @@ class Coverage:
         """Return it without sequences that are ``known`` elsewhere, and without WALs that have no others."""
         left: dict[FileId, tuple[Interval, ...]] = {}
         for stream, intervals in self.streams().items():
-            pieces = tuple(_pieces(intervals, known.get(stream, Ranges())))
+            there = known.get(stream, Ranges())
+            pieces = tuple(part for whole in intervals for part in whole.without(there))
             if pieces:
                 left[stream.wal] = pieces
         return replace(Coverage.of(self.table, self.group, left), purged=self.purged)
@@ -169,14 +170,6 @@ class Coverage:
             return Coverage(table, group, wals, tuple(_intervals(of_wal) for _, of_wal in rows), purged, continues)
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise FormatError(f"the payload of a COVERAGE frame cannot be read: {error}") from None
-
-
-def _pieces(intervals: Sequence[Interval], known: Ranges) -> Iterator[Interval]:
-    """The intervals without some sequences; hashes inside of an interval are not known."""
-    for whole in intervals:
-        for begin, end in Ranges.of((whole.begin, whole.end)).subtract(known):
-            previous = whole.previous if begin == whole.begin else UNKNOWN_HASH
-            yield Interval(begin, end, previous, whole.last if end == whole.end else UNKNOWN_HASH)
 
 
 def _intervals(of_wal: Sequence[tuple[int, int, str, str]]) -> tuple[Interval, ...]:

@@ -34,13 +34,17 @@ class Held:
 class Run:
     """Consecutive sequences ``[seq_begin, seq_end)`` at ``[begin, end)`` of a file."""
 
-    stream: StreamId
     seq_begin: int
     seq_end: int
     begin: int
     end: int
     previous: bytes
     last: bytes
+
+    @staticmethod
+    def of(claim: Claim) -> Run:
+        """The run of one frame."""
+        return Run(claim.sequence, claim.sequence + 1, claim.begin, claim.end, claim.previous, claim.hash)
 
     def takes(self, claim: Claim) -> bool:
         """Add ``claim`` when it follows directly in sequence, hash and file; return whether it did."""
@@ -85,7 +89,7 @@ def judge(claims: Sequence[Claim], held: Sequence[Held]) -> ClaimDecision:
         if decision.claimed and is_separate and _follows(decision.claimed[-1], claim, known, begins):
             runs[claim.sequence] = len(decision.claimed) - 1
             continue
-        run = Run(claim.stream, claim.sequence, claim.sequence + 1, claim.begin, claim.end, claim.previous, claim.hash)
+        run = Run.of(claim)
         holder, contradiction = _find(claim, known, begins, _near(claim, decision.claimed, runs))
         if holder is None and contradiction is None:
             contradiction = divergent.get(claim.previous) or divergent.get(claim.hash)

@@ -10,7 +10,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from replication.core.coverage import UNKNOWN_HASH, Interval, Ranges, conflict
+from replication.core.coverage import Interval, Ranges, conflict
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.bootstrap import Coverage, Purged
 from replication.core.status import is_applied as status_is_applied
@@ -155,10 +155,11 @@ class SqlBootstraps:
             for stream, intervals in wanted.items():
                 pieces = _unclaimed(stream, intervals, held.get(keys[stream], ()))
                 if stream.wal.cluster == self._cluster:
-                    pieces = _clipped(pieces, lost.get(stream.wal, Ranges()))
+                    gaps = lost.get(stream.wal, Ranges())
+                    pieces = [part for piece in pieces for part in piece.within(gaps)]
                 for piece in pieces:
                     adopted.setdefault(keys[stream], []).append((piece.begin, piece.end))
-                    run = Run(stream, piece.begin, piece.end, begin, end, piece.previous, piece.last)
+                    run = Run(piece.begin, piece.end, begin, end, piece.previous, piece.last)
                     rows_to_add.append(claim_row(key, keys[stream], run))
             execute_many(connection, schema.claims.insert(), rows_to_add)
         names.keep()
@@ -225,20 +226,6 @@ def _joined(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
             joined.pop()
         joined.append(interval)
     return tuple(joined)
-
-
-def _clipped(intervals: Sequence[Interval], allowed: Ranges) -> list[Interval]:
-    """The parts of intervals inside ``allowed``. The hashes at new ends are not known."""
-    return [
-        Interval(
-            begin,
-            end,
-            whole.previous if begin == whole.begin else UNKNOWN_HASH,
-            whole.last if end == whole.end else UNKNOWN_HASH,
-        )
-        for whole in intervals
-        for begin, end in Ranges.of((whole.begin, whole.end)).intersect(allowed)
-    ]
 
 
 def _unclaimed(stream: StreamId, wanted: Sequence[Interval], held: Sequence[Interval]) -> list[Interval]:

@@ -14,7 +14,7 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.ledger.base import Claim, Pending, Quarantined, ReplayCheckpoint
-from replication.ledger.sql.queries.claims import claim_rows, join_claim_rows
+from replication.ledger.sql.queries.claims import claim_rows, join_claims
 from replication.ledger.sql.queries.moving import quarantined_row, release, requeue
 from replication.ledger.sql.queries.replay import (
     AWAITING_TABLE,
@@ -126,7 +126,7 @@ class SqlReplay:
                 if offset > applied:
                     self._put_position(connection, key, table, min(offset, length))
                 joined = _CLAIMS.run(connection, {"key": key, "upto": offset, "table": table}).fetchall()
-                join_claim_rows(connection, joined)
+                join_claims(connection, joined)
                 advance(connection, key)
             for (key,) in AWAITING_TABLE.run(connection, {"table": table}).fetchall():
                 advance(connection, key)
@@ -149,7 +149,8 @@ class SqlReplay:
                 return
             if not snapshot:
                 snapshot = kept
-                merged = _furthest(self._present(connection, json.loads(before)), merged)
+                for file, offset in self._present(connection, json.loads(before)).items():
+                    merged[file] = max(offset, merged.get(file, 0))
             _DROP_CHECKPOINT.run(connection, here)
         values = {"epoch": new.epoch, "commit": new.commit, "snapshot": snapshot, "positions": json.dumps(merged)}
         _ADD_CHECKPOINT.run(connection, {"table_uuid": str(new.table), **values})
@@ -292,7 +293,3 @@ class SqlReplay:
         f = schema.folds.c
         with self._store.read() as connection:
             return {UUID(row.table_uuid): row.upto for row in connection.execute(sa.select(f.table_uuid, f.upto))}
-
-
-def _furthest(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
-    return {file: max(one.get(file, 0), two.get(file, 0)) for file in (*one, *two)}

@@ -8,7 +8,6 @@ joined in blocks; applied positions are then exact to within a block.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -46,20 +45,7 @@ _NEAR = {count: _near_streams(count) for count in (1, 8, 64)}  # few statements,
 _NO_STREAM = (-1, 0, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Sequences ``[seq_begin, seq_end)`` of a row of claims, and their new place; ``file`` None: applied."""
-
-    file: int | None
-    seq_begin: int
-    seq_end: int
-    begin: int
-    end: int
-    previous: bytes
-    last: bytes
-
-
-def place_row(file: int | None, stream: int, run: Run | Piece) -> dict[str, object]:
+def place_row(file: int | None, stream: int, run: Run) -> dict[str, object]:
     """A row of ``duplicates``, by the keys of its file and stream."""
     return {
         "file_id": file,
@@ -71,7 +57,7 @@ def place_row(file: int | None, stream: int, run: Run | Piece) -> dict[str, obje
     }
 
 
-def claim_row(file: int | None, stream: int, run: Run | Piece, *, divergent: bool = False) -> dict[str, object]:
+def claim_row(file: int | None, stream: int, run: Run, *, divergent: bool = False) -> dict[str, object]:
     """A row of ``claims``, by the keys of its file and stream."""
     return {**place_row(file, stream, run), "previous": run.previous, "last": run.last, "divergent": divergent}
 
@@ -185,13 +171,13 @@ class _ReceivedRow(NamedTuple):
 
 
 def claim_rows(which: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Rows for ``join_claim_rows``."""
+    """Rows for ``join_claims``."""
     wanted = sa.select(*(_c[name] for name in _ClaimRow._fields)).where(which, ~_c.divergent)
     return wanted.order_by(_c.stream_id, _c.seq_begin)
 
 
 def received_rows(which: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Rows for ``join_received_rows``."""
+    """Rows for ``join_received``."""
     wanted = sa.select(*(_r[name] for name in _ReceivedRow._fields)).where(which)
     return wanted.order_by(_r.source_id, _r.source_begin, _r.source_end)
 
@@ -212,56 +198,36 @@ class Coalescer:
             return
         rows = connection.scalar(sa.select(sa.func.count()).select_from(schema.claims).where(_c.file_id == file_key))
         if rows is not None and rows > UNAPPLIED_ROWS:
-            join_claims(connection, _c.file_id == file_key, block=BLOCK_ROWS, keep_newest=FRESH_ROWS)
-            join_received(connection, _r.file_id == file_key, block=BLOCK_ROWS, keep_newest=FRESH_ROWS)
+            join_claims(connection, connection.execute(claim_rows(_c.file_id == file_key)), in_blocks=True)
+            join_received(connection, connection.execute(received_rows(_r.file_id == file_key)), in_blocks=True)
 
 
-def join_claims(
-    connection: Connection, which: sa.ColumnElement[bool], *, block: int | None = None, keep_newest: int = 0
-) -> None:
-    """Join adjacent rows of ``claims`` of one stream and file. Retired files count as one file."""
-    rows = connection.execute(claim_rows(which)).all()
-    join_claim_rows(connection, rows, block=block, keep_newest=keep_newest)
+def join_claims(connection: Connection, rows: Iterable[Sequence[Any]], *, in_blocks: bool = False) -> None:
+    """Join adjacent rows of ``claim_rows``: of one stream and file. Retired files count as one file.
 
-
-def join_claim_rows(
-    connection: Connection, rows: Iterable[Sequence[Any]], *, block: int | None = None, keep_newest: int = 0
-) -> None:
-    """As ``join_claims``, for rows of ``claim_rows``."""
-    joined, gone = _blocks([_ClaimRow(*row) for row in rows], block, keep_newest)
+    ``in_blocks`` joins ``BLOCK_ROWS`` at most, and leaves the newest ``FRESH_ROWS`` alone.
+    """
+    joined, gone = _blocks([_ClaimRow(*row) for row in rows], in_blocks)
     changes = [{"key": a.id, "to_sequence": z.seq_end, "to": z.end, "to_hash": z.last} for a, z in joined]
     LENGTHEN_CLAIM.run_each(connection, changes)
     _DROP_CLAIM.run_each(connection, [{"key": key} for key in gone])
 
 
-def join_received(
-    connection: Connection, which: sa.ColumnElement[bool], *, block: int | None = None, keep_newest: int = 0
-) -> None:
-    """Join adjacent rows of ``received`` of one source and landing file."""
-    rows = connection.execute(received_rows(which)).all()
-    join_received_rows(connection, rows, block=block, keep_newest=keep_newest)
-
-
-def join_received_rows(
-    connection: Connection, rows: Iterable[Sequence[Any]], *, block: int | None = None, keep_newest: int = 0
-) -> None:
-    """As ``join_received``, for rows of ``received_rows``."""
-    joined, gone = _blocks([_ReceivedRow(*row) for row in rows], block, keep_newest)
+def join_received(connection: Connection, rows: Iterable[Sequence[Any]], *, in_blocks: bool = False) -> None:
+    """Join adjacent rows of ``received_rows``: of one source and landing file. ``in_blocks`` as of ``join_claims``."""
+    joined, gone = _blocks([_ReceivedRow(*row) for row in rows], in_blocks)
     _JOIN_RECEIVED.run_each(connection, [{"key": a.id, "to": z.end, "to_source": z.source_end} for a, z in joined])
     _DROP_RECEIVED.run_each(connection, [{"key": key} for key in gone])
 
 
-def _blocks(rows: Sequence[Any], block: int | None, keep_newest: int) -> tuple[list[tuple[Any, Any]], list[int]]:
-    """The (first, last) rows of each run of adjacent rows, and the ids of all but the first row of each run.
-
-    The ``keep_newest`` newest rows are left alone. A run has at most ``block`` rows.
-    """
-    newest = sorted((row.id for row in rows), reverse=True)[keep_newest - 1] if 0 < keep_newest <= len(rows) else None
+def _blocks(rows: Sequence[Any], in_blocks: bool) -> tuple[list[tuple[Any, Any]], list[int]]:
+    """The (first, last) rows of each run of adjacent rows, and the ids of all but the first row of each run."""
+    newest = sorted((row.id for row in rows), reverse=True)[FRESH_ROWS - 1 : FRESH_ROWS] if in_blocks else []
     runs: list[list[Any]] = [[]]
     for row in rows:
-        is_new = newest is not None and row.id >= newest
+        is_new = bool(newest) and row.id >= newest[0]
         run = runs[-1]
-        if is_new or run and (not run[-1].is_before(row) or block is not None and len(run) >= block):
+        if is_new or run and (not run[-1].is_before(row) or in_blocks and len(run) >= BLOCK_ROWS):
             runs.append([])
         if not is_new:
             runs[-1].append(row)

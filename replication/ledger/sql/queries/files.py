@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import FileKind, FileRow
-from replication.ledger.sql.queries.claims import join_claims, join_received
+from replication.ledger.sql.queries.claims import claim_rows, join_claims, join_received, received_rows
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.prepared import Prepared, upsert
@@ -97,9 +97,9 @@ def drop_file(connection: Connection, key: int) -> None:
     connection.execute(schema.claims.update().where(_c.file_id == key).values(file_id=None))
     connection.execute(schema.received.update().where(_r.file_id == key).values(file_id=None))
     for ids in chunked(stream_keys):
-        join_claims(connection, _c.stream_id.in_(ids) & _c.file_id.is_(None))
+        join_claims(connection, connection.execute(claim_rows(_c.stream_id.in_(ids) & _c.file_id.is_(None))))
     for ids in chunked(source_keys):
-        join_received(connection, _r.source_id.in_(ids) & _r.file_id.is_(None))
+        join_received(connection, connection.execute(received_rows(_r.source_id.in_(ids) & _r.file_id.is_(None))))
     dropped = sa.select(_f.commit_hi, _f.source).where(_f.id == key)
     newest, source = connection.execute(dropped).one_or_none() or (0, None)
     raise_counter(connection, "seen", newest)  # writers' clocks must stay above it

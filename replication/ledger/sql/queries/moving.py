@@ -13,18 +13,20 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.errors import ClosedFileError, RequestError
 from replication.ledger.base import Claim
-from replication.ledger.sql.queries.claims import Piece, claim_row
+from replication.ledger.decisions.claiming import Run
+from replication.ledger.sql.queries.claims import claim_row, place_row
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeysInTransaction
 from replication.ledger.sql.store.store import execute_many, greatest
 
+PlacedRun = tuple[int | None, Run]  # the key of its file; None: applied
 _f, _c, _q = schema.files.c, schema.claims.c, schema.quarantined.c
 
 
-def replace_claim(connection: Connection, key: int, stream: int, pieces: Sequence[Piece]) -> None:
-    """Replace one row of claims of a stream by ``pieces``; sequences in none of them are no longer claimed."""
+def replace_claim(connection: Connection, key: int, stream: int, runs: Sequence[PlacedRun]) -> None:
+    """Replace one row of claims of a stream by ``runs``; sequences in none of them are no longer claimed."""
     connection.execute(schema.claims.delete().where(_c.id == key))
-    rows = [claim_row(piece.file, stream, piece) for piece in pieces if piece.seq_begin < piece.seq_end]
+    rows = [claim_row(file, stream, run) for file, run in runs if run.seq_begin < run.seq_end]
     execute_many(connection, schema.claims.insert(), rows)
 
 
@@ -70,11 +72,10 @@ def _requeue(connection: Connection, names: KeysInTransaction, held: Any, claim:
     source, row = _claimed(connection, held, stream, n)
     if row is None:
         raise RequestError(f"{what} is now claimed in another file and applied from there", "Discard this frame")
-    copy = Piece(target, n, n + 1, claim.begin, claim.end, claim.previous, claim.hash)
-    replace_claim(connection, row.id, row.stream_id, [*_around(row, held, claim), copy])
+    replace_claim(connection, row.id, row.stream_id, [*_around(row, held, claim), (target, Run.of(claim))])
     if source is not None:  # in case that file is replayed again
-        duplicates = {"file_id": source, "stream_id": stream, "seq_begin": n, "seq_end": n + 1}
-        connection.execute(schema.duplicates.insert().values(**duplicates, begin=held.begin, end=held.end))
+        duplicate = Run(n, n + 1, held.begin, held.end, claim.previous, claim.hash)
+        connection.execute(schema.duplicates.insert().values(place_row(source, stream, duplicate)))
     connection.execute(schema.quarantined.delete().where(_q.file == held.file, _q.begin == held.begin))
 
 
@@ -98,11 +99,11 @@ def _claimed(connection: Connection, held: Any, stream: int, sequence: int) -> t
     return source, row if row is not None and row.file_id in (None, source) and is_held else None
 
 
-def _around(row: Any, held: Any, claim: Claim) -> tuple[Piece, Piece]:
+def _around(row: Any, held: Any, claim: Claim) -> tuple[PlacedRun, PlacedRun]:
     """The claims before and after a quarantined frame in its row."""
     n = claim.sequence
     low, high = (row.begin, row.end) if row.file_id is None else (held.begin, held.end)
     return (
-        Piece(row.file_id, row.seq_begin, n, row.begin, low, row.previous, claim.previous),
-        Piece(row.file_id, n + 1, row.seq_end, high, row.end, claim.hash, row.last),
+        (row.file_id, Run(row.seq_begin, n, row.begin, low, row.previous, claim.previous)),
+        (row.file_id, Run(n + 1, row.seq_end, high, row.end, claim.hash, row.last)),
     )

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.ledger.base import FileKind
-from replication.ledger.sql.queries.claims import join_received_rows, received_rows
+from replication.ledger.sql.queries.claims import join_received, received_rows
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import put_meta
@@ -107,7 +107,7 @@ def advance(connection: Connection, key: int) -> int:
     if applied > before:
         _ADVANCE.run(connection, at)
     _DROP_POSITIONS.run(connection, at)
-    join_received_rows(connection, _RECEIVED.run(connection, at))
+    join_received(connection, _RECEIVED.run(connection, at))
     return applied
 
 

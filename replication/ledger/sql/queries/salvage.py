@@ -15,10 +15,10 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.errors import RequestError
 from replication.ledger.base import Claim, FileRow, SalvagePlan
-from replication.ledger.decisions.claiming import by_stream, judge
+from replication.ledger.decisions.claiming import Run, by_stream, judge
 from replication.ledger.decisions.salvage import FramesOfStream, Place, SalvageDecision, SalvageDecisions
-from replication.ledger.sql.queries.claims import Piece, claim_row, nearby
-from replication.ledger.sql.queries.moving import replace_claim
+from replication.ledger.sql.queries.claims import claim_row, nearby, place_row
+from replication.ledger.sql.queries.moving import PlacedRun, replace_claim
 from replication.ledger.sql.queries.salvage_facts import AppliedHere
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
@@ -57,36 +57,31 @@ def move_claims(
         claim_range, leaving = decision.claim_range, decision.leaving()
         if claim_range is None or not (leaving or decision.wanted):
             continue
-        pieces = _kept_pieces(decision, decisions.frames.get(decision.stream, FramesOfStream()))
+        runs = _kept(decision, decisions.frames.get(decision.stream, FramesOfStream()))
         applied = [claim for claim, is_applied in decision.wanted if is_applied]
         waiting = [claim for claim, is_applied in decision.wanted if not is_applied]
         for claims in (applied, [*waiting, *decision.elsewhere]):
-            pieces += _moved_pieces(target, (copies[claim.stream, claim.sequence] for claim in claims))
-        replace_claim(connection, claim_range.key, claim_range.stream_key, pieces)
+            runs += _moved(target, (copies[claim.stream, claim.sequence] for claim in claims))
+        replace_claim(connection, claim_range.key, claim_range.stream_key, runs)
         left[claim_range.stream_key] = left.get(claim_range.stream_key, Ranges()).union(leaving)
     return left
 
 
-def _kept_pieces(decision: SalvageDecision, frames: FramesOfStream) -> list[Piece]:
+def _kept(decision: SalvageDecision, frames: FramesOfStream) -> list[PlacedRun]:
     """The parts of a claim range that stay claimed as applied, without a file."""
     at = decision.claim_range
     if at is None:
         return []
-    return [Piece(None, begin, end, at.begin, at.end, *frames.edges(at, begin, end)) for begin, end in decision.kept]
+    return [(None, Run(begin, end, at.begin, at.end, *frames.edges(at, begin, end))) for begin, end in decision.kept]
 
 
-def _moved_pieces(target: int | None, copies: Iterable[Claim]) -> list[Piece]:
-    """The claims in the file of copies: runs of copies that are consecutive in sequence, hash and file."""
-    runs: list[list[Claim]] = []
+def _moved(target: int | None, copies: Iterable[Claim]) -> list[PlacedRun]:
+    """The claims in the file of copies."""
+    runs: list[Run] = []
     for claim in sorted(copies, key=lambda claim: claim.sequence):
-        last = runs[-1][-1] if runs else None
-        if last is None or (claim.sequence, claim.previous) != (last.sequence + 1, last.hash) or claim.begin < last.end:
-            runs.append([])
-        runs[-1].append(claim)
-    return [
-        Piece(target, run[0].sequence, run[-1].sequence + 1, run[0].begin, run[-1].end, run[0].previous, run[-1].hash)
-        for run in runs
-    ]
+        if not runs or not runs[-1].takes(claim):
+            runs.append(Run.of(claim))
+    return [(target, run) for run in runs]
 
 
 def claim_rest(
@@ -103,14 +98,11 @@ def claim_rest(
     held = nearby(connection, [(keys[stream], claims) for stream, claims in rest.items()])
     for stream, claims in rest.items():
         decision = judge(claims, held.get(keys[stream], []))
-        place = {"file_id": target, "stream_id": keys[stream]}
         rows = [claim_row(target, keys[stream], run) for run in decision.claimed]
         execute_many(connection, schema.claims.insert(), rows)
         claimed = Ranges.union_of((run.seq_begin, run.seq_end) for run in decision.claimed)
         duplicates = [
-            place | {"seq_begin": c.sequence, "seq_end": c.sequence + 1, "begin": c.begin, "end": c.end}
-            for c in claims
-            if not claimed.contains(c.sequence)
+            place_row(target, keys[stream], Run.of(claim)) for claim in claims if not claimed.contains(claim.sequence)
         ]
         execute_many(connection, schema.duplicates.insert(), duplicates)
 
