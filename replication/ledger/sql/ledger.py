@@ -214,9 +214,6 @@ def _forget_dropped(store: SqlStore) -> None:
 
 def prepare(store: SqlStore, cluster: ClusterId, role: RoleState = FIRST_ROLE) -> None:
     """Do what ``initialise`` does, on an open store."""
-    import replication.ledger.sql.schema.commits  # noqa: F401  its tables are created, too
-    import replication.ledger.sql.schema.drills  # noqa: F401
-    import replication.ledger.sql.schema.grants  # noqa: F401
     from replication.ledger.sql.schema.touched import install
 
     with store.write() as connection:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from replication.files.owner import is_gone
 from replication.ledger.commit_steps import NewSequence, SequenceId, StoredSequence
 from replication.ledger.decisions.leasing import can_lease, failed_once, leased_to, not_growing, unfinished, until
-from replication.ledger.sql.schema.commits import commit_sequences, commit_stores
+from replication.ledger.sql.schema.tables import commit_sequences, commit_stores
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import SqlStore, chunked
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import sqlalchemy as sa
 
 from replication.ledger.drills import HISTORY_MAX, Drill
-from replication.ledger.sql.schema.drills import drills
+from replication.ledger.sql.schema.tables import drills
 from replication.ledger.sql.store.prepared import upsert
 from replication.ledger.sql.store.store import SqlStore
 

@@ -12,7 +12,7 @@ from replication.core.grants import BY_PERSON, Grant
 from replication.core.ids import ClusterId
 from replication.errors import RequestError
 from replication.ledger.grants import ASKED_MAX, INVITATIONS_MAX, GrantRow, Invitation
-from replication.ledger.sql.schema import grants as schema
+from replication.ledger.sql.schema import sending as schema
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import SqlStore, insert_into
 

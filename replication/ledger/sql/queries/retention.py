@@ -23,7 +23,6 @@ from replication.ledger.sql.queries.rules import RuleCache
 from replication.ledger.sql.queries.statuses import pins, statuses
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.schema.commits import commit_sequences
 from replication.ledger.sql.store.keys import file_row
 from replication.ledger.sql.store.store import insert_into
 
@@ -40,7 +39,7 @@ def facts(connection: Connection, rules_cache: RuleCache, rows: Keyed, policy: R
     awaited = awaits_replay(connection, policy.keeps_tables)
     latest = sa.select(schema.notices.c.origin, sa.func.max(schema.notices.c.closed)).group_by(schema.notices.c.origin)
     closed = {origin: at for origin, at in connection.execute(latest)}
-    changing = sa.select(commit_sequences.c.urn).where(commit_sequences.c.urn == ROLE_CHANGE).limit(1)
+    changing = sa.select(schema.commit_sequences.c.urn).where(schema.commit_sequences.c.urn == ROLE_CHANGE).limit(1)
     taking_back = connection.scalar(changing) is not None
     holds: dict[FileId, list[PeerHold]] = {}
     for (file, peer), of_peer in found.items():

@@ -1,4 +1,4 @@
-"""The SQL tables of sending: peers, rules and where they begin, progress per file and peer, held tables."""
+"""The SQL tables of sending: peers, rules and where they begin, progress, held tables; and grants."""
 
 from __future__ import annotations
 
@@ -139,4 +139,31 @@ withheld = Table(
     Column("file_id", KEY, ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
     Column("table_uuid", String, primary_key=True),
     Column("ranges", Text, nullable=False),
+)
+
+_GRANT = (
+    ("incarnation", String),
+    ("patterns", Text),  # [name or pattern of tables, …]
+    ("origins", Text),  # [name or pattern of clusters, …]
+    ("defines", Boolean),
+    ("made_by", Text),
+)
+
+# by the caller's name; of no patterns: everything is denied
+grants = Table(
+    "grants",
+    metadata,
+    Column("name", String, primary_key=True),
+    *(Column(name, kind, nullable=False) for name, kind in _GRANT),
+    Column("at", BigInteger, nullable=False),
+    Column("asked", Boolean, nullable=False),
+)
+
+invitations = Table(
+    "invitations",
+    metadata,
+    Column("digest", String, primary_key=True),  # SHA-256 of the secret
+    Column("name", String, nullable=False),
+    *(Column(name, kind, nullable=False) for name, kind in _GRANT),
+    Column("expires", BigInteger, nullable=False),
 )

@@ -1,6 +1,6 @@
 """The SQL tables of local state: tables and their schemas, files, streams, claims, received ranges, applied positions.
 
-The tables of sending are in ``sending.py``, common parts in ``metadata.py``.
+Also those of commit sequences and drills. The tables of sending are in ``sending.py``, common parts in ``metadata.py``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -346,4 +347,43 @@ derivations = Table(
     Column("at", BigInteger, nullable=False, server_default="0"),
     Column("error", Text, nullable=False, server_default=""),
     Column("error_since", BigInteger, nullable=False, server_default="0"),
+)
+
+# commit sequences, by the store that they are in
+commit_stores = Table("commit_stores", metadata, Column("name", String, primary_key=True))
+
+commit_sequences = Table(
+    "commit_sequences",
+    metadata,
+    Column("store", String, ForeignKey("commit_stores.name", ondelete="CASCADE"), primary_key=True),
+    Column("urn", String, primary_key=True),
+    Column("steps", Text, nullable=False),  # a line of JSON each
+    Column("complete", Boolean, nullable=False),
+    Column("done", BigInteger, nullable=False, server_default="0"),
+    Column("failures", BigInteger, nullable=False, server_default="0"),
+    Column("error", Text, nullable=False, server_default=""),
+    Column("suspended", Boolean, nullable=False, server_default=false()),
+    Column("owner", String, nullable=False, server_default=""),
+    Column("leased_until", BigInteger, nullable=False, server_default="0"),
+    Column("created", BigInteger, nullable=False),
+    Column("changed", BigInteger, nullable=False),
+)
+
+drills = Table(
+    "drills",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("host", String, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("begun", BigInteger, nullable=False),
+    Column("until", BigInteger, nullable=False),
+    Column("instant", BigInteger, nullable=False),
+    Column("ended", BigInteger, nullable=False),
+    Column("passed", Boolean, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("rpo_s", Float),
+    Column("rto_s", Float),
+    Column("kept_until", BigInteger, nullable=False),
+    Column("report", Text, nullable=False),
+    Column("scheduled", Boolean, nullable=False),
 )
