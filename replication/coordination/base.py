@@ -164,14 +164,6 @@ class RoleRead:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class AssignmentRead:
-    """A worker's assignment as bytes, and the node's version."""
-
-    content: bytes
-    version: int
-
-
 def encode_fields(fields: dict[str, Any]) -> bytes:
     """Encode a member's fields as JSON."""
     return _json(fields)

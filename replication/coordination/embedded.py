@@ -308,13 +308,12 @@ def make_class_archive() -> None:
 
 def command_line(pid: int) -> str:
     """The command line of a process; empty when it has ended or is a zombie."""
-    if Path("/proc/self/cmdline").exists():
-        with contextlib.suppress(OSError):
-            return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).replace("\0", " ")
+    import psutil  # deferred: only what a killed owner left needs it
+
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except (psutil.Error, ValueError):
         return ""
-    command = ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return "" if shown.startswith("Z") else shown
 
 
 def _property(path: str | Path) -> str:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from replication.coordination.base import (
-    AssignmentRead,
     HostRecord,
     Member,
+    Node,
     Public,
     RoleRead,
     Tree,
@@ -30,6 +30,8 @@ from replication.coordination.paths import NODE_BYTES_MAX, Election, MemberKind,
 from replication.core.ids import ClusterId
 from replication.core.roles import RoleState
 from replication.errors import ConfigError, CoordinationError, NotLeaderError, RequestError, StaleEpochError
+
+_T = TypeVar("_T")
 
 
 class Coordination:
@@ -135,7 +137,7 @@ class Coordination:
             if node is None:
                 raise self._no_cluster()
             if self._tree.check(self.paths.role, node.version):
-                return RoleRead(RoleState.decode(node.content), node.version)
+                return _role(node)
         raise CoordinationError(f"the role of {self.paths.root} changes faster than it can be read")
 
     def set_role(self, state: RoleState, version: int) -> int:
@@ -150,12 +152,7 @@ class Coordination:
 
     def watch_role(self, deliver: Callable[[RoleRead], None]) -> Subscription[RoleRead]:
         """Deliver the role now and after each change. It may be stale: confirm a lease with ``role()``."""
-
-        def read(wake: Woken) -> RoleRead | None:
-            node = self._tree.get(self.paths.role, wake)
-            return None if node is None else RoleRead(RoleState.decode(node.content), node.version)
-
-        return Subscription(self._keeper, read, deliver)
+        return self._watch(self.paths.role, _role, deliver)
 
     def put_host(self, host: HostRecord) -> None:
         """Write or replace the record of one host.
@@ -226,17 +223,15 @@ class Coordination:
         """The name of an election's leader, None without candidates; for display."""
         return next(iter(self.candidates(election)), None)
 
-    def assignment(self, slot: str) -> AssignmentRead | None:
+    def assignment(self, slot: str) -> Node | None:
         """The assignment of the worker on ``slot``."""
-        node = self._tree.get(self.paths.assignment(slot))
-        return None if node is None else AssignmentRead(node.content, node.version)
+        return self._tree.get(self.paths.assignment(slot))
 
-    def assignments(self) -> dict[str, AssignmentRead]:
+    def assignments(self) -> dict[str, Node]:
         """Every assignment, by slot."""
-        nodes = {
-            slot: self._known.get(self.paths.assignment(slot)) for slot in self._known.children(self.paths.assignments)
-        }
-        return {slot: AssignmentRead(node.content, node.version) for slot, node in nodes.items() if node is not None}
+        slots = self._known.children(self.paths.assignments)
+        nodes = {slot: self._known.get(self.paths.assignment(slot)) for slot in slots}
+        return {slot: node for slot, node in nodes.items() if node is not None}
 
     def set_assignment(self, slot: str, content: bytes, version: int) -> int:
         """Write an assignment if ``version`` is current (-1: it must not exist); return the new version.
@@ -254,15 +249,9 @@ class Coordination:
             raise NotLeaderError(f"the assignment of {slot} was written by another master")
         return written
 
-    def watch_assignment(self, slot: str, deliver: Callable[[AssignmentRead], None]) -> Subscription[AssignmentRead]:
+    def watch_assignment(self, slot: str, deliver: Callable[[Node], None]) -> Subscription[Node]:
         """Deliver the assignment once it exists, and after each change."""
-        path = self.paths.assignment(slot)
-
-        def read(wake: Woken) -> AssignmentRead | None:
-            node = self._tree.get(path, wake)
-            return None if node is None else AssignmentRead(node.content, node.version)
-
-        return Subscription(self._keeper, read, deliver)
+        return self._watch(self.paths.assignment(slot), lambda node: node, deliver)
 
     def announce(self) -> int:
         """Announce that rules or peers changed in the ledger; return the new count."""
@@ -280,10 +269,12 @@ class Coordination:
 
     def watch_announcements(self, deliver: Callable[[int], None]) -> Subscription[int]:
         """Deliver the count now and after changes; quick successive changes may be delivered as one."""
+        return self._watch(self.paths.announcements, lambda node: node.version, deliver)
 
-        def read(wake: Woken) -> int | None:
-            node = self._tree.get(self.paths.announcements, wake)
-            return None if node is None else node.version
+    def _watch(self, path: str, of: Callable[[Node], _T], deliver: Callable[[_T], None]) -> Subscription[_T]:
+        def read(wake: Woken) -> _T | None:
+            node = self._tree.get(path, wake)
+            return None if node is None else of(node)
 
         return Subscription(self._keeper, read, deliver)
 
@@ -305,6 +296,10 @@ class Coordination:
 
     def _no_cluster(self) -> CoordinationError:
         return CoordinationError(f"there is no cluster at {self.paths.root}", "Start it: walship up --config FILE")
+
+
+def _role(node: Node) -> RoleRead:
+    return RoleRead(RoleState.decode(node.content), node.version)
 
 
 def _check_size(path: str, content: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from replication import log
 from replication.config import Config
-from replication.coordination.base import AssignmentRead, RoleRead
+from replication.coordination.base import Node, RoleRead
 from replication.coordination.keeper import Subscription
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
@@ -229,7 +229,7 @@ class Worker:
         self._announced = count
         self._changed.set()
 
-    def _on_assignment(self, read: AssignmentRead) -> None:
+    def _on_assignment(self, read: Node) -> None:
         try:
             assigned = Assignment.decode(read.content)
         except FormatError as error:
