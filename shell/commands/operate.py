@@ -9,7 +9,7 @@ from typing import Annotated
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from typer import Argument
 
-from replication.core.shipping.throttle import parse_rate
+from replication.core.shipping.rate import parse_rate
 from replication.errors import ReplicationError, RequestError
 from shell.cli.invocation import Invocation, PeerArgument, table_option, timeout_option
 from shell.cli.render import Printer, bytes_text, counted, seconds_text

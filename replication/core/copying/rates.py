@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from replication.core.shipping.throttle import parse_rate
+from replication.core.shipping.rate import parse_rate
 from replication.errors import FormatError
 
 _STEP = re.compile(r"([01]?\d|2[0-3]):([0-5]\d),(\S+)")

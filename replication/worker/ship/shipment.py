@@ -131,7 +131,7 @@ class Shipment:
         if (
             not self.window.free_bytes
             or len(progress.in_flight) >= _MESSAGES_MAX
-            or not self._context.throttle.admits()
+            or self._context.throttle.wait_s() > 0.0
         ):
             return False
         begin, limit = gap

@@ -1,4 +1,8 @@
-"""The rate limit of one peer on one worker, shared by all streams to the peer. It may change while they run."""
+"""The rate limit of one peer on one worker, shared by all streams to the peer. It may change while they run.
+
+It is a token bucket. A message may be sent when the bucket is not in debt, and takes its size from the bucket. So
+frames larger than the bucket can be sent. In any time t at most ``rate * t + burst`` bytes plus one message are sent.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from replication.core.shipping.throttle import TokenBucket
+BURST_S = 0.25
+_MESSAGE_BYTES_MIN = 16 << 10
 
 
 class Throttle:
@@ -19,37 +24,43 @@ class Throttle:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._bucket: TokenBucket | None = None
+        self._rate = 0.0  # no limit
+        self._tokens = 0.0  # bytes that may be sent at ``_at_s``; negative in debt
+        self._at_s = 0.0
 
     def set_rate(self, rate: float) -> None:
         """Set the rate in bytes per second; 0 means no limit. A debt of the earlier rate is kept."""
         with self._lock:
-            if rate <= 0:
-                self._bucket = None
-            elif self._bucket is None:
-                self._bucket = TokenBucket.full(rate, self._clock())
-            elif self._bucket.rate != rate:
-                self._bucket = self._bucket.at(self._clock()).at_rate(rate)
+            if self._rate:
+                self._refill()
+                self._tokens = min(self._tokens, rate * BURST_S)
+            else:
+                self._tokens, self._at_s = rate * BURST_S, self._clock()
+            self._rate = max(0.0, rate)
 
     def message_bytes(self, at_most: int) -> int:
-        """Return the maximum size of the next message."""
-        bucket = self._bucket
-        return at_most if bucket is None else min(at_most, bucket.message_bytes)
+        """Return the maximum size of the next message, which keeps the rate even."""
+        rate = self._rate
+        return min(at_most, max(_MESSAGE_BYTES_MIN, int(rate * BURST_S))) if rate else at_most
 
-    def admits(self) -> bool:
-        """Whether a message may be sent now."""
-        if self._bucket is None:
-            return True
+    def wait_s(self) -> float:
+        """Return the seconds until a message may be sent; 0.0 when one may be sent now."""
+        if not self._rate:
+            return 0.0
         with self._lock:
-            if self._bucket is None:
-                return True
-            self._bucket = self._bucket.at(self._clock())
-            return self._bucket.wait_s() == 0.0
+            self._refill()
+            return max(0.0, -self._tokens / self._rate) if self._rate else 0.0
 
     def spend(self, size: int) -> None:
         """Note that a message of ``size`` bytes was sent."""
-        if self._bucket is None:
-            return
-        with self._lock:
-            if self._bucket is not None:
-                self._bucket = self._bucket.at(self._clock()).spend(size)
+        if self._rate:
+            with self._lock:
+                self._refill()
+                self._tokens -= size
+
+    def _refill(self) -> None:
+        """Add what has come since ``_at_s``; nothing when the clock went back."""
+        now_s = self._clock()
+        if now_s > self._at_s:
+            self._tokens = min(self._rate * BURST_S, self._tokens + (now_s - self._at_s) * self._rate)
+            self._at_s = now_s
