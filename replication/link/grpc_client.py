@@ -113,15 +113,11 @@ class GrpcLink:
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
         """Make a table ready there."""
         asked = pb.OpenRouteRequest(source=str(source), expected=str(expected), route=wire.encode_route(route))
-        answer = read_message(pb.RouteReply, self._call(channel.OPEN_ROUTE, asked.SerializeToString()))
-        if answer.HasField("refusal"):
-            raise refusals.decode_refusal(answer.refusal).error()
+        _check_agreed(self._call(channel.OPEN_ROUTE, asked.SerializeToString()))
 
     def take_over(self, asked: TakeOver) -> None:
         """Have the peer originate in place of the caller, or get ready for it."""
-        answer = read_message(pb.RouteReply, self._call(channel.TAKE_OVER, takeovers.encode_take_over(asked)))
-        if answer.HasField("refusal"):
-            raise refusals.decode_refusal(answer.refusal).error()
+        _check_agreed(self._call(channel.TAKE_OVER, takeovers.encode_take_over(asked)))
 
     def successions(
         self, source: ClusterId, expected: ClusterId, lease: AskedLease | None = None
@@ -338,6 +334,13 @@ class GrpcConversation:
                 continue
             if raw is not None:
                 yield raw
+
+
+def _check_agreed(raw: bytes) -> None:
+    """Raise PeerRefusedError when a RouteReply is a refusal."""
+    answer = read_message(pb.RouteReply, raw)
+    if answer.HasField("refusal"):
+        raise refusals.decode_refusal(answer.refusal).error()
 
 
 def _stopping(replies: Iterator[bytes], stop: Callable[[], object]) -> Iterator[bytes]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from replication.core.arrow import pa
 from replication.core.ids import COUNT_END
 from replication.errors import FormatError
 
@@ -16,16 +18,23 @@ _M = TypeVar("_M", bound=Message)
 _T = TypeVar("_T")
 
 
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Within the block, raise FormatError for ``what`` in place of the errors of bytes and values that are none."""
+    try:
+        yield
+    except (DecodeError, ValueError, KeyError, TypeError, OSError, StopIteration, pa.ArrowException) as error:
+        raise FormatError(f"{what} cannot be read: {error}") from None
+
+
 def read_message(kind: type[_M], raw: bytes) -> _M:
     """Read one message.
 
     Raises:
         FormatError: it is no such message, or has a number of 2^62 or more, which no offset, sequence or time reaches.
     """
-    try:
+    with reading("a message of the link"):
         message: _M = kind.FromString(raw)
-    except DecodeError as error:
-        raise FormatError(f"a message of the link cannot be read: {error}") from None
     check_numbers(message)
     return message
 

@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import pyarrow as pa
-from google.protobuf.message import DecodeError
 
 from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import TableSpec
 from replication.core.rows.batch import check_unpacked
-from replication.errors import FormatError, PeerRefusedError
+from replication.errors import FormatError
 from replication.link import refusals
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Refusal
-from replication.link.messages import at_most, read_message
+from replication.link.messages import at_most, read_message, reading
 
 NOW = -1
 _BUCKETS_MAX = 4096  # of a question
@@ -137,7 +136,7 @@ def encode_question(question: Question) -> bytes:
 
 def decode_question(raw: bytes) -> Question:
     """Read one; FormatError when it is none, or one of a newer version."""
-    try:
+    with reading("a question"):
         message = read_message(pb.Question, raw)
         kind = message.WhichOneof("question")
         if kind == "tables":
@@ -153,8 +152,6 @@ def decode_question(raw: bytes) -> Question:
             at_most(message.keys, 2 * _BUCKETS_MAX, "a question names", "bytes of buckets")
             pairs = zip(message.keys[::2], message.keys[1::2], strict=True)
             return AskKeys(tuple(high << 8 | low for high, low in pairs))
-    except (DecodeError, ValueError, KeyError, TypeError, OSError) as error:
-        raise FormatError(f"a question cannot be read: {error}") from None
     raise FormatError("a question of an unknown kind", "Upgrade walship here")
 
 
@@ -195,7 +192,7 @@ def decode_answer(raw: bytes) -> Answer:
         PeerRefusedError: it is a refusal.
         FormatError: it is none, or one of a newer version.
     """
-    try:
+    with reading("an answer"):
         message = read_message(pb.Answer, raw)
         kind = message.WhichOneof("answer")
         if kind == "refusal":
@@ -215,10 +212,6 @@ def decode_answer(raw: bytes) -> Answer:
             return RowsAnswer(_rows(message.rows))
         if kind == "end":
             return End()
-    except PeerRefusedError:
-        raise
-    except (DecodeError, ValueError, KeyError, TypeError, OSError, StopIteration, pa.ArrowException) as error:
-        raise FormatError(f"an answer cannot be read: {error}") from None
     raise FormatError("an answer of an unknown kind", "Upgrade walship here")
 
 

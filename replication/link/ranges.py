@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import google_crc32c
-from google.protobuf.message import DecodeError
 
 from replication.core.coverage import Span
 from replication.core.frame import Buffer
 from replication.core.ids import ClusterId, FileId
-from replication.errors import CorruptFrameError, FormatError, PeerRefusedError, PeerUnavailableError
+from replication.errors import CorruptFrameError, PeerRefusedError, PeerUnavailableError
 from replication.link import refusals
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import PROTOCOL, Reason, Refusal
-from replication.link.messages import read_message
+from replication.link.messages import read_message, reading
 
 PIECE_BYTES = 1 << 20
 SPANS_MAX = 4096
@@ -52,15 +51,13 @@ def decode_ask(raw: bytes) -> ReadAsk:
         FormatError: it is none.
         PeerRefusedError: it is one of another version, or asks for more than one call brings.
     """
-    try:
+    with reading("a request to read"):
         message = read_message(pb.ReadRequest, raw)
         if message.protocol != PROTOCOL:
             what = f"a host speaks protocol {message.protocol}, not {PROTOCOL}"
             raise Refusal(Reason.VERSION, what, "Upgrade walship on all hosts of the cluster").error()
         spans = tuple((each.begin, each.end) for each in message.ranges)
         ask = ReadAsk(ClusterId.parse(message.cluster), FileId.parse(message.file), spans, message.heads)
-    except (DecodeError, ValueError) as error:
-        raise FormatError(f"a request to read cannot be read: {error}") from None
     total = sum(end - begin for begin, end in spans)
     if len(spans) > SPANS_MAX or any(begin >= end for begin, end in spans):
         raise Refusal(Reason.TOO_LARGE, f"{len(spans)} ranges are asked for at once", "Ask for fewer").error()

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from google.protobuf.message import DecodeError
-
 from replication.core.coverage import Ranges, Span
 from replication.core.ids import FileId
 from replication.core.status import FileState, ReplicationStatus
-from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import FileStatus
-from replication.link.messages import read_message
+from replication.link.messages import read_message, reading
 
 
 def encode_status(status: ReplicationStatus) -> pb.ReplicationStatus:
@@ -56,10 +53,8 @@ def encode_progress(files: Mapping[FileId, FileStatus]) -> bytes:
 
 def decode_progress(raw: bytes) -> dict[FileId, FileStatus]:
     """Read a ProgressReply; FormatError when it is none."""
-    try:
+    with reading("a peer's progress"):
         return decode_files(read_message(pb.ProgressReply, raw).files)
-    except (DecodeError, ValueError) as error:
-        raise FormatError(f"a peer's progress cannot be read: {error}") from None
 
 
 def encode_spans(spans: Iterable[Span]) -> list[pb.Range]:

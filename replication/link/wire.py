@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from google.protobuf.message import DecodeError
-
 from replication.core.coverage import Ranges
 from replication.core.definition.foreign import foreign_table, foreign_version
 from replication.core.definition.schema import SchemaVersion, TableSpec
@@ -35,7 +33,7 @@ from replication.link.base import (
     Reply,
     Route,
 )
-from replication.link.messages import at_most, check_numbers, read_message
+from replication.link.messages import at_most, check_numbers, read_message, reading
 from replication.link.refusals import decode_refusal, encode_refusal
 from replication.link.statuses import decode_files, decode_spans, encode_files, encode_spans
 
@@ -73,7 +71,7 @@ def encode_request(message: Request) -> bytes:
 def decode_request(raw: bytes) -> Request:
     """One ShipRequest; FormatError when it is none."""
     head, frames = _cut_frames(raw)
-    try:
+    with reading("a message of the link"):
         request = pb.ShipRequest.FromString(head)
         if request.HasField("data"):
             data = request.data
@@ -87,8 +85,6 @@ def decode_request(raw: bytes) -> Request:
             return _read_hello(request.open)
         tables = [foreign_table(table) for table in request.schemas.tables]
         return (*tables, *(_read_schema(s) for s in request.schemas.schemas))
-    except (DecodeError, ValueError, KeyError, TypeError, OSError) as error:
-        raise FormatError(f"a message of the link cannot be read: {error}") from None
 
 
 def _cut_frames(raw: bytes) -> tuple[bytes, memoryview]:
@@ -157,7 +153,7 @@ def encode_reply(reply: Reply | OpenReply) -> bytes:
 
 def decode_reply(raw: bytes) -> Reply | OpenReply:
     """One ShipReply; FormatError when it is none."""
-    try:
+    with reading("a reply of the link"):
         message = read_message(pb.ShipReply, raw)
         kind = message.WhichOneof("reply")
         if kind == "ack":
@@ -174,8 +170,6 @@ def decode_reply(raw: bytes) -> Reply | OpenReply:
             _read_term_history(opened.term_history),
             tuple(map(FileId.parse, opened.newest)),
         )
-    except (DecodeError, ValueError) as error:
-        raise FormatError(f"a reply of the link cannot be read: {error}") from None
 
 
 def encode_route(route: Route) -> pb.Route:
@@ -209,7 +203,7 @@ def encode_route(route: Route) -> pb.Route:
 
 def decode_route(message: pb.Route) -> Route:
     """Read one; FormatError when it is none."""
-    try:
+    with reading("a route"):
         return Route(
             foreign_table(message.table),
             check_group(message.group),
@@ -228,8 +222,6 @@ def decode_route(message: pb.Route) -> Route:
             message.closed,
             {FileId.parse(w.wal): Ranges.of(*decode_spans(w.sequences)) for w in message.acknowledged},
         )
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise FormatError(f"a route cannot be read: {error}") from None
 
 
 def encode_description(there: Description) -> bytes:
@@ -318,11 +310,9 @@ def encode_table(spec: TableSpec | None) -> bytes:
 
 def decode_table(raw: bytes) -> TableSpec | None:
     """Read a TableReply; FormatError when it is none."""
-    try:
+    with reading("a table's definition"):
         text = read_message(pb.TableReply, raw).table
         return foreign_table(text) if text else None
-    except (DecodeError, ValueError, KeyError, TypeError, OSError) as error:
-        raise FormatError(f"a table's definition cannot be read: {error}") from None
 
 
 def _schema(version: SchemaVersion) -> pb.Schema:
