@@ -32,7 +32,10 @@ _log = log.get(__name__)
 
 
 class ChunkStep:
-    """Ships the chunks assigned for one peer until its ``loop`` is stopped."""
+    """Ships the chunks assigned for one peer until its ``loop`` is stopped.
+
+    ``current`` is the chunk under way. ``shipped_bytes`` are those that the peer acked since this step was created.
+    """
 
     work = "chunks"
 
@@ -47,8 +50,8 @@ class ChunkStep:
         self._todo: list[ChunkAssignment] = []
         self._term = term
         self._done: set[ChunkAssignment] = set()
-        self._current: ChunkAssignment | None = None
-        self._shipped_bytes = 0
+        self.current: ChunkAssignment | None = None
+        self.shipped_bytes = 0
         self._skipped = SkippedFiles(connector.retry_max_s)
         self._forget_done = False
         self.loop = PeerLoop(self, tail.peer, connector)
@@ -57,29 +60,19 @@ class ChunkStep:
     def update(self, tail: Tail, chunks: Chunks, term: int) -> None:
         """Replace the assigned chunks. A chunk under way that stays assigned is not interrupted."""
         before, self._assigned = self._assigned, (tail, chunks, term)
-        if (tail, term) != (before[0], before[2]) or chunks != before[1] and self._current not in chunks:
+        if (tail, term) != (before[0], before[2]) or chunks != before[1] and self.current not in chunks:
             self.loop.wake()
-
-    @property
-    def current(self) -> ChunkAssignment | None:
-        """The chunk under way."""
-        return self._current
 
     @property
     def begun(self) -> frozenset[ChunkAssignment]:
         """Assigned chunks that are done or under way."""
-        current = self._current
+        current = self.current
         return frozenset(self._done) if current is None else frozenset((*self._done, current))
 
     @property
     def waiting(self) -> list[ChunkAssignment]:
         """Assigned chunks that are not done."""
         return [chunk for chunk in self._assigned[1] if chunk not in self._done]
-
-    @property
-    def shipped_bytes(self) -> int:
-        """Bytes that the peer acked since this step was created."""
-        return self._shipped_bytes
 
     def reread(self) -> None:
         """Reopen the stream and check every chunk again, because rules changed or the peer lost bytes."""
@@ -104,7 +97,7 @@ class ChunkStep:
         if not chunks or not to.rules:
             self.loop.wait(_IDLE_S)
             return
-        self._current = chunks[0]
+        self.current = chunks[0]
         self._context.progress.flush()
         shipped = {known.file: known.shipped for known in self._context.ledger.files.progress(tail.peer)}
         try:
@@ -115,10 +108,10 @@ class ChunkStep:
             with closing(shipment):
                 all_tried = self._ship_all(shipment, chunks, rows, shipped, resume, until_s)
             if all_tried and shipment.selection.withheld and not self._done.issuperset(chunks):
-                self._current = None
+                self.current = None
                 self.loop.wait(until_s - time.monotonic())
         finally:
-            self._current = None
+            self.current = None
 
     def failed(self, tail: Tail, error: ReplicationError, failures: int, *, is_logged: bool) -> None:
         """Record the error with the file of the first chunk to ship."""
@@ -153,7 +146,7 @@ class ChunkStep:
                 continue  # reassigned to another stream
             if self._skipped.has(chunk.file):
                 continue  # another chunk of the file could not be read
-            self._current = chunk
+            self.current = chunk
             durable = resume.durable(chunk.file, shipped.get(chunk.file, Ranges()))
             try:
                 self._ship(shipment, chunk, rows[chunk.file], durable, until_s)
@@ -183,7 +176,7 @@ class ChunkStep:
             before = shipment.acked_bytes
             waiting_s = 0.0 if moved and window.free_bytes else self._context.limits.poll_idle_s
             if shipment.drain(waiting_s) and shipment.acked_bytes:
-                self._shipped_bytes += shipment.acked_bytes - before
+                self.shipped_bytes += shipment.acked_bytes - before
                 self.loop.progressed()
                 self._connector.attempts.succeeded(chunk.peer, "chunks")
         else:

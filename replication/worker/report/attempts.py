@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from uuid import UUID
 
 from replication import log
@@ -14,14 +13,6 @@ from replication.ledger.base import Ledger
 
 SPILL = "spill"  # moving files to the store; recorded for every peer
 _log = log.get(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    failures: int
-    next_at: int
-    at: int
-    error: str
 
 
 class AttemptLog:
@@ -50,7 +41,7 @@ class AttemptLog:
             for attempt in ledger.sending.attempts()
             if attempt.host == host and attempt.failures
         }
-        self._waiting: dict[tuple[str, str], _Attempt] = {}
+        self._waiting: dict[tuple[str, str], tuple[int, int, int, str]] = {}  # failures, next and last time, error
         self._held: dict[str, Mapping[UUID, str]] = {}  # to be written
 
     def failed(self, peer: str, work: str, failures: int, wait_s: float, error: str) -> None:
@@ -58,7 +49,7 @@ class AttemptLog:
         now = int(self._clock() * 1e6)
         with self._lock:
             self._failing.add((peer, work))
-            self._waiting[peer, work] = _Attempt(failures, now + int(wait_s * 1e6), now, error)
+            self._waiting[peer, work] = failures, now + int(wait_s * 1e6), now, error
         self._ask()
 
     def is_failing(self, peer: str, work: str) -> bool:
@@ -70,7 +61,7 @@ class AttemptLog:
         if (peer, work) in self._failing:
             with self._lock:
                 self._failing.discard((peer, work))
-                self._waiting[peer, work] = _Attempt(0, 0, int(self._clock() * 1e6), "")
+                self._waiting[peer, work] = 0, 0, int(self._clock() * 1e6), ""
             self._ask()
 
     def withholds(self, peer: str, held: Mapping[UUID, str]) -> None:
@@ -87,9 +78,7 @@ class AttemptLog:
         has_attempts = bool(batch)
         try:
             for (peer, work), attempt in list(batch.items()):
-                self._ledger.sending.attempted(
-                    peer, self._host, work, attempt.failures, attempt.next_at, attempt.at, attempt.error
-                )
+                self._ledger.sending.attempted(peer, self._host, work, *attempt)
                 del batch[peer, work]
             for peer, tables in list(held.items()):
                 self._ledger.sending.set_held(peer, self._host, tables, int(self._clock() * 1e6))
