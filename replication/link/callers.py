@@ -55,7 +55,7 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
         self._places = places
         self._lock = threading.Lock()
         self._waiting = Places(_WAITING_MAX, _NAME_WAITING_MAX)
-        self._refused: WeakValueDictionary[str, _OneAtATime] = WeakValueDictionary()
+        self._refused: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._callers: WeakKeyDictionary[Any, Caller] = WeakKeyDictionary()
         self.port = 0
 
@@ -113,8 +113,8 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
             return
         try:
             with self._lock:
-                refused = self._refused.setdefault(name, _OneAtATime())
-            with refused.lock:
+                refused = self._refused.setdefault(name, threading.Lock())
+            with refused:
                 time.sleep(_REFUSED_S)
         finally:
             self._waiting.release(name)
@@ -131,11 +131,6 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
             return Caller(cluster, None, is_same_user, invitation)
         auth = context.auth_context()
         return Caller(cluster, caller_names(auth), is_same_user, invitation, fingerprint(auth))
-
-
-class _OneAtATime:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
 
 
 def first_message(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes | None:

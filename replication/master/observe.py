@@ -17,7 +17,6 @@ from replication.errors import FormatError
 from replication.ledger.base import FileRow, Ledger
 from replication.master.peer_reader import PeerReader
 
-ALONE = Limits()
 _log = log.get(__name__)
 
 
@@ -59,8 +58,8 @@ class Observer:
         ledger: Ledger,
         coordination: Coordination,
         reader: PeerReader,
-        peer_bytes_max: int | None = None,
-        limits: Limits = ALONE,
+        peer_bytes_max: int | None,
+        limits: Limits,
     ) -> None:
         self._ledger = ledger
         self._coordination = coordination

@@ -20,7 +20,6 @@ class AttemptLog:
 
     Args:
         host: this host's slot.
-        clock: seconds since 1970.
         ask: called after a change, to ask for a ``flush``.
     """
 
@@ -28,12 +27,10 @@ class AttemptLog:
         self,
         ledger: Ledger,
         host: str,
-        clock: Callable[[], float] = time.time,
         ask: Callable[[], None] = lambda: None,
     ) -> None:
         self._ledger = ledger
         self._host = host
-        self._clock = clock
         self._ask = ask
         self._lock = threading.Lock()
         self._failing: set[tuple[str, str]] = {
@@ -46,7 +43,7 @@ class AttemptLog:
 
     def failed(self, peer: str, work: str, failures: int, wait_s: float, error: str) -> None:
         """Note the ``failures``-th failure in a row; the next attempt is in ``wait_s``."""
-        now = int(self._clock() * 1e6)
+        now = time.time_ns() // 1000
         with self._lock:
             self._failing.add((peer, work))
             self._waiting[peer, work] = failures, now + int(wait_s * 1e6), now, error
@@ -61,7 +58,7 @@ class AttemptLog:
         if (peer, work) in self._failing:
             with self._lock:
                 self._failing.discard((peer, work))
-                self._waiting[peer, work] = 0, 0, int(self._clock() * 1e6), ""
+                self._waiting[peer, work] = 0, 0, time.time_ns() // 1000, ""
             self._ask()
 
     def withholds(self, peer: str, held: Mapping[UUID, str]) -> None:
@@ -81,7 +78,7 @@ class AttemptLog:
                 self._ledger.sending.attempted(peer, self._host, work, *attempt)
                 del batch[peer, work]
             for peer, tables in list(held.items()):
-                self._ledger.sending.set_held(peer, self._host, tables, int(self._clock() * 1e6))
+                self._ledger.sending.set_held(peer, self._host, tables, time.time_ns() // 1000)
                 del held[peer]
         except CoordinationError as error:
             _log.warning("attempts_not_recorded", error=str(error))

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from replication.ledger.derivations import ANEW, Derivation
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import SqlStore, insert_into
+from replication.ledger.sql.store.store import SqlStore
 
 _d, _t = schema.derivations.c, schema.tables.c
 
@@ -33,10 +33,12 @@ class SqlDerivations:
         with self._store.write() as connection:
             before = connection.scalar(sa.select(_d.generation).where(_d.table_uuid == str(derivation.table)))
             values["generation"] = 1 if before is None else before + 1
-            first = {"table_uuid": str(derivation.table), "position": ANEW, **values}
-            insert = insert_into(connection, schema.derivations).values(first)
-            values |= {"position": ANEW} if anew else {}
-            connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=values))
+            values |= {"position": ANEW} if anew or before is None else {}
+            if before is None:
+                connection.execute(schema.derivations.insert().values(table_uuid=str(derivation.table), **values))
+            else:
+                here = _d.table_uuid == str(derivation.table)
+                connection.execute(schema.derivations.update().where(here).values(values))
 
     def all(self) -> list[Derivation]:
         joined = schema.derivations.join(schema.tables, _t.uuid == _d.table_uuid)
@@ -50,15 +52,7 @@ class SqlDerivations:
                 row.hook,
                 json.loads(row.options),
                 {UUID(uuid): name for uuid, name in json.loads(row.names).items()},
-                row.version,
-                row.generation,
-                row.position,
-                row.pending,
-                row.pending_position,
-                row.upto,
-                row.at,
-                row.error,
-                row.error_since,
+                *row[5:],
             )
             for row in rows
         ]

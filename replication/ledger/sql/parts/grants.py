@@ -13,10 +13,11 @@ from replication.core.ids import ClusterId
 from replication.errors import RequestError
 from replication.ledger.grants import ASKED_MAX, INVITATIONS_MAX, GrantRow, Invitation
 from replication.ledger.sql.schema import sending as schema
-from replication.ledger.sql.store.prepared import Prepared
-from replication.ledger.sql.store.store import SqlStore, insert_into
+from replication.ledger.sql.store.prepared import Prepared, upsert
+from replication.ledger.sql.store.store import SqlStore
 
 _g, _i = schema.grants.c, schema.invitations.c
+_PUT = upsert(schema.grants, "name")
 _OF_NAME = Prepared(sa.select(schema.grants).where(_g.name == sa.bindparam("name")))
 
 
@@ -37,12 +38,10 @@ class SqlGrants:
     def put(self, grant: Grant, at: int, *, asked: bool = False) -> None:
         with self._store.write() as connection:
             waiting = sa.select(sa.func.count()).where(_g.asked)
-            if asked and (connection.scalar(waiting) or 0) >= ASKED_MAX:
+            made = sa.select(_g.name).where(_g.name == grant.cluster.name, ~_g.asked)
+            if asked and ((connection.scalar(waiting) or 0) >= ASKED_MAX or connection.scalar(made) is not None):
                 return
-            values = {**_values(grant), "at": at, "asked": asked}
-            insert = insert_into(connection, schema.grants).values(name=grant.cluster.name, **values)
-            if_asked = _g.asked if asked else None
-            connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=values, where=if_asked))
+            _PUT.run(connection, {"name": grant.cluster.name, **_values(grant), "at": at, "asked": asked})
             if grant.by == BY_PERSON:
                 connection.execute(schema.invitations.delete().where(_i.name == grant.cluster.name))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -26,7 +27,7 @@ from replication.ledger.sql.schema.touched import ROUTES
 from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.keys import KeyCache, file_row
 from replication.ledger.sql.store.last_seen import LastSeen
-from replication.ledger.sql.store.prepared import Prepared, insert_for, upsert
+from replication.ledger.sql.store.prepared import Prepared, upsert
 from replication.ledger.sql.store.store import SqlStore, chunked, put_meta
 
 _d, _f, _o = schema.duplicates.c, schema.files.c, schema.sources.c
@@ -35,26 +36,10 @@ _REFUSED = "refused "  # and the host, in meta
 _PHASES = (Phase.BOOTSTRAPPING, Phase.LIVE, Phase.NEEDS_BOOTSTRAP)  # in order, within one generation
 
 
-_PHASES_OF = Prepared(
-    sa.select(_route.table_uuid, _route.table_group, _route.generation, _route.phase).where(
-        _route.source == sa.bindparam("of_source")
-    )
-)
+_ROUTES_OF = Prepared(sa.select(schema.routes).where(_route.source == sa.bindparam("of_source")))
+_DECLARE = upsert(schema.routes, "source", "table_uuid", "table_group")
 _CARRY = upsert(schema.carriers, keep=True)
 _LAST_SEEN = Prepared(sa.select(schema.last_seen))
-
-
-def _declaring(dialect: str) -> sa.Insert:
-    insert = insert_for(dialect, schema.routes)
-    new = insert.excluded
-    newer = (_route.generation < new.generation) | ((_route.generation == new.generation) & ~_route.closed)
-    keys = ["source", "table_uuid", "table_group"]
-    columns = {column.name: new[column.name] for column in _route if column.name not in keys}
-    made: sa.Insert = insert.on_conflict_do_update(index_elements=keys, set_=columns, where=newer)
-    return made
-
-
-_DECLARE = Prepared(_declaring)
 _DUPLICATE = (
     sa.select(_d.begin, _d.end)
     .select_from(schema.duplicates.join(schema.files).outerjoin(schema.sources, _o.file == _f.source))
@@ -156,8 +141,10 @@ class SqlLandingRecords:
             return
         source = routes[0].source
         with self._store.write() as connection:
-            known = {tuple(row[:3]): row.phase for row in _PHASES_OF.rows(connection, {"of_source": str(source)})}
-            _DECLARE.run_each(connection, [_row_of(route, known) for route in routes])
+            rows = _ROUTES_OF.rows(connection, {"of_source": str(source)})
+            known = {(row.table_uuid, row.table_group): row for row in rows}
+            declared = (_declaration(route, known.get((str(route.table), route.group))) for route in routes)
+            _DECLARE.run_each(connection, [row for row in declared if row])
             origins = {each.origin for route in routes for each in route.carried}
             _CARRY.run_each(connection, [{"source": str(source), "origin": str(origin)} for origin in origins])
             self._last_seen.note(connection, source)
@@ -236,9 +223,15 @@ def _last_seen(connection: Connection) -> dict[ClusterId, int]:
     return {ClusterId.parse(row.source): row.at for row in _LAST_SEEN.rows(connection)}
 
 
-def _row_of(route: InboundRoute, known: Mapping[tuple[object, ...], str]) -> dict[str, object]:
-    """A route's row; a route in a later phase of the same generation stays in that phase."""
-    key = str(route.table), route.group, route.generation
-    phase = max(route.phase, Phase(known.get(key, route.phase)), key=_PHASES.index)
-    values: dict[str, object] = {"source": str(route.source), "table_uuid": key[0], "table_group": key[1]}
-    return values | {"generation": key[2], "closed": False, "phase": phase.value, **route_columns(route)}
+def _declaration(route: InboundRoute, known: Any) -> dict[str, object]:
+    """The row to store for a route, given the row that is there; empty when that stays as it is.
+
+    A route in a later phase of the same generation stays in that phase.
+    """
+    phase = route.phase
+    if known is not None and known.generation >= route.generation:
+        if known.generation > route.generation or known.closed:
+            return {}
+        phase = max(phase, Phase(known.phase), key=_PHASES.index)
+    key = {"source": str(route.source), "table_uuid": str(route.table), "table_group": route.group}
+    return key | {"generation": route.generation, "closed": False, "phase": phase.value, **route_columns(route)}

@@ -20,7 +20,7 @@ from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.definition_files import DefinitionFiles
 from replication.ledger.sql.store.keys import schema_version, table_spec
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, chunked, count_up, counter, insert_into
+from replication.ledger.sql.store.store import SqlStore, chunked, count_up, counter
 
 _t, _v, _f = schema.tables.c, schema.schemas.c, schema.files.c
 _BY_NAME = Prepared(sa.select(_t.spec).where(_t.name == sa.bindparam("name"), ~_t.dropped))
@@ -48,14 +48,13 @@ class SqlTableRecords:
                     f"table {other.name} exists with another uuid ({other.uuid})",
                     "Choose another name (for a peer's table: enablereplication --remote-table), or drop that table",
                 )
-            known = connection.scalar(sa.select(_t.uuid).where(_t.uuid == str(spec.uuid)))
-            insert = insert_into(connection, schema.tables).values(
-                uuid=str(spec.uuid), name=spec.name, spec=spec.to_json()
-            )
-            connection.execute(insert.on_conflict_do_nothing())
+            is_new = connection.scalar(sa.select(_t.uuid).where(_t.uuid == str(spec.uuid))) is None
+            if is_new:
+                values = {"uuid": str(spec.uuid), "name": spec.name, "spec": spec.to_json()}
+                connection.execute(schema.tables.insert().values(values))
             for version in spec.versions.values():
                 self._put(connection, version)
-            if known is None:
+            if is_new:
                 self._keep(spec)
                 self._follow(connection, spec)
 

@@ -23,7 +23,7 @@ from replication.ledger.sql.queries.notices import drop_reached, listed
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, counter, greatest, insert_into, raise_counter
+from replication.ledger.sql.store.store import SqlStore, counter, greatest, raise_counter
 
 _w, _f, _c, _s, _k = (t.c for t in (schema.writers, schema.files, schema.claims, schema.streams, schema.clocks))
 
@@ -53,6 +53,7 @@ _ANNOUNCED = Prepared(
 
 
 _REGISTER = upsert(schema.writers, "writer", but=("floor",))  # a writer that is known keeps its floor
+_PUT_CLOCK = upsert(schema.clocks, "origin")
 # files with this cluster's own frames: its WALs, and files of copies from salvaged WALs
 _OWN = (_f.kind == FileKind.WAL) | ((_f.kind == FileKind.LANDING) & _f.source.is_(None))
 
@@ -102,15 +103,10 @@ class SqlTime:
 
     def note_ahead(self, clock: SkewedClock) -> None:
         with self._store.write() as connection:
-            insert = insert_into(connection, schema.clocks)
             connection.execute(schema.clocks.delete().where(_k.commit <= clock.at))
-            connection.execute(
-                insert.values(origin=str(clock.origin), commit=clock.commit, at=clock.at).on_conflict_do_update(
-                    index_elements=["origin"],
-                    set_={"commit": insert.excluded.commit, "at": insert.excluded.at},
-                    where=_k.commit < insert.excluded.commit,
-                )
-            )
+            newest = connection.scalar(sa.select(_k.commit).where(_k.origin == str(clock.origin))) or 0
+            if clock.commit > newest:
+                _PUT_CLOCK.run(connection, {"origin": str(clock.origin), "commit": clock.commit, "at": clock.at})
 
     def ahead(self) -> list[SkewedClock]:
         with self._store.read() as connection:

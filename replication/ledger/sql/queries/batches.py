@@ -16,9 +16,11 @@ from replication.ledger.batches import BatchPart
 from replication.ledger.registration import LandedPart
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import table_spec
-from replication.ledger.sql.store.store import chunked, execute_many, insert_into
+from replication.ledger.sql.store.prepared import upsert
+from replication.ledger.sql.store.store import chunked, execute_many
 
 _b, _h, _s, _x = (t.c for t in (schema.batches, schema.batch_holds, schema.successions, schema.batch_conflicts))
+_KEEP_CONFLICT = upsert(schema.batch_conflicts, keep=True)
 
 
 def stored_parts(connection: Connection, table: UUID, batch_id: str) -> list[BatchPart]:
@@ -69,9 +71,7 @@ class _Parts:
         """Store them and the conflicts, release the holds of batches that are complete, and forget what is too old."""
         connection = self._connection
         execute_many(connection, schema.batches.insert(), self._rows)
-        execute_many(
-            connection, insert_into(connection, schema.batch_conflicts).on_conflict_do_nothing(), self._conflicts
-        )
+        _KEEP_CONFLICT.run_each(connection, self._conflicts)
         complete = [
             batch_id
             for batch_id, known in self._contents.items()

@@ -7,22 +7,12 @@ from sqlalchemy.engine import Connection
 
 from replication.core.ids import ClusterId
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.prepared import Prepared, insert_for
-from replication.ledger.sql.store.store import greatest
+from replication.ledger.sql.store.prepared import Prepared, upsert
 
 _e = schema.epochs.c
 _OF = Prepared(sa.select(_e.epoch).where(_e.source == sa.bindparam("of_source")))
 _HIGHEST = Prepared(sa.select(sa.func.max(_e.epoch)))
-
-
-def _raising(dialect: str) -> sa.Insert:
-    insert = insert_for(dialect, schema.epochs)
-    raised = {"epoch": greatest(_e.epoch, insert.excluded.epoch)}
-    made: sa.Insert = insert.on_conflict_do_update(index_elements=["source"], set_=raised)
-    return made
-
-
-_RAISE = Prepared(_raising)
+_PUT = upsert(schema.epochs, "source")
 
 
 def epoch_of(connection: Connection, cluster: ClusterId) -> int | None:
@@ -37,5 +27,7 @@ def highest_epoch(connection: Connection) -> int:
 
 
 def raise_epoch(connection: Connection, cluster: ClusterId, epoch: int) -> None:
-    """Keep ``epoch`` unless a higher one is known."""
-    _RAISE.run(connection, {"source": str(cluster), "epoch": epoch})
+    """Keep ``epoch`` unless a higher one is known. For write transactions."""
+    kept = epoch_of(connection, cluster)
+    if kept is None or epoch > kept:
+        _PUT.run(connection, {"source": str(cluster), "epoch": epoch})

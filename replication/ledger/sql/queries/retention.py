@@ -24,10 +24,11 @@ from replication.ledger.sql.queries.statuses import pins, statuses
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_row
-from replication.ledger.sql.store.store import insert_into
+from replication.ledger.sql.store.prepared import upsert
 
 _f, _s, _rule = (t.c for t in (schema.files, schema.streams, sending.rules))
 _KEPT_US = 3_600_000_000
+_PASS = upsert(sending.progress, "file_id", "peer", but=("commit", "error", "losses"))
 Keyed = Sequence[tuple[int, FileRow]]
 Statuses = dict[tuple[FileId, str], list[PeerHold]]
 
@@ -149,10 +150,8 @@ def release(connection: Connection, rules_cache: RuleCache, budget: int) -> list
         need_bootstrap(connection, peer, tables)
         for each in files:
             whole = Ranges.of((FILE_HEADER_BYTES, each.row.needed)).to_json()
-            values = {"shipped": whole, "applied": each.row.needed, "commit": 0, "error": ""}
-            insert = insert_into(connection, sending.progress).values(file_id=each.key, peer=peer, **values)
-            passed = {"shipped": whole, "applied": each.row.needed}
-            connection.execute(insert.on_conflict_do_update(index_elements=["file_id", "peer"], set_=passed))
+            passed = {"file_id": each.key, "peer": peer, "shipped": whole, "applied": each.row.needed}
+            _PASS.run(connection, passed | {"commit": 0, "error": "", "losses": 0})
         size = sum(each.row.needed for each in files)
         released.append(Released(peer, tuple(each.row.file for each in files), size, tuple(sorted(tables))))
     return released

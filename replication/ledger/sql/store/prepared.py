@@ -112,15 +112,6 @@ def note_decision(connection: Connection, statement: Any, *_: object) -> None:
         connection.info[DECIDED] = True
 
 
-def insert_for(dialect: str, table: sa.Table) -> Any:  # the two dialects' inserts share no type
-    """An INSERT with ``on_conflict_do_nothing`` and ``on_conflict_do_update``, of the dialect of a name."""
-    if dialect == "sqlite":
-        return sqlite.insert(table)
-    from sqlalchemy.dialects import postgresql  # 0.08 s to import
-
-    return postgresql.insert(table)
-
-
 def upsert(table: sa.Table, *keys: str, keep: bool = False, but: Collection[str] = ()) -> Prepared:
     """A statement that inserts a row of all columns.
 
@@ -128,7 +119,13 @@ def upsert(table: sa.Table, *keys: str, keep: bool = False, but: Collection[str]
     """
 
     def made(dialect: str) -> sa.Insert:
-        insert = insert_for(dialect, table)
+        insert: Any  # the two dialects' inserts share no type
+        if dialect == "sqlite":
+            insert = sqlite.insert(table)
+        else:
+            from sqlalchemy.dialects import postgresql  # 0.08 s to import
+
+            insert = postgresql.insert(table)
         if keep:
             return cast(sa.Insert, insert.on_conflict_do_nothing())
         others = {

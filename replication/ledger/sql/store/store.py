@@ -25,7 +25,7 @@ from sqlalchemy.pool import StaticPool
 from replication.error_text import message_line
 from replication.errors import ConfigError, CoordinationError, LedgerBusyError
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.prepared import DECIDED, Prepared, insert_for, note_decision, upsert
+from replication.ledger.sql.store.prepared import DECIDED, Prepared, note_decision, upsert
 from replication.permissions import create_private, refuse_exposed
 
 BUSY_TIMEOUT_S = 10.0
@@ -366,11 +366,6 @@ def raise_counter(connection: Connection, name: str, value: int) -> int:
 def count_up(connection: Connection, name: str) -> int:
     """Raise a counter by one; return its value."""
     return raise_counter(connection, name, counter(connection, name) + 1)
-
-
-def insert_into(connection: Connection, table: sa.Table) -> Any:
-    """An INSERT with ``on_conflict_do_nothing`` and ``on_conflict_do_update``."""
-    return insert_for(connection.dialect.name, table)
 
 
 def put_meta(connection: Connection, values: Mapping[str, str]) -> None:
