@@ -34,7 +34,7 @@ class _Reread(Generic[_Value]):
         self._files = tuple(files)
         self._read = read
         self._lock = threading.Lock()
-        self._seen = self._stamps()
+        self._seen = self._unusable = self._stamps()
         self._polled_s = time.monotonic()
         self._value = read()
 
@@ -55,8 +55,10 @@ class _Reread(Generic[_Value]):
                     self._value = self._read()
                     self._seen = stamps
                     _log.info("tls_files_read", files=[str(file) for file in self._files])
-                except ConfigError as error:
-                    _log.error("tls_files_unusable", error=str(error))
+                except ConfigError as error:  # read again each time: what is in the way may be a full table of files
+                    if stamps != self._unusable:
+                        _log.error("tls_files_unusable", error=str(error))
+                    self._unusable = stamps
             return self._value
 
     def _stamps(self) -> list[tuple[int, int, int]]:

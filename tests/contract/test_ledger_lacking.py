@@ -123,3 +123,10 @@ def test_rules_that_were_undone_are_not_remembered(stores: Stores, monkeypatch: 
 
 def _fail(*_: object) -> None:
     raise RuntimeError("the disk is full")
+
+
+def test_statuses_of_more_files_than_a_statement_takes_are_asked_for_at_once(sending: Ledger) -> None:
+    sending.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+    row = sending.files.allocate("h0", FileKind.WAL, "/wal", "boot")
+    unknown = [FileId(sending.cluster, "h9", number) for number in range(250_001)]
+    assert [file for file, _, _ in sending.files.statuses("north", [*unknown, row.file])] == [row.file]

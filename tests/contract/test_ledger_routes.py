@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from replication.core.coverage import Ranges
@@ -83,6 +85,15 @@ def test_what_is_reached_does_not_depend_on_the_route(ledger: Ledger) -> None:
     ledger.tables.drop(FLIGHTS.uuid)
     gone = f"ops.flights was dropped on {ledger.cluster.name}"
     assert ledger.time.reached({S: 3})[S] == Reach(False, False, False, gone, comes=False, dropped=True)
+
+
+def test_more_tables_than_a_statement_takes_are_asked_about_at_once(ledger: Ledger) -> None:
+    declare(ledger, 1)
+    own = StreamId(wal(0), FLIGHTS.uuid, "default")
+    Route(ledger).land(claims(own, 0, 2, 0))
+    unknown = {StreamId(FAR, UUID(int=number), "default"): 0 for number in range(1, 70_000)}
+    found = ledger.time.reached({own: 1, **unknown})
+    assert found[own].durable and found[own].comes and not any(found[each].comes for each in unknown)
 
 
 def test_frames_that_are_claimed_elsewhere_are_duplicates_until_their_sender_lost_something(ledger: Ledger) -> None:

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from peer.receive import receiver as receiver_module
 from replication.errors import ConfigError, PeerRefusedError, PeerUnavailableError
@@ -100,7 +101,9 @@ def test_a_list_of_denied_certificates_that_cannot_be_read_is_refused_and_later_
     denied = DeniedCertificates(file)
     assert "ab" * 32 in denied and "cd" * 32 not in denied
     file.write_text("no fingerprint\n" + "cd" * 32)
-    assert "ab" * 32 in denied and "cd" * 32 not in denied
+    with capture_logs() as logs:
+        assert "ab" * 32 in denied and "cd" * 32 not in denied
+    assert [log["event"] for log in logs] == ["tls_files_unusable"], "once, not each time"
     file.unlink()
     assert "ab" * 32 in denied
     file.write_text("cd" * 32)

@@ -31,7 +31,7 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.sized import CachedBySize
-from replication.ledger.sql.store.store import chunked, meta
+from replication.ledger.sql.store.store import IN_LIST, chunked, meta
 
 NOTICES_MAX = 256  # of an origin
 
@@ -136,9 +136,10 @@ def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId,
     }
     if not named:
         return {}
-    routes = by_group(open_routes(connection, *named))
+    few = named if len(named) <= IN_LIST else ()
+    routes = by_group(open_routes(connection, *few))
     covered, applied, kept_out = sequences_of(connection, sequences, every_kept_out(connection))
-    none, gaps = Ranges(), acknowledged(connection, *named)
+    none, gaps = Ranges(), acknowledged(connection, *few)
     return {
         stream: dropped.get(stream.table)
         or replace(
