@@ -159,7 +159,8 @@ def shipped(world: World, row: FileRow, port: int, chunks: Sequence[ChunkAssignm
     try:
         wait_until(done, timeout_s=60)
     finally:
-        made.stop()
+        for loop in made.loops:
+            loop.stop()
     return counts
 
 

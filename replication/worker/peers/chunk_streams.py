@@ -14,13 +14,14 @@ from replication import log
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.core.shipping.streams import TRIAL_S, Streams
 from replication.worker.peers.chunks import Chunks, ChunkStep
+from replication.worker.peers.loop import PeerLoop
 
 ONE = Streams()
 _log = log.get(__name__)
 
 
 class ChunkStreams:
-    """Ships the chunks assigned for one peer until ``stop``. Its methods are for one thread.
+    """Ships the chunks assigned for one peer until its ``loops`` are stopped. Its methods are for one thread.
 
     Args:
         make: starts one stream with its tail, chunks and term.
@@ -66,19 +67,10 @@ class ChunkStreams:
         for step in list(self._steps):
             step.reread()
 
-    def is_alive(self) -> bool:
-        """Whether all threads run."""
-        return all(step.loop.is_alive() for step in self._steps)
-
-    def end(self) -> None:
-        """End the streams; their threads end soon after."""
-        for step in self._steps:
-            step.loop.end()
-
-    def stop(self) -> None:
-        """End the streams and join their threads."""
-        for step in self._steps:
-            step.loop.stop()
+    @property
+    def loops(self) -> list[PeerLoop]:
+        """The loops of the streams."""
+        return [step.loop for step in self._steps]
 
     def _judge(self, peer: str) -> None:
         """Try one stream more or fewer, once all streams have been busy for ``TRIAL_S``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,7 +13,7 @@ from replication.worker.files.host_files import HostFiles
 from replication.worker.peers.applied import AppliedPoll
 from replication.worker.peers.chunk_streams import ChunkStreams
 from replication.worker.peers.chunks import Chunks, ChunkStep
-from replication.worker.peers.loop import PeerConnector
+from replication.worker.peers.loop import PeerConnector, PeerLoop
 from replication.worker.peers.tail import TailStep
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.peer_context import PeerContext
@@ -40,22 +40,10 @@ class PeerThreads:
         self.tail.loop.wake()
         self.chunks.reread()
 
-    def is_alive(self) -> bool:
-        """Whether all threads run."""
-        return self.tail.loop.is_alive() and self.chunks.is_alive() and self.applied.loop.is_alive()
-
-    def end(self) -> None:
-        """End the streams; the threads end soon after."""
-        self.tail.loop.end()
-        self.chunks.end()
-        self.applied.loop.end()
-
-    def stop(self) -> None:
-        """End the streams and join the threads."""
-        self.end()
-        self.tail.loop.stop()
-        self.chunks.stop()
-        self.applied.loop.stop()
+    @property
+    def loops(self) -> list[PeerLoop]:
+        """The loops of the threads."""
+        return [self.tail.loop, *self.chunks.loops, self.applied.loop]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +86,7 @@ class Peers:
             if rules_changed:
                 known.reread()
         for gone in self._threads.keys() - tails.keys():
-            self._threads.pop(gone).stop()
+            _stop(self._threads.pop(gone).loops)
             self._shared.connector.attempts.succeeded(gone, "tail")
             self._shared.connector.attempts.succeeded(gone, "chunks")
 
@@ -119,14 +107,14 @@ class Peers:
 
     def is_alive(self) -> bool:
         """Whether all threads of all peers run."""
-        return all(threads.is_alive() for threads in self._threads.values())
+        return all(loop.is_alive() for loop in self._loops())
 
     def stop(self) -> None:
         """End every stream and join every thread."""
-        for threads in self._threads.values():
-            threads.end()  # each may take as long as a call to its peer
-        for threads in self._threads.values():
-            threads.stop()
+        _stop(self._loops())
+
+    def _loops(self) -> list[PeerLoop]:
+        return [loop for threads in self._threads.values() for loop in threads.loops]
 
     def _start(self, tail: Tail, chunks: Chunks, term: int, rate: float) -> PeerThreads:
         shared, throttle = self._shared, Throttle()
@@ -139,3 +127,10 @@ class Peers:
         on_loss = (tailing.loop.wake, streams.reread)
         applied = AppliedPoll(tail, shared.name, shared.ledger, shared.progress, shared.connector, on_loss)
         return PeerThreads(tailing, streams, applied, throttle)
+
+
+def _stop(loops: Sequence[PeerLoop]) -> None:
+    for loop in loops:
+        loop.end()  # each may take as long as a call to its peer
+    for loop in loops:
+        loop.stop()

@@ -93,7 +93,8 @@ def test_all_peers_are_told_to_end_before_one_is_waited_for() -> None:
     told, joined = list[str](), list[set[str]]()
 
     def threads(peer: str) -> Any:
-        return SimpleNamespace(end=lambda: told.append(peer), stop=lambda: joined.append(set(told)))
+        loop = SimpleNamespace(end=lambda: told.append(peer), stop=lambda: joined.append(set(told)))
+        return SimpleNamespace(loops=[loop])
 
     peers = Peers(cast(Any, None))
     peers._threads = {peer: threads(peer) for peer in ("west", "south")}
