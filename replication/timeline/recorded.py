@@ -19,7 +19,6 @@ from replication.core.timeline.instants import (
     Instant,
     InstantState,
     TimelineState,
-    advanced,
     decode,
     encode,
     hash_of,
@@ -130,7 +129,7 @@ class RecordedTimeline:
                 f"instant {instant.time} of {instant.dataset} is not pending: it is unknown, done or undone",
                 "Request the action again",
             )
-        return advanced(pending, to, changes, completed)
+        return replace(pending, state=to, changes=changes, completed=completed)
 
     def _undoing(self, dataset: str, times: Sequence[int]) -> Changes:
         """What undoing instants does to the files, by the events since them."""

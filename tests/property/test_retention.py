@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.shipping.retention import FileFacts, PeerHold, may_retire, past_budget
+from replication.core.shipping.retention import FileFacts, PeerHold, held_by, past_budget
 from replication.core.status import FileState, ReplicationStatus, combine
 
 FILE = FileId(ClusterId("east", UUID(int=1)), "h0", 1)
@@ -37,7 +37,7 @@ facts = st.builds(
 
 @given(facts)
 def test_no_file_goes_whose_bytes_a_named_peer_lacks_or_that_is_open_or_unreplayed(file: FileFacts) -> None:
-    if may_retire(file):
+    if not held_by(file):
         assert file.closed
         assert file.replayed is None or file.replayed >= file.length
         for hold in file.peers:
@@ -48,13 +48,13 @@ def test_no_file_goes_whose_bytes_a_named_peer_lacks_or_that_is_open_or_unreplay
 @given(facts, statuses)
 def test_one_more_peer_in_the_rules_never_frees_a_file(file: FileFacts, status: ReplicationStatus) -> None:
     more = replace(file, peers=(*file.peers, PeerHold("new", status)))
-    assert may_retire(file) or not may_retire(more)
+    assert not held_by(file) or held_by(more)
 
 
 @given(facts, statuses)
 def test_what_may_go_still_may_after_any_further_report(file: FileFacts, report: ReplicationStatus) -> None:
     later = tuple(replace(hold, status=combine(hold.status, report)) for hold in file.peers)
-    assert not may_retire(file) or may_retire(replace(file, peers=later))
+    assert held_by(file) or not held_by(replace(file, peers=later))
 
 
 @given(st.lists(st.integers(1, 1000), max_size=20), st.integers(0, 5000))

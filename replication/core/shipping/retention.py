@@ -89,11 +89,6 @@ def held_by(facts: FileFacts) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def may_retire(facts: FileFacts) -> bool:
-    """Return whether the file may be deleted."""
-    return not held_by(facts)
-
-
 def past_budget(waiting: Iterable[tuple[FileId, int]], budget_bytes: int) -> frozenset[FileId]:
     """Return the oldest files to release, so that the rest fits a peer's disk budget.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -210,11 +210,6 @@ def floor_after(instant: Instant) -> int:
 def partition_of(path: str) -> str:
     """The partition of a file in a dataset that is a folder: the folder that the file is in, "" for the root."""
     return path.rpartition("/")[0]
-
-
-def advanced(instant: Instant, state: InstantState, changes: Changes, completed: int = 0) -> Instant:
-    """The instant in a later state."""
-    return replace(instant, state=state, changes=changes, completed=completed)
 
 
 def encode(instant: Instant, before: str) -> bytes:

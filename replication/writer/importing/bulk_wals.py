@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
 
 from replication import log
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.core.ids import FileId
 from replication.core.position import Position
 from replication.core.rows.batch import EncodedBatch
 from replication.errors import CoordinationError, NoSpaceError, RequestError, StorageError
@@ -16,26 +15,11 @@ from replication.files.base import Files
 from replication.ledger.base import FileKind, Ledger
 from replication.writer.wal.bulk_file import BulkFile
 from replication.writer.wal.commit_clock import CommitClock
-from replication.writer.wal.ended import EndedWal, EndedWals
+from replication.writer.wal.ended import EndedWals
 from replication.writer.wal.registration import WriterRegistration
 from replication.writer.wal.wal_file import make
 
 _log = log.get(__name__)
-
-
-@dataclass(slots=True)
-class _NotMade:
-    """A WAL that the ledger has, and whose file could not be made."""
-
-    file: FileId
-    published: int = FILE_HEADER_BYTES
-
-    def close(self, ledger: Ledger) -> None:
-        """Close it in the ledger, empty. Raises CoordinationError when the ledger is away."""
-        ledger.files.close(self.file, self.published)
-
-    def abandon(self) -> None:
-        """There is no lock to release."""
 
 
 class BulkWals:
@@ -96,7 +80,8 @@ class BulkWals:
         try:
             handle, counters = make(self._files, row, self._clock.wall(), self._clock.last)
         except BaseException:
-            self._end(_NotMade(row.file))
+            with suppress(CoordinationError):  # else recovery closes it, once this writer has ended
+                self._ledger.files.close(row.file, FILE_HEADER_BYTES)
             raise
         _log.info("import_opened", file=str(row.file), path=row.path)
         return BulkFile(row, handle, counters, self._clock, self._heartbeat_s)
@@ -145,8 +130,8 @@ class BulkWals:
             _log.warning("import_left_behind", file=str(bulk.file), error=str(error))
         self._end(bulk)
 
-    def _end(self, wal: EndedWal) -> None:
+    def _end(self, bulk: BulkFile) -> None:
         try:
-            wal.close(self._ledger)
+            bulk.close(self._ledger)
         except CoordinationError:
-            self._ended.add(wal)
+            self._ended.add(bulk)

@@ -37,14 +37,6 @@ _SLOT_CHARS = 40  # of the slot in a writer's id, which as a member has at most 
 _log = log.get(__name__)
 
 
-def _alone(epoch: int) -> int:
-    return 0
-
-
-def _nothing() -> None:
-    """Hold nothing that is to be closed."""
-
-
 def lock_path(directory: str, writer: str) -> str:
     """Return the path of the file that a live writer keeps locked."""
     return f"{directory}/{writer}.lock"
@@ -72,9 +64,9 @@ class LeaseTerms:
     """
 
     lease_s: float
-    confirm: Callable[[int], int] = _alone
+    confirm: Callable[[int], int] = lambda epoch: 0
     confirmed_by: str = "ZooKeeper"
-    close: Callable[[], None] = _nothing
+    close: Callable[[], None] = lambda: None
 
 
 class WriterRegistration:

@@ -15,7 +15,7 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.planner import FileView
-from replication.core.shipping.retention import FileFacts, RetentionPolicy, held_by, may_retire
+from replication.core.shipping.retention import FileFacts, RetentionPolicy, held_by
 from replication.core.status import ReplicationStatus
 from replication.errors import ClosedFileError, RequestError
 from replication.ledger.base import KEEP, Backlog, FileKind, FileRow, PeerProgress, Released, Rule
@@ -121,7 +121,7 @@ class SqlFileRecords:
     def record(self, reports: Sequence[PeerProgress]) -> None:
         with self._store.write() as connection:
             known = {peer.name: peer.cluster for peer in peers(connection)}
-            begins = _Begins(connection)
+            rules = connection.execute(sa.select(_rule.id, _rule.peer, _rule.generation)).all()
             seen: dict[str, int] = {}
             for report in reports:
                 if report.peer not in known:
@@ -131,19 +131,19 @@ class SqlFileRecords:
                     seen[name] = max(report.file.number, seen.get(name, 0))
                 key = connection.scalar(sa.select(_f.id).where(_f.file == str(report.file)))
                 if key is not None:  # otherwise it was retired since
-                    self._join(connection, key, report, begins)
+                    self._join(connection, key, report, rules)
             newer = {name: number for name, number in seen.items() if number > self._last_seen.get(name, 0)}
             for name, number in newer.items():
                 raise_counter(connection, name, number)
         self._last_seen |= newer
 
-    def _join(self, connection: Connection, key: int, report: PeerProgress, begins: _Begins) -> None:
+    def _join(self, connection: Connection, key: int, report: PeerProgress, rules: Sequence[Any]) -> None:
         here = (_p.file_id == key) & (_p.peer == report.peer)
         for table, ranges in report.withheld.items():
             keep_withheld(connection, key, str(table), ranges)
         row = connection.execute(sa.select(sending.progress).where(here)).one_or_none()
         if report.generation is not None:
-            end = begins.of_newer(key, report.peer, report.generation, report.shipped.end)
+            end = _first_begin(connection, key, report, rules)
             report = replace(report, shipped=report.shipped.within(0, end))
         joined = report if row is None else join(_progress(report.file, row), report)
         values = {
@@ -230,7 +230,7 @@ class SqlFileRecords:
         rows.sort(key=lambda each: each[1].file)
         with self._store.read() as connection:
             of_files = facts(connection, self._rules_cache, rows, policy)
-        return [row for (_, row), of_file in zip(rows, of_files, strict=True) if may_retire(of_file)]
+        return [row for (_, row), of_file in zip(rows, of_files, strict=True) if not held_by(of_file)]
 
     def retention(self, policy: RetentionPolicy = KEEP) -> list[FileFacts]:
         with self._store.read() as connection:
@@ -300,18 +300,14 @@ def _is_passed(row: FileRow, policy: RetentionPolicy) -> bool:
     return row.closed and (row.applied if policy.keeps_tables else row.length) >= row.closed_length
 
 
-class _Begins:
-    """Where each rule begins in each file: at the header's end, except in files older than the rule."""
+def _first_begin(connection: Connection, key: int, report: PeerProgress, rules: Sequence[Any]) -> int:
+    """Where the first of the peer's rules that are newer than the report begins in a file; its end without any.
 
-    def __init__(self, connection: Connection) -> None:
-        self._rules = connection.execute(sa.select(_rule.id, _rule.peer, _rule.generation)).all()
-        self._connection = connection
-
-    def of_newer(self, key: int, peer: str, generation: int, otherwise: int) -> int:
-        """The lowest begin among the peer's rules newer than ``generation``; ``otherwise`` when there are none."""
-        newer = [rule.id for rule in self._rules if rule.peer == peer and rule.generation > generation]
-        if not newer:
-            return otherwise
-        here = sa.select(_begins.rule_id, _begins.begin).where(_begins.file_id == key, _begins.rule_id.in_(newer))
-        begins = {row.rule_id: row.begin for row in self._connection.execute(here)}
-        return min(int(begins.get(rule, FILE_HEADER_BYTES)) for rule in newer)
+    In a file that is not older than a rule that is at the header's end.
+    """
+    newer = [r.id for r in rules if r.peer == report.peer and r.generation > (report.generation or 0)]
+    if not newer:
+        return report.shipped.end
+    here = sa.select(_begins.rule_id, _begins.begin).where(_begins.file_id == key, _begins.rule_id.in_(newer))
+    begins = {row.rule_id: row.begin for row in connection.execute(here)}
+    return min(int(begins.get(rule, FILE_HEADER_BYTES)) for rule in newer)

@@ -7,14 +7,12 @@ is durable before the ledger has the definition, and so before any frame of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.errors import FormatError
-from replication.files.base import append
-from replication.files.local import LocalFiles
+from replication.files.local import LocalFiles, path_errors, write_whole
 
 _VERSION, _TABLE = ".schema", ".table"
 
@@ -83,11 +81,6 @@ class DefinitionFiles:
         return self._folder / f"{table}{_TABLE}"
 
     def _write(self, path: Path, content: bytes) -> None:
-        files, part = LocalFiles(), f"{path}.part"
-        files.make_directory(str(self._folder))
-        files.remove(part)
-        with closing(files.create(part)) as handle:
-            append(handle, [content])
-            handle.sync()
-        files.rename(part, str(path))
-        files.sync_directory(str(self._folder))
+        with path_errors(str(path), "write"):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, content)

@@ -9,7 +9,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.shipping.retention import FileFacts, PeerHold, held_by, may_retire, past_budget
+from replication.core.shipping.retention import FileFacts, PeerHold, held_by, past_budget
 from replication.core.status import FileState, ReplicationStatus
 
 EAST = ClusterId("east", UUID(int=1))
@@ -28,12 +28,12 @@ def test_a_bootstrap_pins_files_from_its_begin_on() -> None:
     before = replace(APPLIED, begin=APPLIED.needed)
     pinned = FileFacts(FILE, True, 1000, 1000, (PeerHold("west", APPLIED, past_budget=True, bootstrapping=True),))
     assert held_by(pinned) == ("a table is being bootstrapped at west",)
-    assert may_retire(replace(pinned, peers=(PeerHold("west", before, bootstrapping=True),)))
+    assert not held_by(replace(pinned, peers=(PeerHold("west", before, bootstrapping=True),)))
 
 
 def test_a_file_that_all_have_applied_goes() -> None:
-    assert may_retire(facts(APPLIED, APPLIED))
-    assert may_retire(facts())
+    assert not held_by(facts(APPLIED, APPLIED))
+    assert not held_by(facts())
 
 
 @pytest.mark.parametrize(
@@ -51,16 +51,16 @@ def test_a_file_stays_and_says_why(held: FileFacts, why: str) -> None:
 
 
 def test_a_peer_that_the_rules_name_and_that_reported_nothing_holds_the_file() -> None:
-    assert not may_retire(facts(ReplicationStatus(FileState.CLOSED, 128, 1000)))
+    assert held_by(facts(ReplicationStatus(FileState.CLOSED, 128, 1000)))
 
 
 def test_past_the_budget_finished_suffices_but_nothing_less() -> None:
-    assert may_retire(facts(FINISHED, past=True))
-    assert not may_retire(facts(PARTIAL, past=True))
+    assert not held_by(facts(FINISHED, past=True))
+    assert held_by(facts(PARTIAL, past=True))
 
 
 def test_a_cluster_without_tables_has_no_own_replay_to_wait_for() -> None:
-    assert may_retire(facts(APPLIED, replayed=None))
+    assert not held_by(facts(APPLIED, replayed=None))
 
 
 def test_the_budget_gives_up_the_oldest_files_and_no_more_than_it_must() -> None:
