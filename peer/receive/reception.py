@@ -319,7 +319,7 @@ class Reception:
 
     def _forget_former(self, hello: Hello) -> None:
         """Forget the sender's former ids: they send nothing more, so replicated time does not wait for them."""
-        routes = self._ledger.landing.declared() if hello.former else ()
+        routes = self._ledger.landing.routes() if hello.former else ()
         for gone in {route.source for route in routes} & set(hello.former):
             if gone.name == hello.source.name and gone != hello.source:
                 self._ledger.time.forget(gone)

@@ -32,7 +32,7 @@ class Routes:
 
     def declared(self, source: ClusterId) -> dict[RouteKey, InboundRoute]:
         """Return the open routes of a source, by (table, group)."""
-        routes = self._ledger.landing.declared()
+        routes = self._ledger.landing.routes()
         return {(route.table, route.group): route for route in routes if route.source == source}
 
     def open(self, grant: Grant, routes: Sequence[Route]) -> dict[RouteKey, Refusal]:

@@ -32,6 +32,7 @@ from replication.core.definition.evolution import clashes
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, FileId
 from replication.core.roles import Role, RoleState
+from replication.core.routes.carried import as_seen
 from replication.core.routes.freshness import Replicated, named
 from replication.core.shipping.retention import RetentionPolicy
 from replication.core.succession import contested
@@ -269,7 +270,7 @@ def _replay_held(report: ReplayReport | None, table: str) -> str:
 
 def _origins(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> Iterable[Origin]:
     names = {table: spec.name for table, spec in specs.items()}
-    found = paths(ledger.landing.routes(), ledger.cluster, now, names)
+    found = paths(as_seen(ledger.landing.routes(), ledger.landing.last_seen()), ledger.cluster, now, names)
     known = ledger.time.replicated()
     for origin in sorted(known.keys() | found.keys()):
         reached = known.get(origin, Replicated(0, f"no closed frame of {origin.name} has come yet"))

@@ -56,10 +56,10 @@ class LandingRecords(Protocol):
         """
 
     def routes(self) -> list[InboundRoute]:
-        """The open routes into this cluster, by source, table and group."""
+        """The open routes into this cluster, by source, table and group; their ``last_seen`` is 0, see ``last_seen``.
 
-    def declared(self) -> list[InboundRoute]:
-        """The same, without the times when sources were last seen. While none changes, they are the same objects."""
+        While none changes, they are the same objects.
+        """
 
     def last_seen(self) -> dict[ClusterId, int]:
         """When each cluster that sends here, or did once, last sent anything, in microseconds since 1970."""

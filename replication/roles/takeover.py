@@ -59,7 +59,7 @@ class Takeover:
             ConfigError: ``zookeepers`` is not an address.
         """
         rules, term = self.ledger.rules, self.ledger.terms.current()
-        if not rules.to(origin.name) and all(route.source != origin for route in self.ledger.landing.declared()):
+        if not rules.to(origin.name) and all(route.source != origin for route in self.ledger.landing.routes()):
             raise SuccessionError(
                 f"no table comes from {origin.name} to {self.ledger.cluster.name}, which cannot take over from it",
                 f"On {origin.name}: walship enablereplication -t TABLE {self.ledger.cluster.name}",
@@ -184,7 +184,7 @@ class Takeover:
             is_peer = any(peer.cluster == source for peer in self.ledger.rules.peers())
             believed = source == succession.successor and is_peer
         else:
-            routes = [route for route in self.ledger.landing.declared() if route.source == source]
+            routes = [route for route in self.ledger.landing.routes() if route.source == source]
             believed = source == succession.origin or any(route.brings(succession.origin) for route in routes)
         if not believed:
             raise SuccessionError(

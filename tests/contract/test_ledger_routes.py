@@ -8,7 +8,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
-from replication.core.routes.carried import Carried, InboundRoute
+from replication.core.routes.carried import Carried, InboundRoute, as_seen
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
 from replication.ledger.base import Claim, Ledger, Quarantined, Readable
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, applied, claims, table, wal
@@ -42,11 +42,8 @@ def test_a_route_is_kept_as_declared_and_declared_anew_while_it_is_open(ledger: 
     declare(ledger, 3, (Carried(NORTH, (NORTH, EAST), 55),), required_from=7)
     (route,) = ledger.landing.routes()
     assert (route.source, route.table, route.group, route.generation) == (EAST, FLIGHTS.uuid, "default", 3)
-    assert (
-        route.carried == (Carried(NORTH, (NORTH, EAST), 55),)
-        and route.required_from == {FAR: 7}
-        and route.last_seen > 0
-    )
+    assert route.carried == (Carried(NORTH, (NORTH, EAST), 55),) and route.required_from == {FAR: 7}
+    assert as_seen([route], ledger.landing.last_seen())[0].last_seen > 0
     declare(ledger, 2)
     assert ledger.landing.routes() == [route]
     ledger.landing.close_route(EAST, FLIGHTS.uuid, "default", 3)

@@ -85,6 +85,11 @@ class InboundRoute:
             yield Carried(each.origin, each.path, since, awaits or each.awaits_bootstrap)
 
 
+def as_seen(routes: Iterable[InboundRoute], last_seen: Mapping[ClusterId, int]) -> list[InboundRoute]:
+    """Return the routes with the times when their sources were last seen."""
+    return [replace(route, last_seen=last_seen.get(route.source, 0)) for route in routes]
+
+
 def carried_onward(
     routes: Iterable[InboundRoute],
     own: ClusterId,

@@ -15,6 +15,7 @@ from replication.core.routes.carried import (
     SILENT_US,
     InboundRoute,
     acknowledged_onward,
+    as_seen,
     carried_onward,
     required_onward,
 )
@@ -26,7 +27,7 @@ def routes_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Ro
     """Return the routes of a peer's rules, as declared to it. Each lists the inbound routes that it carries onward."""
     acknowledged = ledger.salvage.acknowledged()
     inbound: dict[tuple[UUID, str], list[InboundRoute]] = {}
-    for route in ledger.landing.routes():
+    for route in as_seen(ledger.landing.routes(), ledger.landing.last_seen()):
         inbound.setdefault((route.table, route.group), []).append(route)
     now = time.time_ns() // 1000
     passed_on = ledger.bootstraps.passed_on() if inbound else frozenset()
@@ -86,10 +87,10 @@ class InboundState:
     @staticmethod
     def of(ledger: Ledger, now: int) -> InboundState:
         """Read the state of the open inbound routes; ``now`` is in microseconds since 1970."""
-        routes, seen = ledger.landing.declared(), ledger.landing.last_seen()
+        routes, times = ledger.landing.routes(), ledger.landing.last_seen()
         sources = [source for source, _ in groupby(routes, attrgetter("source"))]
         return InboundState(
             routes,
-            frozenset(source for source in sources if now - seen.get(source, 0) > SILENT_US),
+            frozenset(source for source in sources if now - times.get(source, 0) > SILENT_US),
             ledger.bootstraps.passed_on() if routes else frozenset(),
         )

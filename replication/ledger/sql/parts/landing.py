@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from replication.core.coverage import Ranges, Span
 from replication.core.frame import FILE_HEADER_BYTES
@@ -59,8 +57,7 @@ class SqlLandingRecords:
         self._store = store
         self._names = names
         self._last_seen = last_seen
-        self._routes = Counted(_declared, ROUTES)
-        self._shown: tuple[tuple[dict[ClusterId, int], list[InboundRoute]], list[InboundRoute]] = ({}, []), []
+        self._routes = Counted(open_routes, ROUTES)
 
     def received(self, source: FileId) -> Ranges:
         wanted = sa.select(_r.source_begin, _r.source_end).join(schema.sources).where(_o.file == str(source))
@@ -150,21 +147,11 @@ class SqlLandingRecords:
             self._last_seen.note(connection, source)
 
     def routes(self) -> list[InboundRoute]:
-        with self._store.read() as connection:
-            seen = _last_seen(connection)
-            routes = self._routes.get(connection)
-        known, kept = self._shown
-        if known != (seen, routes):
-            kept = [replace(route, last_seen=seen.get(route.source, 0)) for route in routes]
-            self._shown = (seen, routes), kept
-        return [*kept]
-
-    def declared(self) -> list[InboundRoute]:
         return [*self._routes.known(self._store)]
 
     def last_seen(self) -> dict[ClusterId, int]:
         with self._store.read() as connection:
-            return _last_seen(connection)
+            return {ClusterId.parse(row.source): row.at for row in _LAST_SEEN.rows(connection)}
 
     def carried_by(self, source: ClusterId) -> frozenset[ClusterId]:
         once = sa.select(schema.carriers.c.origin).where(schema.carriers.c.source == str(source))
@@ -209,18 +196,6 @@ class SqlLandingRecords:
         with self._store.read() as connection:
             rows = connection.execute(sa.select(name, schema.meta.c.value).where(name.startswith(_REFUSED))).all()
         return {row.name.removeprefix(_REFUSED): row.value for row in rows}
-
-
-def _declared(connection: Connection) -> list[InboundRoute]:
-    same: dict[ClusterId, ClusterId] = {}
-    return [
-        replace(route, source=same.setdefault(route.source, route.source), last_seen=0)
-        for route in open_routes(connection)
-    ]
-
-
-def _last_seen(connection: Connection) -> dict[ClusterId, int]:
-    return {ClusterId.parse(row.source): row.at for row in _LAST_SEEN.rows(connection)}
 
 
 def _declaration(route: InboundRoute, known: Any) -> dict[str, object]:

@@ -36,7 +36,7 @@ from replication.ledger.sql.store.store import IN_LIST, chunked, meta
 NOTICES_MAX = 256  # of an origin
 
 _n, _s, _c = schema.notices.c, schema.streams.c, schema.claims.c
-_r, _t, _h = schema.routes.c, schema.tables.c, schema.last_seen.c
+_r, _t = schema.routes.c, schema.tables.c
 _succession = schema.successions.c
 _v = schema.acknowledged.c
 
@@ -219,12 +219,7 @@ def _waiting(routes: Iterable[Sequence[InboundRoute]], tables: Container[UUID]) 
     return next(filter(None, awaited), "")
 
 
-_OPEN = (
-    sa.select(schema.routes, sa.func.coalesce(_h.at, 0).label("last_seen"))
-    .outerjoin(schema.last_seen, _h.source == _r.source)
-    .where(~_r.closed)
-    .order_by(_r.source, _r.table_uuid, _r.table_group)
-)
+_OPEN = sa.select(schema.routes).where(~_r.closed).order_by(_r.source, _r.table_uuid, _r.table_group)
 _ALL_OPEN = Prepared(_OPEN)
 
 
@@ -240,8 +235,7 @@ def open_routes(connection: Connection, *tables: UUID) -> list[InboundRoute]:
             row.generation,
             *_required_from(row.required_from, row.acknowledged),
             _carried(row.carried),
-            row.last_seen,
-            Phase(row.phase),
+            phase=Phase(row.phase),
         )
         for row in rows
     ]
