@@ -133,8 +133,5 @@ class Replay(Protocol):
     def set_folded(self, table: UUID, upto: int, changes_snapshot: int, at: int) -> None:
         """Store a fold: ``<table>`` has all of that ``__changes`` snapshot up to commit time ``upto``, inclusive."""
 
-    def folded(self, table: UUID) -> tuple[int, int, int]:
-        """(upto, changes snapshot, when), zeros before the first fold."""
-
     def folds(self) -> dict[UUID, int]:
         """Up to when each table is folded, of those that were."""

@@ -127,7 +127,7 @@ def _until_folded(cluster: Cluster) -> None:
 
 
 def _is_folded(cluster: Cluster, table: UUID, upto: int) -> bool:
-    return cluster.ledger.replay.folded(table)[0] >= upto
+    return cluster.ledger.replay.folds().get(table, 0) >= upto
 
 
 def _on_disk(both: Pair) -> list[Figure]:

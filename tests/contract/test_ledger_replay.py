@@ -169,10 +169,10 @@ def test_quarantined_frames_are_listed_once(ledger: Ledger, route: Route) -> Non
 
 
 def test_folds_and_replay_epochs_are_remembered(ledger: Ledger) -> None:
-    assert ledger.replay.folded(FLIGHTS.uuid) == (0, 0, 0)
+    assert ledger.replay.folds() == {}
     ledger.replay.set_folded(FLIGHTS.uuid, 10, 7, 11)
     ledger.replay.set_folded(FLIGHTS.uuid, 20, 8, 21)
-    assert ledger.replay.folded(FLIGHTS.uuid) == (20, 8, 21)
+    assert ledger.replay.folds() == {FLIGHTS.uuid: 20}
     assert [ledger.replay.raise_epoch() for _ in range(3)] == [1, 2, 3]
 
 

@@ -40,11 +40,13 @@ def await_fold(cluster: Cluster, table: str) -> None:
     now = time.time_ns() // 1000
     try:
         wait_until(
-            lambda: ledger.replay.folded(uuid)[0] >= now, timeout_s=120, what=f"the fold of {table} at {cluster.name}"
+            lambda: ledger.replay.folds().get(uuid, 0) >= now,
+            timeout_s=120,
+            what=f"the fold of {table} at {cluster.name}",
         )
     except AssertionError as error:
         times, told = ledger.time.replicated(uuid), ledger.replay.last_report()
-        error.add_note(f"now {now}, folded {ledger.replay.folded(uuid)}, replicated {times}, replay says {told}")
+        error.add_note(f"now {now}, folded {ledger.replay.folds().get(uuid)}, replicated {times}, replay says {told}")
         error.add_note(threads_of(cluster.config, "replay"))
         raise
 

@@ -51,7 +51,7 @@ def test_a_quiet_table_is_looked_into_once_and_is_as_new_as_its_replicated_time(
     for _ in range(4):
         folding.pass_time()
         assert not folding.fold()
-        assert folding.site.ledger.replay.folded(folding.site.spec.uuid)[0] == folding.site.wal.now
+        assert folding.site.ledger.replay.folds()[folding.site.spec.uuid] == folding.site.wal.now
     assert folding.looked == 1
 
 

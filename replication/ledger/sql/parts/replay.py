@@ -281,14 +281,6 @@ class SqlReplay:
         with self._store.write() as connection:
             _PUT_FOLD.run(connection, row)
 
-    def folded(self, table: UUID) -> tuple[int, int, int]:
-        f = schema.folds.c
-        with self._store.read() as connection:
-            row = connection.execute(
-                sa.select(f.upto, f.changes_snapshot, f.at).where(f.table_uuid == str(table))
-            ).one_or_none()
-        return (0, 0, 0) if row is None else (row.upto, row.changes_snapshot, row.at)
-
     def folds(self) -> dict[UUID, int]:
         f = schema.folds.c
         with self._store.read() as connection:
