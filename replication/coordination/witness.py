@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from replication.coordination.base import Tree
-from replication.core.ids import ClusterId
+from replication.core.ids import MALFORMED, ClusterId
 from replication.errors import CoordinationError, FormatError, SuccessionError
 
 _TRIES = 8
@@ -42,7 +42,7 @@ class Witnessed:
         try:
             fields = json.loads(content)
             return Witnessed(int(fields["ended"]), str(fields["successor"]), float(fields["lease_s"]))
-        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise FormatError(f"the witness holds {content[:80]!r}: {error}") from None
 
 

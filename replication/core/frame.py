@@ -19,7 +19,7 @@ from uuid import UUID
 
 import google_crc32c
 
-from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId, check_group, check_name
+from replication.core.ids import COUNT_END, MALFORMED, ClusterId, FileId, StreamId, check_group, check_name
 from replication.errors import CorruptFrameError, FormatError, VersionError
 
 FORMAT_VERSION = 1
@@ -396,5 +396,5 @@ def read_end_record(buffer: Buffer) -> EndRecord:
         content = json.loads(body)
         streams = {StreamId.parse(text): (int(seq), bytes.fromhex(digest)) for text, seq, digest in content["streams"]}
         return EndRecord(streams, tuple(map(int, content["index"])))
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, FormatError) as error:
+    except (*MALFORMED, FormatError) as error:
         raise CorruptFrameError(f"end record cannot be read: {error}") from None

@@ -13,6 +13,8 @@ from uuid import UUID
 from replication.errors import FormatError
 
 NIL_UUID = UUID(int=0)
+#: What reading JSON that anything may have written raises, besides FormatError.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 COUNT_END = 1 << 62  # offsets, sequences, terms and numbers are below: every ledger can hold and add them
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 _NUMBER = re.compile(r"[0-9]{1,19}\Z")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.ids import MALFORMED, ClusterId, FileId, StreamId
 from replication.errors import FormatError
 
 
@@ -58,7 +58,7 @@ class Position:
                 {StreamId.parse(stream): int(sequence) for stream, sequence in raw["sequences"].items()},
                 int(raw["commit"]),
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except MALFORMED:
             raise FormatError(
                 f"{text[:80]!r} is not a position", "Give the position that walship write --json prints"
             ) from None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
+from replication.core.ids import MALFORMED
 from replication.errors import FormatError, ReadOnlyClusterError
 
 NS_PER_S = 1_000_000_000
@@ -54,7 +55,7 @@ class RoleState:
         try:
             fields = json.loads(content)
             return RoleState(Role(fields["role"]), int(fields["epoch"]))
-        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise FormatError(f"the role node holds {content[:80]!r}: {error}") from None
 
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from replication.core.coverage import Ranges
 from replication.core.frame import SealedHeader
-from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId, check_group, check_name
+from replication.core.ids import COUNT_END, MALFORMED, ClusterId, FileId, StreamId, check_group, check_name
 from replication.core.roles import Role, RoleState
 from replication.errors import FormatError, SuccessionError
 
@@ -119,7 +119,7 @@ class Succession:
             if not unpacking.eof or _is_large(text):
                 raise FormatError(f"a succession is cut short, or larger than {JSON_BYTES_MAX >> 20} MiB")
             return _decoded(json.loads(text))
-        except (zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (*MALFORMED, zlib.error) as error:
             raise FormatError(f"a succession cannot be read: {error}") from None
 
 

@@ -22,7 +22,7 @@ from replication.core.definition.define import (
 )
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.definition.types import storable_type
-from replication.core.ids import COUNT_END, NIL_UUID, check_name
+from replication.core.ids import COUNT_END, MALFORMED, NIL_UUID, check_name
 from replication.error_text import one_line
 from replication.errors import FormatError, SchemaError
 
@@ -63,9 +63,7 @@ def foreign_table(text: str) -> TableSpec:
     try:
         spec = _with_allowed_properties(TableSpec.from_json(text))
         problems = list(_problems(spec))
-    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
-        raise FormatError(f"a table's definition cannot be read: {one_line(error)[:200]}") from None
-    except pa.ArrowException as error:
+    except (*MALFORMED, OSError, pa.ArrowException) as error:
         raise FormatError(f"a table's definition cannot be read: {one_line(error)[:200]}") from None
     if problems:
         raise FormatError(

@@ -16,7 +16,7 @@ from replication.core.arrow import pa
 from replication.core.coverage import Interval, Ranges
 from replication.core.definition.schema import TS, SchemaVersion
 from replication.core.frame import Buffer
-from replication.core.ids import COUNT_END, FileId, StreamId
+from replication.core.ids import COUNT_END, MALFORMED, FileId, StreamId
 from replication.errors import FormatError, SchemaError
 
 #: The place of a version in the order: ``_at`` is the origin WAL as an index into ``Coverage.wals``.
@@ -168,7 +168,7 @@ class Coverage:
             if len(set(wals)) < len(wals):
                 raise ValueError("a WAL is listed twice")
             return Coverage(table, group, wals, tuple(_intervals(of_wal) for _, of_wal in rows), purged, continues)
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise FormatError(f"the payload of a COVERAGE frame cannot be read: {error}") from None
 
 

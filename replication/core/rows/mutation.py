@@ -123,7 +123,10 @@ def _text(given: bytes | str, what: str) -> str:
 
 def _bytes(given: bytes | str) -> bytes:
     if isinstance(given, str):
-        return given.encode()
+        try:
+            return given.encode()
+        except UnicodeEncodeError:
+            raise SchemaError(f"{given!r} has half a surrogate pair, which UTF-8 cannot encode") from None
     if not isinstance(given, bytes | bytearray | memoryview):
         raise SchemaError(f"{given!r} is neither bytes nor text", "A row and a value are bytes, or text as UTF-8")
     return bytes(given)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from replication.core.ids import ClusterId, FileId
+from replication.core.ids import MALFORMED, ClusterId, FileId
 from replication.errors import FormatError
 
 
@@ -90,7 +90,7 @@ class Assignment:
                     for file, begin, end, peer in fields["chunks"]
                 ),
             )
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise FormatError(f"an assignment node holds {content[:80]!r}: {error}") from None
 
 

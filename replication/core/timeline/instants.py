@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from replication.core.ids import MALFORMED
 from replication.errors import FormatError, RequestError, VersionError
 
 FORMAT = 1
@@ -272,7 +273,7 @@ def decode(number: int, content: bytes) -> tuple[Event, str]:
             changes,
         )
         return Event(number, hash_of(content), instant), str(head["before"])
-    except (ValueError, KeyError, TypeError, IndexError):
+    except MALFORMED:
         raise FormatError(f"event {number} of the timeline cannot be read", "Restore it from a backup") from None
 
 
@@ -292,7 +293,7 @@ def state_from_json(text: str) -> TimelineState:
         number, hash_, time, instant, pending, floors, roots = json.loads(text)
         instants = (decode(0, content.encode())[0].instant for content in pending)
         return TimelineState(number, hash_, time, instant, {each.time: each for each in instants}, floors, roots)
-    except (ValueError, TypeError, AttributeError):
+    except MALFORMED:
         raise FormatError("the state of a timeline cannot be read", "Delete the file; it is made anew") from None
 
 

@@ -122,11 +122,14 @@ def test_values_that_are_no_position_mutation_or_time_are_refused(cluster: Clust
     for seconds in (None, "x", float("nan"), -1):
         with pytest.raises(FormatError, match="not a time to wait"):
             cluster.wait(position, timeout_s=seconds)
-    for text in ("{}", "[]", "", '{"cluster": 1}'):
+    endless = position.to_json().replace('"commit":0', '"commit":Infinity')
+    for text in ("{}", "[]", "", '{"cluster": 1}', endless, "[" * 100_000):
         with pytest.raises(FormatError, match="not a position"):
             Position.from_json(text)
     for row in (None, 5):
         with pytest.raises(SchemaError, match="neither bytes nor text"):
             Mutation(row)
+    with pytest.raises(SchemaError, match="half a surrogate pair"):
+        Mutation("r").put("f", "q", "\ud800")
     with pytest.raises(SchemaError, match="not a Mutation"):
         cells_of("x", "ops.cells")
