@@ -23,27 +23,27 @@ class Enrolment:
         self._coordination = coordination
         self._member: Membership | None = None
         self._shown = 0  # the announcement in the entry
+        self._is_failing = False
 
-    def announce(self) -> None:
-        """Create the entry, unless it exists. A failure is logged."""
-        if self._member is not None:
-            return
+    def announce(self, announcement: int | None = None) -> None:
+        """Create the entry, unless it exists. A failure is logged, once per run of failures.
+
+        Args:
+            announcement: its rules are applied; ``pause`` waits until that is written. None leaves what is written.
+        """
         host = self._config.cluster.host
         try:
-            self._coordination.put_host(host_record(self._config))
-            self._member = self._coordination.enrol(MemberKind.WORKERS, host, {"version": __version__})
+            if self._member is None:
+                self._coordination.put_host(host_record(self._config))
+                self._member = self._coordination.enrol(MemberKind.WORKERS, host, {"version": __version__})
+            if announcement is not None and announcement != self._shown:
+                self._member.update({"version": __version__, "announcement": announcement})
+                self._shown = announcement
+            self._is_failing = False
         except (CoordinationError, FormatError) as error:
-            _log.warning("worker_not_announced", host=host, error=str(error))
-
-    def show(self, announcement: int) -> None:
-        """Write that the rules of ``announcement`` are applied; ``pause`` waits for that. A failure is logged."""
-        if announcement == self._shown or self._member is None:
-            return
-        try:
-            self._member.update({"version": __version__, "announcement": announcement})
-            self._shown = announcement
-        except CoordinationError as error:
-            _log.warning("worker_not_announced", host=self._config.cluster.host, error=str(error))
+            if not self._is_failing:
+                _log.warning("worker_not_announced", host=host, error=str(error))
+            self._is_failing = True
 
     def leave(self) -> None:
         """Delete the entry."""

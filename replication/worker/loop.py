@@ -78,6 +78,7 @@ class Worker:
         """
         ask_who_took_over(self._takeover, self._connect, self._learn)
         self._host.recover()
+        self._enrolment.announce()  # rates are shared by the workers that are announced
         threads = self._threads()
         watches = self._watches()
         for thread in threads:
@@ -104,15 +105,13 @@ class Worker:
     def _heartbeat(self) -> None:
         """Apply the current assignment and rules, and write the applied announcement to ZooKeeper."""
         announced = self._announced
-        self._enrolment.announce()
         changed, had_peers = self._rules.refresh(), self.peers.has_any
         self.peers.apply(self._assigned, self._rules.paused(), self._rules.rate, rules_changed=bool(changed))
         if self.peers.has_any and not had_peers:
             self._registering.ask()  # tails see what landed before
         if changed:
             self._host.ask_closed_time()  # a new route's replicated time begins with a closed frame
-        if changed is not None:
-            self._enrolment.show(announced)
+        self._enrolment.announce(None if changed is None else announced)
 
     def _threads(self) -> list[threading.Thread]:
         threads = [

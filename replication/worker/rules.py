@@ -39,6 +39,7 @@ class RulesCache:
         self._peers: dict[str, Peer] = {}
         self._workers = 1
         self._read_s = 0.0
+        self._is_failing = False
 
     def refresh(self) -> bool | None:
         """Read the ledger; return whether rules, tables or inbound routes changed since the last call.
@@ -57,9 +58,12 @@ class RulesCache:
             self._count_workers()
             inbound = InboundState.of(self._ledger, time.time_ns() // 1000) if rules else None
         except CoordinationError as error:
-            _log.warning("rules_not_read", error=str(error))
+            if not self._is_failing:
+                _log.warning("rules_not_read", error=str(error))
+            self._is_failing = True
             self._changes.forget()
             return None
+        self._is_failing = False
         before, self._seen = self._seen, (rules, revision, inbound)
         return self._seen != before
 

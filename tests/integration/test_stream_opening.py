@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 from weakref import WeakSet
 
 import pytest
+from structlog.testing import capture_logs
 
 from peer.receive.inbound_stream import InboundStream
 from peer.receive.receiver import Receiver
@@ -208,5 +209,10 @@ def test_a_damaged_node_in_zookeeper_keeps_nothing_from_being_received_or_sent(p
     assert west.coordination.hosts()
     west.coordination._tree.set(west.coordination.paths.host(host), b"no record")
     receiver._announce()
-    Enrolment(west.config, west.coordination).announce()
+    enrolment = Enrolment(west.config, west.coordination)
+    with capture_logs() as logs:
+        enrolment.announce()
+        enrolment.announce(1)
+    found = [entry for entry in logs if entry["event"] == "worker_not_announced"]
+    assert len(found) == 1, "a failure is logged when it begins"
     assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[0])), Ack)

@@ -104,7 +104,9 @@ class AppliedPoll:
         flush_now = False  # a user waits for a bootstrap that progressed
         for files in _split(asked):
             flush_now |= not bootstraps.isdisjoint(self._poll_files(link, peer, files, known))
-        if (self._has_loss or flush_now) and self._progress.flush() and self._has_loss:
+        if self._has_loss or flush_now:
+            self._progress.flush()
+        if self._has_loss:
             self._has_loss = False
             for call in self._on_loss:
                 call()

@@ -7,12 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from replication import log
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger
 
 SPILL = "spill"  # moving files to the store; recorded for every peer
-_log = log.get(__name__)
 
 
 class AttemptLog:
@@ -68,7 +66,11 @@ class AttemptLog:
         self._ask()
 
     def flush(self) -> bool:
-        """Write what waits to the ledger; return whether there was an attempt. What cannot be written is kept."""
+        """Write what waits to the ledger; return whether there was an attempt.
+
+        Raises:
+            CoordinationError: not all of it could be written; the rest is kept.
+        """
         with self._lock:
             batch, self._waiting = self._waiting, {}
             held, self._held = self._held, {}
@@ -80,10 +82,9 @@ class AttemptLog:
             for peer, tables in list(held.items()):
                 self._ledger.sending.set_held(peer, self._host, tables, time.time_ns() // 1000)
                 del held[peer]
-        except CoordinationError as error:
-            _log.warning("attempts_not_recorded", error=str(error))
+        except CoordinationError:
             with self._lock:
                 self._waiting = {**batch, **self._waiting}
                 self._held = {**held, **self._held}
-            return False
+            raise
         return has_attempts

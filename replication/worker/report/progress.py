@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from replication import log
 from replication.core.ids import FileId
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger, PeerProgress
 from replication.ledger.decisions.progress import join
 
 _WAITING_MAX = 100_000
-_log = log.get(__name__)
 
 
 class ProgressLog:
@@ -47,24 +45,19 @@ class ProgressLog:
             self._waiting[key] = progress
         self._ask()
 
-    def flush(self) -> bool:
-        """Write all waiting reports; return whether they are in the ledger. After a failure they wait for a retry."""
+    def flush(self) -> None:
+        """Write all waiting reports. Raises CoordinationError when that fails; then they wait for a retry."""
         with self._flushing:
-            return self._flush()
-
-    def _flush(self) -> bool:
-        with self._lock:
-            batch, self._waiting = self._waiting, {}
-        if not batch:
-            return True
-        try:
-            self._ledger.files.record(list(batch.values()))
-        except CoordinationError as error:
-            _log.warning("progress_not_recorded", files=len(batch), error=str(error))
-            for progress in batch.values():
-                with self._lock:
-                    later = self._waiting.get((progress.file, progress.peer))
-                    self._waiting[progress.file, progress.peer] = join(progress, later) if later else progress
-            self._ask()
-            return False
-        return True
+            with self._lock:
+                batch, self._waiting = self._waiting, {}
+            if not batch:
+                return
+            try:
+                self._ledger.files.record(list(batch.values()))
+            except CoordinationError:
+                for progress in batch.values():
+                    with self._lock:
+                        later = self._waiting.get((progress.file, progress.peer))
+                        self._waiting[progress.file, progress.peer] = join(progress, later) if later else progress
+                self._ask()
+                raise

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from replication.coordination.session import Coordination
 from replication.errors import CoordinationError, FormatError
@@ -35,7 +36,9 @@ def test_rules_are_read_once_until_the_ledger_changes(tmp_path: Path, monkeypatc
 
         monkeypatch.setattr(ledger, "decided", lambda: None)
         monkeypatch.setattr(type(ledger.tables), "revision", _fails)
-        assert rules.refresh() is None
+        with capture_logs() as logs:
+            assert rules.refresh() is None and rules.refresh() is None
+        assert [entry["event"] for entry in logs] == ["rules_not_read"], "a failure is logged when it begins"
         monkeypatch.undo()
         assert rules.refresh() is False and rules.rate(peer().name) == 0.0
 

@@ -37,7 +37,7 @@ class Asked:
         pass
 
     def poll(self) -> AppliedPoll:
-        progress = SimpleNamespace(flush=lambda: True)
+        progress = SimpleNamespace(flush=lambda: None)
         ledger = SimpleNamespace(
             files=SimpleNamespace(
                 all=lambda host: self.rows, progress=lambda peer: [PeerProgress(row.file, peer) for row in self.rows]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from replication.errors import CoordinationError
 from replication.ledger.sql.memory import MemoryLedger
 from replication.worker.report.attempts import AttemptLog
@@ -35,7 +37,8 @@ def test_what_the_ledger_did_not_take_is_written_later_unless_there_is_newer() -
         raise CoordinationError("the ledger is away")
 
     ledger.fault = away
-    assert not attempts.flush()
+    with pytest.raises(CoordinationError):
+        attempts.flush()
     ledger.fault = None
     assert attempts.flush() and not attempts.flush()
     assert [each.failures for each in ledger.sending.attempts()] == [1]
