@@ -83,14 +83,9 @@ class Lease:
             )
         return Lease(state.epoch, lease_s, read_started_ns)
 
-    @property
-    def until_ns(self) -> int:
-        """The first time at which the lease no longer holds."""
-        return self.confirmed_ns + int(self.lease_s * NS_PER_S)
-
     def holds(self, now_ns: int) -> bool:
         """Return whether an ack at ``now_ns`` is allowed."""
-        return now_ns < self.until_ns
+        return now_ns < self.confirmed_ns + int(self.lease_s * NS_PER_S)
 
     def confirm(self, state: RoleState, read_started_ns: int) -> Lease | None:
         """Return the lease after another confirmed read; None when role or epoch changed, which ends the lease."""

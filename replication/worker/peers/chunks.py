@@ -97,9 +97,9 @@ class ChunkStep:
         if not chunks or not to.rules:
             self.loop.wait(_IDLE_S)
             return
-        self.current = chunks[0]
         self._context.progress.flush()
         shipped = {known.file: known.shipped for known in self._context.ledger.files.progress(tail.peer)}
+        self.current = chunks[0]
         try:
             shipment, resume = open_shipment(
                 link, self._context, to, list(dict.fromkeys(chunk.file for chunk in chunks))
