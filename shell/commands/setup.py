@@ -121,7 +121,6 @@ def up(
     detach: Annotated[
         bool, Option("--detach", "-d", help="Return when all are ready, and leave them running.")
     ] = False,
-    one_process: Annotated[bool, Option("--one-process", help="Run all roles as threads, for tests.")] = False,
     lifeline: Annotated[int | None, Option(hidden=True)] = None,
 ) -> None:
     """Run the cluster's processes on this host until Ctrl-C, and restart those that end."""
@@ -130,8 +129,6 @@ def up(
     file = _file(invocation, config)
     printer = invocation.printer
     if detach:
-        if one_process:
-            raise RequestError("--detach and --one-process were both given", "Give one of them")
         _detached(printer, file.absolute(), roles)
         return
     printer.header(configuration.load(file).cluster.name, str(file))
@@ -145,8 +142,8 @@ def up(
         took = time.monotonic() - began
         printer.value({"event": "ready", "seconds": round(took, 2)}, f"ready after {took:.1f} s; Ctrl-C stops all")
 
-    run = invocation.run
-    run_up(file, roles, on_event, ready, one_process=one_process, lifeline=lifeline, answer=run, load=_load_forwarded)
+    assert invocation.run is not None, "a command line was given"
+    run_up(file, roles, on_event, ready, lifeline=lifeline, answer=invocation.run, load=_load_forwarded)
 
 
 def _load_forwarded(config: Config) -> None:

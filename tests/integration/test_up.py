@@ -203,14 +203,6 @@ def test_init_writes_what_up_runs_and_down_stops(tmp_path):
         up.end()
 
 
-def test_one_process_runs_all_roles_as_threads(start):
-    up = start("--roles", ROLES, "--one-process")
-    up.ready()
-    assert {event["pid"] for event in up.events("started")} == {up.process.pid}
-    up.process.send_signal(signal.SIGTERM)
-    assert up.process.wait(60) == 0
-
-
 def test_detached_up_returns_when_all_are_ready_which_run_on_until_down(file):
     up = ("up", "--detach", "--roles", ROLES, "--config", str(file))
     told = walship(*up)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).parents[3]
 VERBS = {
     "init": (),
-    "up": ("--config", "--roles", "--one-process"),
+    "up": ("--config", "--roles"),
     "down": ("--config",),
     "definecluster": ("NAME", "ZOOKEEPERS"),
     "deletecluster": ("CLUSTER",),
