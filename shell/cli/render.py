@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from rich.cells import cell_len
@@ -25,6 +26,9 @@ from rich.text import Text
 from replication.core.clock import moment_text as moment_text
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import ReplicationError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 _PIPE_WIDTH = 1000
 _PADDING = 2
@@ -138,6 +142,13 @@ class Printer:
         self.out.print(f"[bold]{escape(line(heads))}[/]", soft_wrap=True)
         if cells:
             self.out.print(Text("\n".join(map(line, cells))), soft_wrap=True)
+
+    def bar(self, *columns: ProgressColumn) -> Progress:
+        """A progress bar of these columns, on a terminal only; ``disable`` tells that it shows nothing."""
+        from rich.progress import Progress  # deferred: most verbs are done at once
+
+        shown = sys.stderr.isatty() and not self.as_json
+        return Progress(*columns, console=self.err, transient=True, disable=not shown)
 
     def error(self, error: ReplicationError) -> None:
         """Print an error and its hint on standard error; its exit code stays if nobody reads it."""

@@ -71,12 +71,8 @@ def drain(
     """Wait until a peer has everything that is written by now."""
     with invocation.connect() as (cluster, printer):
         layout = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
-        shown = printer.err.is_terminal and not printer.as_json
-        with Progress(
-            *layout, TimeRemainingColumn(), console=printer.err, transient=True, disable=not shown
-        ) as progress:
-            shown_progress = _DrainProgress(printer, progress, plain=not shown and not printer.as_json)
-            drained = cluster.drain(cluster_name, table, timeout_s, shown_progress.report)
+        with printer.bar(*layout, TimeRemainingColumn()) as bar:
+            drained = cluster.drain(cluster_name, table, timeout_s, _reporting(printer, bar))
         what = f"{table} at {cluster_name}" if table else cluster_name
         rate = f", {bytes_text(drained.pending_bytes / drained.seconds)}/s" if drained.seconds >= 0.1 else ""
         printer.value(
@@ -110,21 +106,18 @@ def for_each(names: Sequence[str], act: Callable[[str], None], printer: Printer)
         raise RequestError(left, "The reasons are above")
 
 
-class _DrainProgress:
-    """Shows how a drain goes: a bar on a terminal, a line now and then elsewhere."""
+def _reporting(printer: Printer, bar: Progress) -> Callable[[int, int], None]:
+    """What shows how a drain goes: a bar on a terminal, a line now and then elsewhere."""
+    task, reported_s = bar.add_task("draining", total=None), time.monotonic()
 
-    def __init__(self, printer: Printer, progress: Progress, *, plain: bool) -> None:
-        self._printer, self._progress, self._plain = printer, progress, plain
-        self._task = progress.add_task("draining", total=None)
-        self._reported_s = time.monotonic()
+    def report(pending: int, left: int) -> None:
+        nonlocal reported_s
+        bar.update(task, total=pending, completed=pending - left, description=f"{bytes_text(left)} left")
+        if bar.disable and not printer.as_json and time.monotonic() - reported_s > _REPORT_EVERY_S:
+            reported_s = time.monotonic()
+            printer.note(f"{bytes_text(left)} of {bytes_text(pending)} left")
 
-    def report(self, pending: int, left: int) -> None:
-        self._progress.update(
-            self._task, total=pending, completed=pending - left, description=f"{bytes_text(left)} left"
-        )
-        if self._plain and time.monotonic() - self._reported_s > _REPORT_EVERY_S:
-            self._reported_s = time.monotonic()
-            self._printer.note(f"{bytes_text(left)} of {bytes_text(pending)} left")
+    return report
 
 
 def _stopped(workers: tuple[str, ...]) -> str:

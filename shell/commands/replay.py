@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from typer import Option
 
 from replication.errors import RequestError
@@ -37,14 +36,13 @@ def replay(
         check_moved(cluster.config)
         total = backlog_bytes(cluster.ledger)
         began = time.monotonic()
-        shown = sys.stderr.isatty() and not printer.as_json
         columns = (TextColumn("replaying"), BarColumn(), TextColumn("{task.fields[left]} to go"), TimeRemainingColumn())
-        with Progress(*columns, console=printer.err, transient=True, disable=not shown) as progress:
-            task = progress.add_task("replay", total=total, left=bytes_text(total))
+        with printer.bar(*columns) as bar:
+            task = bar.add_task("replay", total=total, left=bytes_text(total))
 
             def report(left: int) -> None:
                 done = max(0, total - left)
-                progress.update(task, total=max(total, left), completed=done, left=bytes_text(left))
+                bar.update(task, total=max(total, left), completed=done, left=bytes_text(left))
 
             coordination = cluster.coordination if cluster.config.replay_asks_receivers else None
             ran_here = catch_up(cluster.config, cluster.ledger, timeout_s, report, coordination)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from typer import Argument, Option
 
 from peer.verify.verdict import DIFFERENCES_MAX, Verdict
@@ -91,13 +90,12 @@ def _failure(verdicts: list[Verdict], unmatched: list[ReplicationError], timeout
 def _shown(names: list[str], printer: Printer) -> Iterator[str]:
     """The same names, with a line on a terminal that says which is being compared."""
     layout = (TextColumn("comparing {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    moving = not printer.as_json and sys.stderr.isatty()
-    with Progress(*layout, console=printer.err, transient=True, disable=not moving) as progress:
-        task = progress.add_task("", total=len(names))
+    with printer.bar(*layout) as bar:
+        task = bar.add_task("", total=len(names))
         for name in names:
-            progress.update(task, description=name)
+            bar.update(task, description=name)
             yield name
-            progress.advance(task)
+            bar.advance(task)
 
 
 def _zookeepers(cluster: Cluster, other: str, receiver: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,17 +37,9 @@ def import_files(
     """Import files one after the other; the result of each, and the position of all. Errors as the library's."""
     done: list[Imported] = []
     position = Position(cluster.id)
-    moving = not printer.as_json and sys.stderr.isatty()
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[rows]:,} rows {task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=printer.err,
-        transient=True,
-        disable=not moving,
-    ) as progress:
+    rows = TextColumn("{task.fields[rows]:,} rows {task.fields[rate]}")
+    layout = (TextColumn("{task.description}"), BarColumn(), rows, TimeElapsedColumn(), TimeRemainingColumn())
+    with printer.bar(*layout) as progress:
         for file in files:
             shown = _Shown(progress, progress.add_task(file.name, total=None, rows=0, rate=""), time.monotonic())
             try:

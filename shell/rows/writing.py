@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from peer.client.cluster import Cluster
 from replication.core.definition.schema import TableSpec
@@ -25,14 +24,12 @@ from replication.errors import NullKeyError, RequestError, SchemaError
 from replication.files.rows.refused import first_refused
 from replication.writer.importing.importer import file_schema
 from replication.writer.wal.batch_ids import check_batch_size
-from shell.cli.render import Printer, bytes_text
+from shell.cli.render import Printer, bytes_text, counted
 from shell.rows.files import batches_of, name_of, place_in
 
 _IN_FLIGHT = 8
 _PLACE = ("row", "family", "qualifier")
 _CELL_HINT = 'A cell has row, family, qualifier and, unless it deletes, value; "" in CSV is an empty one'
-
-Place = Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +57,10 @@ def write_file(
             "--batch-id cannot be used with a cell table", "walship import takes the same file only once"
         )
     batches = _counted(_known(batches_of(source, form, file_schema(spec)), spec, source), printer)
-    durable, place = _Durable(printer), partial(place_in, source, form)
+    writing = _Writing(cluster, spec, printer, partial(place_in, source, form), delete=delete)
     if spec.kind == "cell":
-        return _write_cells(cluster, spec, batches, durable, place, delete=delete)
-    if batch_id is not None:
-        return _write_once(cluster, spec, batches, batch_id, durable, place)
-    return _write_stream(cluster, spec, batches, durable, place, delete=delete)
-
-
-class _Durable:
-    """Counts durable rows, for the message after Ctrl-C."""
-
-    def __init__(self, printer: Printer) -> None:
-        self._printer = printer
-        self._rows = 0
-        self.add(0)
-
-    def add(self, rows: int) -> None:
-        """Count more rows."""
-        self._rows += rows
-        self._printer.so_far = f"{self._rows:,} row{'' if self._rows == 1 else 's'} durable by then"
+        return writing.cells(batches)
+    return writing.stream(batches) if batch_id is None else writing.once(batches, batch_id)
 
 
 def _known(batches: Iterator[pa.RecordBatch], spec: TableSpec, source: str) -> Iterator[pa.RecordBatch]:
@@ -96,16 +77,8 @@ def _known(batches: Iterator[pa.RecordBatch], spec: TableSpec, source: str) -> I
 
 def _counted(batches: Iterator[pa.RecordBatch], printer: Printer) -> Iterator[pa.RecordBatch]:
     """The same batches, with a progress count on a terminal."""
-    if printer.as_json or not sys.stderr.isatty():
-        yield from batches
-        return
-    layout = (
-        TextColumn("{task.fields[rows]:,} rows"),
-        BarColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*layout, console=printer.err, transient=True) as progress:
+    layout = (TextColumn("{task.fields[rows]:,} rows"), BarColumn(), TextColumn("{task.fields[rate]}"))
+    with printer.bar(*layout, TimeElapsedColumn()) as progress:
         task = progress.add_task("rows", total=None, rows=0, rate="")
         rows = size = 0
         began = time.monotonic()
@@ -116,97 +89,89 @@ def _counted(batches: Iterator[pa.RecordBatch], printer: Printer) -> Iterator[pa
             progress.update(task, rows=rows, rate=f"{bytes_text(rate)}/s")
 
 
-@contextmanager
-def _placed(
-    rows: pa.RecordBatch | pa.Table, spec: TableSpec, first: int, place: Place, *, delete: bool = False
-) -> Iterator[None]:
-    """Say in errors which row does not fit the table; ``first`` is the number of the first one."""
-    try:
-        yield
-    except (SchemaError, NullKeyError):
-        refused = first_refused(rows, lambda few: list(log_batches(few, spec, delete=delete)))
-        if refused is None:
-            raise
-        error, at = refused
-        raise type(error)(f"{place(first + at)}: {error.what}", error.hint) from None
+class _Writing:
+    """Rows on their way to one table. Counts those that are durable, for the message after Ctrl-C.
 
+    ``place`` says where a row is, by its number from 1.
+    """
 
-def _write_stream(
-    cluster: Cluster,
-    spec: TableSpec,
-    batches: Iterator[pa.RecordBatch],
-    durable: _Durable,
-    place: Place,
-    *,
-    delete: bool,
-) -> WriteResult:
-    rows = size = 0
-    last: Position | None = None
-    waiting: deque[Future[Position]] = deque()
-    for batch in batches:
-        with _placed(batch, spec, rows + 1, place, delete=delete):
-            begun = cluster.delete_async(spec.name, batch) if delete else cluster.upsert_async(spec.name, batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        waiting.append(_counted_when_done(begun, batch.num_rows, durable))
-        if len(waiting) >= _IN_FLIGHT:
-            last = _joined(last, waiting.popleft().result())
-    for future in waiting:
-        last = _joined(last, future.result())
-    return WriteResult(rows, size, last)
+    def __init__(
+        self, cluster: Cluster, spec: TableSpec, printer: Printer, place: Callable[[int], str], *, delete: bool
+    ) -> None:
+        self._cluster, self._spec, self._printer = cluster, spec, printer
+        self._place, self._delete = place, delete
+        self._durable = 0
+        self._add_durable(0)
 
+    def stream(self, batches: Iterator[pa.RecordBatch]) -> WriteResult:
+        """Write batches as they come, some at a time."""
+        rows = size = 0
+        last: Position | None = None
+        waiting: deque[Future[Position]] = deque()
+        for batch in batches:
+            write = self._cluster.delete_async if self._delete else self._cluster.upsert_async
+            with self._placed(batch, rows + 1):
+                begun = write(self._spec.name, batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            begun.add_done_callback(partial(self._done, batch.num_rows))
+            waiting.append(begun)
+            if len(waiting) >= _IN_FLIGHT:
+                last = _joined(last, waiting.popleft().result())
+        for future in waiting:
+            last = _joined(last, future.result())
+        return WriteResult(rows, size, last)
 
-def _counted_when_done(future: Future[Position], rows: int, durable: _Durable) -> Future[Position]:
-    def done(ended: Future[Position]) -> None:
+    def once(self, batches: Iterator[pa.RecordBatch], batch_id: str) -> WriteResult:
+        """Write all batches under a batch id."""
+        found: list[pa.RecordBatch] = []
+        size = 0
+        for batch in batches:
+            size += batch.nbytes
+            check_batch_size(batch_id, size)
+            found.append(batch)
+        if not found:
+            return WriteResult(0, 0, None)
+        whole = pa.Table.from_batches(found)
+        with self._placed(whole, 1):
+            position = self._cluster.upsert(self._spec.name, whole, batch_id=batch_id)
+        self._add_durable(whole.num_rows)
+        return WriteResult(whole.num_rows, whole.nbytes, position)
+
+    def cells(self, batches: Iterator[pa.RecordBatch]) -> WriteResult:
+        """Write batches of cells, one after the other."""
+        rows = size = 0
+        last: Position | None = None
+        for batch in batches:
+            mutations = _mutations(batch, self._spec, rows + 1, self._place, self._delete)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            last = _joined(last, self._cluster.apply(self._spec.name, mutations))
+            self._add_durable(batch.num_rows)
+        return WriteResult(rows, size, last)
+
+    @contextmanager
+    def _placed(self, rows: pa.RecordBatch | pa.Table, first: int) -> Iterator[None]:
+        """Say in errors which row does not fit the table; ``first`` is the number of the first one."""
+        try:
+            yield
+        except (SchemaError, NullKeyError):
+            refused = first_refused(rows, lambda few: list(log_batches(few, self._spec, delete=self._delete)))
+            if refused is None:
+                raise
+            error, at = refused
+            raise type(error)(f"{self._place(first + at)}: {error.what}", error.hint) from None
+
+    def _done(self, rows: int, ended: Future[Position]) -> None:
         if not ended.cancelled() and ended.exception() is None:
-            durable.add(rows)
+            self._add_durable(rows)
 
-    future.add_done_callback(done)
-    return future
-
-
-def _write_once(
-    cluster: Cluster,
-    spec: TableSpec,
-    batches: Iterator[pa.RecordBatch],
-    batch_id: str,
-    durable: _Durable,
-    place: Place,
-) -> WriteResult:
-    found: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        size += batch.nbytes
-        check_batch_size(batch_id, size)
-        found.append(batch)
-    if not found:
-        return WriteResult(0, 0, None)
-    whole = pa.Table.from_batches(found)
-    with _placed(whole, spec, 1, place):
-        position = cluster.upsert(spec.name, whole, batch_id=batch_id)
-    durable.add(whole.num_rows)
-    return WriteResult(whole.num_rows, whole.nbytes, position)
+    def _add_durable(self, rows: int) -> None:
+        self._durable += rows
+        self._printer.so_far = f"{counted(self._durable, 'row')} durable by then"
 
 
-def _write_cells(
-    cluster: Cluster,
-    spec: TableSpec,
-    batches: Iterator[pa.RecordBatch],
-    durable: _Durable,
-    place: Place,
-    *,
-    delete: bool,
-) -> WriteResult:
-    rows = size = 0
-    last: Position | None = None
-    for batch in batches:
-        cells = _cells(batch, spec, rows + 1, place, delete)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        last = _joined(last, cluster.apply(spec.name, cells))
-        durable.add(batch.num_rows)
-    return WriteResult(rows, size, last)
-
-
-def _cells(batch: pa.RecordBatch, spec: TableSpec, first: int, place: Place, delete: bool) -> list[Mutation]:
+def _mutations(
+    batch: pa.RecordBatch, spec: TableSpec, first: int, place: Callable[[int], str], delete: bool
+) -> list[Mutation]:
     """A batch's mutations; ``first`` is the number of its first row."""
     types = {field.name: field.type for field in file_schema(spec)}
     found = {name: convert(batch.column(name), types[name], name) for name in batch.schema.names}
@@ -218,7 +183,7 @@ def _cells(batch: pa.RecordBatch, spec: TableSpec, first: int, place: Place, del
     return [_mutation(cell, first + at, place, delete) for at, cell in enumerate(rows)]
 
 
-def _mutation(cell: dict[str, Any], row: int, where: Place, delete: bool) -> Mutation:
+def _mutation(cell: dict[str, Any], row: int, where: Callable[[int], str], delete: bool) -> Mutation:
     deletes = delete or bool(cell.get("delete"))
     for name in _PLACE if deletes else (*_PLACE, "value"):
         if cell.get(name) is None:
