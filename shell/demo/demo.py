@@ -6,7 +6,6 @@ killed midway. At the end both sides are compared.
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +20,13 @@ from peer.status.replay_report import ReplayReport
 from peer.verify.digest import content_hash
 from peer.verify.verdict import Verdict
 from replication.core.position import Position
-from replication.errors import DivergenceError, ReplicationError
-from shell.cli.render import Printer
+from replication.errors import DivergenceError
+from shell.cli.render import Printer, bytes_text, seconds_text
 from shell.cli.verdicts import show_verdicts
 from shell.demo.data import DemoData, DemoTable, cancelled, corrected_delays, load
-from shell.demo.display import DemoProgress, Display, Flow, at_cluster, show_next
+from shell.demo.display import Display, at_cluster, show_next
+from shell.demo.graph_picture import GraphDisplay, GraphWatch
+from shell.demo.picture import ONE_WAY
 from shell.demo.running import demo_sites, pace
 from shell.demo.sites import SPARK, DemoSite, clear_earlier
 from shell.processes.launched import await_ready
@@ -70,8 +71,8 @@ def run_demo(printer: Printer, folder: Path, *, keep: bool, spark_cluster: bool 
     spark = SparkCluster(folder / SPARK, left_running=keep) if spark_cluster else None
     jobs = ("west",) if spark is None else ("east", "west")
     with demo_sites(printer, folder, ("east", "west"), keep=keep, spark=spark, jobs=jobs) as (east_site, west_site):
-        watch = _Watch(east_site, west_site)
-        with Display(printer.err, printer.as_json, watch.observe) as display:
+        watch = GraphWatch(ONE_WAY, {"east": east_site, "west": west_site})
+        with _PairDisplay(printer, ONE_WAY, watch) as display:
             if earlier:
                 display.event(f"{earlier} an earlier demo in {folder}")
             if spark is not None:
@@ -95,7 +96,7 @@ def _start_spark(spark: SparkCluster, display: Display) -> None:
 
 
 def _shown(
-    east_site: DemoSite, west_site: DemoSite, watch: _Watch, display: Display, began: float
+    east_site: DemoSite, west_site: DemoSite, watch: GraphWatch, display: Display, began: float
 ) -> tuple[DemoResult, list[dict[str, object]]]:
     """Run everything that the display shows, from start to comparison; the result, and the answer to ``QUESTION``."""
     sites = (east_site, west_site)
@@ -106,12 +107,11 @@ def _shown(
     await_ready(sites, START_TIMEOUT_S)
     with connect(east_site.file) as east, connect(west_site.file) as west:
         display.event("both clusters are up")
-        watch.clusters = (east, west)
+        watch.clusters = {"east": east, "west": west}
         try:
             _set_up(east, west_site, data, display)
             _await_spark(west, display)
-            story = _Story(east, east_site, west_site, display)
-            position = story.write(data)
+            position = _Story(east, east_site, west_site, watch, display).write(data)
             display.event("all is durable on east; waiting until west's tables show it")
             east.wait(position, cluster="west", until="visible", timeout_s=VISIBLE_TIMEOUT_S)
             display.event("west's tables show everything; comparing both sides")
@@ -122,55 +122,30 @@ def _shown(
             report = west.status().replay
         finally:
             watch.settle()
-    rows = sum(progress.rows for progress in display.scene.progress.values())
-    took = time.monotonic() - began
+    took, rows = time.monotonic() - began, watch.written["east"]
     work = work_text(report) if report is not None else ""
     return DemoResult(took, rows, tuple(verdicts), expected, display.scene.lag_most, work), answer
 
 
-class _Watch:
-    """Looks at both clusters for the display."""
+class _PairDisplay(GraphDisplay):
+    """Of one route, the plain lines say more."""
 
-    def __init__(self, east: DemoSite, west: DemoSite) -> None:
-        self._sites = (east, west)
-        self.clusters: tuple[Cluster, Cluster] | None = None
-        self._looking = threading.Lock()
-
-    def settle(self) -> None:
-        """Stop looking, because the handles are about to be closed."""
-        with self._looking:
-            self.clusters = None
-
-    def observe(self) -> Flow | None:
-        """The flow now."""
-        with self._looking:
-            return self._look()
-
-    def _look(self) -> Flow | None:
-        roles = {f"{s.name}:{role}": "up" if s.is_up(role) else "down" for s in self._sites for role in s.roles}
-        clusters = self.clusters
-        if clusters is None:
-            return Flow(0, 0.0, 0, roles)
-        try:
-            at_west = clusters[0].status().peers
-        except ReplicationError:
-            return None
-        return Flow(
-            lag_bytes=max((row.lag_bytes for row in at_west), default=0),
-            lag_s=max((row.lag_s for row in at_west), default=0.0),
-            unapplied_bytes=max((row.finished - row.applied for row in at_west), default=0),
-            roles=roles,
-        )
+    def _line(self) -> str:
+        rows, flow = self._watch.written["east"], self.scene.flow
+        lag = f"; west is {bytes_text(flow.lag_bytes)}, {seconds_text(flow.lag_s)} behind" if flow.routes else ""
+        west = flow.nodes.get("west")
+        behind = f", its tables {bytes_text(west.unapplied_bytes)}" if lag and west is not None else ""
+        return f"         {rows:,} rows written{lag}{behind}"
 
 
 class _Story:
     """Writes everything through east, and kills two processes meanwhile."""
 
-    def __init__(self, east: Cluster, east_site: DemoSite, west_site: DemoSite, display: Display) -> None:
-        self._east = east
-        self._east_site = east_site
-        self._west_site = west_site
-        self._display = display
+    def __init__(
+        self, east: Cluster, east_site: DemoSite, west_site: DemoSite, watch: GraphWatch, display: Display
+    ) -> None:
+        self._east, self._east_site, self._west_site = east, east_site, west_site
+        self._watch, self._display = watch, display
 
     def write(self, data: DemoData) -> Position:
         """Write every row, then corrections, then deletes; the position of all."""
@@ -199,14 +174,13 @@ class _Story:
 
     def _append(self, table: str, rows: pa.Table | pa.RecordBatch) -> Position:
         position = self._east.upsert(table, rows)
-        self._display.wrote(table, rows.num_rows, rows.nbytes)
+        self._watch.wrote("east", rows)
         return position
 
 
 def _set_up(east: Cluster, west_site: DemoSite, data: DemoData, display: Display) -> None:
     for table in data.tables:
         east.create_table(table.name, table.rows.schema, table.key)
-        display.scene.progress[table.name] = DemoProgress(table.name, table.rows.num_rows)
         if table.null_keys or table.repeated_keys:
             display.event(
                 f"{table.name}: left out are {table.null_keys:,} rows without a key and {table.repeated_keys:,} whose "

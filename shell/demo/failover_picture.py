@@ -91,7 +91,7 @@ class FailoverDisplay(Display):
     """The picture, what the application gets acked, the results so far, and what happened."""
 
     def __init__(self, printer: Printer, watch: FailoverWatch, acks: Acks) -> None:
-        super().__init__(printer.err, printer.as_json, watch.observe)
+        super().__init__(printer, watch.observe)
         self._acks = acks
         self.results: list[tuple[str, str]] = []
 
@@ -106,16 +106,14 @@ class FailoverDisplay(Display):
 
     def _picture(self) -> Panel:
         flow = self.scene.flow
-        shown = flow if isinstance(flow, GraphFlow) else GraphFlow.of({}, {})
-        used = {route: arrow for route, arrow in MASTERS.routes.items() if route in shown.routes}
-        shape = type(MASTERS)(MASTERS.name, MASTERS.title, MASTERS.boxes, used)
+        used = {route: arrow for route, arrow in MASTERS.routes.items() if route in flow.routes}
         results = Table.grid(padding=(0, 2, 0, 0))
         for what, text in self.results:
             results.add_row(Text(f"✔ {what}", style="green"), Text(text))
         rows, bars = self._acked()
-        picture = draw(shape, shown.nodes, shown.routes)
+        picture = draw(replace(MASTERS, routes=used), flow.nodes, flow.routes)
         parts = (picture, Text(), rows, bars, Text(), results, Text(), self._events())
-        return self._panel("switchover, failover, and the way back", *parts, width=82)
+        return self._panel("switchover, failover, and the way back", *parts)
 
     def _acked(self) -> tuple[Text, Text]:
         """The application's acks: a bar for each half second in the colour of who acked; red dots are not acks."""

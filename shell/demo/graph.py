@@ -7,7 +7,6 @@ the first, and one key is traced.
 from __future__ import annotations
 
 import shlex
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -15,9 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
 
 from peer.client.cluster import Cluster
 from peer.client.comparison import compare_clusters
@@ -25,13 +21,14 @@ from peer.client.connect import connect
 from peer.tables.trace import Trace
 from peer.verify.verdict import Verdict
 from replication.core.position import Position
-from replication.errors import DivergenceError, ReplicationError
-from shell.cli.render import Printer, bytes_text, seconds_text
+from replication.errors import DivergenceError
+from shell.cli.render import Printer
 from shell.cli.verdicts import show_verdicts
 from shell.cli.versions import show_trace
 from shell.demo.data import DemoTable, load
-from shell.demo.display import DemoProgress, Display, at_cluster, show_next, sparkline
-from shell.demo.picture import SHAPES, GraphFlow, NodeState, RouteLag, Shape, draw
+from shell.demo.display import Display, at_cluster, show_next
+from shell.demo.graph_picture import GraphDisplay, GraphWatch
+from shell.demo.picture import SHAPES, Shape
 from shell.demo.running import demo_sites, pace
 from shell.demo.sites import DemoSite, clear_earlier
 from shell.processes.launched import await_ready
@@ -66,7 +63,7 @@ def run_graph_demo(printer: Printer, folder: Path, graph: str, *, keep: bool) ->
     earlier = clear_earlier(folder)
     with demo_sites(printer, folder, tuple(shape.boxes), keep=keep) as made:
         sites = {site.name: site for site in made}
-        watch = _Watch(shape, sites)
+        watch = GraphWatch(shape, sites)
         with GraphDisplay(printer, shape, watch) as display:
             if earlier:
                 display.event(f"{earlier} an earlier demo in {folder}")
@@ -79,7 +76,7 @@ def run_graph_demo(printer: Printer, folder: Path, graph: str, *, keep: bool) ->
 
 
 def _shown(
-    shape: Shape, sites: Mapping[str, DemoSite], watch: _Watch, display: Display
+    shape: Shape, sites: Mapping[str, DemoSite], watch: GraphWatch, display: Display
 ) -> tuple[tuple[Verdict, ...], Trace]:
     """Run everything that the picture shows, from the start of the clusters to their comparison."""
     for site in sites.values():
@@ -108,80 +105,6 @@ def _shown(
         return tuple(verdicts), traced
 
 
-class _Watch:
-    """Looks at all clusters for the display."""
-
-    def __init__(self, shape: Shape, sites: Mapping[str, DemoSite]) -> None:
-        self._shape = shape
-        self._sites = sites
-        self._last: GraphFlow | None = None
-        self._looking = threading.Lock()
-        self.clusters: dict[str, Cluster] = {}
-        self.written = dict.fromkeys(sites, 0)
-
-    def settle(self) -> None:
-        """Look once more, then stop, because the handles are about to be closed."""
-        with self._looking:
-            self._last, self.clusters = self._look() or self._last, {}
-
-    def observe(self) -> GraphFlow | None:
-        """The flow now."""
-        with self._looking:
-            return self._look()
-
-    def _look(self) -> GraphFlow | None:
-        clusters = self.clusters
-        if not clusters:
-            starting = {n: NodeState(site.roles_up(), 0, 0, is_starting=True) for n, site in self._sites.items()}
-            return self._last or GraphFlow.of({}, starting)
-        routes: dict[tuple[str, str], RouteLag] = {}
-        nodes: dict[str, NodeState] = {}
-        try:
-            for name, cluster in clusters.items():
-                status = cluster.status()
-                nodes[name] = NodeState(self._sites[name].roles_up(), self.written[name], status.replay_backlog_bytes)
-                for source, peer in self._shape.routes:
-                    if source == name:
-                        routes[source, peer] = RouteLag.of(row for row in status.peers if row.peer == peer)
-        except ReplicationError:
-            return None
-        return GraphFlow.of(routes, nodes)
-
-
-class GraphDisplay(Display):
-    """The picture of the graph, the lag over time, and what happened."""
-
-    def __init__(self, printer: Printer, shape: Shape, watch: _Watch) -> None:
-        super().__init__(printer.err, printer.as_json, watch.observe)
-        self._shape = shape
-
-    def _line(self) -> str:
-        flow = self.scene.flow
-        if not isinstance(flow, GraphFlow):
-            return ""
-        lags = (f"{one} → {two} {_text(lag)}" for (one, two), lag in flow.routes.items())
-        rows = sum(node.written for node in flow.nodes.values())
-        return f"         {rows:,} rows written; not there yet: {', '.join(lags)}"
-
-    def _picture(self) -> Panel:
-        scene, flow = self.scene, self.scene.flow
-        graph = flow if isinstance(flow, GraphFlow) else GraphFlow.of({}, {})
-        lag = f"{bytes_text(graph.lag_bytes)}, {seconds_text(graph.lag_s)}"
-        lag = "caught up" if all(route.is_caught_up for route in graph.routes.values()) else lag
-        parts: list[Table | Text] = [
-            draw(self._shape, graph.nodes, graph.routes),
-            Text(),
-            Text(f"slowest route  {lag:<22}{sparkline(scene.lags)}  most {bytes_text(scene.lag_most)}"),
-            Text(),
-            self._events(),
-        ]
-        return self._panel(self._shape.title, *parts, width=82)
-
-
-def _text(lag: RouteLag) -> str:
-    return "caught up" if lag.is_caught_up else bytes_text(lag.lag_bytes)
-
-
 def _lay_out(
     shape: Shape,
     clusters: Mapping[str, Cluster],
@@ -192,7 +115,6 @@ def _lay_out(
     first = next(iter(clusters.values()))
     for table in tables:
         first.create_table(table.name, table.rows.schema, table.key)
-        display.scene.progress[table.name] = DemoProgress(table.name, table.rows.num_rows)
     for source, peer in shape.routes:
         sites[peer].gets(tables, clusters[source])
         display.event(f"{source}: definecluster {peer}; enablereplication of {len(tables)} tables")
@@ -209,7 +131,7 @@ class _Story:
         shape: Shape,
         clusters: Mapping[str, Cluster],
         sites: Mapping[str, DemoSite],
-        watch: _Watch,
+        watch: GraphWatch,
         display: Display,
     ) -> None:
         self._clusters = clusters
@@ -249,8 +171,7 @@ class _Story:
     def _append(self, positions: dict[str, Position], name: str, table: str, rows: pa.Table | pa.RecordBatch) -> None:
         reached = self._clusters[name].upsert(table, rows)
         positions[name] = positions[name].join(reached) if name in positions else reached
-        self._watch.written[name] += rows.num_rows
-        self._display.wrote(table, rows.num_rows, rows.nbytes)
+        self._watch.wrote(name, rows)
 
 
 def _report(printer: Printer, result: GraphResult, folder: Path, keep: bool) -> None:

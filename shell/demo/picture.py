@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rich.text import Text
 
 from peer.status.at_peers import TableAtPeer
 from shell.cli.render import bytes_text, seconds_text
-from shell.demo.display import Flow
 
 BOX_WIDTH, BOX_HEIGHT = 28, 5
 _LEFT_WIDTH = 10
@@ -41,7 +40,6 @@ class Arrow:
 class Shape:
     """A graph: its clusters with the upper left corners of their boxes, and its routes, (source, peer)."""
 
-    name: str
     title: str
     boxes: Mapping[str, Point]
     routes: Mapping[tuple[str, str], Arrow]
@@ -54,37 +52,34 @@ class Shape:
         return max(x for x, _ in ends), max(y for _, y in ends)
 
 
-RING = Shape(
-    "ring",
-    "east → west → north → east",
-    {"east": (22, 0), "west": (44, 9), "north": (0, 9)},
-    {
-        ("east", "west"): Arrow(((50, 2), (61, 2), (61, 8)), (63, 5)),
-        ("west", "north"): Arrow(((43, 11), (28, 11)), (28, 10)),
-        ("north", "east"): Arrow(((11, 8), (11, 2), (21, 2)), (0, 5)),
-    },
-)
-DIAMOND = Shape(
-    "diamond",
-    "north → east and west → south",
-    {"north": (22, 0), "west": (0, 9), "east": (44, 9), "south": (22, 18)},
-    {
-        ("north", "east"): Arrow(((50, 2), (61, 2), (61, 8)), (63, 5)),
-        ("north", "west"): Arrow(((21, 2), (11, 2), (11, 8)), (0, 5)),
-        ("east", "south"): Arrow(((61, 14), (61, 20), (50, 20)), (63, 17)),
-        ("west", "south"): Arrow(((11, 14), (11, 20), (21, 20)), (0, 17)),
-    },
-)
-MASTERS = Shape(
-    "master-master",
-    "east ⇄ west",
-    {"east": (0, 0), "west": (48, 0)},
-    {
-        ("east", "west"): Arrow(((28, 1), (47, 1)), (31, 0)),
-        ("west", "east"): Arrow(((47, 3), (28, 3)), (31, 4)),
-    },
-)
-SHAPES = {shape.name: shape for shape in (RING, DIAMOND, MASTERS)}
+_SIDE_BY_SIDE = {"east": (0, 0), "west": (48, 0)}
+_EAST_WEST = {("east", "west"): Arrow(((28, 1), (47, 1)), (31, 0))}
+_WEST_EAST = {("west", "east"): Arrow(((47, 3), (28, 3)), (31, 4))}
+ONE_WAY = Shape("east → west", _SIDE_BY_SIDE, _EAST_WEST)
+MASTERS = Shape("east ⇄ west", _SIDE_BY_SIDE, _EAST_WEST | _WEST_EAST)
+#: By the names that ``--graph`` takes.
+SHAPES = {
+    "ring": Shape(
+        "east → west → north → east",
+        {"east": (22, 0), "west": (44, 9), "north": (0, 9)},
+        {
+            ("east", "west"): Arrow(((50, 2), (61, 2), (61, 8)), (63, 5)),
+            ("west", "north"): Arrow(((43, 11), (28, 11)), (28, 10)),
+            ("north", "east"): Arrow(((11, 8), (11, 2), (21, 2)), (0, 5)),
+        },
+    ),
+    "diamond": Shape(
+        "north → east and west → south",
+        {"north": (22, 0), "west": (0, 9), "east": (44, 9), "south": (22, 18)},
+        {
+            ("north", "east"): Arrow(((50, 2), (61, 2), (61, 8)), (63, 5)),
+            ("north", "west"): Arrow(((21, 2), (11, 2), (11, 8)), (0, 5)),
+            ("east", "south"): Arrow(((61, 14), (61, 20), (50, 20)), (63, 17)),
+            ("west", "south"): Arrow(((11, 14), (11, 20), (21, 20)), (0, 17)),
+        },
+    ),
+    "master-master": MASTERS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +121,20 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphFlow(Flow):
-    """The lag of each route that is in use, and the state of each cluster."""
+class GraphFlow:
+    """The lag of each route that is in use, the state of each cluster, and the most of all routes."""
 
-    routes: Mapping[tuple[str, str], RouteLag] = field(default_factory=dict)
-    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    routes: Mapping[tuple[str, str], RouteLag]
+    nodes: Mapping[str, NodeState]
+    lag_bytes: int
+    lag_s: float
 
     @staticmethod
     def of(routes: Mapping[tuple[str, str], RouteLag], nodes: Mapping[str, NodeState]) -> GraphFlow:
-        """With the most of all routes and clusters."""
+        """With the most of all routes."""
         most_bytes = max((lag.lag_bytes for lag in routes.values()), default=0)
         most_s = max((lag.lag_s for lag in routes.values()), default=0.0)
-        unapplied = max((node.unapplied_bytes for node in nodes.values()), default=0)
-        return GraphFlow(most_bytes, most_s, unapplied, {}, routes, nodes)
+        return GraphFlow(routes, nodes, most_bytes, most_s)
 
 
 class _Canvas:
