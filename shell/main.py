@@ -23,7 +23,7 @@ from typer import Option
 from replication import __version__, log
 from replication.error_text import one_line
 from replication.errors import ConfigError, NoSpaceError, ReplicationError
-from shell.cli.find import FoundCluster, current_folder
+from shell.cli.find import current_folder
 from shell.cli.help import Sections
 from shell.cli.interrupting import INTERRUPTED, leave, leave_now, print_error
 from shell.cli.invocation import ClusterOption, DebugOption, Invocation, JsonOption, add_verb
@@ -68,13 +68,7 @@ def shell(invocation: Invocation) -> None:
     """Run verbs in an interactive shell, with history and completion."""
     from shell.interactive import Shell, interact  # deferred: only this verb needs a prompt
 
-    found: FoundCluster | None = None
-    try:
-        found = invocation.find()
-    except ConfigError:
-        if invocation.cluster is not None:
-            raise
-    printer = invocation.printer
+    found, printer = invocation.find_if_any(), invocation.printer
     flags = [*(["--json"] if invocation.as_json else []), *(["--debug"] if invocation.debug else [])]
     raise typer.Exit(interact(Shell(_run_line, make_app(), found, printer, flags), printer))
 

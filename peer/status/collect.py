@@ -17,7 +17,6 @@ from peer.status.disk_use import DiskUse, disk_use
 from peer.status.drills import DrillHealth, drill_health
 from peer.status.forecasts import DiskForecast, PeerForecast, disk_forecast, peer_forecasts
 from peer.status.lag import PeerLag
-from peer.status.losses import LocalLosses, local_losses
 from peer.status.members import Members, with_files, with_replayers
 from peer.status.operations import UnfinishedOperation, operations
 from peer.status.paths import InboundPath, paths
@@ -88,6 +87,16 @@ class FarAhead:
     commit: int
     ahead_s: float
     seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLosses:
+    """Frames of a table that were lost with ``file``, salvaged at ``at`` (microseconds), and are not in tables here."""
+
+    file: str
+    table: str
+    frames: int
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +184,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         lost_writes=lost_writes,
         role_history=role_history(ledger, lost_writes),
         unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, config.data_dir, report)),
-        lost=tuple(
-            local_losses(ledger.salvage.acknowledged_losses(), {table: spec.name for table, spec in specs.items()})
-        ),
+        lost=_local_losses(ledger, specs),
         far_ahead=tuple(_far_ahead(ledger, now)),
         batch_conflicts=tuple(ledger.batches.conflicts()),
         refused=refused_lately(ledger, now),
@@ -288,3 +295,13 @@ def _far_ahead(ledger: Ledger, now: int) -> Iterable[FarAhead]:
         if clock.commit > now:
             ahead_s = round((clock.commit - now) / 1e6, 3)
             yield FarAhead(str(clock.origin), clock.commit, ahead_s, clock.at)
+
+
+def _local_losses(ledger: Ledger, specs: Mapping[UUID, TableSpec]) -> tuple[LocalLosses, ...]:
+    """Losses per file and table until the rows come back, the oldest first; dropped tables are left out."""
+    counts: dict[tuple[int, str, str], int] = {}
+    for each in ledger.salvage.acknowledged_losses():
+        if each.stream.table in specs:
+            key = each.at, each.file.local, specs[each.stream.table].name
+            counts[key] = counts.get(key, 0) + each.sequences.total
+    return tuple(LocalLosses(file, table, frames, at) for (at, file, table), frames in sorted(counts.items()))

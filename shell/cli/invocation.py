@@ -27,6 +27,7 @@ from shell.cli.render import Printer
 
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
+    from replication.config import Config
 
 ClusterOption = Annotated[
     str | None,
@@ -103,6 +104,15 @@ class Invocation:
         """The cluster meant, not connected to; ConfigError when none or several are."""
         return find_cluster(self.cluster, os.environ, current_folder())
 
+    def find_if_any(self) -> FoundCluster | None:
+        """As ``find``, but None when none or several are found, and none was named."""
+        try:
+            return self.find()
+        except ConfigError:
+            if self.cluster is not None:
+                raise
+            return None
+
     def config_file(self, option: str) -> Path:
         """The TOML file of the cluster meant; ConfigError, which names ``option``, when only its address is known."""
         target = self.find().target
@@ -110,10 +120,15 @@ class Invocation:
             raise ConfigError(f"{target} is not a configuration file on this host", f"Give one: {option} FILE")
         return Path(target)
 
-    @property
-    def names_cluster(self) -> bool:
-        """Whether a cluster was named, by ``--cluster`` or the environment, for verbs that do without one."""
-        return bool(self.cluster or os.environ.get(VARIABLE))
+    def config(self) -> Config:
+        """The configuration of the cluster meant, from its file or by its address."""
+        from peer.client.connect import find_config  # deferred, as in ``connect``
+
+        return find_config(self.find().target)
+
+    def timeline_url(self) -> str:
+        """The timeline on which a copy is recorded: that of the cluster that is named; "" when none is."""
+        return self.config().timeline_url if self.cluster or os.environ.get(VARIABLE) else ""
 
     @contextmanager
     def connect(self, grace_s: float = GRACE_S, *, header: bool = True) -> Iterator[tuple[Cluster, Printer]]:

@@ -39,10 +39,9 @@ def copy(
     from replication.datasets.publication.recording import RecordedDataset
     from replication.datasets.request import copy_job
     from shell.copying.options import configuration_of
-    from shell.copying.recording import timeline_of
-    from shell.copying.reports import reporting
+    from shell.copying.running import reporting
 
-    printer, timeline = invocation.printer, timeline_of(invocation)
+    printer, timeline = invocation.printer, invocation.timeline_url()
     configuration = configuration_of(files, replacing, writing, speed)
     with (
         copy_job(source, target, configuration, since_snapshot=run.since_snapshot) as job,

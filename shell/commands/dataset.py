@@ -90,7 +90,6 @@ def dataset_add(
     """
     from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
     from replication.datasets.stores.open import absolute
-    from shell.copying.recording import timeline_of
 
     source, target = absolute(source), absolute(target)
     given = (
@@ -99,7 +98,7 @@ def dataset_add(
         pairs(declared.source_options or []),
         pairs(declared.target_options or []),
     )
-    timeline = timeline_of(invocation)
+    timeline = invocation.timeline_url()
     definition = DatasetDefinition(
         name, source, target, declared.finder, *given, timeline, declared.priority, declared.after
     ).check()

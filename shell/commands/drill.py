@@ -78,12 +78,7 @@ def drill(
 @contextmanager
 def _opened(invocation: Invocation, name: str) -> Iterator[tuple[Cluster, FoundCluster, Printer]]:
     """The cluster that is drilled, by its name or, if ``--cluster`` or the environment names it, as that says."""
-    found = None
-    try:
-        found = invocation.find()
-    except ConfigError:
-        if invocation.cluster is not None:
-            raise
+    found = invocation.find_if_any()
     if found is None or found.name != name:
         found = _found(name)
     if found is None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from replication.config import Config
 from replication.errors import RequestError
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation
@@ -35,7 +34,7 @@ def timeline_list(
     """
     from peer.timeline.configured import configured_timeline
 
-    config = _config(invocation)
+    config = invocation.config()
     events = configured_timeline(config).following(0)
     rows = [_row(event.instant, event.number) for event in events if name in (None, event.instant.dataset)]
     if name is not None:
@@ -71,7 +70,7 @@ def timeline_files(
     """List the files of a dataset that a reader sees, now or as of an instant."""
     from peer.timeline.configured import configured_timeline, verb_views
 
-    config = _config(invocation)
+    config = invocation.config()
     with verb_views(config, configured_timeline(config)) as views:
         instant = views.sync().instant if as_of is None else as_of
         rows = [
@@ -87,7 +86,7 @@ def timeline_serve(invocation: Invocation) -> None:
     """Answer questions about the timeline over HTTP, until Ctrl-C; needs walship[timeline]."""
     from peer.timeline.serving.configured import serving_timeline
 
-    config, printer = _config(invocation), invocation.printer
+    config, printer = invocation.config(), invocation.printer
     with leaving_on_interrupt(printer.stopped), serving_timeline(config) as server:
         scheme = "https" if config.tls.enabled else "http"
         printer.value(
@@ -156,13 +155,7 @@ def _upkeep(invocation: Invocation, dataset: str) -> Iterator[DatasetUpkeep]:
     from peer.timeline.upkeep import DatasetUpkeep
     from replication.timeline.holds import TimelineHolds
 
-    config = _config(invocation)
+    config = invocation.config()
     timeline = configured_timeline(config)
     with verb_views(config, timeline) as views:
         yield DatasetUpkeep(dataset, timeline, views, TimelineHolds(config.timeline_url))
-
-
-def _config(invocation: Invocation) -> Config:
-    from peer.client.connect import find_config
-
-    return find_config(invocation.find().target)

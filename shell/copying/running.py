@@ -1,18 +1,22 @@
-"""Runs a copy with its progress shown: a bar on a terminal, a line now and then elsewhere."""
+"""Runs a copy with its progress shown, and reports the outcome of every file."""
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from pathlib import Path
+from typing import TextIO
 
 from rich.progress import BarColumn, Progress, TextColumn
 
 from replication.datasets.copying.progress import CopyCounts, ProgressView
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import EntryKind
-from replication.errors import CopyIncompleteError
+from replication.errors import CopyIncompleteError, RequestError
 from replication.permissions import as_user
 from shell.cli.render import Printer, bytes_text, counted, printed_before, seconds_text
 
@@ -117,3 +121,34 @@ def _line(stage: str, view: ProgressView) -> str:
     else:
         left = f"{seconds_text(view.left_s)} left" if view.left_s is not None else ""
     return begin + ", ".join(part for part in (so_far, done, f"{bytes_text(view.bytes_per_s)}/s", left) if part)
+
+
+@contextmanager
+def reporting(job: CopyJob, path: Path | None, printer: Printer, *, show: bool) -> Iterator[None]:
+    """Have the job's outcomes written. ``show`` also prints each outcome that is not "same"."""
+    is_read = show
+    with ExitStack() as stack:
+        file = stack.enter_context(_opened(path)) if path is not None else None
+        lock = threading.Lock()
+
+        def report(outcome: str, name: str, size: int, reason: str) -> None:
+            nonlocal is_read
+            with lock:
+                if file is not None:
+                    entry = {"outcome": outcome, "path": name, "bytes": size} | ({"reason": reason} if reason else {})
+                    file.write(json.dumps(entry) + "\n")
+                if is_read and outcome != "same":
+                    try:
+                        printer.line(f"{outcome:<13} {name}{reason and f': {reason}'}")
+                    except OSError:  # no reader, or no room: what is found is counted all the same
+                        is_read = False
+
+        job.report = report
+        yield
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"the report {path} cannot be written: {error.strerror}", "Give another path") from None
