@@ -89,12 +89,12 @@ class Printer:
     def rows(
         self,
         rows: Iterable[Mapping[str, Any]],
-        columns: Sequence[str],
+        columns: Sequence[str] = (),
         empty: str = "nothing",
         *,
         verbatim: bool = False,
     ) -> None:
-        """A table of ``columns``, without empty ones; in JSON every field of every row.
+        """A table of ``columns``, else of the first row's, without empty ones; in JSON every field of every row.
 
         With ``verbatim``, as for a user's own rows, every column is shown under its very name, and NULL is NULL.
         """
@@ -102,11 +102,12 @@ class Printer:
         if self.as_json:
             self.value(shown)
             return
-        if not verbatim:
-            columns = [c for c in columns if any(row.get(c) not in (None, "", [], {}) for row in shown)] or columns
         if not shown:
             self.out.print(f"[dim]{escape(empty)}[/]")
             return
+        columns = columns or list(shown[0])
+        if not verbatim:
+            columns = [c for c in columns if any(row.get(c) not in (None, "", [], {}) for row in shown)] or columns
         null = "NULL" if verbatim else _cell(None)
         cells = [[null if row.get(c) is None else _cell(row[c]) for c in columns] for row in shown]
         heads = list(columns) if verbatim else [column.replace("_", " ") for column in columns]

@@ -42,7 +42,7 @@ def show_verdicts(printer: Printer, verdicts: list[Verdict], list_max: int, sinc
         }
         for verdict in verdicts
     ]
-    printer.rows(rows, tuple(rows[0]) if rows else (), "nothing compared")
+    printer.rows(rows, empty="nothing compared")
     for verdict in verdicts:
         for difference in verdict.differences[:list_max]:
             key = ", ".join(f"{name}={plain(value)}" for name, value in difference.key.items())

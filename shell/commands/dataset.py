@@ -147,7 +147,7 @@ def dataset_list(invocation: Invocation, file: FileOption = _FILE) -> None:
                     "error": state.error,
                 }
             )
-        invocation.printer.rows(rows, tuple(rows[0]) if rows else (), "no datasets; see walship dataset add")
+        invocation.printer.rows(rows, empty="no datasets; see walship dataset add")
 
 
 def dataset_show(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:

@@ -160,7 +160,7 @@ def _show(report: DrillReport, printer: Printer) -> None:
         for each in report.probes
     ]
     if rows:
-        printer.rows(rows, ("probe", "result", "took"))
+        printer.rows(rows)
     drill = report.drill
     verdict = "passed" if drill.passed else "did not pass"
     measured = ""
@@ -187,7 +187,7 @@ def _list(cluster: Cluster, printer: Printer) -> None:
         }
         for each in cluster.ledger.drills.all()
     ]
-    printer.rows(rows, ("drill", "began", "result", "as_of", "rpo", "rto", "by", "why", "report"), "no drills yet")
+    printer.rows(rows, empty="no drills yet")
     from peer.drill.schedule import DrillSchedule
 
     schedule = DrillSchedule.load(cluster.config.drills_dir)

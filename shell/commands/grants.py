@@ -47,8 +47,7 @@ def grants_list(invocation: Invocation) -> None:
             }
             for grant, at in listed(cluster.ledger)
         ]
-        columns = ("name", "id", "tables", "origins", "defines", "by", "since")
-        printer.rows(rows, columns, "nothing is granted to other clusters; see walship grants add")
+        printer.rows(rows, empty="nothing is granted to other clusters; see walship grants add")
 
 
 def grants_add(

@@ -42,8 +42,7 @@ def ops_list(invocation: Invocation) -> None:
 
     with invocation.connect() as (cluster, printer):
         rows = [_row(found, cluster.name) for found in operations(cluster.ledger.steps)]
-        columns = ("operation", "store", "state", "done", "failures", "by", "since", "error")
-        printer.rows(rows, columns, "no operation is unfinished")
+        printer.rows(rows, empty="no operation is unfinished")
 
 
 def ops_show(invocation: Invocation, operation: OperationArgument, store: StoreOption = "") -> None:
@@ -60,7 +59,7 @@ def ops_show(invocation: Invocation, operation: OperationArgument, store: StoreO
             return
         by = f" by {row['by']}" if row["by"] else ""
         printer.line(f"{stored.id} is {row['state']}{by}, since {row['since']}; {row['done']} steps are done")
-        printer.rows(steps, ("step", "state", "what"), "no steps")
+        printer.rows(steps, empty="no steps")
         if stored.error:
             printer.note(f"failed {stored.failures} times, last {moment_text(stored.changed)}: {stored.error}")
 

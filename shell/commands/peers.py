@@ -114,4 +114,4 @@ def listclusters(invocation: Invocation) -> None:
             }
             for peer in cluster.ledger.rules.peers()
         ]
-        printer.rows(rows, ("name", "zookeepers", "id", "paused", "tables"), "no peers; see walship definecluster")
+        printer.rows(rows, empty="no peers; see walship definecluster")

@@ -34,8 +34,7 @@ def quarantine_list(invocation: Invocation) -> None:
             }
             for frame in cluster.ledger.replay.quarantined()
         ]
-        columns = ("frame", "table", "state", "since", "discarded_at", "size", "reason", "copy")
-        printer.rows(rows, columns, "nothing is quarantined")
+        printer.rows(rows, empty="nothing is quarantined")
 
 
 def quarantine_retry(
@@ -56,13 +55,10 @@ def quarantine_retry(
         held = [frame for frame in known if not frame.discarded and not frame.succession]
         chosen = held if every else [find(known, name) for name in frames or []]
         rows = [
-            {
-                "frame": name_of(frame),
-                "file": retry(cluster.config, cluster.ledger, LocalFiles(), frame).file.local,
-            }
+            {"frame": name_of(frame), "file": retry(cluster.config, cluster.ledger, LocalFiles(), frame).file.local}
             for frame in chosen
         ]
-        printer.rows(rows, ("frame", "file"), "nothing is quarantined")
+        printer.rows(rows, empty="nothing is quarantined")
         if rows:
             printer.line("replay applies them from these files; a frame that fails again is quarantined again")
 
@@ -85,7 +81,7 @@ def quarantine_discard(
         rows = [
             {"frame": name_of(frame), "copy": frame.copy, "damaged": discard(cluster.ledger, frame)} for frame in chosen
         ]
-        printer.rows(rows, ("frame", "copy", "damaged"))
+        printer.rows(rows)
         printer.line("discarded; the copies stay, and walship quarantine retry still takes those that are not damaged")
         if any(row["damaged"] for row in rows):
             printer.line(

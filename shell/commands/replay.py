@@ -94,4 +94,4 @@ def fold(
             }
             for name, result in results.items()
         ]
-        printer.rows(rows, ("table", "versions", "deletes", "folded_upto"), "no keyed tables")
+        printer.rows(rows, empty="no keyed tables")

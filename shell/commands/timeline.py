@@ -44,8 +44,8 @@ def timeline_list(
         if found is None and not rows:
             raise RequestError(f"there is no dataset or table {name}", "See walship timeline list, or listtables")
         rows += [_row(instant, instant.key) for instant in found or ()]
-    columns = ("event", "at", "action", "state", "dataset", "instant", "completed")
-    invocation.printer.rows(rows, columns, f"nothing was done to {name}" if name else "no action is on the timeline")
+    nothing = f"nothing was done to {name}" if name else "no action is on the timeline"
+    invocation.printer.rows(rows, empty=nothing)
 
 
 def _row(instant: Instant, event: object) -> dict[str, object]:
@@ -79,7 +79,7 @@ def timeline_files(
             for found in views.as_of(dataset, name, instant)  # of one instant, whatever is published meanwhile
             for version in (*([found.whole] if found.whole is not None else []), *found.deltas)
         ]
-    invocation.printer.rows(rows, ("partition", "path", "size", "added"), "no files")
+    invocation.printer.rows(rows, empty="no files")
 
 
 def timeline_serve(invocation: Invocation) -> None:

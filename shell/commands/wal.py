@@ -264,4 +264,4 @@ def _print_frames(printer: Printer, found: list[dict[str, object]]) -> None:
         printer.rows([frame], columns)
         content = frame.get("content")
         if isinstance(content, list) and content:
-            printer.rows(content, tuple(content[0]))
+            printer.rows(content)

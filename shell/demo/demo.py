@@ -237,7 +237,7 @@ def _report(printer: Printer, result: DemoResult, answer: list[dict[str, object]
     printer.line(f"{result.rows_written:,} rows written; both sides compared row by row, {source}.")
     printer.line(f"West {result.replay_at_west}.")
     printer.line(f"\nAsked of west: {QUESTION}")
-    printer.rows(answer, tuple(answer[0]) if answer else ())
+    printer.rows(answer)
     east, west = at_cluster(folder, "east"), at_cluster(folder, "west")
     kept = (
         f"walship status {east}",

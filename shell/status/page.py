@@ -68,7 +68,7 @@ def show_derived(printer: Printer, found: Sequence[DerivedHere], members: Member
         }
         for row in found
     ]
-    printer.rows(rows, ("derived", "from", "hook", "complete_to", "lag", "behind", "error"), "")
+    printer.rows(rows)
     derives = any(role.startswith("derive") for host in members.hosts for role in host.roles)
     if not members.problem and not derives:
         printer.note("no host derives tables, so they get no new rows; run one with worker and replay: walship up")
@@ -125,7 +125,7 @@ def _show_hosts(printer: Printer, found: ClusterStatus) -> None:
             }
             for host in hosts
         ]
-        printer.rows(rows, ("host", "runs", "WAL", "landing", "to_replay"))
+        printer.rows(rows)
     for host in hosts:
         if host.away and host.unapplied_bytes:
             printer.note(
@@ -173,7 +173,7 @@ def _show_tables(printer: Printer, found: ClusterStatus) -> None:
         }
         for row in found.tables
     ]
-    printer.rows(rows, ("table", "replicated_to", "table_age", "quarantined", "discarded", "held_by"), "no tables")
+    printer.rows(rows, empty="no tables")
     for table in found.tables:
         for note in (table.replay_held, *table.clashes):
             if note:
@@ -192,7 +192,7 @@ def _show_origins(printer: Printer, found: ClusterStatus) -> None:
         }
         for row in found.origins
     ]
-    printer.rows(rows, ("origin", "by", "replicated_time", "age", "held_by"), "no origins yet")
+    printer.rows(rows, empty="no origins yet")
     for row in found.origins:
         for text in broken(row.origin.partition(":")[0], row.paths):
             printer.note(text)

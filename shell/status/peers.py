@@ -36,8 +36,7 @@ def show_tables_at_peers(printer: Printer, found: ClusterStatus) -> None:
         }
         for row in found.peers
     ]
-    columns = ("peer", "table", "group", "state", "needed", "finished", "landed", "applied", "lag", "last_error")
-    printer.rows(rows, columns, "nothing is replicated to a peer; see walship enablereplication")
+    printer.rows(rows, empty="nothing is replicated to a peer; see walship enablereplication")
 
 
 def _table_text(row: TableAtPeer) -> str:
