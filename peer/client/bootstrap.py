@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from peer.bootstrap.space import BootstrapSpace
 from peer.client.contacts import known_peer
 from peer.client.peering import Peering
+from peer.polling import polls
 from replication.core.phase import Phase
 from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.base import Rule
@@ -49,8 +49,7 @@ def await_bootstrap(peering: Peering, tables: Sequence[str], peer_name: str, tim
     """
     ledger = peering.ledger
     waiting = {name: ledger.tables.get(name).uuid for name in tables}
-    deadline = time.monotonic() + timeout_s
-    while True:
+    for _ in polls(timeout_s, _POLL_S):
         rules = ledger.rules.to(peer_name)
         for name, table in list(waiting.items()):
             phases = {rule.phase for rule in rules if rule.table == table}
@@ -68,9 +67,6 @@ def await_bootstrap(peering: Peering, tables: Sequence[str], peer_name: str, tim
             raise RequestError(
                 f"{peer_name} is paused, so the bootstrap of {names} waits", f"First: walship resume {peer_name}"
             )
-        if time.monotonic() > deadline:
-            raise WaitTimeoutError(
-                f"not bootstrapped at {peer_name} within {timeout_s:g} s: {names}",
-                "The bootstrap goes on; see walship status",
-            )
-        time.sleep(_POLL_S)
+    raise WaitTimeoutError(
+        f"not bootstrapped at {peer_name} within {timeout_s:g} s: {names}", "The bootstrap goes on; see walship status"
+    )

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from peer.client.cluster import Cluster
 from peer.client.contacts import read_public
+from peer.polling import polls
 from peer.verify.answering import ComparisonServer
 from peer.verify.compare import compare
 from peer.verify.digest import KEY_HASHES, Digest, decode_buckets
@@ -298,11 +299,7 @@ def compare_sides(
 
     def wait() -> bool:
         within_s, moment = next(rounds)
-        deadline = time.monotonic() + within_s
-        while min(side.reached()[0] for side in sides) < moment:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_S)
-        return True
+        looks = polls(within_s, _POLL_S)
+        return any(min(side.reached()[0] for side in sides) >= moment for _ in looks)
 
     return compare(table, spec.key, *sides, wait, values=[name for name in shared.by_name if name not in spec.key])

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
+from peer.polling import polls
 from replication import __version__
 from replication.coordination.base import Public
 from replication.coordination.paths import Quorum
@@ -152,11 +153,10 @@ class Contacts:
             RequestError: ZooKeeper and the receiver are of two clusters.
             PeerRefusedError: its version does not go with this one, or it refuses the proof.
         """
-        quorum, public = read_public(zookeepers, self.zookeeper_tls)
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        while not public.receivers and time.monotonic() < deadline:  # its master publishes them once a second
-            time.sleep(0.25)
-            quorum, public = read_public(str(quorum), self.zookeeper_tls)
+        for _ in polls(ANSWER_TIMEOUT_S, 0.25):  # its master publishes receivers once a second
+            quorum, public = read_public(zookeepers, self.zookeeper_tls)
+            if public.receivers:
+                break
         if proof.administrator is not None:
             with replace(self, link_tls=proof.administrator).link_to(name, public.receivers):
                 pass  # the answer to the first call says that it grants

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from peer.client.contacts import known_peer
+from peer.polling import polls
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import NIL_UUID, FileId
@@ -254,23 +255,22 @@ def await_registered(ledger: Ledger, host: str, timeout_s: float) -> None:
     A worker reads watermarks, registers what is below them, then stores them as floors. So a writer's second new floor
     is from a run that began after the call. No clock is compared: those of other hosts may be ahead.
     """
-    deadline_s = time.monotonic() + timeout_s
     rows = ledger.files.all(open_only=True)
     elsewhere = {row.writer: row.host for row in rows if row.kind is FileKind.WAL and row.host != host}
-    floors, rises = _floors(ledger) if elsewhere else {}, Counter[str]()
-    while elsewhere:
+    if not elsewhere:
+        return
+    floors, rises = _floors(ledger), Counter[str]()
+    for _ in polls(timeout_s, _POLL_S):
         before, floors = floors, _floors(ledger)
         rises.update(writer for writer in elsewhere if floors.get(writer) != before.get(writer))
         elsewhere = {writer: at for writer, at in elsewhere.items() if writer in floors and rises[writer] < 2}
         if not elsewhere:
             return
-        if time.monotonic() > deadline_s:
-            raise WaitTimeoutError(
-                f"writes acked on {', '.join(sorted(set(elsewhere.values())))} were not registered within"
-                f" {timeout_s:g} s: closed time does not advance",
-                "walship status shows which worker is not running",
-            )
-        time.sleep(_POLL_S)
+    raise WaitTimeoutError(
+        f"writes acked on {', '.join(sorted(set(elsewhere.values())))} were not registered within"
+        f" {timeout_s:g} s: closed time does not advance",
+        "walship status shows which worker is not running",
+    )
 
 
 def _floors(ledger: Ledger) -> dict[str, int]:

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 from peer.client.contacts import known_peer
+from peer.polling import polls
 from replication.coordination.paths import Election, MemberKind
 from replication.coordination.session import Coordination
 from replication.errors import RequestError, WaitTimeoutError
@@ -94,15 +95,12 @@ class Operations:
     def _announce(self, what: str, timeout_s: float) -> tuple[str, ...]:
         """Announce, and wait until every live worker has confirmed it; their names."""
         count = self.coordination.announce()
-        deadline = time.monotonic() + timeout_s
-        while True:
+        for _ in polls(timeout_s, _POLL_S):
             workers = self.coordination.members(MemberKind.WORKERS)
             late = [worker.name for worker in workers if int(worker.fields.get("announcement", 0)) < count]
             if not late:
                 return tuple(worker.name for worker in workers)
-            if time.monotonic() > deadline:
-                raise WaitTimeoutError(
-                    f"in the ledger {what}; workers on {', '.join(late)} have not confirmed it within {timeout_s:g} s",
-                    "They act on it once they reach ZooKeeper and the ledger; see walship status",
-                )
-            time.sleep(_POLL_S)
+        raise WaitTimeoutError(
+            f"in the ledger {what}; workers on {', '.join(late)} have not confirmed it within {timeout_s:g} s",
+            "They act on it once they reach ZooKeeper and the ledger; see walship status",
+        )

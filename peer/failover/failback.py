@@ -17,6 +17,7 @@ from peer.failover.lost_writes import undecided
 from peer.failover.ready import find_refusals, unready_tables
 from peer.failover.role_change import RoleChange, refuse
 from peer.failover.switchover import SwitchedOver, pending_bytes, plan_switchover, switchover
+from peer.polling import polls
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
 from replication.core.roles import Role
@@ -171,15 +172,12 @@ def _await_lost_writes(context: RoleChange, name: str) -> bool:
     if _has_sent_all(context, peer):
         return False
     context.report(f"{name} sends what it acked before {context.own.name} took over")
-    deadline = time.monotonic() + context.timeout_s
-    while not _has_sent_all(context, peer):
-        if time.monotonic() > deadline:
-            raise WaitTimeoutError(
-                f"{name} has not sent all that it acked before {context.own.name} took over; no role was changed",
-                f"What delays it: walship status, on {name}; --leave-lost-writes does not wait for it",
-            )
-        time.sleep(_POLL_S)
-    return True
+    if any(_has_sent_all(context, peer) for _ in polls(context.timeout_s, _POLL_S)):
+        return True
+    raise WaitTimeoutError(
+        f"{name} has not sent all that it acked before {context.own.name} took over; no role was changed",
+        f"What delays it: walship status, on {name}; --leave-lost-writes does not wait for it",
+    )
 
 
 def _bootstrap(context: RoleChange, peer: str) -> None:

@@ -22,6 +22,7 @@ from peer.client.cluster import Cluster
 from peer.failover.landed import has_timestamps, in_batches
 from peer.failover.restate import LostRows, rows_again, rows_in_place
 from peer.failover.take_back import restated_at
+from peer.polling import polls
 from peer.repair.quarantine_actions import discard as discard_frame
 from peer.repair.quarantine_actions import name_of, retry, saved_frame
 from replication.core.definition.schema import TS, TableSpec
@@ -328,17 +329,15 @@ def _not_undone(spec: TableSpec) -> tuple[str, str]:
 
 def _await_own_writes(cluster: Cluster, spec: TableSpec, timeout_s: float) -> None:
     """Wait until the table has everything that was written here by now."""
-    begun, deadline = time.time_ns() // 1000, time.monotonic() + timeout_s
-    while True:
+    begun = time.time_ns() // 1000
+    for _ in polls(timeout_s, _POLL_S):
         reached = cluster.ledger.time.replicated(spec.uuid)[cluster.id]
         if reached.t >= begun:
             return
-        if time.monotonic() > deadline:
-            raise WaitTimeoutError(
-                f"{spec.name} has not got what was written here within {timeout_s:g} s: {reached.held_by}",
-                "Nothing of it was discarded. See walship status",
-            )
-        time.sleep(_POLL_S)
+    raise WaitTimeoutError(
+        f"{spec.name} has not got what was written here within {timeout_s:g} s: {reached.held_by}",
+        "Nothing of it was discarded. See walship status",
+    )
 
 
 def _records(cluster: Cluster, table: str) -> list[Quarantined]:

@@ -14,6 +14,7 @@ from peer.failover.restate import rows_in_place
 from peer.failover.role_change import RoleChange
 from peer.frames.hosts import HostReader
 from peer.frames.quarantine import Quarantine
+from peer.polling import polls
 from replication.commit.step import CommitStep, step_type
 from replication.core.clock import moment_text
 from replication.core.definition.schema import TableSpec
@@ -144,14 +145,9 @@ def await_replayed(ledger: Ledger, spec: TableSpec, passed: Mapping[FileId, int]
     Raises:
         WaitTimeoutError: it has not, within ``timeout_s``.
     """
-    deadline = time.monotonic() + timeout_s
-    while True:
+    for _ in polls(timeout_s, _POLL_S):
         unapplied = ledger.replay.unapplied(spec.uuid)
         behind = [file for file, begin in unapplied.items() if begin < passed.get(file, 0)]
         if not behind:
             return
-        if time.monotonic() > deadline:
-            raise WaitTimeoutError(
-                f"replay has not passed {len(behind)} files within {timeout_s:g} s", "See walship status"
-            )
-        time.sleep(_POLL_S)
+    raise WaitTimeoutError(f"replay has not passed {len(behind)} files within {timeout_s:g} s", "See walship status")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from peer.polling import polls
 from peer.replay.loop import alone
 from replication.config import Config
 from replication.coordination.paths import Election, MemberKind
@@ -79,12 +79,8 @@ def without_writer(config: Config, files: Files, row: FileRow) -> Iterator[None]
 
 def _take(lock: AppendFile, row: FileRow) -> None:
     """Take a writer's lock, which the worker has for a moment whenever it tries to recover the file."""
-    deadline = time.monotonic() + _LOCK_S
-    while True:
-        try:
+    for _ in polls(_LOCK_S, 0.02):
+        with suppress(LockedFileError):
             lock.lock()
             return
-        except LockedFileError:
-            if time.monotonic() > deadline:
-                raise RequestError(f"{row.file} is still written by {row.writer}", "Close that writer first") from None
-        time.sleep(0.02)
+    raise RequestError(f"{row.file} is still written by {row.writer}", "Close that writer first")

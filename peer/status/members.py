@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from peer.polling import polls
 from peer.status.replay_report import ReplayReport
 from replication.coordination.base import Member, keeps_tables
 from replication.coordination.paths import Election, MemberKind
@@ -63,13 +63,11 @@ def await_writers(ledger: Ledger, coordination: Coordination, epoch: int, lease_
 
     The ledger has those, too, whose session ended although they run. A dead one is in it until its WALs are recovered.
     """
-    deadline = time.monotonic() + outlived_s(lease_s)
-    while time.monotonic() < deadline:
+    for _ in polls(outlived_s(lease_s), 0.05):
         found = {member.name: int(member.fields.get("epoch", 0)) for member in coordination.members(MemberKind.WRITERS)}
         registered = {row.writer: 0 for row in ledger.time.writers()}
         if all(acknowledged >= epoch for acknowledged in (registered | found).values()):
             return
-        time.sleep(0.05)
 
 
 def members_of(coordination: Coordination) -> Members:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from peer.polling import polls
 from replication import config as configuration
 from replication.core.ids import check_name
 from replication.errors import ConfigError, RequestError, WaitTimeoutError
@@ -218,13 +219,8 @@ def down(invocation: Invocation, config: ConfigOption = None) -> None:
         pass  # it has just ended
     except PermissionError:
         raise ConfigError(f"process {pid} belongs to another user", "Stop it as that user") from None
-    deadline = time.monotonic() + _STOP_TIMEOUT_S
-    while running_pid(loaded.run_dir) == pid:
-        if time.monotonic() > deadline:
-            raise WaitTimeoutError(
-                f"process {pid} has not stopped within {_STOP_TIMEOUT_S:.0f} s", f"See {loaded.log_dir}"
-            )
-        time.sleep(0.1)
+    if all(running_pid(loaded.run_dir) == pid for _ in polls(_STOP_TIMEOUT_S, 0.1)):
+        raise WaitTimeoutError(f"process {pid} has not stopped within {_STOP_TIMEOUT_S:.0f} s", f"See {loaded.log_dir}")
     printer.value({"stopped": True, "pid": pid}, f"stopped process {pid} and all it had started")
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from peer.client.cluster import Cluster
 from peer.client.comparison import compare_clusters
 from peer.client.connect import connect
+from peer.polling import polls
 from peer.status.replay_report import ReplayReport
 from peer.verify.digest import content_hash
 from peer.verify.verdict import Verdict
@@ -194,13 +195,11 @@ def _set_up(east: Cluster, west_site: DemoSite, data: DemoData, display: Display
 
 def _await_spark(west: Cluster, display: Display) -> None:
     """Wait until west's Spark has started, or has failed to: the driver decodes everything then."""
-    began = time.monotonic()
-    while time.monotonic() - began < START_TIMEOUT_S:
+    for _ in polls(START_TIMEOUT_S, _LOOK_S):
         report = ReplayReport.load(west.ledger.replay)
         if report is not None and report.spark != "starting":
             display.event(f"west's Spark {report.spark or 'is up: it replays by jobs'}")
             return
-        time.sleep(_LOOK_S)
 
 
 def _as_expected(data: DemoData, west: Cluster, verdicts: list[Verdict]) -> bool:

@@ -7,7 +7,6 @@ writes are merged, and it is ACTIVE again. At the end every acked row is at both
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -24,6 +23,7 @@ from peer.failover.failover import failover, plan_failover
 from peer.failover.lost_writes import LostWrite, lost_writes, merge
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import switchover
+from peer.polling import polls
 from peer.verify.digest import content_hash
 from peer.verify.verdict import Verdict
 from replication.core.roles import Role
@@ -234,11 +234,8 @@ class _Story:
         return lost_writes(cluster)
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + WAIT_TIMEOUT_S
-        while not condition():
-            if time.monotonic() > deadline:
-                raise WaitTimeoutError(f"{what} did not come within {WAIT_TIMEOUT_S:g} s", "Report this")
-            threading.Event().wait(_POLL_S)
+        if not any(condition() for _ in polls(WAIT_TIMEOUT_S, _POLL_S)):
+            raise WaitTimeoutError(f"{what} did not come within {WAIT_TIMEOUT_S:g} s", "Report this")
 
     def _quiet(self, text: str) -> None:
         """Steps of a role change are too many for the picture."""

@@ -7,13 +7,13 @@ import fcntl
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from peer.client.cluster import Cluster
+from peer.polling import polls
 from replication import config as configuration
 from replication.errors import ConfigError, LockedFileError, ReplicationError
 from shell.demo.data import DemoTable
@@ -138,13 +138,15 @@ def clear_earlier(folder: Path) -> str:
         pid = running_pid(run_dir) if run_dir.is_dir() else None
         if pid is not None:
             stopped.append(name)
-            os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + _STOP_TIMEOUT_S
-    for name in stopped:
-        while running_pid(folder / name / "run") is not None:
-            if time.monotonic() > deadline:
-                raise LockedFileError(f"Cluster {name} of an earlier demo still runs in {folder}", "walship down")
-            time.sleep(0.1)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGTERM)
+    left = list(stopped)
+    for _ in polls(_STOP_TIMEOUT_S, 0.1):
+        left = [name for name in left if running_pid(folder / name / "run") is not None]
+        if not left:
+            break
+    else:
+        raise LockedFileError(f"Cluster {left[0]} of an earlier demo still runs in {folder}", "walship down")
     end_leftovers(folder / SPARK)
     shutil.rmtree(folder)
     return f"stopped {' and '.join(stopped)} of" if stopped else "removed what was left of"

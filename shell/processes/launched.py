@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from peer.polling import polls
 from replication.config import Config
 from replication.errors import ConfigError, ReplicationError, WaitTimeoutError
 from shell.processes.role_process import ProcessState
@@ -122,10 +123,12 @@ def await_ready(
         ReplicationError: one did not stay up.
         WaitTimeoutError: not in time; names those that are not ready.
     """
-    deadline = time.monotonic() + timeout_s
     began = time.time()
     reported: set[tuple[str, str, str]] = set()
-    while late := [(each, role) for each in launched for role in roles or each.roles if not each.is_up(role)]:
+    for _ in polls(timeout_s, 0.1):
+        late = [(each, role) for each in launched for role in roles or each.roles if not each.is_up(role)]
+        if not late:
+            return
         for each in launched:
             each.check()
         for each, role in late:
@@ -135,7 +138,5 @@ def await_ready(
             if (each.name, role, state.what) not in reported:
                 reported.add((each.name, role, state.what))
                 report(f"{each.name}'s {role} ended and is started again: {state.what}. {state.hint}".strip())
-        if time.monotonic() > deadline:
-            names = ", ".join(f"{each.name}'s {role}" for each, role in late)
-            raise WaitTimeoutError(f"not ready within {timeout_s:.0f} s: {names}", f"See {late[0][0].config.log_dir}")
-        time.sleep(0.1)
+    names = ", ".join(f"{each.name}'s {role}" for each, role in late)
+    raise WaitTimeoutError(f"not ready within {timeout_s:.0f} s: {names}", f"See {late[0][0].config.log_dir}")

@@ -111,6 +111,7 @@ def simulate(seeds: list[int], folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     for run, seed in enumerate(seeds):
         world = World(seed, folder / str(run))
         monkeypatch.setattr("peer.failover.lost_writes.time", world)
+        monkeypatch.setattr("peer.polling.time", world)
         try:
             happened += fail_over(world)
         except BaseException:
@@ -143,6 +144,7 @@ def test_a_cut_that_is_taken_too_late_is_caught_by_a_seed_that_is_kept(
 ) -> None:
     world = World(_KEPT, tmp_path)
     monkeypatch.setattr("peer.failover.lost_writes.time", world)
+    monkeypatch.setattr("peer.polling.time", world)
     lands_late(monkeypatch, world, cut_too_late)
     try:
         if cut_too_late:

@@ -217,7 +217,7 @@ def patch(patched: pytest.MonkeyPatch, world: World) -> None:
         patched.setattr(module, "time", world)
     patched.setattr("peer.failover.lease.time", world)
     patched.setattr("peer.failover.lease.witness_of", lambda config: witness(world.sites[config.cluster.name]))
-    patched.setattr("peer.status.members.time", world)
+    patched.setattr("peer.polling.time", world)
     patched.setattr(switching, "await_writers", stopped)
     patched.setattr(switching, "await_registered", lambda *_: None)
     patched.setattr(switching, "pending_bytes", lambda context, peer: context.cluster.site.pending(world.sites[peer]))
