@@ -14,6 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from peer.verify.digest import content_hash
+from peer.verify.verdict import Holding
+from replication.core.definition.schema import TableSpec
 from replication.errors import ConfigError
 
 _MISSING = csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
@@ -73,6 +76,12 @@ def corrected_delays(flights: pa.Table, share: int = 20) -> pa.Table:
 def cancelled(flights: pa.Table, key: tuple[str, ...]) -> pa.Table:
     """Keys of the flights that never left, to be deleted."""
     return flights.filter(pc.is_null(flights["dep_time"])).select(list(key))
+
+
+def is_held(rows: pa.Table, spec: TableSpec, side: Holding) -> bool:
+    """Whether a cluster had exactly these rows of a table when it was compared."""
+    stored = rows.cast(pa.schema([pa.field(name, spec.by_name[name].type) for name in rows.schema.names]))
+    return content_hash(stored.to_reader()) == (side.rows, side.content)
 
 
 def _read(file: Path) -> pa.Table:

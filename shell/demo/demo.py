@@ -18,18 +18,17 @@ from peer.client.comparison import compare_clusters
 from peer.client.connect import connect
 from peer.polling import polls
 from peer.status.replay_report import ReplayReport
-from peer.verify.digest import content_hash
 from peer.verify.verdict import Verdict
 from replication.core.position import Position
 from replication.errors import DivergenceError
-from shell.cli.render import Printer, bytes_text, seconds_text
+from shell.cli.render import Printer
 from shell.cli.verdicts import show_verdicts
-from shell.demo.data import DemoData, DemoTable, cancelled, corrected_delays, load
+from shell.demo.data import DemoData, DemoTable, cancelled, corrected_delays, is_held, load
 from shell.demo.display import Display, at_cluster, show_next
 from shell.demo.graph_picture import GraphDisplay, GraphWatch
 from shell.demo.picture import ONE_WAY
-from shell.demo.running import demo_sites, pace
-from shell.demo.sites import SPARK, DemoSite, clear_earlier
+from shell.demo.running import demo_sites, paced
+from shell.demo.sites import SPARK, DemoSite
 from shell.processes.launched import await_ready
 from shell.processes.spark_cluster import SparkCluster
 from shell.status.page import work_text
@@ -68,14 +67,11 @@ def run_demo(printer: Printer, folder: Path, *, keep: bool, spark_cluster: bool 
         DivergenceError: the two sides are not the same.
     """
     began = time.monotonic()
-    earlier = clear_earlier(folder)
     spark = SparkCluster(folder / SPARK, left_running=keep) if spark_cluster else None
     jobs = ("west",) if spark is None else ("east", "west")
     with demo_sites(printer, folder, ("east", "west"), keep=keep, spark=spark, jobs=jobs) as (east_site, west_site):
         watch = GraphWatch(ONE_WAY, {"east": east_site, "west": west_site})
-        with _PairDisplay(printer, ONE_WAY, watch) as display:
-            if earlier:
-                display.event(f"{earlier} an earlier demo in {folder}")
+        with GraphDisplay(printer, ONE_WAY, watch) as display:
             if spark is not None:
                 _start_spark(spark, display)
             result, answer = _shown(east_site, west_site, watch, display, began)
@@ -128,17 +124,6 @@ def _shown(
     return DemoResult(took, rows, tuple(verdicts), expected, display.scene.lag_most, work), answer
 
 
-class _PairDisplay(GraphDisplay):
-    """Of one route, the plain lines say more."""
-
-    def _line(self) -> str:
-        rows, flow = self._watch.written["east"], self.scene.flow
-        lag = f"; west is {bytes_text(flow.lag_bytes)}, {seconds_text(flow.lag_s)} behind" if flow.routes else ""
-        west = flow.nodes.get("west")
-        behind = f", its tables {bytes_text(west.unapplied_bytes)}" if lag and west is not None else ""
-        return f"         {rows:,} rows written{lag}{behind}"
-
-
 class _Story:
     """Writes everything through east, and kills two processes meanwhile."""
 
@@ -151,20 +136,10 @@ class _Story:
     def write(self, data: DemoData) -> Position:
         """Write every row, then corrections, then deletes; the position of all."""
         flights = data.flights
-        total = sum(table.rows.num_rows for table in data.tables)
-        began, written = time.monotonic(), 0
-        position: Position | None = None
+        position = Position(self._east.id)
         kills = [(0.25, self._west_site, "receiver"), (0.7, self._east_site, "worker")]
-        for table in data.tables:
-            for batch in table.rows.to_batches(BATCH_ROWS):
-                reached = self._append(table.name, batch)
-                position = reached if position is None else position.join(reached)
-                written += batch.num_rows
-                if kills and written > kills[0][0] * total:
-                    _, site, role = kills.pop(0)
-                    self._display.event(f"kill -9 {site.kill(role)}: {site.name}'s {role}; walship up starts it again")
-                pace(began + WRITE_SECONDS * written / total)
-        assert position is not None, "the data has rows"
+        for _, table, batch in paced(data.tables, BATCH_ROWS, WRITE_SECONDS, kills, self._display.event):
+            position = position.join(self._append(table, batch))
         corrections = corrected_delays(flights.rows)
         position = position.join(self._append(flights.name, corrections))
         self._display.event(f"{corrections.num_rows:,} corrected delays upserted")
@@ -207,10 +182,7 @@ def _as_expected(data: DemoData, west: Cluster, verdicts: list[Verdict]) -> bool
     by_table = {verdict.table: verdict.right for verdict in verdicts}
     for table in data.tables:
         rows = _final_flights(table) if table is data.flights else table.rows
-        spec = west.table(table.name)
-        stored = rows.cast(pa.schema([pa.field(name, spec.by_name[name].type) for name in rows.schema.names]))
-        side = by_table[table.name]
-        if content_hash(stored.to_reader()) != (side.rows, side.content):
+        if not is_held(rows, west.table(table.name), by_table[table.name]):
             return False
     return True
 

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Group
 from rich.live import Live
@@ -63,9 +62,7 @@ class Display:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Show the last state and stop."""
         self._done.set()
         self._thread.join()

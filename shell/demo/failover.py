@@ -24,18 +24,17 @@ from peer.failover.lost_writes import LostWrite, lost_writes, merge
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import switchover
 from peer.polling import polls
-from peer.verify.digest import content_hash
 from peer.verify.verdict import Verdict
 from replication.core.roles import Role
 from replication.errors import DivergenceError, ReplicationError, WaitTimeoutError
 from shell.cli.render import Printer, seconds_text
 from shell.cli.verdicts import show_verdicts
-from shell.demo.data import DemoTable, load
+from shell.demo.data import DemoTable, is_held, load
 from shell.demo.display import at_cluster, show_next
 from shell.demo.failover_picture import FailoverDisplay, FailoverWatch
 from shell.demo.load import BATCH_ROWS, Acks, DemoApplication
 from shell.demo.running import demo_sites
-from shell.demo.sites import DemoSite, clear_earlier
+from shell.demo.sites import DemoSite
 from shell.processes.launched import await_ready
 
 START_TIMEOUT_S = 180.0
@@ -72,19 +71,15 @@ def run_failover_demo(printer: Printer, folder: Path, *, keep: bool) -> Failover
         DivergenceError: an acked row is missing, or the two sides are not the same.
     """
     began = time.monotonic()
-    earlier = clear_earlier(folder)
     with demo_sites(printer, folder, ("east", "west"), keep=keep, standby=("west",)) as sites:
         acks = Acks()
         watch = FailoverWatch(sites, acks)
         display = FailoverDisplay(printer, watch, acks)
-        with display:
-            if earlier:
-                display.event(f"{earlier} an earlier demo in {folder}")
-            with closing(watch):
-                story = _Story(sites, watch, acks, display)
-                story.start()
-                story.play()
-                verdicts, as_expected = story.verify()
+        with display, closing(watch):
+            story = _Story(sites, watch, acks, display)
+            story.start()
+            story.play()
+            verdicts, as_expected = story.verify()
         result = story.result(time.monotonic() - began, verdicts, as_expected)
         _report(printer, result, folder, keep)
     if not as_expected or not all(verdict.same for verdict in verdicts):
@@ -143,10 +138,8 @@ class _Story:
                 for cluster in (east, west):
                     cluster.wait(position, until="visible", timeout_s=WAIT_TIMEOUT_S)
             (verdict,) = compare_clusters(west, east, [self._table.name], WAIT_TIMEOUT_S)
-            spec = west.table(self._table.name)
             rows = pa.concat_tables([self._table.rows.slice(n * BATCH_ROWS, BATCH_ROWS) for n in self._acks.batches])
-            stored = rows.cast(pa.schema([pa.field(name, spec.by_name[name].type) for name in rows.schema.names]))
-            as_expected = content_hash(stored.to_reader()) == (verdict.left.rows, verdict.left.content)
+            as_expected = is_held(rows, west.table(self._table.name), verdict.left)
         return (verdict,), as_expected
 
     def result(self, seconds: float, verdicts: tuple[Verdict, ...], as_expected: bool) -> FailoverResult:

@@ -29,8 +29,8 @@ from shell.demo.data import DemoTable, load
 from shell.demo.display import Display, at_cluster, show_next
 from shell.demo.graph_picture import GraphDisplay, GraphWatch
 from shell.demo.picture import SHAPES, Shape
-from shell.demo.running import demo_sites, pace
-from shell.demo.sites import DemoSite, clear_earlier
+from shell.demo.running import demo_sites, paced
+from shell.demo.sites import DemoSite
 from shell.processes.launched import await_ready
 
 START_TIMEOUT_S = 240.0
@@ -60,13 +60,10 @@ def run_graph_demo(printer: Printer, folder: Path, graph: str, *, keep: bool) ->
     """
     shape = SHAPES[graph]
     began = time.monotonic()
-    earlier = clear_earlier(folder)
     with demo_sites(printer, folder, tuple(shape.boxes), keep=keep) as made:
         sites = {site.name: site for site in made}
         watch = GraphWatch(shape, sites)
         with GraphDisplay(printer, shape, watch) as display:
-            if earlier:
-                display.event(f"{earlier} an earlier demo in {folder}")
             verdicts, traced = _shown(shape, sites, watch, display)
         result = GraphResult(graph, time.monotonic() - began, sum(watch.written.values()), verdicts, traced)
         _report(printer, result, folder, keep)
@@ -145,18 +142,10 @@ class _Story:
 
     def write(self, tables: tuple[DemoTable, ...]) -> dict[str, Position]:
         """The position of all that each writer wrote."""
-        total = sum(table.rows.num_rows for table in tables)
-        began, written, killed = time.monotonic(), 0, False
         positions: dict[str, Position] = {}
-        for table in tables:
-            for number, batch in enumerate(table.rows.to_batches(BATCH_ROWS)):
-                self._append(positions, self._writers[number % len(self._writers)], table.name, batch)
-                written += batch.num_rows
-                if not killed and written > 0.4 * total:
-                    killed = True
-                    pid = self._sites[self._relay].kill("receiver")
-                    self._display.event(f"kill -9 {pid}: {self._relay}'s receiver; walship up starts it again")
-                pace(began + WRITE_SECONDS * written / total)
+        kills = [(0.4, self._sites[self._relay], "receiver")]
+        for number, table, batch in paced(tables, BATCH_ROWS, WRITE_SECONDS, kills, self._display.event):
+            self._append(positions, self._writers[number % len(self._writers)], table, batch)
         airports = tables[0]
         for n, name in enumerate(self._writers * 2):
             at = airports.rows.schema.get_field_index("alt")

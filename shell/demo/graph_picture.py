@@ -100,4 +100,4 @@ class GraphDisplay(Display):
 
 
 def _text(lag: RouteLag) -> str:
-    return "caught up" if lag.is_caught_up else bytes_text(lag.lag_bytes)
+    return "caught up" if lag.is_caught_up else f"{bytes_text(lag.lag_bytes)}, {seconds_text(lag.lag_s)}"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
+
 from shell.cli.render import Printer
-from shell.demo.sites import DemoSite, in_folder, make_sites
+from shell.demo.data import DemoTable
+from shell.demo.sites import DemoSite, clear_earlier, in_folder, make_sites
 from shell.processes.spark_cluster import SparkCluster
 
 
@@ -19,6 +22,29 @@ def pace(due: float) -> None:
     early = due - time.monotonic()
     if early > 0:
         time.sleep(early)
+
+
+def paced(
+    tables: Sequence[DemoTable],
+    batch_rows: int,
+    seconds: float,
+    kills: Sequence[tuple[float, DemoSite, str]],
+    event: Callable[[str], None],
+) -> Iterator[tuple[int, str, pa.RecordBatch]]:
+    """Yield batches to write, spread over ``seconds``: the number of each in its table, the table's name, the rows.
+
+    ``kills`` are roles to kill, and after which share of the rows.
+    """
+    total = sum(table.rows.num_rows for table in tables)
+    began, written, left = time.monotonic(), 0, list(kills)
+    for table in tables:
+        for number, batch in enumerate(table.rows.to_batches(batch_rows)):
+            yield number, table.name, batch
+            written += batch.num_rows
+            if left and written > left[0][0] * total:
+                _, site, role = left.pop(0)
+                event(f"kill -9 {site.kill(role)}: {site.name}'s {role}; walship up starts it again")
+            pace(began + seconds * written / total)
 
 
 @contextmanager
@@ -31,16 +57,24 @@ def interruptible() -> Iterator[None]:
         asked = True
         raise KeyboardInterrupt
 
-    before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGTERM)]
+    with _stop_signals(interrupt):
+        try:
+            yield
+        except Exception:
+            if asked:  # an interrupted query raises an error of its own
+                raise KeyboardInterrupt from None
+            raise
+
+
+@contextmanager
+def _stop_signals(handler: Callable[..., None] | signal.Handlers) -> Iterator[None]:
+    """Handle SIGINT and SIGTERM by ``handler``."""
+    before = [(number, signal.signal(number, handler)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         yield
-    except Exception:
-        if asked:  # an interrupted query raises an error of its own
-            raise KeyboardInterrupt from None
-        raise
     finally:
-        for number, handler in before:
-            signal.signal(number, handler)
+        for number, former in before:
+            signal.signal(number, former)
 
 
 @contextmanager
@@ -54,24 +88,29 @@ def demo_sites(
     standby: Sequence[str] = (),
     jobs: Sequence[str] = (),
 ) -> Iterator[list[DemoSite]]:
-    """Clusters to start in a locked folder; all are stopped at the end, unless ``keep`` and nothing failed.
+    """Clusters to start in a locked folder, in which no earlier demo runs or has left anything.
+
+    All are stopped at the end, unless ``keep`` and nothing failed.
+
 
     With ``spark``, which is to be started first, they replay on it, and it ends after them. Those in ``standby`` begin
     as STANDBY. Those in ``jobs`` replay all but the smallest rounds by Spark jobs.
     """
-    with interruptible(), in_folder(folder):
-        sites = make_sites(folder, names, spark, standby, jobs)
-        try:
-            yield sites
-        finally:
-            _stop_all(printer, sites, keep, spark)
+    with interruptible():
+        if found := clear_earlier(folder):
+            printer.err.print(f"{found} an earlier demo in {folder}", style="dim")
+        with in_folder(folder):
+            sites = make_sites(folder, names, spark, standby, jobs)
+            try:
+                yield sites
+            finally:
+                _stop_all(printer, sites, keep, spark)
 
 
 def _stop_all(printer: Printer, sites: Sequence[DemoSite], keep: bool, spark: SparkCluster | None) -> None:
     """Stop all clusters, ignoring further Ctrl-C; with ``keep`` leave them running."""
     failed = sys.exc_info()[0] is not None
-    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM)]
-    try:
+    with _stop_signals(signal.SIG_IGN):
         if keep and not failed:
             for site in sites:
                 site.leave_running()
@@ -83,6 +122,3 @@ def _stop_all(printer: Printer, sites: Sequence[DemoSite], keep: bool, spark: Sp
             site.join()
         if spark is not None:
             spark.stop()
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)

@@ -65,6 +65,18 @@ def test_a_folder_in_which_a_demo_runs_is_left_alone(tmp_path):
     assert "removed" in clear_earlier(folder)
 
 
+def test_an_earlier_demo_that_ends_just_when_it_is_to_be_stopped_is_cleared(tmp_path, monkeypatch):
+    folder = tmp_path / "demo-data"
+    (folder / "east" / "run").mkdir(parents=True)
+    (folder / MARK).touch()
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    found = iter([ended.pid, None])
+    monkeypatch.setattr("shell.demo.sites.running_pid", lambda run_dir: next(found))
+    assert clear_earlier(folder) == "stopped east of"
+    assert not folder.exists()
+
+
 def test_spark_processes_that_an_earlier_demo_left_running_are_ended_and_no_others(tmp_path):
     folder = tmp_path / "demo-data"
     spark = folder / SPARK
