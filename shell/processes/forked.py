@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn, Protocol, TextIO
+from typing import NoReturn, TextIO
 
 from shell.processes import role_process
 from shell.processes.spawn import child_environment, spawn
@@ -37,31 +37,15 @@ _LOADED = {
 }
 
 
-class Process(Protocol):
-    """A child process, as ``subprocess.Popen``."""
-
-    pid: int
-    returncode: int | None
-
-    def poll(self) -> int | None:
-        """Its exit code, or minus the signal that ended it; None while it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The same once it has ended; subprocess.TimeoutExpired when it has not in time."""
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-
-
 class Forked:
-    """A fork of this process as a ``Process``."""
+    """A fork of this process, with what ``subprocess.Popen`` has."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """See ``Process``."""
+        """Its exit code, or minus the signal that ended it; None while it runs."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -69,7 +53,7 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """See ``Process``."""
+        """The same once it has ended; subprocess.TimeoutExpired when it has not in time."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() >= deadline:
@@ -78,9 +62,12 @@ class Forked:
         return code
 
     def terminate(self) -> None:
-        """See ``Process``."""
+        """Send SIGTERM."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGTERM)
+
+
+Process = subprocess.Popen[bytes] | Forked
 
 
 def load_for(role: str) -> None:

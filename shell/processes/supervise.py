@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from replication.config import Config
 from replication.error_text import signal_text
@@ -36,13 +35,6 @@ class RoleEvent:
     event: str
     pid: int
     detail: str = ""
-
-
-class Stop(Protocol):
-    """Why a supervisor ends; ``threading.Event`` is one."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Whether to stop: True as soon as that is so; False after ``timeout`` seconds, or before."""
 
 
 class RoleSupervisor:
@@ -103,10 +95,15 @@ class RoleSupervisor:
     def _output(self) -> Path:
         return self._config.log_dir / f"{self.role}.out"
 
-    def state(self) -> ProcessState | None:
-        """The last state that the running process wrote."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether the running process wrote that it is ready."""
+        state = self._state(self.pid)
+        return state is not None and state.state == "ready"
+
+    def _state(self, pid: int) -> ProcessState | None:
         state = ProcessState.read(self._config.run_dir, self.role)
-        return state if state is not None and state.pid == self.pid else None
+        return state if state is not None and state.pid == pid else None
 
     def poll(self) -> list[RoleEvent]:
         """The events since the last poll; a process that ended is started again when its backoff is over.
@@ -142,17 +139,14 @@ class RoleSupervisor:
         assert self._process is not None
         if self._monotonic() - self._started > _STEADY_S:
             self._retries.succeeded()
-        if self._was_ready:
-            return []
-        state = self.state()
-        if state is None or state.state != "ready":
+        if self._was_ready or not self.is_ready:
             return []
         self._was_ready = True
         return [RoleEvent(self.role, "ready", self._process.pid)]
 
     def _ended(self, process: Process, code: int) -> RoleEvent:
-        state = ProcessState.read(self._config.run_dir, self.role)
-        failed = state if state is not None and state.pid == process.pid and state.state == "failed" else None
+        state = self._state(process.pid)
+        failed = state if state is not None and state.state == "failed" else None
         self._release(process)
         if (
             failed is not None
@@ -210,15 +204,18 @@ class Supervisor:
         self._roles = [RoleSupervisor(role, config, file, first_backoff_s) for role in roles]
         self._on_event = on_event
 
-    def run(self, stop: Stop, ready: Callable[[], None], poll_s: float = 0.1) -> None:
-        """Start all, keep them running until ``stop``, then stop all. No process is left when it returns or raises."""
+    def run(self, wait: Callable[[float], bool], ready: Callable[[], None], poll_s: float = 0.1) -> None:
+        """Start all, keep them running, then stop all. No process is left when it returns or raises.
+
+        ``wait`` tells whether to stop: True as soon as that is so; False after the seconds that it gets, or before.
+        """
         waiting = [role for role in self._roles if role.role not in self._later]
         dormant = [role for role in self._roles if role.role in self._later]
         checked_s = 0.0
         running: list[RoleSupervisor] = []
         announced = False
         try:
-            while not stop.wait(self._pause_s(running, waiting, poll_s)):
+            while not wait(self._pause_s(running, waiting, poll_s)):
                 for role in running:
                     for event in role.poll():
                         self._report(event)
@@ -230,7 +227,7 @@ class Supervisor:
                     if self._has_zookeeper(running):
                         break
                     self._load_once(role.role)
-                if not announced and not waiting and all(self._is_ready(role) for role in running):
+                if not announced and not waiting and all(role.is_ready for role in running):
                     announced = True
                     with suppress(OSError):
                         ready()
@@ -249,7 +246,7 @@ class Supervisor:
 
     def _has_zookeeper(self, running: Sequence[RoleSupervisor]) -> bool:
         """Whether ZooKeeper is ready, if it is a role here."""
-        return all(self._is_ready(role) for role in running if role.role == "zookeeper")
+        return all(role.is_ready for role in running if role.role == "zookeeper")
 
     @staticmethod
     def _pause_s(running: Sequence[RoleSupervisor], waiting: Sequence[RoleSupervisor], poll_s: float) -> float:
@@ -258,11 +255,6 @@ class Supervisor:
             return 0.0
         is_steady = not waiting and all(role.is_steady for role in running)
         return max(poll_s, _STEADY_POLL_S) if is_steady else poll_s
-
-    @staticmethod
-    def _is_ready(role: RoleSupervisor) -> bool:
-        state = role.state()
-        return state is not None and state.state == "ready"
 
     def _stop(self, running: Sequence[RoleSupervisor]) -> None:
         """Stop the roles, ZooKeeper last, so that the others can close their sessions."""

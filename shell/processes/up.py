@@ -92,7 +92,7 @@ def up(
         make_ledger(config)
         config.config_file.write_text(f"{file.absolute()}\n", encoding="utf-8")
         with _later(config, roles) as later, CommandServer(answer, partial(load, config), config.run_dir, wakes):
-            Supervisor(config, file.absolute(), (*roles, *later), on_event, later, load=load_for).run(wakes, ready)
+            Supervisor(config, file.absolute(), (*roles, *later), on_event, later, load=load_for).run(wakes.wait, ready)
 
 
 @contextmanager

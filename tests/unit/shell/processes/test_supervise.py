@@ -14,7 +14,6 @@ import pytest
 from replication import config as configuration
 from shell.cli.render import Printer
 from shell.processes import supervise
-from shell.processes.role_process import ProcessState
 from shell.processes.supervise import RoleEvent, RoleSupervisor, Supervisor
 from tests.waiting import wait_until
 
@@ -30,11 +29,12 @@ class _Role:
     def __init__(self, role: str, config: object, file: Path, first_backoff_s: float) -> None:
         self.role = role
 
+    @property
+    def is_ready(self) -> bool:
+        return True
+
     def start(self) -> RoleEvent:
         return RoleEvent(self.role, "started", 1)
-
-    def state(self) -> ProcessState:
-        return ProcessState(self.role, 1, "ready")
 
     def poll(self) -> list[RoleEvent]:
         return []
@@ -86,7 +86,7 @@ def test_a_role_starts_once_it_is_wanted_and_all_are_ready_without_it(
         {"derive": derives},
         check_interval_s=0.01,
     )
-    thread = threading.Thread(target=supervisor.run, args=(stop, ready.set, 0.01))
+    thread = threading.Thread(target=supervisor.run, args=(stop.wait, ready.set, 0.01))
     thread.start()
     try:
         assert ready.wait(30) and looked.wait(30)
@@ -115,7 +115,7 @@ def test_a_full_disk_ends_neither_the_roles_nor_their_supervisor(
         stop.set()
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    Supervisor(config, tmp_path / "x.toml", ("worker", "receiver"), say).run(stop, ready, 0.01)
+    Supervisor(config, tmp_path / "x.toml", ("worker", "receiver"), say).run(stop.wait, ready, 0.01)
     assert said == ["started", "started", "stopped", "stopped"]
 
 
@@ -131,7 +131,7 @@ def test_roles_that_wait_for_nothing_start_together(tmp_path: Path, monkeypatch:
             started.append(event.role)
 
     roles = ("zookeeper", "master", "worker")
-    Supervisor(config, tmp_path / "x.toml", roles, say).run(stop, lambda: None)
+    Supervisor(config, tmp_path / "x.toml", roles, say).run(stop.wait, lambda: None)
     assert started == list(roles)
 
 
@@ -143,8 +143,9 @@ def test_what_a_role_runs_is_loaded_before_it_starts_and_ahead_while_zookeeper_s
     stop = threading.Event()
 
     class Role(_Role):
-        def state(self) -> ProcessState:
-            return ProcessState(self.role, 1, "ready" if "load receiver" in seen else "starting")
+        @property
+        def is_ready(self) -> bool:
+            return "load receiver" in seen
 
     def say(event: RoleEvent) -> None:
         seen.append(f"{event.event} {event.role}")
@@ -152,7 +153,7 @@ def test_what_a_role_runs_is_loaded_before_it_starts_and_ahead_while_zookeeper_s
     monkeypatch.setattr(supervise, "RoleSupervisor", Role)
     roles = ("zookeeper", "master", "receiver", "replay")
     supervisor = Supervisor(config, tmp_path / "x.toml", roles, say, load=lambda role: seen.append(f"load {role}"))
-    supervisor.run(stop, stop.set, 0.01)
+    supervisor.run(stop.wait, stop.set, 0.01)
     ahead = ["started zookeeper", "load master", "load receiver"]
     assert seen[:7] == [*ahead, "started master", "started receiver", "load replay", "started replay"]
 
@@ -176,7 +177,7 @@ def test_a_role_that_this_host_cannot_start_is_tried_again(tmp_path: Path, monke
         if event.event == "started":
             stop.set()
 
-    Supervisor(config, tmp_path / "x.toml", ("worker",), say, first_backoff_s=0.01).run(stop, stop.set, 0.01)
+    Supervisor(config, tmp_path / "x.toml", ("worker",), say, first_backoff_s=0.01).run(stop.wait, stop.set, 0.01)
     assert [event.event for event in said] == ["ended", "ended", "started", "stopped"]
     assert "Resource temporarily unavailable; starts again in" in said[0].detail
 
@@ -193,7 +194,7 @@ def test_a_cluster_goes_on_when_nobody_reads_any_more_what_it_says(
         monkeypatch.setattr(sys, "stdout", nobody)
         printer = Printer(as_json=False)
         supervisor = Supervisor(config, tmp_path / "x.toml", ("worker",), lambda event: printer.line(str(event)))
-        going = threading.Thread(target=supervisor.run, args=(stop, ready.set, 0.01))
+        going = threading.Thread(target=supervisor.run, args=(stop.wait, ready.set, 0.01))
         going.start()
         assert ready.wait(5.0) and going.is_alive()
         stop.set()
