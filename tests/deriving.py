@@ -60,7 +60,7 @@ class DerivingSite(TableSite):
         self, name: str, source: str = "", hook: str = "", options: Mapping[str, str] | None = None
     ) -> TableSpec:
         """As ``Cluster.derive_table``."""
-        return derive_table(self.ledger, name, source, hook, options or {}, 3600).spec
+        return derive_table(self.ledger, name, source, hook, options or {}, 3600)
 
     def derivation(self, spec: TableSpec) -> Derivation:
         """As the ledger has it."""

@@ -216,7 +216,7 @@ class Cluster:
         name = full_name(name)
         refuse_system_name(name)
         given = {key: str(value) for key, value in (options or {}).items()}
-        return derive_table(self.ledger, name, full_name(source), hook, given, int(self.config.replay.history_s)).spec
+        return derive_table(self.ledger, name, full_name(source), hook, given, int(self.config.replay.history_s))
 
     def drop_table(self, name: str) -> None:
         """Drop a table here. Its rules end once peers have the rest. UnknownTableError when there is none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -58,6 +58,18 @@ def _followed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenat
     return call
 
 
+def _read_there(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[Any, _P], _R]:
+    """A method of ``Cluster`` that reads, from the ACTIVE cluster; while there is none, from the last one."""
+
+    @wraps(method)
+    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        followed: FollowingCluster = self
+        followed.follow_if_due()
+        return method(self, *args, **kwargs)
+
+    return call
+
+
 class FollowingCluster(Cluster):
     """As ``Cluster``, of whichever cluster is ACTIVE: ``name``, ``ledger`` and the rest are of that one.
 
@@ -93,6 +105,8 @@ class FollowingCluster(Cluster):
     derive_table = _followed(Cluster.derive_table)
     drop_table = _followed(Cluster.drop_table)
     restate = _followed(Cluster.restate)
+    read = _read_there(Cluster.read)
+    sql = _read_there(Cluster.sql)
 
     def close(self) -> None:
         """See ``Cluster``. Appends that wait for an ACTIVE cluster fail."""
@@ -167,24 +181,6 @@ class FollowingCluster(Cluster):
         """See ``Cluster``."""
         return self._send(super().apply_async, table, mutations, None)
 
-    def read(
-        self,
-        table: str,
-        where: str | None = None,
-        columns: Sequence[str] | None = None,
-        limit: int | None = None,
-        as_of: int | None = None,
-        at_least: Position | None = None,
-    ) -> pa.RecordBatchReader:
-        """See ``Cluster``. Reads go to the ACTIVE cluster; while there is none, to the last one."""
-        self._follow_if_due()
-        return super().read(table, where, columns, limit, as_of, at_least)
-
-    def sql(self, query: str, at_least: Position | None = None) -> pa.RecordBatchReader:
-        """See ``Cluster``, and ``read``."""
-        self._follow_if_due()
-        return super().sql(query, at_least)
-
     def _deadline(self) -> float:
         return time.monotonic() + self.config.writer.append_timeout_s
 
@@ -221,7 +217,7 @@ class FollowingCluster(Cluster):
         self._moves += 1
         _log.info("cluster_followed", cluster=found.name, before=self._past.name, epoch=found.epoch)
 
-    def _follow_if_due(self) -> None:
+    def follow_if_due(self) -> None:
         """Before a read: move if the cluster is ACTIVE no more and another one is. Not each time."""
         now = time.monotonic()
         if now < self._check_at_s:

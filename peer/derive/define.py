@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 from peer.derive.hooks import LOST, Hook, load, lost_position, version_of
@@ -15,18 +15,9 @@ from replication.errors import HookError, RequestError, SchemaError
 from replication.ledger.base import Derivation, Ledger
 
 
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """A derived table as it was just defined."""
-
-    spec: TableSpec
-    source: TableSpec
-    derivation: Derivation
-
-
 def derive_table(
     ledger: Ledger, name: str, source: str, hook: str, options: Mapping[str, str], history_s: int
-) -> Derived:
+) -> TableSpec:
     """Make a table whose rows a hook makes from another table's rows, or change the hook of a derived table.
 
     With a key, all rows of the source go through the hook, also when the hook changes. Without a key, a changed hook
@@ -73,7 +64,7 @@ def derive_table(
         raise lost_position(spec)
     elif (was.hook, was.options, was.version) != (made.name, options, version):
         ledger.derivations.define(derivation, anew=False)
-    return Derived(spec, origin, _derivation(ledger, spec.uuid) or derivation)
+    return spec
 
 
 def _derivation(ledger: Ledger, table: UUID) -> Derivation | None:

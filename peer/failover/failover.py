@@ -50,7 +50,6 @@ class SendBack(CommitStep[RoleChange]):
 
     def execute(self, context: RoleChange) -> None:
         """Define it, and enable the tables."""
-        context.report(self.describe())
         context.takeover.prepare(ClusterId.parse(self.origin), "")
 
     def describe(self) -> str:
@@ -74,7 +73,6 @@ class EndOrigin(CommitStep[RoleChange]):
 
     def execute(self, context: RoleChange) -> None:
         """Store it, with the cut."""
-        context.report(self.describe())
         origin, now = ClusterId.parse(self.origin), time.time_ns() // 1000
         within, opens = counting(context, origin, self.upto)
         context.cluster.ledger.successions.take_over(origin, context.own, self.epoch, now, within, opens.whole)
@@ -101,7 +99,6 @@ class TakeWrites(CommitStep[RoleChange]):
 
     def execute(self, context: RoleChange) -> None:
         """Change the role."""
-        context.report(self.describe())
         known = context.cluster.ledger.successions.known().of(ClusterId.parse(self.origin))
         assert known is not None, "the step before stored it"
         context.takeover.promote(known)

@@ -31,7 +31,6 @@ class TellWitness(CommitStep[RoleChange]):
 
     def execute(self, context: RoleChange) -> None:
         """Tell it."""
-        context.report(self.describe())
         witness_of(context.cluster.config).end(ClusterId.parse(self.origin), self.epoch, context.own)
 
     def describe(self) -> str:
@@ -54,7 +53,6 @@ class OutliveLeases(CommitStep[RoleChange]):
 
     def execute(self, context: RoleChange) -> None:
         """Wait."""
-        context.report(self.describe())
         time.sleep(outlived_s(max(self.lease_s, asked_lease_s(context, ClusterId.parse(self.origin)))))
         context.outlived = self.epoch
 

@@ -96,7 +96,7 @@ class RoleChange:
         """Go on with it; ``steps`` are its own. Raises StepFailedError, SequenceHeldError, SuspendedSequenceError."""
         with Leases(self.cluster.ledger.steps) as leases:
             around = self._hooked(steps)
-            Redo(leases, self, _FAILURES_MAX, around=around).run(self.cluster.name, ROLE_CHANGE)
+            Redo(leases, self, _FAILURES_MAX, self._tell, around).run(self.cluster.name, ROLE_CHANGE)
 
     @contextmanager
     def leased(self) -> Iterator[StoredSequence | None]:
@@ -123,7 +123,7 @@ class RoleChange:
         self.hooks.files()  # refused before anything changes
         sequence = CommitSequence(self.cluster.ledger.steps, self.cluster.name, ROLE_CHANGE, steps, _FAILURES_MAX)
         try:
-            sequence.run(self, around=self._hooked(steps))
+            sequence.run(self, on_step=self._tell, around=self._hooked(steps))
         except UnfinishedSequenceError as error:
             error.what = f"another role change of {self.own.name} has just begun"
             error.hint = "See walship ops list. Once it is done, look at the roles: walship readonly"
@@ -148,6 +148,9 @@ class RoleChange:
             "epoch": str(epoch),
             "zookeepers": successor.zookeepers if successor else own,
         }
+
+    def _tell(self, _: int, step: CommitStep[RoleChange]) -> None:
+        self.report(step.describe())
 
     def _hooked(self, steps: Sequence[CommitStep[RoleChange]]) -> Around:
         about = self.about(steps)

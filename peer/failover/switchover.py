@@ -55,7 +55,6 @@ class PreparePeer(CommitStep[RoleChange]):
 
     def execute(self, context: RoleChange) -> None:
         """Ask the peer to define this cluster, and to enable the tables that come from here."""
-        context.report(self.describe())
         with context.link(self.peer) as link:
             link.take_over(TakeOver(context.own, context.peer(self.peer).cluster, own_address(context)))
 
@@ -81,7 +80,6 @@ class StopWrites(CommitStep[RoleChange]):
 
     def execute(self, context: RoleChange) -> None:
         """Change the role."""
-        context.report(self.describe())
         context.stopped_s = time.monotonic()
 
         def decide(state: RoleState) -> RoleState:
@@ -114,7 +112,7 @@ class DrainToPeer(CommitStep[RoleChange]):
 
     def execute(self, context: RoleChange) -> None:
         """Drain."""
-        context.report(f"{self.describe()} ({pending_bytes(context, self.peer):,} bytes are missing)")
+        context.report(f"{pending_bytes(context, self.peer):,} bytes are missing there")
         context.cluster.drain(self.peer, timeout_s=context.timeout_s)
 
     def describe(self) -> str:
@@ -151,7 +149,6 @@ class PromotePeer(CommitStep[RoleChange]):
             )
         if context.cluster.coordination.role().state != RoleState(Role.STANDBY, self.epoch):
             raise RequestError(f"the role of {context.own.name} was changed meanwhile", "Begin again, or leave it so")
-        context.report(self.describe())
         peer = context.peer(self.peer).cluster
         succession = Succession(context.own, peer, self.epoch, self.at, is_planned=True)
         with context.link(self.peer) as link:

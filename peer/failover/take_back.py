@@ -46,7 +46,6 @@ class TakeBack(CommitStep[RoleChange]):
 
     def execute(self, context: RoleChange) -> None:
         """Write the rows as they were, table by table; then keep the frames."""
-        context.report(self.describe())
         passed = {part.row.file: part.end for part in context.cluster.ledger.replay.pending()}
         by_table: dict[UUID, list[LandedFrame]] = {}
         for frame in self._frames(context):

@@ -84,7 +84,7 @@ class CallerRights:
                     "Only hosts of one cluster share files",
                     reason=WRONG_CLUSTER,
                 )
-            raise _namesake(caller.cluster, own)
+            raise namesake(caller.cluster, own)
         if call in HOST_CALLS:
             return
         grant = self._grant_of(caller)
@@ -125,9 +125,7 @@ class CallerRights:
         pinned = None if made is None or made.asked else made.grant.cluster
         if pinned is not None and pinned in former and self._ledger.terms.knows(pinned, history):
             self._pin(caller.cluster)
-        grant = self._grant_of(caller)
-        if isinstance(grant, PeerRefusedError):
-            raise grant
+        grant = self.of(caller)
         if grant.by == "certificate":
             self._ledger.grants.put(grant, _now_us())
         elif pinned is not None and pinned != grant.cluster:
@@ -142,7 +140,7 @@ class CallerRights:
         """Grant a cluster what a usual route needs, unless a person has decided about it here."""
         own, made = self._ledger.cluster, self._ledger.grants.of(cluster.name)
         if cluster.name == own.name:
-            raise _namesake(cluster, own)
+            raise namesake(cluster, own)
         if made is None or made.asked:
             self._ledger.grants.put(Grant(cluster, by=f"administrator {administrator}"), _now_us())
             _log.info("administrator_granted", cluster=str(cluster), administrator=administrator)
@@ -228,7 +226,8 @@ def check_own(caller: Caller, clusters: Iterable[ClusterId]) -> None:
             )
 
 
-def _namesake(caller: ClusterId, own: ClusterId) -> PeerRefusedError:
+def namesake(caller: ClusterId, own: ClusterId) -> PeerRefusedError:
+    """The refusal of a caller that has this cluster's name."""
     if caller == own:
         what, remedy = f"{own.name} ships to itself", "Delete the peer that is the cluster itself"
     else:

@@ -35,13 +35,15 @@ class RangeReads:
         self._open = threading.BoundedSemaphore(OPEN_MAX)
 
     def read(self, raw: bytes) -> Iterator[bytes]:
-        """Yield the ReadReplies to a ReadRequest of another host."""
+        """The ReadReplies to a ReadRequest of another host."""
+        return ranges.encode_pieces(lambda: self._served(raw))
+
+    def _served(self, raw: bytes) -> Iterator[Buffer]:
         if not self._open.acquire(blocking=False):
-            refusal = Refusal(Reason.NOT_READY, f"host {self._host} serves {OPEN_MAX} reads already", "Try again later")
-            yield from ranges.encode_pieces(lambda: _refuse(refusal))
-            return
+            what = f"host {self._host} serves {OPEN_MAX} reads already"
+            raise Refusal(Reason.NOT_READY, what, "Try again later").error()
         try:
-            yield from ranges.encode_pieces(lambda: self._contents(raw))
+            yield from self._contents(raw)
         finally:
             self._open.release()
 
@@ -81,11 +83,6 @@ class RangeReads:
                 Reason.NOT_READY, f"{ask.file} is registered up to {row.length}, not {last}", "Read a shorter range"
             ).error()
         return row
-
-
-def _refuse(refusal: Refusal) -> Iterator[Buffer]:
-    raise refusal.error()
-    yield b""
 
 
 def _heads(path: str, begin: int, end: int) -> Iterator[Buffer]:

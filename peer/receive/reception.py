@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from weakref import WeakSet
 
-from peer.grants.rights import CallerRights, check_own
+from peer.grants.rights import CallerRights, check_own, namesake
 from peer.grants.scope import RouteKey, StreamScope
 from peer.receive.admission import Admission
 from peer.receive.definitions import Definitions
@@ -279,16 +279,8 @@ class Reception:
                 "The peer was restored, or another cluster has its address: define it again (deletecluster,"
                 " definecluster)",
             ).error()
-        if source == own:
-            raise Refusal(
-                Reason.WRONG_CLUSTER, f"{own.name} ships to itself", "Delete the peer that is the cluster itself"
-            ).error()
         if source.name == own.name:
-            raise Refusal(
-                Reason.WRONG_CLUSTER,
-                f"another cluster is named {own.name} too ({source})",
-                "Give each cluster its own name",
-            ).error()
+            raise namesake(source, own)
         if source != caller.cluster:
             raise Refusal(
                 Reason.WRONG_CLUSTER, f"{caller.cluster} calls in the name of {source}", "A cluster calls for itself"
