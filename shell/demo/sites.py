@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import signal
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,11 +54,26 @@ class DemoSite(Launched):
         return state.pid
 
     def freeze(self, role: str) -> int:
-        """SIGSTOP a role's process, until ``kill_all``; returns its id."""
+        """SIGSTOP a role's process, until ``kill_all``; returns its id.
+
+        Not while it has the ledger locked: then every process of the cluster would hang, and the application with them.
+        """
         state = self.state(role)
         assert state is not None, f"{self.name} has no {role}"
-        os.kill(state.pid, signal.SIGSTOP)
-        return state.pid
+        for _ in polls(_STOP_TIMEOUT_S, 0.05):
+            os.kill(state.pid, signal.SIGSTOP)
+            if self._is_ledger_free():
+                return state.pid
+            os.kill(state.pid, signal.SIGCONT)
+        raise LockedFileError(f"{self.name}'s ledger was locked for {_STOP_TIMEOUT_S:.0f} s", f"See {self.output}")
+
+    def _is_ledger_free(self) -> bool:
+        with contextlib.closing(sqlite3.connect(self.config.data_dir / "ledger.db", timeout=1.0)) as ledger:
+            try:
+                ledger.execute("begin immediate")
+            except sqlite3.OperationalError:
+                return False
+            return True
 
     def kill_all(self) -> int:
         """SIGKILL ``walship up`` and everything that it started; returns how many processes that were."""

@@ -2,18 +2,23 @@
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
+import psutil
 import pyarrow as pa
 import pytest
 
 from peer.verify.verdict import Holding, Verdict
+from replication import config as configuration
 from replication.errors import ConfigError, LockedFileError
 from shell import main
 from shell.demo import data
 from shell.demo.demo import DemoResult
-from shell.demo.sites import MARK, SPARK, clear_earlier, in_folder
+from shell.demo.sites import MARK, SPARK, DemoSite, clear_earlier, in_folder
+from shell.processes.role_process import ProcessState
 
 
 def test_rows_without_a_key_and_repeated_keys_are_counted_and_the_last_is_kept():
@@ -75,6 +80,32 @@ def test_an_earlier_demo_that_ends_just_when_it_is_to_be_stopped_is_cleared(tmp_
     monkeypatch.setattr("shell.demo.sites.running_pid", lambda run_dir: next(found))
     assert clear_earlier(folder) == "stopped east of"
     assert not folder.exists()
+
+
+_LOCKING = """
+import sqlite3, sys, time
+ledger = sqlite3.connect(sys.argv[1], isolation_level=None)
+ledger.execute("begin immediate")
+print(flush=True)
+time.sleep(0.5)
+ledger.execute("commit")
+time.sleep(600)
+"""
+
+
+def test_a_role_is_not_frozen_while_it_has_the_ledger_locked(tmp_path):
+    config = configuration.load(None, {"cluster": {"name": "west", "data_dir": str(tmp_path)}})
+    ledger = tmp_path / "ledger.db"
+    with subprocess.Popen([sys.executable, "-c", _LOCKING, str(ledger)], stdout=subprocess.PIPE) as worker:
+        try:
+            assert worker.stdout.readline()
+            ProcessState("worker", worker.pid, "ready").write(config.run_dir)
+            assert DemoSite("west", tmp_path / "walship.toml", config, ("worker",)).freeze("worker") == worker.pid
+            assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+            with closing(sqlite3.connect(ledger, timeout=0)) as other:
+                other.execute("begin immediate")
+        finally:
+            worker.kill()
 
 
 def test_spark_processes_that_an_earlier_demo_left_running_are_ended_and_no_others(tmp_path):
