@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Group
@@ -57,6 +58,7 @@ class Display:
 
     def __enter__(self) -> Display:
         """Start showing."""
+        import_module("sqlalchemy.orm")  # else the thread may ask a ledger while another one loads it, and fail
         if self._live is not None:
             self._live.start()
         self._thread.start()

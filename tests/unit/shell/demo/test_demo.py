@@ -19,6 +19,7 @@ from shell.demo import data
 from shell.demo.demo import DemoResult
 from shell.demo.sites import MARK, SPARK, DemoSite, clear_earlier, in_folder
 from shell.processes.role_process import ProcessState
+from tests.waiting import wait_until
 
 
 def test_rows_without_a_key_and_repeated_keys_are_counted_and_the_last_is_kept():
@@ -101,7 +102,7 @@ def test_a_role_is_not_frozen_while_it_has_the_ledger_locked(tmp_path):
             assert worker.stdout.readline()
             ProcessState("worker", worker.pid, "ready").write(config.run_dir)
             assert DemoSite("west", tmp_path / "walship.toml", config, ("worker",)).freeze("worker") == worker.pid
-            assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+            wait_until(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED)
             with closing(sqlite3.connect(ledger, timeout=0)) as other:
                 other.execute("begin immediate")
         finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +26,21 @@ def test_a_query_that_an_interrupt_ends_with_an_error_of_its_own_is_an_interrupt
 def test_an_error_without_an_interrupt_stays_what_it_is() -> None:
     with pytest.raises(RuntimeError, match="broken"), interruptible():
         raise RuntimeError("broken")
+
+
+_SHOWING = """
+import sys
+from shell.cli.render import Printer
+from shell.demo.graph_picture import GraphDisplay, GraphWatch
+from shell.demo.picture import ONE_WAY
+assert "sqlalchemy.orm" not in sys.modules
+with GraphDisplay(Printer(as_json=True), ONE_WAY, GraphWatch(ONE_WAY, {})):
+    assert "sqlalchemy.orm" in sys.modules
+"""
+
+
+def test_a_display_meets_no_half_loaded_module_when_tables_are_first_read() -> None:
+    subprocess.run([sys.executable, "-c", _SHOWING], cwd=Path(__file__).parents[4], check=True, timeout=120)
 
 
 class _Site:
