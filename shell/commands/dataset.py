@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -172,15 +172,17 @@ def dataset_run(
     from shell.copying.options import age_ns
 
     schedule, pause_s = DatasetSchedule(), max(1.0, age_ns(every) / 1e9) if every else 0.0
+    is_alone = names is not None and len(names) == 1 and not every  # its failure is the command's
+    note = (lambda _: None) if is_alone else invocation.printer.note
     with leaving_on_interrupt(invocation.printer.stopped), _opened(file) as opened:
-        failed = _run_due(invocation, opened, names, schedule)
+        failed = _run_due(invocation.printer, opened, names, schedule, note)
         while every:
             threading.Event().wait(pause_s)
             try:
-                _run_due(invocation, opened, names, schedule)
+                _run_due(invocation.printer, opened, names, schedule, note)
             except ReplicationError as error:  # a person edits the file
-                invocation.printer.note(str(error))
-    if len(failed) == 1 and names is not None and len(names) == 1:
+                note(str(error))
+    if failed and is_alone:
         raise failed[0]
     if failed:
         what, hint = getattr(failed[0], "what", one_line(failed[0])), getattr(failed[0], "hint", "")
@@ -188,12 +190,13 @@ def dataset_run(
 
 
 def _run_due(
-    invocation: Invocation,
+    printer: Printer,
     opened: tuple[DatasetFile, DatasetHistory],
     names: list[str] | None,
     schedule: DatasetSchedule,
+    note: Callable[[str], None],
 ) -> list[Exception]:
-    """Run what is due, and report failures."""
+    """Run what is due, and note failures."""
     from replication.datasets.declared.schedule import by_priority
 
     definitions, history = opened
@@ -203,11 +206,10 @@ def _run_due(
         try:
             if not schedule.is_due(definition):
                 continue
-            _run_one(definition, history, invocation.printer)
+            _run_one(definition, history, printer)
         except Exception as error:  # also a defect that one dataset meets
-            if names is None or len(names) > 1:
-                reason = error if isinstance(error, ReplicationError) else one_line(error)
-                invocation.printer.note(f"{definition.name}: {reason}")
+            reason = error if isinstance(error, ReplicationError) else one_line(error)
+            note(f"{definition.name}: {reason}")
             schedule.retry(definition)
             failed.append(error)
     return failed

@@ -61,6 +61,19 @@ def test_priority_and_trigger_are_in_the_file_and_a_trigger_needs_a_timeline(tmp
         file.add(defined("e", after="lake"))
 
 
+def test_run_every_of_one_dataset_says_why_it_fails(tmp_path: Path) -> None:
+    file, errors = tmp_path / "datasets.toml", tmp_path / "errors"
+    DatasetFile(file).add(DatasetDefinition("d", str(tmp_path / "nothing"), str(tmp_path / "dst")))
+    command = [sys.executable, "-m", "shell.main", "dataset", "run", "d", "--every", "1s", "--file", str(file)]
+    with errors.open("w") as said:
+        running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=os.environ)
+    try:
+        wait_until(lambda: "d: " in errors.read_text(), timeout_s=60)
+    finally:
+        running.kill()
+        running.wait()
+
+
 def test_run_every_copies_what_is_new_until_it_is_interrupted(tmp_path: Path) -> None:
     write_tree(tmp_path / "src", {"a": b"1"})
     (tmp_path / "timeline").write_text("is a file")
