@@ -7,6 +7,7 @@ killed midway. At the end both sides are compared.
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from shell.cli.render import Printer
 from shell.cli.verdicts import show_verdicts
 from shell.demo.data import DemoData, DemoTable, cancelled, corrected_delays, is_held, load
 from shell.demo.display import Display, at_cluster, show_next
-from shell.demo.graph_picture import GraphDisplay, GraphWatch
+from shell.demo.graph_picture import GraphDisplay
 from shell.demo.picture import ONE_WAY
 from shell.demo.running import demo_sites, paced
 from shell.demo.sites import SPARK, DemoSite
@@ -70,11 +71,10 @@ def run_demo(printer: Printer, folder: Path, *, keep: bool, spark_cluster: bool 
     spark = SparkCluster(folder / SPARK, left_running=keep) if spark_cluster else None
     jobs = ("west",) if spark is None else ("east", "west")
     with demo_sites(printer, folder, ("east", "west"), keep=keep, spark=spark, jobs=jobs) as (east_site, west_site):
-        watch = GraphWatch(ONE_WAY, {"east": east_site, "west": west_site})
-        with GraphDisplay(printer, ONE_WAY, watch) as display:
+        with GraphDisplay(printer, ONE_WAY, (east_site, west_site)) as display, closing(display.watch):
             if spark is not None:
                 _start_spark(spark, display)
-            result, answer = _shown(east_site, west_site, watch, display, began)
+            result, answer = _shown(east_site, west_site, display, began)
         if spark is not None:
             result = replace(result, spark_master=spark.url)
         _report(printer, result, answer, folder, keep)
@@ -93,7 +93,7 @@ def _start_spark(spark: SparkCluster, display: Display) -> None:
 
 
 def _shown(
-    east_site: DemoSite, west_site: DemoSite, watch: GraphWatch, display: Display, began: float
+    east_site: DemoSite, west_site: DemoSite, display: GraphDisplay, began: float
 ) -> tuple[DemoResult, list[dict[str, object]]]:
     """Run everything that the display shows, from start to comparison; the result, and the answer to ``QUESTION``."""
     sites = (east_site, west_site)
@@ -104,34 +104,29 @@ def _shown(
     await_ready(sites, START_TIMEOUT_S)
     with connect(east_site.file) as east, connect(west_site.file) as west:
         display.event("both clusters are up")
-        watch.clusters = {"east": east, "west": west}
-        try:
-            _set_up(east, west_site, data, display)
-            _await_spark(west, display)
-            position = _Story(east, east_site, west_site, watch, display).write(data)
-            display.event("all is durable on east; waiting until west's tables show it")
-            east.wait(position, cluster="west", until="visible", timeout_s=VISIBLE_TIMEOUT_S)
-            display.event("west's tables show everything; comparing both sides")
-            verdicts = compare_clusters(east, west, [table.name for table in data.tables], VISIBLE_TIMEOUT_S)
-            expected = _as_expected(data, west, verdicts)
-            display.event("compared")
-            answer = west.sql(QUESTION).read_all().to_pylist()
-            report = west.status().replay
-        finally:
-            watch.settle()
-    took, rows = time.monotonic() - began, watch.written["east"]
+        for site in sites:
+            display.watch.open(site.name)
+        _set_up(east, west_site, data, display)
+        _await_spark(west, display)
+        position = _Story(east, east_site, west_site, display).write(data)
+        display.event("all is durable on east; waiting until west's tables show it")
+        east.wait(position, cluster="west", until="visible", timeout_s=VISIBLE_TIMEOUT_S)
+        display.event("west's tables show everything; comparing both sides")
+        verdicts = compare_clusters(east, west, [table.name for table in data.tables], VISIBLE_TIMEOUT_S)
+        expected = _as_expected(data, west, verdicts)
+        display.event("compared")
+        answer = west.sql(QUESTION).read_all().to_pylist()
+        report = west.status().replay
+    took, rows = time.monotonic() - began, display.written["east"]
     work = work_text(report) if report is not None else ""
-    return DemoResult(took, rows, tuple(verdicts), expected, display.scene.lag_most, work), answer
+    return DemoResult(took, rows, tuple(verdicts), expected, display.lag_most, work), answer
 
 
 class _Story:
     """Writes everything through east, and kills two processes meanwhile."""
 
-    def __init__(
-        self, east: Cluster, east_site: DemoSite, west_site: DemoSite, watch: GraphWatch, display: Display
-    ) -> None:
-        self._east, self._east_site, self._west_site = east, east_site, west_site
-        self._watch, self._display = watch, display
+    def __init__(self, east: Cluster, east_site: DemoSite, west_site: DemoSite, display: GraphDisplay) -> None:
+        self._east, self._east_site, self._west_site, self._display = east, east_site, west_site, display
 
     def write(self, data: DemoData) -> Position:
         """Write every row, then corrections, then deletes; the position of all."""
@@ -150,7 +145,7 @@ class _Story:
 
     def _append(self, table: str, rows: pa.Table | pa.RecordBatch) -> Position:
         position = self._east.upsert(table, rows)
-        self._watch.wrote("east", rows)
+        self._display.wrote("east", rows)
         return position
 
 

@@ -7,9 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from typing import Self
 
 from rich.console import Group
 from rich.live import Live
@@ -27,27 +27,25 @@ _LAGS = 26
 _PANEL_WIDTH = 82
 
 
-@dataclass(slots=True)
-class Scene:
-    """What is shown, changed by the demo's thread and read by the display's."""
-
-    events: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=8))  # seconds since the start, what
-    lags: deque[int] = field(default_factory=lambda: deque(maxlen=_LAGS))
-    flow: GraphFlow = field(default_factory=lambda: GraphFlow.of({}, {}))
-    lag_most: int = 0
-    began: float = field(default_factory=time.monotonic)
-
-
 class Display:
-    """Shows a scene, refreshing it from ``observe`` in a thread of its own that ends with the context.
+    """Shows the flow and what happened, refreshed from ``observe`` in a thread of its own that ends with the context.
 
     Args:
         printer: where to: lines instead of a live picture when it is not a terminal; nothing with ``--json``.
         observe: the flow now; None when it is unknown.
+
+    Attributes:
+        flow: as it was observed last.
+        lags, lag_most: the last lags in bytes, and the most of all.
+        began: when the display was made, on the monotonic clock.
     """
 
     def __init__(self, printer: Printer, observe: Callable[[], GraphFlow | None]) -> None:
-        self.scene = Scene()
+        self.flow = GraphFlow.of({}, {})
+        self.lags: deque[int] = deque(maxlen=_LAGS)
+        self.lag_most = 0
+        self.began = time.monotonic()
+        self._happened: deque[tuple[float, str]] = deque(maxlen=8)  # seconds since the start, what
         self._console = console = printer.err
         self._quiet = quiet = printer.as_json
         self._observe = observe
@@ -56,7 +54,7 @@ class Display:
         live = console.is_terminal and not quiet
         self._live = Live(console=console, auto_refresh=False, transient=False) if live else None
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
         """Start showing."""
         import_module("sqlalchemy.orm")  # else the thread may ask a ledger while another one loads it, and fail
         if self._live is not None:
@@ -74,8 +72,8 @@ class Display:
 
     def event(self, text: str) -> None:
         """Show an event."""
-        at = time.monotonic() - self.scene.began
-        self.scene.events.append((at, text))
+        at = time.monotonic() - self.began
+        self._happened.append((at, text))
         if self._live is None and not self._quiet:
             self._console.print(f"{at:5.1f} s  {text}", highlight=False, markup=False)
 
@@ -84,9 +82,9 @@ class Display:
         while not self._done.wait(_REFRESH_S):
             flow = self._observe()
             if flow is not None:
-                self.scene.flow = flow
-                self.scene.lags.append(flow.lag_bytes)
-                self.scene.lag_most = max(self.scene.lag_most, flow.lag_bytes)
+                self.flow = flow
+                self.lags.append(flow.lag_bytes)
+                self.lag_most = max(self.lag_most, flow.lag_bytes)
             if self._live is not None:
                 self._live.update(self._picture(), refresh=True)
             elif not self._quiet and time.monotonic() - printed > _PLAIN_EVERY_S:
@@ -103,7 +101,7 @@ class Display:
         raise NotImplementedError
 
     def _panel(self, title: str, *parts: Table | Text) -> Panel:
-        took = f"{time.monotonic() - self.scene.began:.0f} s"
+        took = f"{time.monotonic() - self.began:.0f} s"
         return Panel(
             Group(*parts), title=f"walship demo: {title}", subtitle=took, title_align="left", width=_PANEL_WIDTH
         )
@@ -113,8 +111,8 @@ class Display:
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(justify="right", no_wrap=True)
         grid.add_column()
-        last = len(self.scene.events) - 1
-        for number, (at, text) in enumerate(self.scene.events):
+        last = len(self._happened) - 1
+        for number, (at, text) in enumerate(self._happened):
             style = "dim" if number < last else ""
             grid.add_row(Text(f"{at:.1f} s", style=style), Text(text, style=style))
         return grid

@@ -31,7 +31,7 @@ from shell.cli.render import Printer, seconds_text
 from shell.cli.verdicts import show_verdicts
 from shell.demo.data import DemoTable, is_held, load
 from shell.demo.display import at_cluster, show_next
-from shell.demo.failover_picture import FailoverDisplay, FailoverWatch
+from shell.demo.failover_picture import FailoverDisplay
 from shell.demo.load import BATCH_ROWS, Acks, DemoApplication
 from shell.demo.running import demo_sites
 from shell.demo.sites import DemoSite
@@ -73,10 +73,8 @@ def run_failover_demo(printer: Printer, folder: Path, *, keep: bool) -> Failover
     began = time.monotonic()
     with demo_sites(printer, folder, ("east", "west"), keep=keep, standby=("west",)) as sites:
         acks = Acks()
-        watch = FailoverWatch(sites, acks)
-        display = FailoverDisplay(printer, watch, acks)
-        with display, closing(watch):
-            story = _Story(sites, watch, acks, display)
+        with FailoverDisplay(printer, sites, acks) as display, closing(display.watch):
+            story = _Story(sites, acks, display)
             story.start()
             story.play()
             verdicts, as_expected = story.verify()
@@ -90,9 +88,9 @@ def run_failover_demo(printer: Printer, folder: Path, *, keep: bool) -> Failover
 class _Story:
     """Everything that happens, in order."""
 
-    def __init__(self, sites: list[DemoSite], watch: FailoverWatch, acks: Acks, display: FailoverDisplay) -> None:
+    def __init__(self, sites: list[DemoSite], acks: Acks, display: FailoverDisplay) -> None:
         self._east, self._west = sites
-        self._watch, self._acks, self._display = watch, acks, display
+        self._acks, self._display = acks, display
         self._table: DemoTable = load().flights
         self._outages: list[float | None] = []
         self._drill: tuple[float | None, float | None] = (None, None)
@@ -111,7 +109,7 @@ class _Story:
             east.create_table(self._table.name, self._table.rows.schema, self._table.key)
             self._west.gets([self._table], east)
         for name in ("east", "west"):
-            self._watch.open(name)
+            self._display.watch.open(name)
         self._display.event(f"both are up; {self._table.name} goes to west")
 
     def play(self) -> None:
@@ -182,7 +180,7 @@ class _Story:
         time.sleep(_HANG_S)
         assert self._application is not None, "it writes"
         self._application.stop()
-        self._watch.lose("west")
+        self._display.watch.lose("west")
         count = self._west.kill_all()
         self._display.event(f"kill -9 of all {count} processes of west, and of the application there: the site is lost")
 
@@ -205,7 +203,7 @@ class _Story:
         self._display.event("west's site is back: walship up")
         self._west.start()
         await_ready([self._west], START_TIMEOUT_S)
-        self._watch.open("west")
+        self._display.watch.open("west")
         with ExitStack() as stack:
             east, west = (
                 stack.enter_context(connect(site.file, for_writing=False)) for site in (self._east, self._west)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from shell.cli.verdicts import show_verdicts
 from shell.cli.versions import show_trace
 from shell.demo.data import DemoTable, load
 from shell.demo.display import Display, at_cluster, show_next
-from shell.demo.graph_picture import GraphDisplay, GraphWatch
+from shell.demo.graph_picture import GraphDisplay
 from shell.demo.picture import SHAPES, Shape
 from shell.demo.running import demo_sites, paced
 from shell.demo.sites import DemoSite
@@ -62,19 +62,16 @@ def run_graph_demo(printer: Printer, folder: Path, graph: str, *, keep: bool) ->
     began = time.monotonic()
     with demo_sites(printer, folder, tuple(shape.boxes), keep=keep) as made:
         sites = {site.name: site for site in made}
-        watch = GraphWatch(shape, sites)
-        with GraphDisplay(printer, shape, watch) as display:
-            verdicts, traced = _shown(shape, sites, watch, display)
-        result = GraphResult(graph, time.monotonic() - began, sum(watch.written.values()), verdicts, traced)
+        with GraphDisplay(printer, shape, made) as display, closing(display.watch):
+            verdicts, traced = _shown(shape, sites, display)
+        result = GraphResult(graph, time.monotonic() - began, display.written.total(), verdicts, traced)
         _report(printer, result, folder, keep)
     if not all(verdict.same for verdict in verdicts):
         raise DivergenceError("The clusters are not the same after the demo", f"Look into {folder}, and report this")
     return result
 
 
-def _shown(
-    shape: Shape, sites: Mapping[str, DemoSite], watch: GraphWatch, display: Display
-) -> tuple[tuple[Verdict, ...], Trace]:
+def _shown(shape: Shape, sites: Mapping[str, DemoSite], display: GraphDisplay) -> tuple[tuple[Verdict, ...], Trace]:
     """Run everything that the picture shows, from the start of the clusters to their comparison."""
     for site in sites.values():
         site.start()
@@ -82,13 +79,13 @@ def _shown(
     await_ready(list(sites.values()), START_TIMEOUT_S)
     with ExitStack() as stack:
         clusters = {name: stack.enter_context(connect(site.file)) for name, site in sites.items()}
-        stack.callback(watch.settle)
-        watch.clusters = clusters
+        for name in clusters:
+            display.watch.open(name)
         display.event("all are up")
         data = load()
         tables = (data.airports, data.weather)
         _lay_out(shape, clusters, sites, tables, display)
-        positions = _Story(shape, clusters, sites, watch, display).write(tables)
+        positions = _Story(shape, clusters, sites, display).write(tables)
         display.event("all is durable where it was written; waiting until every cluster shows everything")
         for cluster in clusters.values():
             for position in positions.values():
@@ -128,12 +125,10 @@ class _Story:
         shape: Shape,
         clusters: Mapping[str, Cluster],
         sites: Mapping[str, DemoSite],
-        watch: GraphWatch,
-        display: Display,
+        display: GraphDisplay,
     ) -> None:
         self._clusters = clusters
         self._sites = sites
-        self._watch = watch
         self._display = display
         sources = {source for source, _ in shape.routes}
         fed = {peer for _, peer in shape.routes}
@@ -160,7 +155,7 @@ class _Story:
     def _append(self, positions: dict[str, Position], name: str, table: str, rows: pa.Table | pa.RecordBatch) -> None:
         reached = self._clusters[name].upsert(table, rows)
         positions[name] = positions[name].join(reached) if name in positions else reached
-        self._watch.wrote(name, rows)
+        self._display.wrote(name, rows)
 
 
 def _report(printer: Printer, result: GraphResult, folder: Path, keep: bool) -> None:

@@ -31,10 +31,10 @@ def test_an_error_without_an_interrupt_stays_what_it_is() -> None:
 _SHOWING = """
 import sys
 from shell.cli.render import Printer
-from shell.demo.graph_picture import GraphDisplay, GraphWatch
+from shell.demo.graph_picture import GraphDisplay
 from shell.demo.picture import ONE_WAY
 assert "sqlalchemy.orm" not in sys.modules
-with GraphDisplay(Printer(as_json=True), ONE_WAY, GraphWatch(ONE_WAY, {})):
+with GraphDisplay(Printer(as_json=True), ONE_WAY, ()):
     assert "sqlalchemy.orm" in sys.modules
 """
 
