@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from peer.drill.probes import ProbeResult, ProbeStep
 from peer.drill.report import DrillReport
 from peer.failover.failover import FailoverPlan
 from peer.failover.switchover import SwitchoverPlan
+from replication.core.clock import moment_text
 from replication.errors import StorageError
 from replication.ledger.drills import HISTORY_MAX
 
@@ -107,10 +107,10 @@ def to_html(report: DrillReport) -> str:
         f'<span class="soft">{escape(note)}</span></div>'
         for name, value, note in tiles
     )
-    instant = f" &middot; tables as of {_moment(drill.instant)}" if drill.instant else ""
+    instant = f" &middot; tables as of {moment_text(drill.instant)}" if drill.instant else ""
     parts = [
         f"<header><div><h1>Drill of {escape(report.cluster)}</h1>"
-        f'<span class="soft">{_moment(drill.begun)}{instant}</span></div>'
+        f'<span class="soft">{moment_text(drill.begun)}{instant}</span></div>'
         f'<span class="verdict {verdict}">{verdict.capitalize()}</span></header>',
         f'<div class="tiles">{shown}</div>',
         _section("Why it did not pass", _list(report.problems)) if report.problems else "",
@@ -224,7 +224,7 @@ def _tables(report: DrillReport) -> str:
 def _kept(report: DrillReport) -> str:
     if not report.drill.kept_until:
         return ""
-    tag, until = escape(report.drill.tag), _moment(report.drill.kept_until)
+    tag, until = escape(report.drill.tag), moment_text(report.drill.kept_until)
     return f"The tested instant stays tagged as <code>{tag}</code> until {until}."
 
 
@@ -234,7 +234,3 @@ def _seconds(value: float | None) -> str:
     if value < 1:
         return f"{value * 1000:.0f} ms"
     return f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min"
-
-
-def _moment(micros: int) -> str:
-    return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"

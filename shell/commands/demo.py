@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Option
 
 from replication.errors import RequestError
 from shell.cli.invocation import Invocation
-
-
-class Graph(StrEnum):
-    """How the clusters are connected."""
-
-    RING = "ring"
-    DIAMOND = "diamond"
-    MASTER_MASTER = "master-master"
 
 
 def demo(
@@ -27,7 +18,8 @@ def demo(
     ),
     keep: Annotated[bool, Option("--keep", help="Leave the clusters running at the end.")] = False,
     graph: Annotated[
-        Graph | None, Option("--graph", help="Run a graph of clusters that pass on what they receive.")
+        Literal["ring", "diamond", "master-master"] | None,
+        Option("--graph", help="Run a graph of clusters that pass on what they receive."),
     ] = None,
     spark_cluster: Annotated[
         bool, Option("--spark-cluster", help="Replay on a Spark cluster: a master and two workers.")
@@ -52,7 +44,7 @@ def demo(
     if failover:
         result = run_failover_demo(printer, folder, keep=keep)
     elif graph is not None:
-        result = run_graph_demo(printer, folder, graph.value, keep=keep)
+        result = run_graph_demo(printer, folder, graph, keep=keep)
     else:
         result = run_demo(printer, folder, keep=keep, spark_cluster=spark_cluster)
     if printer.as_json:

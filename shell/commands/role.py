@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument
 
@@ -19,17 +18,11 @@ if TYPE_CHECKING:
     from peer.client.cluster import Cluster
 
 
-class Switch(StrEnum):
-    """On or off."""
-
-    ON = "on"
-    OFF = "off"
-
-
 def readonly(
     invocation: Invocation,
     switch: Annotated[
-        Switch | None, Argument(metavar="on|off", help="on: STANDBY. off: ACTIVE. Without it the role is shown.")
+        Literal["on", "off"] | None,
+        Argument(metavar="on|off", help="on: STANDBY. off: ACTIVE. Without it the role is shown."),
     ] = None,
 ) -> None:
     """Make the cluster STANDBY, which refuses writers, or ACTIVE; peers still send to it."""
@@ -37,7 +30,7 @@ def readonly(
         coordination = cluster.coordination
         read = coordination.role()
         if switch is not None:
-            wanted = Role.STANDBY if switch is Switch.ON else Role.ACTIVE
+            wanted = Role.STANDBY if switch == "on" else Role.ACTIVE
             state = read.state.becomes(wanted)
             if state != read.state:
                 if wanted is Role.ACTIVE:

@@ -108,7 +108,7 @@ def show_forecasts(printer: Printer, peer_forecasts: Sequence[PeerForecast], dis
             growing = f"growing {bytes_text(peer.growth or 0)}/s"
             printer.note(f"{of}, {growing}: past its budget in {seconds_text(peer.runs_out_s)}, {then}")
         else:
-            printer.line(f"{of}")
+            printer.line(of)
     if disk.free < disk.reserved_bytes:
         printer.note(
             f"disk of {disk.host}: {bytes_text(disk.free)} free, less than the reserve of"
