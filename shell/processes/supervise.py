@@ -24,7 +24,9 @@ from shell.processes.role_process import STOP_GRACE_S, ProcessState
 
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S, _STEADY_S = 0.5, 30.0, 60.0
 _LOG_BYTES_MAX = 32 << 20
+_POLL_S = 0.1
 _STEADY_POLL_S = 3.0  # the end of a process wakes the supervisor before
+_CHECK_S = 3.0  # of the conditions of roles that start later
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +42,7 @@ class RoleEvent:
 class RoleSupervisor:
     """One role's process and its restarts."""
 
-    def __init__(
-        self,
-        role: str,
-        config: Config,
-        file: Path,
-        first_backoff_s: float = _BACKOFF_FIRST_S,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._monotonic = monotonic
+    def __init__(self, role: str, config: Config, file: Path) -> None:
         self.role = role
         self.restarts = 0
         self._config = config
@@ -57,7 +51,7 @@ class RoleSupervisor:
         self._lifeline: int | None = None
         self._started = 0.0
         self._again = 0.0
-        self._retries = Retries(first_backoff_s, _BACKOFF_MAX_S, jitter=False)
+        self._retries = Retries(_BACKOFF_FIRST_S, _BACKOFF_MAX_S, jitter=False)
         self._was_ready = False
 
     @property
@@ -79,7 +73,7 @@ class RoleSupervisor:
             self._process, self._lifeline = self._spawned()
         except OSError as error:  # a full disk, or too many processes or open files
             return self._put_off(0, f"cannot be started: {error}")
-        self._started = self._monotonic()
+        self._started = time.monotonic()
         self._was_ready = False
         return RoleEvent(self.role, "started", self._process.pid)
 
@@ -112,7 +106,7 @@ class RoleSupervisor:
             ConfigError: the configuration or the machine does not fit, and the role was never ready.
         """
         if self._process is None:
-            return [self.start()] if self._monotonic() >= self._again else []
+            return [self.start()] if time.monotonic() >= self._again else []
         if (code := self._process.poll()) is None:
             return self._noticed_ready()
         return [self._ended(self._process, code)]
@@ -137,7 +131,7 @@ class RoleSupervisor:
 
     def _noticed_ready(self) -> list[RoleEvent]:
         assert self._process is not None
-        if self._monotonic() - self._started > _STEADY_S:
+        if time.monotonic() - self._started > _STEADY_S:
             self._retries.succeeded()
         if self._was_ready or not self.is_ready:
             return []
@@ -160,7 +154,7 @@ class RoleSupervisor:
     def _put_off(self, pid: int, reason: str) -> RoleEvent:
         self.restarts += 1
         wait_s = self._retries.failed()
-        self._again = self._monotonic() + wait_s
+        self._again = time.monotonic() + wait_s
         detail = f"{reason}; starts again in {wait_s:.1f} s"
         return RoleEvent(self.role, "ended", pid, detail)
 
@@ -180,9 +174,7 @@ class Supervisor:
         roles: in the order in which they start.
         on_event: called with every event.
         later: roles that start once their condition is true; ``ready`` does not wait for them.
-        check_interval_s: the interval at which those conditions are checked.
         load: called with each role before it starts, ahead for as long as ZooKeeper starts.
-        first_backoff_s: the wait before a process that ended is first started again.
     """
 
     def __init__(
@@ -193,18 +185,15 @@ class Supervisor:
         on_event: Callable[[RoleEvent], None],
         later: Mapping[str, Callable[[], bool]] | None = None,
         *,
-        check_interval_s: float = 3.0,
-        first_backoff_s: float = _BACKOFF_FIRST_S,
         load: Callable[[str], None] = lambda role: None,
     ) -> None:
         self._load = load
         self._loaded: set[str] = {"zookeeper"}
-        self._check_interval_s = check_interval_s
         self._later = later or {}
-        self._roles = [RoleSupervisor(role, config, file, first_backoff_s) for role in roles]
+        self._roles = [RoleSupervisor(role, config, file) for role in roles]
         self._on_event = on_event
 
-    def run(self, wait: Callable[[float], bool], ready: Callable[[], None], poll_s: float = 0.1) -> None:
+    def run(self, wait: Callable[[float], bool], ready: Callable[[], None]) -> None:
         """Start all, keep them running, then stop all. No process is left when it returns or raises.
 
         ``wait`` tells whether to stop: True as soon as that is so; False after the seconds that it gets, or before.
@@ -215,7 +204,7 @@ class Supervisor:
         running: list[RoleSupervisor] = []
         announced = False
         try:
-            while not wait(self._pause_s(running, waiting, poll_s)):
+            while not wait(self._pause_s(running, waiting)):
                 for role in running:
                     for event in role.poll():
                         self._report(event)
@@ -231,7 +220,7 @@ class Supervisor:
                     announced = True
                     with suppress(OSError):
                         ready()
-                if announced and dormant and time.monotonic() - checked_s > self._check_interval_s:
+                if announced and dormant and time.monotonic() - checked_s > _CHECK_S:
                     checked_s = time.monotonic()
                     woken = [role for role in dormant if self._later[role.role]()]
                     dormant = [role for role in dormant if role not in woken]
@@ -249,12 +238,12 @@ class Supervisor:
         return all(role.is_ready for role in running if role.role == "zookeeper")
 
     @staticmethod
-    def _pause_s(running: Sequence[RoleSupervisor], waiting: Sequence[RoleSupervisor], poll_s: float) -> float:
+    def _pause_s(running: Sequence[RoleSupervisor], waiting: Sequence[RoleSupervisor]) -> float:
         """The time until the next poll: longer when nothing but the end of a process is awaited."""
         if not running:
             return 0.0
         is_steady = not waiting and all(role.is_steady for role in running)
-        return max(poll_s, _STEADY_POLL_S) if is_steady else poll_s
+        return _STEADY_POLL_S if is_steady else _POLL_S
 
     def _stop(self, running: Sequence[RoleSupervisor]) -> None:
         """Stop the roles, ZooKeeper last, so that the others can close their sessions."""

@@ -20,13 +20,19 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.heavy
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "_POLL_S", 0.01)
+    monkeypatch.setattr(supervise, "_CHECK_S", 0.01)
+
+
 class _Role:
     """A role without a process, ready as soon as it is started."""
 
     restarts = 0
     is_steady = True
 
-    def __init__(self, role: str, config: object, file: Path, first_backoff_s: float) -> None:
+    def __init__(self, role: str, config: object, file: Path) -> None:
         self.role = role
 
     @property
@@ -84,9 +90,8 @@ def test_a_role_starts_once_it_is_wanted_and_all_are_ready_without_it(
         ("worker", "derive"),
         lambda e: said.append((e.role, e.event)),
         {"derive": derives},
-        check_interval_s=0.01,
     )
-    thread = threading.Thread(target=supervisor.run, args=(stop.wait, ready.set, 0.01))
+    thread = threading.Thread(target=supervisor.run, args=(stop.wait, ready.set))
     thread.start()
     try:
         assert ready.wait(30) and looked.wait(30)
@@ -115,7 +120,7 @@ def test_a_full_disk_ends_neither_the_roles_nor_their_supervisor(
         stop.set()
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    Supervisor(config, tmp_path / "x.toml", ("worker", "receiver"), say).run(stop.wait, ready, 0.01)
+    Supervisor(config, tmp_path / "x.toml", ("worker", "receiver"), say).run(stop.wait, ready)
     assert said == ["started", "started", "stopped", "stopped"]
 
 
@@ -153,7 +158,7 @@ def test_what_a_role_runs_is_loaded_before_it_starts_and_ahead_while_zookeeper_s
     monkeypatch.setattr(supervise, "RoleSupervisor", Role)
     roles = ("zookeeper", "master", "receiver", "replay")
     supervisor = Supervisor(config, tmp_path / "x.toml", roles, say, load=lambda role: seen.append(f"load {role}"))
-    supervisor.run(stop.wait, stop.set, 0.01)
+    supervisor.run(stop.wait, stop.set)
     ahead = ["started zookeeper", "load master", "load receiver"]
     assert seen[:7] == [*ahead, "started master", "started receiver", "load replay", "started replay"]
 
@@ -169,6 +174,7 @@ def test_a_role_that_this_host_cannot_start_is_tried_again(tmp_path: Path, monke
         return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True), None
 
     monkeypatch.setattr(supervise, "start_role", start_role)
+    monkeypatch.setattr(supervise, "_BACKOFF_FIRST_S", 0.01)
     said: list[RoleEvent] = []
     stop = threading.Event()
 
@@ -177,7 +183,7 @@ def test_a_role_that_this_host_cannot_start_is_tried_again(tmp_path: Path, monke
         if event.event == "started":
             stop.set()
 
-    Supervisor(config, tmp_path / "x.toml", ("worker",), say, first_backoff_s=0.01).run(stop.wait, stop.set, 0.01)
+    Supervisor(config, tmp_path / "x.toml", ("worker",), say).run(stop.wait, stop.set)
     assert [event.event for event in said] == ["ended", "ended", "started", "stopped"]
     assert "Resource temporarily unavailable; starts again in" in said[0].detail
 
@@ -194,7 +200,7 @@ def test_a_cluster_goes_on_when_nobody_reads_any_more_what_it_says(
         monkeypatch.setattr(sys, "stdout", nobody)
         printer = Printer(as_json=False)
         supervisor = Supervisor(config, tmp_path / "x.toml", ("worker",), lambda event: printer.line(str(event)))
-        going = threading.Thread(target=supervisor.run, args=(stop.wait, ready.set, 0.01))
+        going = threading.Thread(target=supervisor.run, args=(stop.wait, ready.set))
         going.start()
         assert ready.wait(5.0) and going.is_alive()
         stop.set()
@@ -232,7 +238,8 @@ def test_a_role_that_keeps_ending_is_started_ever_later_and_anew_once_it_was_ste
 
     monkeypatch.setattr(supervise, "start_role", start_role)
     monkeypatch.setattr(supervise, "_kill_group", lambda pid: None)
-    role = RoleSupervisor("worker", config, tmp_path / "x.toml", monotonic=clock.monotonic)
+    monkeypatch.setattr(supervise, "time", clock)
+    role = RoleSupervisor("worker", config, tmp_path / "x.toml")
     assert role.start().event == "started"
     assert [ends() for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     clock.now += 59
