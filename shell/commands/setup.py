@@ -215,6 +215,7 @@ def down(invocation: Invocation, config: ConfigOption = None) -> None:
         )
     try:
         os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGCONT)  # one that is frozen
     except ProcessLookupError:
         pass  # it has just ended
     except PermissionError:

@@ -112,9 +112,10 @@ class RoleSupervisor:
         return [self._ended(self._process, code)]
 
     def request_stop(self) -> None:
-        """Ask the process to stop."""
+        """Ask the process to stop, also if it is frozen."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
+            _signal_group(self._process.pid, signal.SIGCONT)
 
     def finish(self, deadline: float) -> RoleEvent:
         """Wait until the process has ended; its group is killed at ``deadline`` (monotonic)."""
@@ -124,7 +125,7 @@ class RoleSupervisor:
         try:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            _kill_group(process.pid)
+            _signal_group(process.pid, signal.SIGKILL)
             process.wait()
         self._release(process)
         return RoleEvent(self.role, "stopped", process.pid)
@@ -159,7 +160,7 @@ class RoleSupervisor:
         return RoleEvent(self.role, "ended", pid, detail)
 
     def _release(self, process: Process) -> None:
-        _kill_group(process.pid)
+        _signal_group(process.pid, signal.SIGKILL)
         if self._lifeline is not None:
             os.close(self._lifeline)
         self._lifeline = self._process = None
@@ -270,8 +271,6 @@ def _reason(code: int, failed: ProcessState | None, output: Path) -> str:
     return f"exit code {code}, see {output}"
 
 
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
+def _signal_group(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

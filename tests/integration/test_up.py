@@ -196,6 +196,7 @@ def test_init_writes_what_up_runs_and_down_stops(tmp_path):
     try:
         up.ready()
         pids = up.pids()
+        os.kill(up.process.pid, signal.SIGSTOP)  # frozen, it stops all the same
         assert walship("down", "--config", made["file"]) == {"stopped": True, "pid": up.process.pid}
         assert up.process.wait(60) == 0
         assert not [name for name, pid in pids.items() if alive(pid)]

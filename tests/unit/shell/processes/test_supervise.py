@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -237,7 +239,7 @@ def test_a_role_that_keeps_ending_is_started_ever_later_and_anew_once_it_was_ste
         return told
 
     monkeypatch.setattr(supervise, "start_role", start_role)
-    monkeypatch.setattr(supervise, "_kill_group", lambda pid: None)
+    monkeypatch.setattr(supervise, "_signal_group", lambda pid, number: None)
     monkeypatch.setattr(supervise, "time", clock)
     role = RoleSupervisor("worker", config, tmp_path / "x.toml")
     assert role.start().event == "started"
@@ -256,8 +258,21 @@ def test_a_role_that_any_signal_ended_is_started_again(
     config.run_dir.mkdir(parents=True)
     process = _Process()
     monkeypatch.setattr(supervise, "start_role", lambda *_: (process, None))
-    monkeypatch.setattr(supervise, "_kill_group", lambda pid: None)
+    monkeypatch.setattr(supervise, "_signal_group", lambda pid, number: None)
     role = RoleSupervisor("worker", config, tmp_path / "x.toml")
     role.start()
     process.returncode = code
     assert [event.detail for event in role.poll()] == [f"{reason}; starts again in 0.5 s"]
+
+
+def test_a_role_that_is_frozen_stops_when_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    config.run_dir.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        monkeypatch.setattr(supervise, "start_role", lambda *_: (process, None))
+        role = RoleSupervisor("worker", config, tmp_path / "x.toml")
+        role.start()
+        os.kill(process.pid, signal.SIGSTOP)
+        role.request_stop()
+        role.finish(time.monotonic() + 30)
+    assert process.returncode == -signal.SIGTERM, "not killed after a while"
