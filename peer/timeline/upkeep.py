@@ -162,6 +162,6 @@ class DatasetUpkeep:
         if any(hold.is_cleaner for hold in others):
             raise LockedFileError(
                 f"another process deletes files of {self._dataset}",
-                f"Wait until it is done; if it was killed, {_PLANNING_S:.0f} s at most",
+                f"Wait until it is done; if it was killed, on another machine, {_PLANNING_S:.0f} s at most",
             )
         return others

@@ -2,7 +2,7 @@
 
 A reader writes its hold and then looks for a cleaner; a cleaner announces itself and then looks for holds. So one of
 them sees the other at least: the reader waits, or the cleaner keeps the files. A hold that is not released ends by
-itself, so that a killed reader keeps nothing for ever.
+itself, so that a killed reader keeps nothing for ever. That of a killed cleaner has ended for those on its machine.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
+from replication.files.owner import is_gone, owner_name
 from replication.files.store import driver_errors
 
 
@@ -23,7 +24,7 @@ class Hold:
     """A reader's hold, or a cleaner's announcement.
 
     Attributes:
-        id: of the object.
+        id: of the object; a cleaner's tells which process it is.
         dataset: whose files.
         instant: the reader's instant; or the oldest one that will be readable when the cleaner is done.
         until_s: when it ends, in seconds since 1970.
@@ -53,7 +54,7 @@ class TimelineHolds:
 
     def announce(self, dataset: str, retained: int, seconds: float) -> Hold:
         """Say that files will be deleted: readers of instants before ``retained`` wait up to ``seconds``."""
-        return self._write(Hold(uuid4().hex, dataset, retained, time.time() + seconds, True))
+        return self._write(Hold(owner_name().replace("/", "_"), dataset, retained, time.time() + seconds, True))
 
     def release(self, hold: Hold) -> None:
         """End a hold. Idempotent."""
@@ -64,7 +65,7 @@ class TimelineHolds:
         """The holds of a dataset that have not ended; those that have are removed."""
         found = []
         for hold in self._all():
-            if hold.until_s < time.time():
+            if hold.until_s < time.time() or hold.is_cleaner and is_gone("/".join(hold.id.rsplit("_", 4))):
                 self.release(hold)
             elif hold.dataset == dataset:
                 found.append(hold)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -267,6 +268,20 @@ def test_two_processes_do_not_delete_at_once(lake: Lake) -> None:
 
     lake.upkeep(Beside).rollback([lake.timeline.state().instant])
     assert not lake.names()
+
+
+def test_a_clean_that_was_killed_holds_the_next_one_up_no_longer(lake: Lake) -> None:
+    lake.copy(p_a="1")
+    lake.copy(p_a="2")
+    killed = os.fork()
+    if not killed:
+        try:
+            lake.holds.announce("lake", 0, 600)
+        finally:
+            os._exit(0)
+    os.waitpid(killed, 0)
+    assert len(list((lake.at / "timeline" / "holds").iterdir())) == 1
+    assert lake.upkeep().clean(ONE) is not None
 
 
 def test_a_clean_whose_plan_took_too_long_deletes_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
