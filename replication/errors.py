@@ -26,7 +26,7 @@
         PeerRefusedError(reason)    a typed refusal: wrong cluster, table, term, corruption, full disk, ...
         OutcomeUnknownError         sent, but not answered; repeating the request is safe
       StorageError                files
-        MissingFileError  NoSpaceError  PoisonedFileError  LockedFileError
+        MissingFileError  NoSpaceError  PoisonedFileError  LockedFileError  BadSectorError
         ClosedFileError             something grew after it was CLOSED
       StepFailedError             a step of a commit sequence failed; carries the step's number and its error
       CopyError                   files between stores; what is published stays, and the next run goes on from there
@@ -258,6 +258,10 @@ class PoisonedFileError(StorageError):
     """An fsync or lease check failed on this file; it is never written again."""
 
 
+class BadSectorError(StorageError):
+    """The disk does not give some bytes of a file; those around them may be whole."""
+
+
 class LockedFileError(StorageError):
     """Another process holds the file or directory."""
 
@@ -389,8 +393,7 @@ class HostAwayError(ReplayError):
             f"the files of host {host} cannot be read: {reason}",
             "They are applied when its receiver is up again: walship up",
         )
-        self.host = host
-        self.reason = reason
+        self.host, self.reason = host, reason
 
     def __reduce__(self) -> tuple[type[HostAwayError], tuple[str, str]]:
         """So that it can be raised in an executor's process."""

@@ -14,7 +14,7 @@ from peer.repair.saved_copy import SENT_AGAIN, copied
 from replication.config import Config
 from replication.core.frame import FILE_HEADER_BYTES, check_payload, read_file_header
 from replication.core.ids import NIL_UUID, ClusterId, FileId
-from replication.errors import CorruptFrameError, RequestError
+from replication.errors import BadSectorError, CorruptFrameError, RequestError
 from replication.files.base import Files
 from replication.files.frames import frames
 from replication.ledger.base import Claim, FileKind, FileRow
@@ -46,7 +46,7 @@ def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[lis
                 continue
             try:
                 each = read_file(files, path)
-            except CorruptFrameError as error:
+            except (CorruptFrameError, BadSectorError) as error:
                 damaged[path] = error.what
                 continue
             if each is not None and (same := found.setdefault(each.file, each)) is not each:
@@ -81,6 +81,7 @@ def read_file(files: Files, path: str) -> RebuildInput | None:
 
     Raises:
         CorruptFrameError: not all of it is intact.
+        BadSectorError: the disk does not give all of it.
     """
     handle = files.open(path)
     claims: list[Claim] = []

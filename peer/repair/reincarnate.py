@@ -13,7 +13,7 @@ from peer.repair.newer_files import take_up
 from replication import log
 from replication.config import Config
 from replication.core.ids import ClusterId
-from replication.errors import CorruptFrameError, MissingFileError
+from replication.errors import BadSectorError, CorruptFrameError, MissingFileError
 from replication.files.base import Files
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
@@ -68,7 +68,7 @@ def _end_control(ledger: Ledger, files: Files, row: FileRow, boot: str) -> None:
         if not row.closed:
             recover_file(ledger, files, row, boot)
             return
-    except (MissingFileError, CorruptFrameError) as error:
+    except (MissingFileError, BadSectorError, CorruptFrameError) as error:
         _log.warning("control_log_forgotten", file=str(row.file), error=str(error))
     else:
         if row.is_stored or files.exists(row.path):

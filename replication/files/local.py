@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 from weakref import WeakSet
 
-from replication.errors import LockedFileError, MissingFileError, NoSpaceError, StorageError
+from replication.errors import BadSectorError, LockedFileError, MissingFileError, NoSpaceError, StorageError
 from replication.files.base import Buffer
 
 _IOV_MAX = 1024
@@ -23,7 +23,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextlib.contextmanager
 def path_errors(path: str, doing: str) -> Iterator[None]:
-    """Raise a system call's error as NoSpaceError, MissingFileError or StorageError."""
+    """Raise a system call's error as NoSpaceError, MissingFileError, BadSectorError or StorageError."""
     try:
         yield
     except OSError as error:
@@ -33,6 +33,8 @@ def path_errors(path: str, doing: str) -> Iterator[None]:
             ) from error
         if error.errno == errno.ENOENT:
             raise MissingFileError(f"cannot {doing} {path}: it does not exist") from error
+        if error.errno == errno.EIO and doing == "read":
+            raise BadSectorError(f"cannot read {path}: {error.strerror}") from error
         raise StorageError(f"cannot {doing} {path}: {error.strerror or error}") from error
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from peer.repair.on_disk import on_disk, save_whole
 from replication.errors import RequestError
 from replication.files.local import LocalFiles
-from tests.sites import Site, Wal, rows, table
+from tests.sites import SCHEMA, Site, Wal, rows, table
 
 
 @pytest.fixture
@@ -65,3 +68,23 @@ def test_a_copy_of_a_file_beside_it_is_refused(site: Site) -> None:
     _damage(site.config.wal_dir / "copy.wal", Path(wal.path).read_bytes())
     with pytest.raises(RequestError, match=r"copy\.wal are both"):
         on_disk(site.config, LocalFiles())
+
+
+def test_of_a_file_with_a_bad_sector_the_frames_around_it_are_saved(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wal, given = Wal(site, "w0"), os.pread
+    for key in range(3):
+        wal.append(table(), pa.table({"id": [key], "text": [os.urandom(20_000).hex()]}, schema=SCHEMA))
+    bad = Path(wal.path).stat().st_size // 2
+
+    def pread(handle: int, count: int, at: int) -> bytes:
+        if at <= bad < at + count:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return given(handle, count, at)
+
+    monkeypatch.setattr(os, "pread", pread)
+    found, damaged, _ = on_disk(site.config, LocalFiles())
+    assert not found and damaged == {wal.path: f"cannot read {wal.path}: Input/output error"}
+    (line,) = save_whole(site.config, site.config.ledger_url, LocalFiles(), damaged)
+    assert "(2 of 2 frames saved" in line
