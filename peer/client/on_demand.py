@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from peer.replay.loop import run_replay
+from peer.status.replay_report import silence
 from peer.tables.fold import FoldResult, fold
 from peer.tables.latest import latest_query
 from peer.tables.read import named_in
@@ -46,7 +47,7 @@ def catch_up(
     config: Config,
     ledger: Ledger,
     timeout_s: float,
-    report: Callable[[int], None],
+    report: Callable[[int, str], None],
     coordination: Coordination | None = None,
 ) -> bool:
     """Wait until everything that is registered is replayed.
@@ -57,7 +58,7 @@ def catch_up(
         config: the host's.
         ledger: the cluster's.
         timeout_s: the longest it may take.
-        report: gets how many bytes are left.
+        report: gets how many bytes are left, and for how long the replay process that has to do it has been silent.
         coordination: the cluster's, where it has several hosts.
 
     Returns:
@@ -72,15 +73,15 @@ def catch_up(
     deadline = time.monotonic() + timeout_s
     with _ReplayHere(config, ledger, coordination) as here:
         while (left := backlog_bytes(ledger)) and not here.failed and time.monotonic() <= deadline:
-            report(left)
+            report(left, "" if here.ran else silence(ledger.replay))
             time.sleep(_POLL_S)
     if here.failed:
         raise here.failed[0]
     if left:
         stopped = "Replay stopped: run it again with a longer --timeout-s, or start the replay process: walship up"
+        goes_on = f"The replay process {silence(ledger.replay) or 'goes on'}; see walship status"
         raise WaitTimeoutError(
-            f"{left} bytes are still to be replayed after {timeout_s:g} s",
-            stopped if here.ran else "The replay process goes on; see walship status",
+            f"{left} bytes are still to be replayed after {timeout_s:g} s", stopped if here.ran else goes_on
         )
     return here.ran
 

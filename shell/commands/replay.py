@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import time
@@ -15,6 +16,8 @@ from replication.errors import RequestError
 from shell.cli.interrupting import detached
 from shell.cli.invocation import Invocation, tables_argument, timeout_option
 from shell.cli.render import bytes_text, moment_text
+
+_SILENT_S = 5.0  # one that has just started has yet to report
 
 
 def replay(
@@ -36,11 +39,16 @@ def replay(
         check_moved(cluster.config)
         total = backlog_bytes(cluster.ledger)
         began = time.monotonic()
+        tell_s = began + _SILENT_S
         columns = (TextColumn("replaying"), BarColumn(), TextColumn("{task.fields[left]} to go"), TimeRemainingColumn())
         with printer.bar(*columns) as bar:
             task = bar.add_task("replay", total=total, left=bytes_text(total))
 
-            def report(left: int) -> None:
+            def report(left: int, silent: str) -> None:
+                nonlocal tell_s
+                if silent and time.monotonic() > tell_s:
+                    tell_s = math.inf
+                    printer.note(f"still waiting: the replay process {silent}, see walship status")
                 done = max(0, total - left)
                 bar.update(task, total=max(total, left), completed=done, left=bytes_text(left))
 

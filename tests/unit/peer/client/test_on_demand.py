@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from peer.client.on_demand import catch_up, fold_now
+from peer.status.replay_report import ReplayReport
 from replication import config as configuration
 from replication.errors import LockedFileError, WaitTimeoutError
 from replication.tables.memory import MemoryTables
@@ -18,7 +20,8 @@ from tests.tables_made import keyed
 
 
 @pytest.mark.parametrize(
-    ("elsewhere", "hint"), [(False, "Replay stopped: run it again with a longer --timeout-s"), (True, "goes on")]
+    ("elsewhere", "hint"),
+    [(False, "Replay stopped: run it again with a longer --timeout-s"), (True, "is silent for 2")],
 )
 def test_a_late_replay_goes_on_only_in_a_replay_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool, hint: str
@@ -32,14 +35,16 @@ def test_a_late_replay_goes_on_only_in_a_replay_process(
 
     monkeypatch.setattr("peer.client.on_demand.run_replay", run_replay)
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
-    ledger, spec = new_ledger(tmp_path), keyed("ops.t")
+    ledger, spec, told = new_ledger(tmp_path), keyed("ops.t"), list[str]()
+    ReplayReport(at=time.time() - 20).save(ledger.replay)
     ledger.tables.create(spec)
     wal = OriginWal(ledger, tmp_path / "wal")
     wal.upsert(spec, [{"k": "a", "v": 1}])
     wal.register(closed=wal.now)
     with pytest.raises(WaitTimeoutError, match="bytes are still to be replayed after 0.3 s") as late:
-        catch_up(config, ledger, 0.3, lambda left: None)
+        catch_up(config, ledger, 0.3, lambda _, silent: told.append(silent))
     assert hint in late.value.hint and stopped == ([] if elsewhere else [True])
+    assert told[-1].startswith("is silent for 2") == elsewhere
     ledger.close()
 
 
