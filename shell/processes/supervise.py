@@ -82,6 +82,8 @@ class RoleSupervisor:
         output = self._output
         if output.exists() and output.stat().st_size > _LOG_BYTES_MAX:
             output.replace(output.with_suffix(".out.1"))
+        if (before := ProcessState.read(self._config.run_dir, self.role)) is not None:
+            _signal_group(before.pid, signal.SIGCONT)  # frozen, it did not end with its supervisor, and has the lock
         (self._config.run_dir / f"{self.role}.json").unlink(missing_ok=True)
         return start_role(self.role, self._file, output)
 

@@ -276,3 +276,16 @@ def test_a_role_that_is_frozen_stops_when_it_is_asked_to(tmp_path: Path, monkeyp
         role.request_stop()
         role.finish(time.monotonic() + 30)
     assert process.returncode == -signal.SIGTERM, "not killed after a while"
+
+
+def test_a_frozen_role_of_a_killed_supervisor_ends_when_the_next_one_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    monkeypatch.setattr(supervise, "start_role", lambda *_: (_Process(), None))
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as left:
+        ProcessState("worker", left.pid, "ready").write(config.run_dir)
+        os.kill(left.pid, signal.SIGSTOP)
+        left.terminate()  # as the kernel does when its parent ends
+        RoleSupervisor("worker", config, tmp_path / "x.toml").start()
+        assert left.wait(30) == -signal.SIGTERM
