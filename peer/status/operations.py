@@ -10,6 +10,10 @@ from replication.ledger.commit_steps import CommitStepStore, StoredSequence
 from replication.ledger.decisions.leasing import is_held
 
 RUNNING, WAITING, SUSPENDED, INCOMPLETE = "running", "waiting", "suspended", "incomplete"
+_OWN_VERBS = {
+    "reincarnate": "walship reincarnate --yes",
+    "role": "walship switchover or failover, as before; to undo a switchover: walship switchover --cancel",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,11 @@ class UnfinishedOperation:
     by: str
     since: int
     changed: int
+
+
+def own_verb(operation: str) -> str:
+    """What finishes an operation that ``walship ops resume`` does not; "" for others."""
+    return _OWN_VERBS.get(operation.partition(" ")[0], "")
 
 
 def operations(store: CommitStepStore, now: int = 0) -> tuple[UnfinishedOperation, ...]:

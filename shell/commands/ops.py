@@ -24,12 +24,6 @@ STEP_MODULES: tuple[str, ...] = (
     "peer.failover.failover",
     "replication.datasets.publication.steps",
 )
-#: Operations that their own verb finishes, on a stopped cluster; by the first word of their name.
-_BY_ITS_VERB = {
-    "reincarnate": "walship reincarnate --yes",
-    "role": "walship switchover or failover, as before; to undo a switchover: walship switchover --cancel",
-}
-
 OperationArgument = Annotated[str, Argument(metavar="OPERATION", help="As walship ops list shows it.")]
 StoreOption = Annotated[
     str, Option("--store", metavar="NAME", help="Whose it is, if not this cluster's; see walship ops list.")
@@ -70,19 +64,23 @@ def ops_resume(
     wait_s: Annotated[float, timeout_option("How long to wait for the process that runs it.", "--wait-s")] = 0.0,
 ) -> None:
     """Finish an operation of this cluster that was interrupted, from the first step that is not done."""
+    from peer.status.operations import own_verb
+
     with invocation.connect() as (cluster, printer):
         stored = _stored(cluster, operation, "")
-        if verb := _BY_ITS_VERB.get(operation.partition(" ")[0]):
+        if verb := own_verb(operation):
             raise RequestError(f"{operation} is finished by its own verb", f"Run it again on that host: {verb}")
         _run(cluster, printer, stored, wait_s)
 
 
 def ops_retry(invocation: Invocation, operation: OperationArgument, store: StoreOption = "") -> None:
     """Let an operation that was suspended after too many failures run again; run it if it is this cluster's."""
+    from peer.status.operations import own_verb
+
     with invocation.connect() as (cluster, printer):
         stored = _stored(cluster, operation, store)
         cluster.ledger.steps.retry(stored.id.store, stored.id.urn)
-        if stored.id.store == cluster.name and operation.partition(" ")[0] not in _BY_ITS_VERB:
+        if stored.id.store == cluster.name and not own_verb(operation):
             _run(cluster, printer, stored, 0.0)
         else:
             printer.value(

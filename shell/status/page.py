@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from peer.status.operations import own_verb
 from peer.status.paths import broken
 from peer.status.replay_report import ReplayReport
 from replication.core.roles import Role
@@ -212,10 +213,12 @@ def show_operations(printer: Printer, found: Sequence[UnfinishedOperation]) -> N
     resting = [each for each in found if each.state != "running"]
     for each in resting[:_OPERATIONS_MAX]:
         suspended = each.state == "suspended"
-        verb = "retry" if suspended else "resume"
+        verb = f"See walship ops show, then walship ops {'retry' if suspended else 'resume'}"
+        if own := own_verb(each.operation):
+            verb = f"Run it again: {own}"
         what = f"failed {each.failures} times and is suspended" if suspended else "is unfinished and nobody runs it"
         why = f": {each.error}" if each.error else ""
-        printer.note(f"{each.store}/{each.operation} {what}{why}. See walship ops show, then walship ops {verb}")
+        printer.note(f"{each.store}/{each.operation} {what}{why}. {verb}")
     if len(resting) > _OPERATIONS_MAX:
         printer.note(f"{len(resting) - _OPERATIONS_MAX} more operations are unfinished: walship ops list")
 
