@@ -8,6 +8,7 @@ it happened.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from peer.client.draining import PendingAtPeer, PendingFiles, await_registered
@@ -23,6 +24,7 @@ from replication.core.roles import Role, RoleState
 from replication.core.succession import Succession, next_epoch
 from replication.errors import (
     PeerRefusedError,
+    PeerUnavailableError,
     ReplicationError,
     RequestError,
     StepFailedError,
@@ -258,6 +260,7 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
             error.hint = _UNDECIDED  # an earlier run may have asked the peer
             raise
     elif (done := _already(context, peer)) is not None:
+        _check_in_force(context, done)
         return done
     else:
         plan = plan_switchover(context, peer)
@@ -352,6 +355,15 @@ def _already(context: RoleChange, peer: str) -> SwitchedOver | None:
     if newest is None or newest.successor.name != peer or role != RoleState(Role.STANDBY, newest.epoch):
         return None
     return SwitchedOver(context.own.name, peer, newest.epoch, None, 0.0)
+
+
+def _check_in_force(context: RoleChange, done: SwitchedOver) -> None:
+    """RequestError if the peer answers, and is not ACTIVE any more."""
+    with suppress(PeerUnavailableError), context.link(done.successor) as link:
+        if (role := link.describe().role) != Role.ACTIVE.value:
+            raise RequestError(
+                f"{done.successor} took over (epoch {done.epoch}), and is {role} now", "See walship status, there"
+            )
 
 
 def _undone(context: RoleChange, error: StepFailedError, epoch: int) -> ReplicationError:

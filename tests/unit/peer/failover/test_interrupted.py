@@ -16,8 +16,9 @@ from peer.failover.opening import CONSISTENT, EVERYTHING
 from peer.failover.switchover import cancel, switchover
 from peer.status.members import await_writers
 from replication.commit.sequence import FAILURES_MAX
-from replication.core.roles import Role
+from replication.core.roles import Role, RoleState
 from replication.errors import PeerRefusedError, ReplicationError, RequestError, StepFailedError
+from replication.roles.takeover import change_role
 from tests.role_changes import Failpoint, Killed, Member, Pair, no_answer, role_pair
 from tests.waiting import wait_until
 
@@ -106,6 +107,21 @@ def test_a_role_change_that_failed_often_goes_on_when_it_is_run_again(pair: Pair
     other.is_away = False
     assert switchover(source.command(), other.name).successor == other.name
     assert active(pair) == [other]
+
+
+def test_a_switchover_is_not_done_already_if_the_peer_is_not_active_any_more(pair: Pair) -> None:
+    (source,) = active(pair)
+    other = pair.other(source)
+    epoch = switchover(source.command(), other.name).epoch
+    there = other.site.ledger, other.site.coordination
+    change_role(*there, lambda state: RoleState(Role.STANDBY, state.epoch + 1))
+    other.is_away = True
+    assert switchover(source.command(), other.name).epoch == epoch, "it cannot be asked"
+    other.is_away = False
+    with pytest.raises(RequestError, match=f"{other.name} took over .epoch {epoch}., and is STANDBY now"):
+        switchover(source.command(), other.name)
+    change_role(*there, lambda state: RoleState(Role.ACTIVE, state.epoch + 1))
+    assert switchover(source.command(), other.name).epoch == epoch
 
 
 def test_a_switchover_that_is_over_can_be_forgotten_as_its_refusal_says(pair: Pair) -> None:
