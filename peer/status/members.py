@@ -13,6 +13,8 @@ from replication.coordination.session import Coordination
 from replication.core.roles import outlived_s
 from replication.ledger.base import FileRow, Ledger, Pending
 
+_FULL_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -48,11 +50,13 @@ class Members:
     keeps_tables: bool = True
     hosts: tuple[Host, ...] = ()
 
-    def without_replay(self) -> str:
-        """Why replay makes no progress, and what to do; "" when it runs and reports."""
+    def without_replay(self, disk_free: int = _FULL_BYTES) -> str:
+        """Why replay makes no progress, with so many bytes free here, and what to do; "" when it runs and reports."""
         replays = ", ".join(role for host in self.hosts for role in host.roles if role.startswith("replay"))
         if self.problem or not self.keeps_tables or replays and "silent" not in replays:
             return ""
+        if replays and disk_free < _FULL_BYTES:
+            return f"{replays}: the disk is full, so it neither commits nor reports; it goes on once there is room"
         if replays:
             return f"{replays}: in a long round, or frozen; if frozen, kill it, and walship up starts another"
         return "no replay process runs, so the tables are not updated; walship up starts one"

@@ -144,7 +144,7 @@ def _show_replay(printer: Printer, found: ClusterStatus) -> None:
         printer.line(f"Spark: {found.replay.spark}")
     if found.replay is not None and found.replay.spark_ui:
         printer.line(f"Spark's UI: {found.replay.spark_ui}")
-    if found.replay_backlog_bytes and (warning := found.members.without_replay()):
+    if found.replay_backlog_bytes and (warning := found.members.without_replay(found.disk.free)):
         printer.note(warning)
 
 

@@ -66,3 +66,9 @@ def test_a_replay_process_that_says_nothing_is_named_with_how_long() -> None:
     assert other.roles == ("replay (standby)",)
     alone = Members(hosts=(Host("w1", "/data", ("worker",)),))
     assert with_files(alone, [], [], report, "w1", 1045.0).hosts[0].roles == ("worker", "replay (silent for 45 s)")
+
+
+def test_a_replay_process_that_cannot_report_on_a_full_disk_is_not_called_frozen() -> None:
+    members = Members(hosts=(Host("h0", "/data", ("replay (silent for 20 s)",)),))
+    assert "if frozen, kill it" in members.without_replay()
+    assert "the disk is full" in members.without_replay(4096) and "kill" not in members.without_replay(4096)
