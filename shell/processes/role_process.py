@@ -57,8 +57,12 @@ class ProcessState:
         """Replace the state file atomically."""
         run_dir.mkdir(parents=True, exist_ok=True)
         made = run_dir / f".{self.role}.{self.pid}"
-        made.write_text(json.dumps(asdict(self)))
-        made.replace(run_dir / f"{self.role}.json")
+        try:
+            made.write_text(json.dumps(asdict(self)))
+            made.replace(run_dir / f"{self.role}.json")
+        except OSError:  # a full disk
+            made.unlink(missing_ok=True)
+            raise
 
     @staticmethod
     def read(run_dir: Path, role: str) -> ProcessState | None:

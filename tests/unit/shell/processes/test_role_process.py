@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
-from shell.processes.role_process import _LEAVE_S
+import pytest
+
+from shell.processes.role_process import _LEAVE_S, ProcessState
 
 
 def test_a_role_that_has_ended_is_not_held_up_by_idle_threads() -> None:
@@ -17,3 +20,10 @@ def test_a_role_that_has_ended_is_not_held_up_by_idle_threads() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, timeout=60)
     assert done.returncode == 7, f"it waited for idle threads, up to {_LEAVE_S} s"
+
+
+def test_a_state_that_cannot_be_written_leaves_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "worker.json").mkdir()
+    with pytest.raises(OSError):
+        ProcessState("worker", 7, "ready").write(tmp_path)
+    assert [left.name for left in tmp_path.iterdir()] == ["worker.json"]
