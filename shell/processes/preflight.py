@@ -92,7 +92,11 @@ def _lock(descriptor: int, config: Config) -> None:
 
 
 def running_pid(run_dir: Path) -> int | None:
-    """Process id of the ``walship up`` that holds a data directory; None when there is none."""
+    """Process id of the ``walship up`` that holds a data directory; None when there is none.
+
+    Raises:
+        PermissionError: another user's directory, of which that is not known.
+    """
     file = run_dir / "up.pid"
     try:
         with _opened(file) as opened:
@@ -103,6 +107,8 @@ def running_pid(run_dir: Path) -> int | None:
             except OSError:
                 opened.seek(0)
                 return int(opened.readline() or b"0") or None
+    except PermissionError:
+        raise
     except (OSError, ValueError):
         return None
     return None

@@ -59,6 +59,11 @@ def test_a_full_disk_is_not_told_as_the_output(error: Exception) -> None:
     assert isinstance(told, NoSpaceError) and "tables' files" in told.what and "Make room on the disks" in told.hint
 
 
+def test_another_users_file_is_an_error_of_the_configuration() -> None:
+    told = _foreseen(PermissionError(errno.EACCES, "Permission denied", "/data/walship.toml"))
+    assert (told.exit_code, told.what) == (2, "permission denied: /data/walship.toml")
+
+
 def test_what_was_not_foreseen_is_one_line_without_where_java_raised_it() -> None:
     told = _foreseen(RuntimeError(JAVA.format("it is broken", "it is broken")))
     assert "it is broken" in told.what and "\n" not in told.what and "SparkSubmit" not in told.what

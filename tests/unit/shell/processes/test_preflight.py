@@ -46,6 +46,15 @@ def test_a_second_up_on_the_same_directory_is_told_who_has_it(tmp_path):
     assert running_pid(config.run_dir) is None
 
 
+def test_what_another_user_runs_is_not_taken_for_nothing(tmp_path, monkeypatch):
+    def denied(file, mode="r", *more):
+        raise PermissionError(errno.EACCES, "Permission denied", str(file))
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(PermissionError, match=r"up\.pid"):
+        running_pid(tmp_path)
+
+
 def test_who_runs_is_known_after_the_disk_became_read_only(tmp_path, monkeypatch):
     config, real = config_in(tmp_path), Path.open
 
