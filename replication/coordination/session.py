@@ -164,10 +164,13 @@ class Coordination:
         known = self._tree.get(path)
         record = None if known is None else HostRecord.decode(known.content)
         if record is not None and record.identity and host.identity and record.identity != host.identity:
+            is_same = record.data_dir == host.data_dir
+            lost = f"If only its file host.id was lost, write {record.identity} to it. Else " if is_same else ""
             raise ConfigError(
                 f"the host slot {host.slot} of {self.paths.root} belongs to the data directory {record.data_dir} "
-                f"(id {record.identity[:8]}), not to {host.data_dir}",
-                "Give each host a slot of its own ([cluster] host) that was never used before",
+                f"(id {record.identity[:8]}), not to {'this one' if is_same else host.data_dir}",
+                f"{lost}{'give' if lost else 'Give'} each host a slot of its own ([cluster] host) that was never used"
+                " before",
             )
         if self._create(path, host.encode()) is None and self._set(path, host.encode(), -1) is None:
             raise self._no_cluster()

@@ -254,6 +254,15 @@ def test_hosts_outlive_their_sessions(connect: Connect) -> None:
     assert [host.slot for host in other.hosts()] == ["h0"]
 
 
+def test_a_data_directory_that_lost_its_id_is_told_how_to_get_it_back(connect: Connect) -> None:
+    here = connect()
+    here.put_host(HostRecord("h0", "/data", "", identity="0123456789abcdef"))
+    with pytest.raises(ConfigError, match=r"not to this one.*was lost, write 0123456789abcdef to it"):
+        here.put_host(HostRecord("h0", "/data", "", identity="f" * 16))
+    with pytest.raises(ConfigError, match=r"not to /other. Give each"):
+        here.put_host(HostRecord("h0", "/other", "", identity="f" * 16))
+
+
 def test_every_host_that_is_up_is_known_again_after_the_data_were_lost(connect: Connect) -> None:
     """Whoever is first makes the role again; the others find it there."""
     here, other = connect(), connect()
