@@ -128,9 +128,17 @@ class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no 
             raise PeerRefusedError(what, "Upgrade walship there", reason=Reason.VERSION.value) from None
         invitation, is_same_user = metadata.get(channel.INVITATION_KEY, ""), is_own(context.peer(), self.port)
         if not self._is_tls:
-            return Caller(cluster, None, is_same_user, invitation)
+            if is_same_user is None and _has_ended(context):
+                context.abort(grpc.StatusCode.UNAVAILABLE, "the caller has gone")
+            return Caller(cluster, None, bool(is_same_user), invitation)
         auth = context.auth_context()
-        return Caller(cluster, caller_names(auth), is_same_user, invitation, fingerprint(auth))
+        return Caller(cluster, caller_names(auth), bool(is_same_user), invitation, fingerprint(auth))
+
+
+def _has_ended(context: grpc.ServicerContext) -> bool:
+    """Whether the call has ended, as one that a receiver was too slow for; gRPC tells a moment later."""
+    ended = threading.Event()
+    return not context.add_callback(ended.set) or ended.wait(_REFUSED_S)
 
 
 def first_message(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes | None:

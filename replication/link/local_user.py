@@ -28,8 +28,8 @@ _LSOF_S = 5.0
 Address = IPv4Address | IPv6Address
 
 
-def is_own(peer: str, port: int) -> bool:
-    """Whether the other end of a connection to ``port`` here belongs to this user.
+def is_own(peer: str, port: int) -> bool | None:
+    """Whether the other end of a connection to ``port`` here belongs to this user; None if there is none any more.
 
     Args:
         peer: the other end as gRPC names it: ``ipv4:127.0.0.1:54321``, ``ipv6:[::1]:54321`` or the latter quoted.
@@ -49,7 +49,7 @@ def is_own(peer: str, port: int) -> bool:
         return False
     owner = _owner(near, int(far), port)
     owners = set(_owners(near, int(far), port)) if owner is None else {owner}
-    return owners == {os.geteuid()}
+    return owners == {os.geteuid()} if owners else None
 
 
 def _is_here(near: Address) -> bool:
