@@ -85,7 +85,7 @@ def disablereplication(
         if left and any(is_pattern(text) for text in table):
             printer.note(f"Tables made later still go to {cluster_name} by the rule for {', '.join(left)}")
         if printer.as_json:
-            printer.value(done[0] if len(done) == 1 else done)
+            printer.value(done)
 
 
 def _groups(named: list[str] | None, every: bool) -> list[str]:

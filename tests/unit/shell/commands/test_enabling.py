@@ -149,7 +149,12 @@ def test_tables_that_were_disabled_are_told_as_json_though_another_was_not(
     east.out.truncate(east.out.seek(0))
     with pytest.raises(RequestError, match=r"left as they are: ops\.b"):
         disablereplication(east.call(as_json=True), "west", ["ops.*"], ["more"])
-    assert json.loads(east.out.getvalue()) == [{"table": "ops.a", "peer": "west", "groups": ["more"], "knows": True}]
+    told = [{"table": "ops.a", "peer": "west", "groups": ["more"], "knows": True}]
+    assert json.loads(east.out.getvalue()) == told
+    east.out.truncate(east.out.seek(0))
+    disablereplication(east.call(as_json=True), "west", ["ops.a"])
+    told[0]["groups"] = ["default"]
+    assert json.loads(east.out.getvalue()) == told, "a list, also of one table"
 
 
 @pytest.mark.parametrize("name", ["ops.a__changes", "ops.a__tombstones", "ops.a__latest", "walship.of_its_own"])
