@@ -138,7 +138,10 @@ def sync(
     with open_store(first) as one, open_store(second) as other:
         sides = TwoWaySync(one, other, configuration, retry_suspended=syncing.retry_suspended)
         with ShownProgress(sides.view, invocation.printer), as_user():
-            result = sides.run(dry_run=syncing.dry_run)
+            result = sides.run(
+                dry_run=syncing.dry_run,
+                planned=lambda action, path: invocation.printer.progress(f"{action.value:<23} {path}"),
+            )
     most = max(result.actions[SyncAction.REMOVE_FIRST.value], result.actions[SyncAction.REMOVE_SECOND.value])
     _report(invocation.printer, result, removals_refusal(most, configuration) if syncing.dry_run else None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby
@@ -89,11 +89,14 @@ class TwoWaySync:
         first, second = self._stores
         return state_dir(second, f"sync-{job_id(first.url, second.url)}")
 
-    def run(self, *, dry_run: bool = False) -> SyncResult:
+    def run(
+        self, *, dry_run: bool = False, planned: Callable[[SyncAction, RelativePath], None] | None = None
+    ) -> SyncResult:
         """Sync; what was copied is durable on return.
 
         Args:
             dry_run: only tell what would be done; paths that changed on both sides are not compared.
+            planned: told of each path of a dry run that is not the same, action by action.
 
         Raises:
             LockedFileError: the same sync runs already.
@@ -116,6 +119,8 @@ class TwoWaySync:
             state = SyncState(path)
             stack.callback(state.close)
             result = self._run(state, dry_run=dry_run)
+            if dry_run and planned is not None:
+                _tell(state, planned)
         _log.info("sync_ended", first=first.url, second=second.url, conflicts=len(result.conflicts))
         return result
 
@@ -240,6 +245,14 @@ class TwoWaySync:
             job = self._job(side, state, CopyProgress())
             job.finder = OneDataset(_Removed(files))
             job.run()
+
+
+def _tell(state: SyncState, planned: Callable[[SyncAction, RelativePath], None]) -> None:
+    for action in SyncAction:
+        if action is not SyncAction.NOTHING:
+            for first, second in state.files(action):
+                if (file := first or second) is not None:
+                    planned(action, file.path)
 
 
 class _Removed:

@@ -41,6 +41,10 @@ def test_a_dry_run_of_a_sync_that_would_remove_too_much_says_so(pair: Path, caps
     line = ["sync", str(pair / "a"), str(pair / "b"), "-n", "--max-delete"]
     assert run([*line, "1"]) == 4
     shown = capsys.readouterr()
-    assert "2 removed from the second" in shown.out and "more than --max-delete 1 allows" in shown.err
+    assert "removed from the second x/1\nremoved from the second x/2\n2 removed from the second" in shown.out
+    assert "more than --max-delete 1 allows" in shown.err
+    write_tree(pair / "a", {"y/3": b"three", "n": b"new"}, LATER)
     assert run([*line, "2"]) == 0
+    shown = capsys.readouterr()
+    assert "copied to the second    n\ncopied to the second    y/3\n" in shown.out
     assert "x/1" in read_tree(pair / "b")
