@@ -21,7 +21,7 @@ from shell.cli.render import Printer, counted, moment_text
 if TYPE_CHECKING:
     from replication.datasets.copying.progress import CopyCounts
     from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
-    from replication.datasets.declared.history import DatasetHistory
+    from replication.datasets.declared.history import DatasetHistory, DatasetRun
     from replication.datasets.declared.schedule import DatasetSchedule
     from replication.datasets.job import CopyJob
 
@@ -39,9 +39,15 @@ class DeclaredOptions:
     finder: Annotated[
         str, Option("--finder", metavar="NAME", help="folder, glob, stream, manifest, table or a plugin.")
     ] = "folder"
-    properties: Annotated[list[str] | None, Option("--set", metavar="NAME=VALUE", help="An option of the finder.")] = (
-        None
-    )
+    properties: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="An option of the finder: pattern of glob, below and days of stream, manifest of manifest, below of"
+            " table.",
+        ),
+    ] = None
     options: Annotated[
         list[str] | None,
         Option("--option", "-o", metavar="NAME=VALUE", help="An option of `walship copy`, such as delete=true."),
@@ -272,8 +278,15 @@ def dataset_history(
             columns = ("at", "path", "source", "bytes", "digest", "user", "host", "run")
             invocation.printer.rows(rows, columns, "it was not copied")
             return
-        runs = [asdict(each) | {"begun": moment_text(each.begun_us)} for each in known.runs(name, limit)]
-        invocation.printer.rows(runs, ("run", "begun", "user", "files", "bytes", "failed", "error"), "no runs")
+        runs = [asdict(each) | _times(each) for each in known.runs(name, limit)]
+        columns = ("run", "begun", "ended", "user", "files", "bytes", "failed", "error")
+        invocation.printer.rows(runs, columns, "no runs")
+
+
+def _times(run: DatasetRun) -> dict[str, str]:
+    """When a run began and ended, for people."""
+    ended = moment_text(run.ended_us) if run.ended_us else "runs, or was killed"
+    return {"begun": moment_text(run.begun_us), "ended": ended}
 
 
 def _configuration(options: Any) -> Any:

@@ -17,7 +17,7 @@ from replication.errors import ConfigError, RequestError
 from replication.priority import lower_process
 from shell.cli.find import FoundCluster, current_folder, find_cluster
 from shell.cli.invocation import Invocation, timeout_option
-from shell.cli.render import Printer, moment_text, printed_before, seconds_text
+from shell.cli.render import Printer, counted, moment_text, printed_before, seconds_text
 
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
@@ -167,7 +167,9 @@ def _show(report: DrillReport, printer: Printer) -> None:
     if drill.rpo_s is not None:
         measured = f", as of {moment_text(drill.instant)}: RPO {seconds_text(drill.rpo_s)}"
         measured += "" if drill.rto_s is None else f", RTO {seconds_text(drill.rto_s)}"
-    printer.line(f"drill {drill.id} {verdict}{measured}. {len(report.tables)} tables. Report: {drill.report}")
+    printer.line(
+        f"drill {drill.id} {verdict}{measured}. {counted(len(report.tables), 'table')}. Report: {drill.report}"
+    )
     for problem in report.problems:
         printer.note(problem)
 
@@ -181,6 +183,8 @@ def _list(cluster: Cluster, printer: Printer) -> None:
             "as_of": moment_text(each.instant),
             "rpo": "" if each.rpo_s is None else seconds_text(each.rpo_s),
             "rto": "" if each.rto_s is None else seconds_text(each.rto_s),
+            "rpo_s": each.rpo_s,
+            "rto_s": each.rto_s,
             "by": "schedule" if each.scheduled else "",
             "why": each.why,
             "report": each.report,

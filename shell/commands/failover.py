@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from replication.errors import RequestError, StepFailedError
 from shell.cli.invocation import Invocation, TableArgument, table_option, timeout_option
-from shell.cli.render import Printer, bytes_text, moment_text, printed_before, seconds_text
+from shell.cli.render import Printer, bytes_text, counted, moment_text, printed_before, seconds_text
 
 if TYPE_CHECKING:
     from peer.failover.failback import FailbackPlan, FailedBack
@@ -196,7 +196,7 @@ def lostwrites_merge(invocation: Invocation, table: Annotated[str, table_option(
 
     with invocation.connect() as (cluster, printer):
         frames, rest = merge(cluster, table), still_undecided(cluster, table)
-        text = f"{frames} frames are merged; replay applies them{rest}" if frames or rest else "no lost writes"
+        text = f"merged: {counted(frames, 'frame')}; replay applies them{rest}" if frames or rest else "no lost writes"
         printer.value({"merged": frames}, text)
 
 
@@ -221,7 +221,10 @@ def lostwrites_discard(
             raise RequestError(f"{text} would be given up", "Confirm with --yes")
         frames = discard(cluster, table, leave_applied=leave_applied)
         count, rest = max(0, before - undecided(cluster, table)[1]), still_undecided(cluster, table)
-        printer.value({"discarded": frames, "rows": count}, f"{frames} frames with {count} rows are discarded{rest}")
+        printer.value(
+            {"discarded": frames, "rows": count},
+            f"discarded: {counted(frames, 'frame')} with {counted(count, 'row')}{rest}",
+        )
 
 
 def lostwrites_export(
@@ -248,14 +251,14 @@ def lostwrites_export(
                 columns = [batch.column(n) if n in there else pa.nulls(batch.num_rows) for n in schema.names]
                 writer.write_table(pa.table(columns, schema.names).cast(schema))
                 rows += batch.num_rows
-        printer.value({"file": str(file), "rows": rows}, f"{rows} rows are in {file}")
+        printer.value({"file": str(file), "rows": rows}, f"{counted(rows, 'row')} in {file}")
 
 
 def _note_unread(printer: Printer, writes: Sequence[LostWrite], so: str) -> None:
     """Say that some copies cannot be read here, and ``so`` what is missing."""
     unread = [each.unreadable for each in writes if each.unreadable]
     if unread:
-        printer.note(f"{len(unread)} frames cannot be read here, so {so}: {unread[0]}")
+        printer.note(f"{counted(len(unread), 'frame')} cannot be read here, so {so}: {unread[0]}")
 
 
 def _moment(text: str) -> int:
@@ -344,7 +347,7 @@ def _loss_text(loss: Loss, origin: str) -> str:
     missing = ", ".join(f"{each.table} {each.frames}" for each in loss.tables if each.frames)
     parts = [f"Known to be missing: {missing} (frames)." if missing else "Nothing is known to be missing."]
     if loss.rows:
-        left_out = (f"{e.table} {e.rows} rows ({bytes_text(e.bytes)})" for e in loss.tables if e.rows)
+        left_out = (f"{e.table} {counted(e.rows, 'row')} ({bytes_text(e.bytes)})" for e in loss.tables if e.rows)
         parts.append(f"Landed and left out: {', '.join(left_out)}.")
     if loss.uncut:
         parts.append(f"These keep all that landed: {'; '.join(loss.uncut)}.")

@@ -28,6 +28,7 @@ def quarantine_list(invocation: Invocation) -> None:
                 "state": "discarded" if frame.discarded else "held",
                 "since": moment_text(frame.at),
                 "discarded_at": moment_text(frame.discarded) if frame.discarded else "",
+                "bytes": frame.end - frame.begin,
                 "size": bytes_text(frame.end - frame.begin),
                 "reason": frame.reason,
                 "copy": frame.copy,

@@ -13,7 +13,7 @@ from typer import Argument, Option
 from replication.errors import RequestError
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation
-from shell.cli.render import bytes_text, moment_text
+from shell.cli.render import bytes_text, counted, moment_text
 
 if TYPE_CHECKING:
     from peer.timeline.upkeep import DatasetUpkeep
@@ -74,7 +74,13 @@ def timeline_files(
     with verb_views(config, configured_timeline(config)) as views:
         instant = views.sync().instant if as_of is None else as_of
         rows = [
-            {"partition": name, "path": version.path, "size": bytes_text(version.size), "added": version.added}
+            {
+                "partition": name,
+                "path": version.path,
+                "bytes": version.size,
+                "size": bytes_text(version.size),
+                "added": version.added,
+            }
             for name in views.partitions(dataset)
             for found in views.as_of(dataset, name, instant)  # of one instant, whatever is published meanwhile
             for version in (*([found.whole] if found.whole is not None else []), *found.deltas)
@@ -124,7 +130,9 @@ def timeline_clean(
 def timeline_rollback(
     invocation: Invocation,
     dataset: DatasetArgument,
-    instants: Annotated[list[int], Argument(metavar="INSTANT…", help="When they were completed.")],
+    instants: Annotated[
+        list[int], Argument(metavar="INSTANT…", help="As the column completed of timeline list has them.")
+    ],
 ) -> None:
     """Undo instants of a dataset: their files are deleted, and those that they replaced are seen again."""
     with _upkeep(invocation, dataset) as upkeep:
@@ -135,7 +143,10 @@ def timeline_rollback(
 def timeline_restore(
     invocation: Invocation,
     dataset: DatasetArgument,
-    instant: Annotated[int, Argument(metavar="INSTANT", help="All later instants are undone.")],
+    instant: Annotated[
+        int,
+        Argument(metavar="INSTANT", help="As the column completed of timeline list has it; all later ones are undone."),
+    ],
 ) -> None:
     """Put a dataset back to what it was at an instant."""
     with _upkeep(invocation, dataset) as upkeep:
@@ -146,7 +157,9 @@ def timeline_restore(
 def _print_deleted(invocation: Invocation, dataset: str, done: Instant | None) -> None:
     count = len(done.changes.removes) if done is not None else 0
     row = {"dataset": dataset, "instant": done.completed if done is not None else None, "deleted": count}
-    invocation.printer.value(row, f"{count} files of {dataset} deleted" if done else f"nothing to do for {dataset}")
+    invocation.printer.value(
+        row, f"{counted(count, 'file')} of {dataset} deleted" if done else f"nothing to do for {dataset}"
+    )
 
 
 @contextmanager

@@ -116,6 +116,7 @@ def test_a_frame_tried_again_once_its_schema_is_known_is_applied_once(
     assert world.walship("quarantine", "list") == 0
     (listed,) = json.loads(capsys.readouterr().out)
     assert listed["frame"] == name and listed["table"] == "ops.t" and listed["state"] == "held"
+    assert listed["bytes"] == frame.end - frame.begin
     assert world.walship("quarantine", "retry", name) == 0
     assert world.held() == [] and world.replicated() == 1
     (pending,) = world.ledger.replay.pending()

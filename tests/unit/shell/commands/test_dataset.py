@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from replication import config as configuration
 from replication.datasets.copying.progress import CopyCounts
-from replication.datasets.declared.history import FAILURES_MAX
+from replication.datasets.declared.history import FAILURES_MAX, DatasetHistory
 from replication.datasets.job import CopyJob
 from shell.cli.render import Printer
 from shell.main import run
@@ -53,7 +54,11 @@ def test_a_declared_dataset_is_run_and_its_copies_can_be_asked_for(capsys: pytes
     assert (Path(row["source"]), Path(row["target"])) == (Path("src").resolve(), Path("dst").resolve())
     (copied,) = shown(capsys, "history", "d", "--path", "a/1.csv")  # 000-3, audited
     assert copied["source"].endswith("src/a/1.csv") and copied["user"] and copied["bytes"] == 3
-    assert len(shown(capsys, "history", "d")) == 1
+    (ran,) = shown(capsys, "history", "d")
+    assert ran["ended"].endswith("Z") and ran["ended_us"] >= ran["begun_us"]
+    with closing(DatasetHistory(Path("datasets.db"))) as history:
+        history.begin("d", "src", "dst")
+    assert [each["ended"] for each in shown(capsys, "history", "d")] == ["runs, or was killed", ran["ended"]]
     assert run(["dataset", "remove", "d"]) == 0
     assert run(["dataset", "show", "d"]) == run(["dataset", "history", "other"]) == 4
 

@@ -45,7 +45,7 @@ def test_instants_are_listed_and_files_are_those_of_the_instant_that_is_asked_fo
         patch.delattr(RecordedTimeline, "since")  # which gives all events at once
         listed = run("list")
     assert [(each["action"], each["state"], each["dataset"]) for each in listed] == [("copy", "completed", "lake")] * 2
-    assert [each["path"] for each in run("files", "lake")] == ["p/b"]
+    assert [(each["path"], each["bytes"], each["size"]) for each in run("files", "lake")] == [("p/b", 4, "4 B")]
     assert [each["path"] for each in run("files", "lake", "--as-of", str(one.time))] == ["p/a"]
 
 
@@ -97,7 +97,7 @@ def test_files_are_listed_and_cleaned_while_the_server_runs(tmp_path: Path, stor
     with closing(configured_views(config, timeline)) as served:
         served.sync()
         assert "a-1" in run("files", "lake")
-        assert "1 files of lake deleted" in run("clean", "lake", "--keep-versions", "1")
+        assert "1 file of lake deleted" in run("clean", "lake", "--keep-versions", "1")
         with pytest.raises(LockedFileError):
             configured_views(config, timeline)  # a second server would write older files over newer ones
     assert [path.name for path in root.iterdir()] == ["a-1"]
