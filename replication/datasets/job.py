@@ -123,6 +123,7 @@ class CopyJob:
     def _run(self) -> CopyCounts:
         self.target.make_folder(ROOT)
         make_state_dir(self.state_dir)
+        self.progress.told = lambda path, reason: self.report("failed", path, 0, reason)
         with locked(self.state_dir / LOCK, self.target.url), ExitStack() as stack:
             steps = FileCommitSteps(f"file://{self.state_dir}/commits")
             site = CopySite(self.target, redoes=True, events=self.events)
@@ -241,7 +242,7 @@ class _Run:
             self._published,
             recorder,
         )
-        self._file_sets = FileSets(self._publisher.put)
+        self._file_sets = FileSets(self._complete)
         self._stager = Stager(
             job.target, configuration, self.staging, journal, self._window, self._file_sets, job.progress, carry
         )
@@ -279,9 +280,18 @@ class _Run:
         for path, reason in self._publisher.make_folders(self._empty).items():
             self.failed(path, reason)
 
+    def _complete(self, file_set: FileSet) -> None:
+        """Publish a file set whose files were all tried; if one failed, the others wait for the next run."""
+        if file_set.failed:
+            self._job.progress.waiting(len(file_set.staged))
+            for each in file_set.staged:
+                self._job.report("waiting", each.file.destination, each.file.origin.size, "")
+        self._publisher.put(file_set)
+
     def _remove_extras(self) -> None:
         if self._job.progress.counts.failed:
-            _log.warning("extras_kept", reason="some files failed", extras=len(self._extras))
+            for path in self._extras:
+                self.skipped("not removed", path, 0)
         else:
             if refusal := removals_refusal(len(self._extras), self._job.configuration):
                 raise refusal
@@ -318,7 +328,6 @@ class _Run:
 
     def failed(self, path: str, reason: str) -> None:
         self._job.progress.failed(path, reason)
-        self._job.report("failed", path, 0, reason)
 
     def unlisted(self, folder: str, reason: str, file_set: str) -> None:
         self.failed(folder, reason)
@@ -343,8 +352,8 @@ def removals_refusal(count: int, configuration: CopyConfiguration) -> RequestErr
     if most is None or count <= most:
         return None
     return RequestError(
-        f"{count} files of the target are not in the source, more than --max-delete {most} allows",
-        "Nothing was removed. Look at walship copy --check, then allow more",
+        f"{count} files would be removed, more than --max-delete {most} allows",
+        "Nothing was removed. Look at them with --dry-run, then allow more",
     )
 
 

@@ -91,6 +91,8 @@ def _single_target(
     if target.endswith("/") or (found is not None and found.kind is EntryKind.FOLDER):
         return there, converted_path(RelativePath(name), configuration.conversions)
     there.close()
+    if found is not None and found.kind is EntryKind.OTHER:  # a device would be replaced by the file
+        raise RequestError(f"{there.url} is a {found.kind.value}", "Name a file or a folder")
     above, given = _split(target)
     return open_store(above, options), RelativePath(given)
 

@@ -75,7 +75,7 @@ def _preview(job: CopyJob, printer: Printer) -> None:
     problem: ReplicationError | None = removals_refusal(found.found["extra"], job.configuration)
     if failed := found.found["failed"]:
         problem = CopyIncompleteError(
-            f"{counted(failed, 'file')} would not be copied", "Each is shown above; --report FILE has the reasons"
+            f"{counted(failed, 'file')} would not be copied", "--report FILE has each of them, and why"
         )
     _sum_up(found, printer, "would be copied", problem)
 

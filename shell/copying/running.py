@@ -44,15 +44,17 @@ def print_counts(job: CopyJob, printer: Printer, name: str = "") -> None:
             (name and f"{name}: ") + _summary(counts, view.seconds, rate),
         )
     if counts.failed:
-        raise incomplete(counts.failed, counts.failures)
+        raise incomplete(counts.failed, counts.failures, counts.waiting)
 
 
-def incomplete(failed: int, failures: Mapping[str, str]) -> CopyIncompleteError:
-    """The error of a copy of which some files failed."""
+def incomplete(failed: int, failures: Mapping[str, str], waiting: int = 0) -> CopyIncompleteError:
+    """The error of a copy of which some files failed, and others ``waiting`` for them are not published."""
     path, reason = next(iter(failures.items()))
+    of_set = f", and {counted(waiting, 'file')} to be published with them" if waiting else ""
+    alone = ". With --file-set file each is published alone" if waiting else ""
     return CopyIncompleteError(
-        f"{counted(failed, 'file')} not copied; the first: {path}: {reason}",
-        "Remove the cause and run it again: it goes on where it was",
+        f"{counted(failed, 'file')} not copied{of_set}; the first: {path}: {reason}",
+        f"Remove the cause and run it again: it goes on where it was{alone}",
     )
 
 
@@ -68,6 +70,8 @@ def _summary(counts: CopyCounts, seconds: float, rate: float) -> str:
         parts.append(f"{counts.deleted} deleted")
     if counts.failed:
         parts.append(f"{counts.failed} failed")
+    if counts.waiting:
+        parts.append(f"{counts.waiting} waiting for them")
     return "; ".join(parts)
 
 

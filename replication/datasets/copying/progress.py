@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from replication.log import redact
@@ -54,6 +55,7 @@ class CopyCounts:
         failures: files with the reason why they failed; the first 1,000.
         failed: how many failed.
         deleted: files of the target that were removed.
+        waiting: files that are staged and not published, since another one of their file set failed.
     """
 
     files_listed: int = 0
@@ -67,13 +69,15 @@ class CopyCounts:
     failures: dict[str, str] = field(default_factory=dict)
     failed: int = 0
     deleted: int = 0
+    waiting: int = 0
 
 
 class CopyProgress:
-    """Counts from several threads."""
+    """Counts from several threads. ``told`` is called with each path that failed, and why."""
 
     def __init__(self) -> None:
         self.counts = CopyCounts()
+        self.told: Callable[[str, str], None] = lambda path, reason: None
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._is_listing = True
@@ -113,11 +117,19 @@ class CopyProgress:
 
     def failed(self, path: str, reason: str) -> None:
         """A file that could not be copied or published."""
+        reason = redact(reason)  # drivers quote addresses
         with self._lock:
-            if path not in self.counts.failures:
-                self.counts.failed += 1
-                if len(self.counts.failures) < _FAILURES_KEPT:
-                    self.counts.failures[path] = redact(reason)  # drivers quote addresses
+            if path in self.counts.failures:
+                return
+            self.counts.failed += 1
+            if len(self.counts.failures) < _FAILURES_KEPT:
+                self.counts.failures[path] = reason
+        self.told(path, reason)
+
+    def waiting(self, files: int) -> None:
+        """Files of a file set that is not published, since one of it failed."""
+        with self._lock:
+            self.counts.waiting += files
 
     def deleted(self) -> None:
         """A file of the target that was removed."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from replication.core.copying.attributes import FileAttributes
+from replication.datasets.stores.local import LocalStore
 from replication.errors import ConfigError
 from shell.cli.render import Printer
 from shell.main import run
@@ -93,7 +97,7 @@ def test_a_dry_run_of_a_delete_that_would_be_refused_says_so(capsys: pytest.Capt
     assert run(["copy", "src", "dst", "-n", "--delete", "--max-delete", "1"]) == 4
     shown = capsys.readouterr()
     assert "3 files, 11 B, would be copied; 2 extra" in shown.out
-    assert "2 files of the target are not in the source, more than --max-delete 1 allows" in shown.err
+    assert "2 files would be removed, more than --max-delete 1 allows" in shown.err
     assert run(["copy", "src", "dst", "-n", "--delete", "--max-delete", "2"]) == 0
     assert run(["copy", "src", "dst", "-n", "--max-delete", "1"]) == 0, "nothing would be removed"
 
@@ -175,6 +179,39 @@ def test_each_files_outcome_is_reported(source: Path) -> None:
     assert all(("control character" in line.get("reason", "")) == (line["outcome"] == "failed") for line in lines)
     assert not Path("dst/.walship").exists(), "nothing waits there"
     assert run([*line, "--exclude", r"bad\nname", "--exclude", r"bad\tname"]) == 0, "as they are shown"
+
+
+def test_a_file_does_not_replace_a_device_or_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo("pipe")
+    assert run(["copy", "src/b/3.csv", "pipe"]) == 4
+    assert "pipe is a special file" in capsys.readouterr().err and Path("pipe").is_fifo()
+
+
+def test_what_waits_for_a_file_that_failed_is_told_and_extras_stay(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = LocalStore.open
+
+    def refused(store: LocalStore, file: FileAttributes) -> Any:
+        if file.path == "a/1.csv":
+            raise PermissionError("not yours")
+        return opened(store, file)
+
+    monkeypatch.setattr(LocalStore, "open", refused)
+    write_tree(Path("dst"), {"extra": b""})
+    assert run(["copy", "src", "dst", "--delete", "--report", "report.json"]) == 12
+    assert set(read_tree(Path("dst"))) >= {"b/3.csv", "extra"} and not Path("dst/a").exists()
+    shown = capsys.readouterr()
+    assert "1 not removed; 1 failed; 1 waiting for them" in shown.out
+    assert "1 file not copied, and 1 file to be published with them; the first: a/1.csv: P" in shown.err
+    assert "With --file-set file each is published alone" in shown.err
+    lines = [json.loads(line) for line in Path("report.json").read_text().splitlines()]
+    assert sorted((line["outcome"], line["path"]) for line in lines) == [
+        ("copied", "b/3.csv"),
+        ("failed", "a/1.csv"),
+        ("not removed", "extra"),
+        ("waiting", "a/2.txt"),
+    ]
 
 
 @pytest.mark.parametrize(
