@@ -53,13 +53,13 @@ def print_rows(printer: Printer, batches: Iterator[pa.RecordBatch], schema: pa.S
 def save_rows(output: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> int:
     """Write rows of a schema to a file, by its suffix; returns how many."""
     rows = 0
+    kind = output.suffix.lower()
+    if kind not in (".csv", ".parquet"):
+        raise RequestError(f"{output} is neither .csv nor .parquet", "Give the file one of these suffixes")
     batches = map(_named_once, batches)
     first = next(batches, None)
     if first is None:
         first = _no_rows(schema)
-    kind = output.suffix.lower()
-    if kind not in (".csv", ".parquet"):
-        raise RequestError(f"{output} is neither .csv nor .parquet", "Give the file one of these suffixes")
     head = _flat(first) if kind == ".csv" else first
     with writing_to(output), _writer(output, kind, head.schema) as writer:
         try:

@@ -162,3 +162,23 @@ def test_an_interactive_shell_prints_on_after_a_file_that_takes_nothing(tmp_path
 def test_a_forwarded_verb_with_a_closed_stream_ends_with_its_own_code(tmp_path: Path, closed: str) -> None:
     (tmp_path / "east.toml").write_text('[cluster]\nname = "east"\n')
     assert command(tmp_path, f"-c east.toml describetable nosuch {closed}").returncode == 2
+
+
+LEFT_QUERY = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+import duckdb
+from shell.cli.interrupting import leave
+
+pool = ThreadPoolExecutor(1)
+pool.submit(print, "done").result()
+rows = duckdb.connect().sql("select * from range(10000000)")
+Thread(target=lambda kept: time.sleep(60), args=(rows,), daemon=True).start()
+leave(3)
+"""
+
+
+def test_a_query_that_was_left_is_not_told_as_leaked_though_a_pool_has_threads() -> None:
+    done = subprocess.run([sys.executable, "-c", LEFT_QUERY], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "done\n", "")
