@@ -297,7 +297,9 @@ def query_result(connection: duckdb.DuckDBPyConnection, query: str | duckdb.Stat
             return pa.RecordBatchReader.from_batches(rows.schema, _batches(connection, rows))
     except duckdb.Error as error:
         refuse_unreadable(error)
-        raise RequestError(str(error).strip().splitlines()[0]) from None
+        what, *more = str(error).strip().splitlines()
+        hint = next((line for line in more if line.startswith(("Candidate bindings:", "Did you mean"))), "")
+        raise RequestError(what, hint) from None
 
 
 def _stoppable(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:

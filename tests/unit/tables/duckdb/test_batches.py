@@ -14,6 +14,7 @@ import pytest
 
 from peer.bootstrap.snapshot import held
 from peer.tables.read import _stoppable, query_result, read
+from replication.errors import RequestError
 from replication.tables.base import open_duckdb
 from replication.tables.duckdb import batches
 from replication.tables.duckdb.batches import BATCH_BYTES, BATCH_ROWS, arrow_batches
@@ -42,12 +43,24 @@ def test_no_rows_come_in_no_batch(connection: duckdb.DuckDBPyConnection) -> None
     assert nothing.schema.names == ["one"] and list(nothing) == []
 
 
+def test_a_name_that_a_query_gets_wrong_is_told_with_those_that_there_are(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        query_result(connection, "select nope from (select 1 as faa)")
+    assert "not found" in refused.value.what and refused.value.hint == 'Candidate bindings: "faa"'
+    with pytest.raises(RequestError) as refused:
+        query_result(connection, "select 1 +")
+    assert refused.value.hint == ""
+
+
 _SECONDS_MAX = 100
 _HOURS = "select a from range(4000000000000) t(a) where hash(a) = 5"
 _ROWS_FIRST = _HOURS.replace("where", "where a < 150000 or")  # more than a batch, and fewer than DuckDB makes ahead
 _ENDED = """
 import os, signal, sys, threading
 from peer.tables.read import query_result
+from replication.errors import RequestError
 from replication.tables.base import open_duckdb
 connection, (query, how) = open_duckdb(), sys.argv[1:]
 try:
