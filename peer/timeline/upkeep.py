@@ -88,6 +88,7 @@ class DatasetUpkeep:
 
     def restore(self, instant: int) -> Instant | None:
         """Undo all instants after one; None if there are none. Raises as ``rollback``."""
+        self._root()
         self._timeline.state().check_readable(self._dataset, instant)
         times = undone_by_restore(self._timeline.following(0), self._dataset, instant)
         return self._undo(times, Action.RESTORE) if times else None

@@ -64,6 +64,8 @@ def test_instants_of_one_dataset_or_table_are_listed(tmp_path: Path) -> None:
         return list(json.loads(done.stdout))
 
     assert [each["dataset"] for each in run("sea")] == ["sea"]
+    done = CliRunner().invoke(main.make_app(), ["timeline", "restore", "ocean", "1", "--cluster", str(file)])
+    assert isinstance(done.exception, RequestError) and "has no dataset ocean" in done.exception.what
     with pytest.raises(RequestError, match="there is no dataset or table flights"):  # and no cluster
         run("flights")
     initialise(config.ledger_url, ClusterId("east", UUID(int=1)))
