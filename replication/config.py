@@ -208,7 +208,7 @@ def load(
     if path is not None and has_secrets(_read(path)) and (reason := exposed(path)):
         problems.append(f"there are passwords in it, and {reason}")
     if problems or config is None:
-        where = str(path) if path else "The configuration"
+        where = str(path) if path else "the configuration"
         raise ConfigError(
             "\n".join([f"{where} cannot be used:", *(f"  - {problem}" for problem in problems)]),
             "Correct them and start again. walship init writes a commented file with every key",

@@ -132,7 +132,9 @@ def given_schema(given: object) -> pa.Schema:
     if isinstance(given, str):
         return parse_schema(given)
     if given is None:
-        raise SchemaError("a typed table needs a schema", 'Give Arrow\'s, or text such as "id long, name string"')
+        raise SchemaError(
+            "a typed table needs a schema", 'Give one of Arrow, a text such as "id long, name string", or --like FILE'
+        )
     try:
         return pa.schema(given)
     except (TypeError, ValueError, pa.ArrowInvalid) as error:

@@ -47,7 +47,7 @@ class CronTimes:
         """
         fields = _SHORT.get(text.strip().lower(), text).split()
         if len(fields) != len(_FIELDS):
-            raise RequestError(f"{text!r} has {len(fields)} fields, and a schedule has five", _HINT)
+            raise RequestError(f"a schedule has five fields, and {text!r} has {len(fields)}", _HINT)
         minutes, hours, days, months, weekdays = (
             _field(field, *known) for field, known in zip(fields, _FIELDS, strict=True)
         )

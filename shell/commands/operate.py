@@ -64,9 +64,7 @@ def drain(
     invocation: Invocation,
     cluster_name: PeerArgument,
     table: Annotated[str, table_option("Only this table.")] = "",
-    timeout_s: Annotated[
-        float, timeout_option("How long to wait, in seconds.", "--timeout-s", "--timeout", metavar="S")
-    ] = 3600,
+    timeout_s: Annotated[float, timeout_option("How long to wait.", "--timeout-s", "--timeout")] = 3600,
 ) -> None:
     """Wait until a peer has everything that is written by now."""
     with invocation.connect() as (cluster, printer):
@@ -75,11 +73,11 @@ def drain(
             drained = cluster.drain(cluster_name, table, timeout_s, _reporting(printer, bar))
         what = f"{table} at {cluster_name}" if table else cluster_name
         rate = f", {bytes_text(drained.pending_bytes / drained.seconds)}/s" if drained.seconds >= 0.1 else ""
-        printer.value(
-            drained,
-            f"{what} is drained: {bytes_text(drained.pending_bytes)} in {counted(drained.files, 'file')} arrived "
-            f"within {seconds_text(drained.seconds)}{rate}",
+        arrived = (
+            f"{bytes_text(drained.pending_bytes)} in {counted(drained.files, 'file')} arrived "
+            f"within {seconds_text(drained.seconds)}{rate}"
         )
+        printer.value(drained, f"{what} is drained: {arrived if drained.files else 'nothing was pending'}")
         for name in drained.bootstrapping:
             wait = f"walship bootstrap {cluster_name} -t {name} --wait 600"
             printer.note(f"{name} is being bootstrapped at {cluster_name}; to wait for it: {wait}")

@@ -51,7 +51,8 @@ class TableOptions:
     sort: Annotated[str, Option("--sort", metavar="COL,…", help="Columns to sort its files by.")] = ""
     kind: Annotated[str, Option("--kind", metavar="typed|cell", help="The kind of table.")] = "typed"
     history_s: Annotated[
-        int | None, Option("--history-s", metavar="SECONDS", help="How old a version may be when it is written.")
+        int | None,
+        Option("--history-s", metavar="SECONDS", help="How old a version may be when it is written. Default: 259200."),
     ] = None
 
 
@@ -226,7 +227,8 @@ def describetable(invocation: Invocation, table: TableArgument) -> None:
             printer.value(shown)
             return
         columns = shown.pop("columns")
-        printer.value(shown)
+        shown["replicated_to"] = ", ".join(f"{r.peer}: group {r.group} as {r.remote_table}" for r in rules)
+        printer.value({name: value for name, value in shown.items() if value != ""})
         printer.rows(columns if isinstance(columns, list) else [], ("name", "type", "in"))
         for note in clashes(spec):
             printer.note(note)

@@ -41,8 +41,8 @@ def test_the_next_times(text: str, after: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "0 fields"),
-        ("0 3 * *", "4 fields"),
+        ("", "has 0"),
+        ("0 3 * *", "has 4"),
         ("60 * * * *", "the minute of a schedule is from"),
         ("* 24 * * *", "the hour of a schedule is from"),
         ("* * 0 * *", "the day of month of a schedule is from"),

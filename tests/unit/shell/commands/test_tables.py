@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
-from shell.commands.tables import TableOptions, createtable
+from shell.commands.tables import TableOptions, createtable, describetable
 from tests.tables_made import keyed
 
 
@@ -29,3 +30,22 @@ def test_a_table_like_a_peers_that_was_here_already_is_not_called_new(
     monkeypatch.setattr("shell.commands.tables.refuse_standby", lambda _: None)
     createtable(cast(Invocation, SimpleNamespace(connect=connect)), "ops.t", TableOptions(like="west"))
     assert capsys.readouterr().out.startswith(told)
+
+
+def test_a_described_table_is_shown_without_what_it_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = keyed("ops.t")
+    rule = SimpleNamespace(table=spec.uuid, peer="west", group="default", remote_table="ops.t")
+    ledger = SimpleNamespace(rules=SimpleNamespace(all=lambda: [rule]))
+
+    def described(as_json: bool) -> str:
+        @contextmanager
+        def connect() -> Iterator[Any]:
+            yield SimpleNamespace(table=lambda _: spec, ledger=ledger), Printer(as_json)
+
+        describetable(cast(Invocation, SimpleNamespace(connect=connect)), "ops.t")
+        return capsys.readouterr().out
+
+    shown = described(False)
+    assert "replicated_to      west: group default as ops.t\n" in shown and "partition" not in shown
+    told = json.loads(described(True))
+    assert (told["partition"], told["replicated_to"]) == ("", ["west: group default as ops.t"])

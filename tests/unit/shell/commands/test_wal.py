@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from replication import config as configuration
 from replication.errors import FormatError
+from replication.ledger.base import FileKind
+from replication.ledger.sql.ledger import open_ledger
 from shell import main
 from shell.cli.render import Printer
 from shell.processes.roles import make_ledger
@@ -38,3 +41,20 @@ def test_a_file_that_is_none_of_walships_is_neither_dumped_nor_called_open(
     monkeypatch.setattr(Printer, "rows", no_reader)
     assert main.run(["wal", "verify", "a.csv"]) == FormatError.exit_code
     assert main.run(["wal", "verify"]) == 0
+
+
+def test_files_are_listed_with_units_for_people_and_as_numbers_in_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["init", "east"]) == 0
+    config = configuration.load(tmp_path / "east" / "walship.toml")
+    make_ledger(config)
+    with closing(open_ledger(config.ledger_url)) as ledger:
+        ledger.files.allocate("h0", FileKind.WAL, "/wal", "boot")
+    capsys.readouterr()
+    assert main.run(["wal", "list"]) == 0
+    assert "256 B  256 B" in capsys.readouterr().out
+    assert main.run(["wal", "list", "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["length"], listed["applied"], listed["newest"]) == (256, 256, None)
