@@ -84,7 +84,7 @@ def _opened(file: Path) -> Iterator[tuple[DatasetFile, DatasetHistory]]:
 
 def dataset_add(
     invocation: Invocation,
-    name: NameArgument,
+    name: Annotated[str, Argument(metavar="NAME", help="The dataset's name.")],
     source: Annotated[str, Argument(metavar="SRC", help="A folder: a path, or a URL of any store.")],
     target: Annotated[str, Argument(metavar="DST", help="Where it goes: a path, or a URL of any store.")],
     declared: DeclaredOptions,
@@ -181,6 +181,8 @@ def dataset_run(
     is_alone = names is not None and len(names) == 1 and not every  # its failure is the command's
     note = (lambda _: None) if is_alone else invocation.printer.note
     with leaving_on_interrupt(invocation.printer.stopped), _opened(file) as opened:
+        if not names and not _active(*opened):
+            invocation.printer.note(f"no dataset in {file} is active; see walship dataset list")
         failed = _run_due(invocation.printer, opened, names, schedule, note)
         while every:
             threading.Event().wait(pause_s)
@@ -206,9 +208,9 @@ def _run_due(
     from replication.datasets.declared.schedule import by_priority
 
     definitions, history = opened
-    active = [each for each in definitions.all() if history.state(each.name).word in ("active", "failing")]
     failed: list[Exception] = []
-    for definition in by_priority([definitions.get(name) for name in names] if names else active):
+    chosen = [definitions.get(name) for name in names] if names else _active(definitions, history)
+    for definition in by_priority(chosen):
         try:
             if not schedule.is_due(definition):
                 continue
@@ -219,6 +221,11 @@ def _run_due(
             schedule.retry(definition)
             failed.append(error)
     return failed
+
+
+def _active(definitions: DatasetFile, history: DatasetHistory) -> list[DatasetDefinition]:
+    """The datasets that are neither paused nor suspended."""
+    return [each for each in definitions.all() if history.state(each.name).word in ("active", "failing")]
 
 
 def _run_one(definition: DatasetDefinition, history: DatasetHistory, printer: Printer) -> None:

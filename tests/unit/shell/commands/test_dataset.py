@@ -39,6 +39,8 @@ def test_where_no_dataset_was_declared_nothing_is_written(capsys: pytest.Capture
     before = {*Path().iterdir()}
     assert shown(capsys, "list") == []
     assert run(["dataset", "run", "d"]) == run(["dataset", "pause", "d"]) == 4
+    assert run(["dataset", "run"]) == 0
+    assert "no dataset in datasets.toml is active" in capsys.readouterr().err
     assert {*Path().iterdir()} == before
 
 
