@@ -47,9 +47,9 @@ TableArgument = Annotated[
 _TIMEOUT_S_MAX = 1e9
 
 
-def timeout_option(help_text: str, *names: str, metavar: str = "SECONDS") -> Any:
+def timeout_option(help_text: str, *names: str) -> Any:
     """An option for the seconds to wait at most, from 0 on; anything else is a wrong command line."""
-    return Option(*(names or ("--timeout-s",)), parser=_seconds, metavar=metavar, help=help_text)
+    return Option(*(names or ("--timeout-s",)), parser=_seconds, metavar="SECONDS", help=help_text)
 
 
 def table_option(help_text: str, *names: str) -> Any:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from replication.ledger.base import Rule
     from shell.cli.render import Printer
 
-WaitOption = Annotated[float, timeout_option("Wait until those rows are there, this long at most.", "--wait")]
+WaitOption = Annotated[
+    float, timeout_option("Wait until those rows are there, this long at most; 0 does not wait.", "--wait")
+]
 
 
 def bootstrap(

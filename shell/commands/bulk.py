@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def import_(
     invocation: Invocation,
     files: Annotated[list[Path], Argument(metavar="FILE", help="Parquet, Arrow, ORC or CSV files.")],
-    table: Annotated[str, table_option("The table to import into.", "--table", "-t")],
+    table: Annotated[str, table_option("The table to import into.")],
     form: Annotated[
         str, Option("--format", metavar="parquet|arrow|orc|csv", help="Default: by each file's suffix.")
     ] = "",

@@ -43,7 +43,9 @@ class FailoverOptions:
     ] = ""
     at: Annotated[
         str,
-        Option("--at", metavar="TIME", help="Open at an earlier time, such as 2026-01-31T12:00:00Z."),
+        Option(
+            "--at", metavar="TIME", help="Open at an earlier time, such as 2026-01-31T12:00:00Z; UTC if it has no zone."
+        ),
     ] = ""
     all_landed: Annotated[
         bool, Option("--with-all-landed", help="Open with everything that landed, not at one consistent time.")

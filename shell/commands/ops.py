@@ -61,7 +61,9 @@ def ops_show(invocation: Invocation, operation: OperationArgument, store: StoreO
 def ops_resume(
     invocation: Invocation,
     operation: OperationArgument,
-    wait_s: Annotated[float, timeout_option("How long to wait for the process that runs it.", "--wait-s")] = 0.0,
+    wait_s: Annotated[
+        float, timeout_option("How long to wait for the process that runs it; 0 does not wait.", "--wait-s")
+    ] = 0.0,
 ) -> None:
     """Finish an operation of this cluster that was interrupted, from the first step that is not done."""
     from peer.status.operations import own_verb

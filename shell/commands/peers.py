@@ -11,7 +11,7 @@ from replication.core.ids import check_name
 from replication.errors import RequestError
 from replication.permissions import refuse_exposed
 from replication.settings import TlsSection
-from shell.cli.invocation import Invocation
+from shell.cli.invocation import Invocation, PeerArgument
 
 Name = Annotated[str, Argument(metavar="NAME", help="The peer's name.")]
 ZooKeepers = Annotated[
@@ -78,7 +78,7 @@ def administrator_tls(tls: TlsSection, cert: Path | None, key: Path | None) -> T
 
 def deletecluster(
     invocation: Invocation,
-    name: Annotated[str, Argument(metavar="CLUSTER", help="The peer.")],
+    name: PeerArgument,
     zookeepers: Annotated[
         str, Argument(metavar="ZOOKEEPERS", help="Its address, to check that it is the right peer.")
     ] = "",

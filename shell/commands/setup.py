@@ -118,7 +118,13 @@ def _pem_files(folder: Path, host: str) -> dict[str, str]:
 def up(
     invocation: Invocation,
     config: ConfigOption = None,
-    roles: Annotated[str, Option(metavar="ROLE,…", help="Run only these roles.")] = "",
+    roles: Annotated[
+        str,
+        Option(
+            metavar="ROLE,…",
+            help="Run only these: zookeeper, master, worker, receiver, replay, derive, timeline, drill.",
+        ),
+    ] = "",
     detach: Annotated[
         bool, Option("--detach", "-d", help="Return when all are ready, and leave them running.")
     ] = False,

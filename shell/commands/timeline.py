@@ -64,7 +64,12 @@ def timeline_files(
     invocation: Invocation,
     dataset: DatasetArgument,
     as_of: Annotated[
-        int | None, Option("--as-of", metavar="INSTANT", help="As this instant left them; the newest otherwise.")
+        int | None,
+        Option(
+            "--as-of",
+            metavar="INSTANT",
+            help="As this instant left them, by the column completed of timeline list; the newest otherwise.",
+        ),
     ] = None,
 ) -> None:
     """List the files of a dataset that a reader sees, now or as of an instant."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from typer import Option
 
-_RULES = "A glob, or regex: and an expression. May be repeated."
+_EXCLUDE = "Leave out files and folders that match: * stays in one folder, ** does not; or regex:TEXT. May be repeated."
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,12 @@ class FileOptions:
         list[str] | None,
         Option("--filter", metavar="RULE", help="'+ GLOB' or '- GLOB'; the first that matches decides."),
     ] = None
-    exclude: Annotated[list[str] | None, Option("--exclude", metavar="GLOB", help=_RULES)] = None
+    exclude: Annotated[list[str] | None, Option("--exclude", metavar="GLOB", help=_EXCLUDE)] = None
     include: Annotated[
         list[str] | None,
         Option("--include", metavar="GLOB", help="Copy only these. Comes after --filter and --exclude."),
     ] = None
-    min_size: Annotated[str, Option("--min-size", metavar="SIZE", help="Skip smaller files.")] = ""
+    min_size: Annotated[str, Option("--min-size", metavar="SIZE", help="Skip smaller files: 64KiB.")] = ""
     max_size: Annotated[str, Option("--max-size", metavar="SIZE", help="Skip larger files.")] = ""
     newer_than: Annotated[str, Option("--newer-than", metavar="AGE", help="Skip older files: 30m, 7d.")] = ""
     older_than: Annotated[str, Option("--older-than", metavar="AGE", help="Skip newer files.")] = ""
@@ -147,7 +147,8 @@ class RunOptions:
     ] = ""
     retry_suspended: Annotated[bool, Option("--retry-suspended", help="Publish again what failed too often.")] = False
     report: Annotated[
-        Path | None, Option("--report", metavar="FILE", help="Write each file's outcome there, as JSON.")
+        Path | None,
+        Option("--report", metavar="FILE", help="Write a line of JSON there for each file: what became of it."),
     ] = None
 
 
