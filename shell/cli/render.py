@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 1000
 _PADDING = 2
 _WRAPPED_MIN = 16
+_COLUMN_MIN = 8
 _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _HIGH = (*range(0x7F, 0xA0), *_BIDI)  # control characters that JSON does not escape
 _JSON_ESCAPES = {each: f"\\u{each:04x}" for each in _HIGH}
@@ -96,6 +97,8 @@ class Printer:
     ) -> None:
         """A table of ``columns``, else of the first row's, without empty ones; in JSON every field of every row.
 
+        Where the terminal is too narrow, each row becomes lines of a name and a value.
+
         With ``verbatim``, as for a user's own rows, every column is shown under its very name, and NULL is NULL.
         """
         shown = [plain(row) for row in rows]
@@ -116,6 +119,9 @@ class Printer:
         room = self.out.width - _PADDING * (len(columns) - 1)
         if self._fits(widths, room) and all(cell.isprintable() for row in cells for cell in row):
             self._fitting(heads, cells, widths, numeric)
+            return
+        if sum(min(width, _COLUMN_MIN) for width in widths) > room:
+            self._records(heads, cells)
             return
         rigid = rigid_columns(widths, room)
         table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _PADDING, 0, 0))
@@ -150,6 +156,16 @@ class Printer:
 
         shown = sys.stderr.isatty() and not self.as_json
         return Progress(*columns, console=self.err, transient=True, disable=not shown)
+
+    def _records(self, heads: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+        """Rows as a line for each value, where a table's columns would be of a few letters."""
+        widest = max(map(cell_len, heads))
+        for number, row in enumerate(cells):
+            if number:
+                self.out.print()
+            for head, cell in zip(heads, row, strict=True):
+                space = " " * (widest - cell_len(head) + _PADDING)
+                self.out.print(f"[bold]{escape(head)}[/]{space}{escape(cell)}", soft_wrap=True)
 
     def error(self, error: ReplicationError) -> None:
         """Print an error and its hint on standard error; its exit code stays if nobody reads it."""

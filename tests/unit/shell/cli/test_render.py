@@ -117,6 +117,17 @@ def test_a_table_too_wide_for_the_terminal_wraps_its_wide_columns_only():
     assert all(line.startswith(" " * 30) for line in more)
 
 
+def test_rows_of_more_columns_than_a_narrow_terminal_has_room_for_are_shown_line_by_line():
+    out = io.StringIO()
+    rows = [
+        {"peer": "west", "since": "2013-01-01 00:00:00.123Z", "state": "[red]", "n": n, "m": "m" * 50} for n in (1, 2)
+    ]
+    Printer(False, Console(file=out, width=30)).rows(rows, tuple(rows[0]))
+    first, second = out.getvalue().split("\n\n")
+    lines = ["peer   west", "since  2013-01-01 00:00:00.123Z", "state  [red]", "n      1", f"m      {'m' * 50}"]
+    assert first.splitlines() == lines and second == "\n".join(lines).replace("  1", "  2") + "\n"
+
+
 NAMED = "2001:db8:a:b::1 :x: [red]"
 
 
