@@ -44,8 +44,10 @@ def timeline_list(
         if found is None and not rows:
             raise RequestError(f"there is no dataset or table {name}", "See walship timeline list, or listtables")
         rows += [_row(instant, instant.key) for instant in found or ()]
-    nothing = f"nothing was done to {name}" if name else "no action is on the timeline"
-    invocation.printer.rows(rows, empty=nothing)
+    if not invocation.printer.as_json:  # an instant is named by when it was completed, if it was
+        rows = [row | {"instant": None} if row["completed"] else row for row in rows]
+    columns = ("event", "at", "action", "state", *(("dataset",) if name is None else ()), "instant", "completed")
+    invocation.printer.rows(rows, columns, f"nothing was done to {name}" if name else "no action is on the timeline")
 
 
 def _row(instant: Instant, event: object) -> dict[str, object]:

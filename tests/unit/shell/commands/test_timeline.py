@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from peer.timeline.configured import configured_timeline, configured_views
 from peer.timeline.listing import FolderListings
 from replication import config as configuration
+from replication.core.clock import moment_text
 from replication.core.ids import ClusterId
 from replication.core.timeline.instants import Action, Changes, FileVersion
 from replication.errors import LockedFileError, RequestError
@@ -72,6 +73,19 @@ def test_instants_of_one_dataset_or_table_are_listed(tmp_path: Path) -> None:
     with closing(open_ledger(config.ledger_url)) as ledger:
         ledger.tables.create(keyed("default.flights"))
         ledger.drills.put(Drill("d0", "h0", "p", 5, 9, ended=7))
+    done = CliRunner().invoke(main.make_app(), ["timeline", "list", "flights", "--cluster", str(file)])
+    assert done.stdout.split() == [
+        "event",
+        "at",
+        "action",
+        "state",
+        "completed",
+        "d0",
+        *moment_text(5).split(),
+        "drill",
+        "completed",
+        "7",
+    ]
     with pytest.raises(RequestError, match="there is no dataset or table ocean"):
         run("ocean")
     (drilled,) = run("flights")
