@@ -80,7 +80,7 @@ class Printer:
     def value(self, value: Any, text: str = "") -> None:
         """One result: ``value`` as JSON, ``text`` for people (or the value's fields, a line each)."""
         if self.as_json:
-            self.out.print(to_json(value), soft_wrap=True, markup=False)
+            self.out.print(_json_for(self.out, value), soft_wrap=True, markup=False)
         elif text:
             self.line(text)
         else:
@@ -177,7 +177,7 @@ class Printer:
                     "exit_code": error.exit_code,
                     "retryable": error.retryable,
                 }
-                self.err.print(to_json(shown), soft_wrap=True, markup=False)
+                self.err.print(_json_for(self.err, shown), soft_wrap=True, markup=False)
                 return
             self.err.print(f"[bold red]error[/] {escape(error.what)}", soft_wrap=True)
             if error.hint:
@@ -265,9 +265,13 @@ def seconds_text(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def to_json(value: Any) -> str:
+def _json_for(out: Console, value: Any) -> str:
+    return to_json(value, only_ascii=not out.encoding.startswith("utf"))
+
+
+def to_json(value: Any, *, only_ascii: bool = False) -> str:
     """One line of JSON; dataclasses become objects, times ISO text, bytes as in ``core/escaped``, decimals text."""
-    text = json.dumps(plain(value), separators=(", ", ": "), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(plain(value), separators=(", ", ": "), ensure_ascii=only_ascii, allow_nan=False)
     return text if text.isprintable() else text.translate(_JSON_ESCAPES)
 
 

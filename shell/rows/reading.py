@@ -29,7 +29,7 @@ def print_rows(printer: Printer, batches: Iterator[pa.RecordBatch], schema: pa.S
     if printer.as_json:
         for batch in batches:
             for row in batch.to_pylist():
-                printer.out.print(to_json(row), soft_wrap=True, markup=False)
+                printer.value(row)
         return
     if not sys.stdout.isatty():
         first = next(batches, None)

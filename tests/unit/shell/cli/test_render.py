@@ -168,6 +168,14 @@ def test_json_has_the_same_text_and_no_control_characters():
     assert json.loads(to_json(value)) == value and to_json(value).isprintable()
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_json_in_every_encoding(encoding):
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
+    Printer(True, Console(file=out)).value({"k": "ü日"})
+    out.seek(0)
+    assert json.loads(out.buffer.read()) == {"k": "ü日"}
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_table_that_fits_is_printed_as_rich_would(terminal, rows, monkeypatch):
