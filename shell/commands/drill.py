@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from peer.failover.switchover import SwitchoverPlan
 
 
+_PHASES = {
+    "plan": "plans the failover",
+    "apply": "waits until what has landed is in the tables",
+    "fork": "forks the tables as of one time",
+    "read": "reads every table of the fork",
+    "probes": "runs the probes",
+    "switchover plan": "plans the switchover",
+}
+
+
 def drill(
     invocation: Invocation,
     of: Annotated[
@@ -71,7 +81,14 @@ def drill(
 
         rehearse = _rehearsal(cluster) if full else None
         target = os.path.abspath(found.target) if os.path.isfile(found.target) else found.target
-        request = DrillRequest(probes, rehearse, target, probe_timeout_s, scheduled, printer.progress)
+        request = DrillRequest(
+            probes,
+            rehearse,
+            target,
+            probe_timeout_s,
+            scheduled,
+            lambda phase: printer.progress(f"the drill {_PHASES[phase]}"),
+        )
         _tell(RunningDrill(cluster, request).run(), printer)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,3 +68,8 @@ def test_a_drill_that_did_not_pass_exits_so_though_its_report_has_no_reader(
     monkeypatch.setattr("os.nice", lambda _: 0)
     with pytest.raises(BrokenPipeError if passed else typer.Exit):
         drill.drill(Invocation(), "east")
+
+
+def test_each_phase_of_a_drill_is_told_in_words() -> None:
+    phases = re.findall(r'self\._phase\("(.*?)"\)', inspect.getsource(run))
+    assert set(phases) == set(drill._PHASES)
