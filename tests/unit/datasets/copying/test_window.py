@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from replication.core.copying.attributes import FileAttributes
@@ -13,6 +14,7 @@ from replication.core.copying.ranges import Range
 from replication.datasets.copying.window import CopyWindow
 from replication.datasets.listing import walk as walking
 from replication.datasets.listing.walk import walk
+from tests.waiting import wait_until
 
 
 def file(name: str, size: int) -> CopyableFile:
@@ -70,35 +72,73 @@ def test_nobody_leaves_while_a_file_that_was_taken_alone_may_be_shared() -> None
 def test_a_listing_waits_while_the_window_is_full_and_goes_on_when_files_are_taken() -> None:
     window = CopyWindow(100, 1, 50, files_max=2)  # bounded memory
     window.put([file("a", 1), file("b", 1)])
-    put = threading.Event()
-
-    def listing() -> None:
-        window.put([file("c", 1)])
-        put.set()
-
-    thread = threading.Thread(target=listing)
-    thread.start()
-    assert not put.is_set() and thread.is_alive()
-    assert names(window.take()) == ["a"]
-    assert put.wait(30)
-    thread.join()
+    with ThreadPoolExecutor(1) as listing:
+        put = listing.submit(window.put, [file("c", 1)])
+        wait_until(lambda: put.done() or window._changed._waiters, what="the listing to wait")
+        assert not put.done()
+        assert names(window.take()) == ["a"]
+        put.result(30)
     window.stop()
     window.put([file("d", 1)] * 5)
     assert window.take() is None
 
 
+def pending(waiting: list[int]) -> type[deque[RelativePath]]:
+    """A queue that notes how many wait in it."""
+
+    class Pending(deque[RelativePath]):
+        def append(self, folder: RelativePath) -> None:
+            super().append(folder)
+            waiting.append(len(self))
+
+        def extend(self, folders: Iterable[RelativePath]) -> None:
+            super().extend(folders)
+            waiting.append(len(self))
+
+    return Pending
+
+
 def test_folders_that_wait_are_bounded_and_each_is_visited_once(monkeypatch: object) -> None:
     monkeypatch.setattr(walking, "PENDING_MAX", 3)  # 000-40
     seen: list[str] = []
-    lock = threading.Lock()
+    waiting: list[int] = []
 
     def visit(folder: RelativePath) -> list[RelativePath]:
-        with lock:
-            seen.append(folder)
+        seen.append(folder)
         return [folder.child(str(n)) for n in range(6)] if folder.count("/") < 2 else []
 
+    monkeypatch.setattr(walking, "deque", pending(waiting))
     walk([ROOT], visit, threads=3)
     assert len(seen) == len(set(seen)) == 1 + 6 + 36 + 216
+    assert 3 <= max(waiting) <= 3 + 2, "and what each thread found at once"
+
+
+def test_what_tasks_leave_to_anyone_is_bounded_too_and_each_is_visited_once(monkeypatch: object) -> None:
+    monkeypatch.setattr(walking, "PENDING_MAX", 10)
+    seen: list[str] = []
+    waiting: list[int] = []
+
+    class Tasks:
+        parallel, is_ready, calls = 1, True, 0
+
+        def __call__(self, folders: list[RelativePath]) -> tuple[list[RelativePath], list[RelativePath]]:
+            self.calls += 1
+            seen.extend(folders)
+            return [each.child(str(n)) for each in folders for n in range(6) if each.count("/") < 3], []
+
+    def visit(folder: RelativePath) -> Iterator[RelativePath]:
+        seen.append(folder)
+        for n in range(6 if folder else 20):
+            if folder == ROOT and n == 9:
+                wait_until(lambda: tasks.calls, what="a task to take some")
+            if folder.count("/") < 3:
+                yield folder.child(str(n))
+
+    tasks = Tasks()
+    monkeypatch.setattr(walking, "deque", pending(waiting))
+    walk([ROOT], visit, threads=1, elsewhere=tasks)
+    assert len(seen) == len(set(seen)) == 1 + 20 * (1 + 6 + 36 + 216)
+    assert max(waiting) <= 10 + 1
 
 
 def test_what_a_visit_raises_ends_the_walk() -> None:

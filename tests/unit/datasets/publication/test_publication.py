@@ -67,6 +67,8 @@ def test_of_folders_of_the_target_few_are_remembered_and_all_files_arrive(
     assert copied(tmp_path / "src", tmp_path / "dst").progress.counts.failures == {}
     assert read_tree(tmp_path / "dst") == files and (tmp_path / "dst/1").stat().st_mode & 0o777 == 0o750
     assert len(made[0]._folders) <= 3 + 4 * 3 and len(made[0]._links._checked) <= 3 + 3
+    assert made[0]._waiting.maxsize == 4
+    assert not made[0]._staging._made and not made[0]._staging._clean, "of what is published nothing is"
 
 
 def test_a_file_set_that_always_fails_is_suspended_and_the_others_are_copied(

@@ -8,6 +8,7 @@ import stat
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from replication.datasets.converters import compression
 from replication.datasets.converters.plugins import conversions_of
 from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.request import copy_job
+from replication.datasets.stores import archives
 from replication.errors import RequestError
 from tests.copying import read_tree, write_tree
 
@@ -49,6 +51,24 @@ def unpacked(at: Path, source: str = "src", **given: object) -> CopyCounts:
 
 def below(folder: str, files: dict[str, bytes]) -> dict[str, bytes]:
     return {f"{folder}/{name}": content for name, content in files.items()}
+
+
+def test_few_archives_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "_OPEN_MAX", 2)
+    for n in range(8):
+        tar(tmp_path / f"src/{n}.tar", {"a/1": b"one", "b/2": b"two"})
+    read, opened, kept = archives.ArchivesStore._read, list[int](), list[Any]()
+
+    def counting(self: archives.ArchivesStore, *given: Any) -> Any:
+        opened.append(len(self._archives))
+        kept.append(read(self, *given))
+        return kept[-1]
+
+    monkeypatch.setattr(archives.ArchivesStore, "_read", counting)
+    assert unpacked(tmp_path).failures == {}
+    assert len(read_tree(tmp_path / "dst")) == 16 and max(opened) == 2
+    for each in kept:
+        each.file.close()
 
 
 def test_archives_in_a_folder_become_folders_without_the_one_that_holds_all_members(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from uuid import UUID
 
@@ -38,6 +39,22 @@ def ensemble(tmp_path: Path) -> MemoryEnsemble:
     coordination.put_host(host_record(_config(tmp_path / "east")))
     coordination.close()  # else it registers the host again when a test removes it
     return ensemble
+
+
+def test_the_id_of_a_data_directory_is_durable_with_its_name_before_anybody_is_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, synced = os.fsync, list[int]()
+
+    def fsync(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    config = _config(tmp_path / "east")
+    made = host_record(config)
+    assert synced == [path.stat().st_ino for path in (config.host_id_file, config.data_dir)], "content, then name"
+    assert host_record(config) == made and len(synced) == 2 and made.identity
 
 
 def test_a_copy_is_refused_by_name(ensemble: MemoryEnsemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
