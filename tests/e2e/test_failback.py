@@ -38,14 +38,14 @@ def test_a_failback_after_the_wals_are_gone_sends_what_differs_and_nothing_else(
     await_same(east, west)
     east.kill_all()
     west.json("failover", "west", "--yes", "--with-all-landed")
+    for first in range(0, CHANGED, PIECE):  # before any is released: then all are at once
+        put(west, first, PIECE)
     with configured([west], "master", "peer_bytes_max = 50000"):
-        for first in range(0, CHANGED, PIECE):
-            put(west, first, PIECE)
 
         def states() -> list[str]:
             return [row["state"] for row in west.json("status")["peers"] if row["table"] == "ops.t"]
 
-        wait_until(lambda: states() == ["needs_bootstrap"], timeout_s=90, what="WALs to be released")
+        wait_until(lambda: states() == ["needs_bootstrap"], timeout_s=180, what="WALs to be released")
         start_again(east)
         wait_until(lambda: roles(east)[0][0] == "STANDBY", timeout_s=60, what="east to be STANDBY")
         plan = west.plan("failback", "east")
