@@ -43,7 +43,7 @@ _known: dict[tuple[str, int], type[CommitStep[Any]]] = {}
 
 
 def step_type(kind: str, version: int = 1) -> Callable[[_T], _T]:
-    """Register a class as ``kind``, such as ``file.rename``. Raise the version when fields change their meaning.
+    """Register a class as ``kind``, such as ``copy.publish``. Raise the version when fields change their meaning.
 
     A class for an earlier version may stay registered beside it, so that sequences stored before an upgrade still run.
     """
