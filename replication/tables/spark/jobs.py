@@ -102,7 +102,7 @@ class Jobs:
                 self._remove_later(part, range(_ATTEMPTS))
             if len(writes) == 1:
                 return [[Outcome(error=error)]], len(tasks)
-            _log.warning("job_failed", tables=len(writes), error=str(error).strip().splitlines()[0])
+            _log.warning("job_failed", tables=len(writes), error=one_line(error))
             alone = [self.run([replace(write, job=new_job(write.metadata))], title, pool) for write in writes]
             return [found for (found,), _ in alone], sum(count for _, count in alone)
         if retried := sum(outcome.attempt > 0 for done in outcomes for outcome in done):

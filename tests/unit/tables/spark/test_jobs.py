@@ -236,13 +236,16 @@ def test_files_that_cannot_be_deleted_stay_and_rounds_go_on(
     jobs.remove_leftovers(at_once=True)
 
 
-def test_after_a_job_that_failed_each_table_has_a_job_of_its_own(catalog: IcebergCatalog, tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", ["Job aborted due to stage failure: ExecutorLostFailure", ""])
+def test_after_a_job_that_failed_each_table_has_a_job_of_its_own(
+    catalog: IcebergCatalog, tmp_path: Path, why: str
+) -> None:
     """The first fails with a table's rows already written; what it left is deleted, and in no commit."""
     failures = iter([False, True])
 
     def before() -> None:
         if next(failures, False):
-            raise RuntimeError("Job aborted due to stage failure: ExecutorLostFailure")
+            raise RuntimeError(why)
 
     now_s = 0.0
     tables = IcebergTables(catalog, cast(Any, Session(before)), small_bytes=0)
