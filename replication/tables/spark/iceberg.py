@@ -40,10 +40,17 @@ from replication.tables.pyiceberg.orphans import remove_orphans
 from replication.tables.pyiceberg.row_delta import delete_places, replace_files, replace_rows
 from replication.tables.pyiceberg.write import Outcome, WriteFiles, fits, write_here, written_files
 from replication.tables.spark.application import Application
-from replication.tables.spark.engine_rows import committed, decoded_frame, with_summary
-from replication.tables.spark.fold_branch import abandoned, check_branch, head, new_branch
+from replication.tables.spark.engine_rows import (
+    abandoned,
+    check_branch,
+    committed,
+    decoded_frame,
+    head,
+    key_ranges,
+    new_branch,
+    with_summary,
+)
 from replication.tables.spark.jobs import ROUNDS, Jobs
-from replication.tables.spark.key_ranges import key_ranges
 from replication.tables.spark.refusals import refusals
 from replication.tables.work import WorkDone
 
