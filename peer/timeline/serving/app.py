@@ -1,19 +1,32 @@
 """The REST interface of the timeline, by resource. Its types are documented at ``/openapi.json``."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Protocol
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
 
-from peer.timeline.serving import datasets, instants, models, slices
-from peer.timeline.serving.parameters import AsciiJson
+from peer.timeline.serving import models
+from peer.timeline.serving.parameters import (
+    PAGE_MAX,
+    AsciiJson,
+    Dataset,
+    OneDataset,
+    Partition,
+    Served,
+    SlicesAsked,
+    Synced,
+    check_known,
+)
 from peer.timeline.views import Views
 from replication import __version__, log
 from replication.core.timeline.instants import Instant
+from replication.core.timeline.view import FileSlice
 from replication.errors import ConfigError, ReplicationError, RequestError
 
 _log = log.get(__name__)
+router = APIRouter(prefix="/v1")
+Asked = Annotated[SlicesAsked, Depends()]
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": models.Problem, "description": text}
@@ -42,15 +55,14 @@ def make_app(views: Views, known: JobsAndTables) -> FastAPI:
     pages = None  # they would load scripts from elsewhere
     app = FastAPI(title="walship timeline", version=__version__, responses=_PROBLEMS, docs_url=pages, redoc_url=pages)
     app.state.views = views
-    for resource in (instants, slices, datasets):
-        app.include_router(resource.router)
+    app.include_router(router)
 
     @app.get("/v1/jobs/{job:path}")
     def job(job: str) -> dict[str, Any]:
         """The specification of a job."""
         found = known.job(job)
         if found is None:
-            raise HTTPException(404, f"There is no job {job}")
+            raise HTTPException(404, f"there is no job {job}")
         return dict(found)
 
     @app.get("/v1/tables/{table}/instants", response_model=list[models.InstantAnswer])
@@ -58,7 +70,7 @@ def make_app(views: Views, known: JobsAndTables) -> FastAPI:
         """What replay, folds, bootstraps and drills did to a table, oldest first."""
         found = known.table_instants(table)
         if found is None:
-            raise HTTPException(404, f"There is no table {table}")
+            raise HTTPException(404, f"there is no table {table}")
         return AsciiJson([models.InstantAnswer.of(instant) for instant in found])
 
     _errors(app)
@@ -83,3 +95,117 @@ def _errors(app: FastAPI) -> None:
     def unforeseen(request: Request, error: Exception) -> JSONResponse:
         _log.error("timeline_request_error", path=request.url.path, error=f"{type(error).__name__}: {error}")
         return JSONResponse({"error": f"{type(error).__name__}: {error}", "hint": "See the server's log"}, 500)
+
+
+@router.get("/timeline", response_model=models.TimelineReply)
+def timeline(
+    views: Served,
+    hash: Annotated[str, Query(description="the hash that the client knows")] = "",
+    dataset: OneDataset = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 1000,
+) -> Any:
+    """The newest instants of the timeline; with what the client knows, just those that are new to it."""
+    state = views.sync()
+    found = views.news(hash)
+    instants = [i for i in (views.recent() if found is None else found) if dataset in (None, i.dataset)]
+    return AsciiJson(
+        {
+            "instants": [models.InstantAnswer.of(instant) for instant in instants[-limit:]],
+            "complete": found is not None and len(instants) <= limit,
+            "instant": state.instant,
+            "hash": state.hash,
+        }
+    )
+
+
+@router.get("/timeline/hash", response_model=models.TimelineHash)
+def timeline_hash(views: Served) -> Any:
+    """The hash of the timeline, and its last completed instant."""
+    return models.TimelineHash.of(views.sync())
+
+
+@router.get("/timeline/instants/{time}", response_model=models.InstantAnswer)
+def instant(views: Served, time: int) -> Any:
+    """One recent or pending instant, by when it was requested or completed."""
+    views.sync()
+    for found in (*views.pending(), *reversed(views.recent())):
+        if time in (found.time, found.completed):
+            return AsciiJson(models.InstantAnswer.of(found))
+    raise HTTPException(404, f"the timeline has no recent instant {time}")
+
+
+@router.get("/pending", response_model=list[models.InstantAnswer])
+def pending(views: Served, state: Synced, dataset: OneDataset = None) -> Any:
+    """What is requested or inflight."""
+    return AsciiJson([models.InstantAnswer.of(found) for found in views.pending(dataset)])
+
+
+@router.get("/slices/latest", response_model=models.Slices)
+def latest(views: Served, asked: Asked) -> Any:
+    """The newest slice of each file of a partition."""
+    return _page(asked, views, lambda: views.latest(asked.dataset, asked.partition, asked.file))
+
+
+@router.get("/slices/as-of", response_model=models.Slices)
+def as_of(views: Served, asked: Asked, time: Annotated[int, Query(description="an instant")]) -> Any:
+    """The slices that a reader as of an instant sees."""
+    return _page(asked, views, lambda: views.as_of(asked.dataset, asked.partition, time, asked.file))
+
+
+@router.get("/slices/all", response_model=models.Slices)
+def every(views: Served, asked: Asked) -> Any:
+    """Every slice that exists, each file's oldest first, those of pending folds too."""
+    return _page(asked, views, lambda: views.all(asked.dataset, asked.partition, asked.file))
+
+
+def _page(asked: SlicesAsked, views: Views, read: Callable[[], list[FileSlice]]) -> Any:
+    """One page, with the state that all of it is of: a client puts pages of one state together."""
+    state, found = views.state(), read()
+    while (after := views.state()).hash != state.hash:  # another request has caught up meanwhile
+        state, found = after, read()
+    left = [each for each in found if asked.after is None or each.file > asked.after]
+    end = _end(left, asked.limit)
+    return AsciiJson(
+        {
+            "partition": asked.partition,
+            "slices": [models.Slice.of(each) for each in left[:end]],
+            "next": left[end - 1].file if end < len(left) else None,
+            "instant": state.instant,
+            "hash": state.hash,
+        }
+    )
+
+
+def _end(left: list[FileSlice], limit: int) -> int:
+    """Where a page ends: a file's slices go together, even if there are more of them than the limit."""
+    if len(left) <= limit:
+        return len(left)
+    ends = [at for at in range(1, len(left) + 1) if at == len(left) or left[at].file != left[at - 1].file]
+    return max((at for at in ends if at <= limit), default=ends[0])
+
+
+@router.get("/datasets", response_model=models.Names)
+def datasets(state: Synced) -> Any:
+    """The datasets that the timeline names."""
+    return {"names": sorted(state.roots), "instant": state.instant, "hash": state.hash}
+
+
+@router.get("/partitions", response_model=models.Names)
+def partitions(views: Served, state: Synced, dataset: Dataset) -> Any:
+    """The partitions of a dataset."""
+    check_known(state, dataset)
+    return AsciiJson({"names": views.partitions(dataset), "instant": state.instant, "hash": state.hash})
+
+
+@router.post("/refresh", response_model=models.TimelineHash)
+def refresh(views: Served, state: Synced, dataset: Dataset, partition: Partition | None = None) -> Any:
+    """List a partition, or all of a dataset, again, since something else changed its files."""
+    check_known(state, dataset)
+    views.refresh(dataset, partition)
+    return models.TimelineHash.of(state)
+
+
+@router.get("/health", response_model=models.Health)
+def health(views: Served) -> Any:
+    """Whether the server answers; reads the timeline, so that a lost store shows."""
+    return {"status": "ok", **models.TimelineHash.of(views.sync()), "listed": views.listed}

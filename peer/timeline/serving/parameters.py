@@ -49,7 +49,7 @@ def synced(
     """The state of views that know what the client knows; 409 if the client knows another timeline."""
     state = views.sync_for(Known(instant, hash) if hash else None)
     if state is None:
-        raise HTTPException(409, "The client knows instants that this timeline does not have")
+        raise HTTPException(409, "the client knows instants that this timeline does not have")
     return state
 
 
@@ -75,4 +75,4 @@ class SlicesAsked:
 def check_known(state: TimelineState, dataset: str) -> None:
     """404 if the timeline has no such dataset."""
     if dataset not in state.roots:
-        raise HTTPException(404, f"The timeline has no dataset {dataset}")
+        raise HTTPException(404, f"the timeline has no dataset {dataset}")

@@ -181,7 +181,7 @@ def test_a_jobs_specification_is_found_missing_or_failing(ask: httpx.Client) -> 
     found = ask.get("/v1/jobs/nightly/copy")
     assert (found.status_code, found.json()["target"]) == (200, "file:///out")
     missing = ask.get("/v1/jobs/none")
-    assert (missing.status_code, missing.json()["error"]) == (404, "There is no job none")
+    assert (missing.status_code, missing.json()["error"]) == (404, "there is no job none")
     broken = ask.get("/v1/jobs/broken")
     assert (broken.status_code, broken.json()["error"]) == (500, "OSError: the disk is gone")
 
@@ -191,7 +191,7 @@ def test_the_instants_of_a_table_are_served(ask: httpx.Client) -> None:
     (fold,) = found.json()
     assert [fold[name] for name in ("action", "dataset", "key")] == ["fold", "ops.flights", "up to commit 3"]
     missing = ask.get("/v1/tables/ops.none/instants")
-    assert (missing.status_code, missing.json()["error"]) == (404, "There is no table ops.none")
+    assert (missing.status_code, missing.json()["error"]) == (404, "there is no table ops.none")
 
 
 def test_unknown_datasets_gone_files_and_a_lost_store_are_told_apart(ask: httpx.Client, dataset: Dataset) -> None:
