@@ -109,12 +109,12 @@ class CopyJob:
             RequestError: more files would be removed than are allowed.
             NoSpaceError: the target is full; the next run goes on.
         """
-        with telling_faults(self.target.url, self.state_dir):
+        with telling_faults(self.target.url):
             return self._run()
 
     def finish_earlier(self) -> None:
         """Finish publications that earlier runs left, and copy nothing. Raises as :meth:`run`."""
-        with telling_faults(self.target.url, self.state_dir):
+        with telling_faults(self.target.url):
             if (self.state_dir / "commits").exists():
                 with locked(self.state_dir / LOCK, self.target.url):
                     steps = FileCommitSteps(f"file://{self.state_dir}/commits")
@@ -181,15 +181,14 @@ class CopyJob:
                     continue
                 sequence = next(iter(steps.sequences(self.id, sequence.id.urn)), sequence)  # as it failed just now
                 hint = f"; remove the cause, then say {self.retry_hint}" if sequence.suspended else ""
+                reason = f"{sequence.error or _HELD}{hint}"
                 for text in sequence.steps:
                     step = step_from_json(text)
                     if isinstance(step, PublishFileSet):
                         blocked.add(step.file_set)
-                        reason = sequence.error or _HELD
-                        self.progress.failed(step.file_set or "/", f"{reason}{hint}")
+                        self.progress.failed(step.file_set or "/", reason)
                     elif isinstance(step, RemoveExtras):
-                        reason = sequence.error or _HELD
-                        self.progress.failed(next(iter(step.paths), "/"), f"{reason}{hint}")
+                        self.progress.failed(next(iter(step.paths), "/"), reason)
         return frozenset(blocked)
 
     def _is_ended(self, steps: FileCommitSteps, redo: Redo[CopySite], stored: StoredSequence) -> bool:

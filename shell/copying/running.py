@@ -63,7 +63,7 @@ def _summary(counts: CopyCounts, seconds: float, rate: float) -> str:
         f"{counted(counts.files_published, 'file')} copied, {bytes_text(counts.bytes_copied)}"
         f" in {seconds_text(seconds)} ({bytes_text(rate)}/s)"
     ]
-    if counts.files_reused:
+    if counts.bytes_reused:
         parts.append(f"{bytes_text(counts.bytes_reused)} reused from an earlier run")
     parts += [skipped_text(reason, count) for reason, count in sorted(counts.skipped.items())]
     if counts.deleted:

@@ -1,9 +1,8 @@
-"""What a copy says when a store or its own files cannot be used, whoever noticed it; no space is told apart."""
+"""What a copy says when a store cannot be used, whoever noticed it; no space is told apart."""
 
 from __future__ import annotations
 
 import errno
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,32 +26,24 @@ _HINT = "Make room and run it again: it goes on where it was"
 
 def is_full(error: BaseException) -> bool:
     """Whether an error says that no space is left."""
-    if isinstance(error, sqlite3.Error):
-        return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
     return isinstance(error, OSError) and error.errno in _FULL
 
 
-def no_space(where: object) -> NoSpaceError:
+def no_space(where: str) -> NoSpaceError:
     """The error for a full place."""
     return NoSpaceError(f"no space is left in {where}", _HINT)
 
 
 @contextmanager
-def telling_faults(stores: str, state: object) -> Iterator[None]:
-    """Raise errors of stores, of a full disk, and of SQLite's files, as errors that say what to do.
-
-    ``stores`` are read and written; the copy's own files are at ``state``.
+def telling_faults(stores: str) -> Iterator[None]:
+    """Raise errors of stores, and of a full one, as errors that say what to do.
 
     Raises:
         NoSpaceError: no space is left in one of them.
-        StorageError: a store, or SQLite's file, cannot be used.
+        StorageError: a store cannot be used.
     """
     try:
         yield
-    except sqlite3.OperationalError as error:
-        if is_full(error):
-            raise no_space(state) from error
-        raise StorageError(f"{state} cannot be used: {error}", "Check its disk, and that it has space") from error
     except (ReplicationError, *_DEFECTS):
         raise
     except Exception as error:  # each driver has its own errors

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
-import threading
 import time
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -23,10 +20,10 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.conversions import applied
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
+from replication.datasets.copying.database import Database
 from replication.datasets.stores.base import Parts, Upload
 from replication.files.boot import boot_id
 
-_VERSION = 2  # of the tables; what others have is dropped, and copied anew
 _TABLES = """
 CREATE TABLE IF NOT EXISTS staged (path TEXT PRIMARY KEY, state TEXT, size INTEGER, digest TEXT, boot TEXT)
   WITHOUT ROWID;
@@ -35,7 +32,6 @@ CREATE TABLE IF NOT EXISTS ranges (path TEXT, number INTEGER, state TEXT, size I
 CREATE TABLE IF NOT EXISTS uploads (path TEXT, state TEXT, destination TEXT, id TEXT, token TEXT, begun REAL,
   PRIMARY KEY (path, state)) WITHOUT ROWID;
 """
-_OLD_TABLES = "".join(f"DROP TABLE IF EXISTS {table};" for table in ("staged", "ranges", "uploads", "parts"))
 _ALL = ("staged", "ranges", "uploads")
 
 
@@ -85,64 +81,50 @@ class JournaledUpload:
 
 
 class CopyJournal:
-    """Entries of one job; safe for threads."""
+    """Entries of one job; safe for threads. Raises as ``Database``."""
 
     def __init__(self, path: Path) -> None:
         self._boot = boot_id()
-        self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        if self._db.execute("PRAGMA user_version").fetchone() != (_VERSION,):
-            self._db.executescript(f"{_OLD_TABLES} PRAGMA user_version={_VERSION};")
-        self._db.executescript(_TABLES)
+        self._db = Database(path, _TABLES, "the journal of the copy", "what is staged is copied again")
         self.is_empty = self.has_nothing()
 
     def has_nothing(self) -> bool:
         """Whether nothing that is staged is noted."""
-        with self._lock:
-            return not any(self._db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in _ALL)
+        return not any(self._db.rows(f"SELECT 1 FROM {table} LIMIT 1") for table in _ALL)
 
     def begin(self, keys: Iterable[JournalKey]) -> None:
         """Files that will be written: what is noted at their paths is forgotten, but for ranges of the same state."""
         if self.is_empty:
             return
         rows = list(keys)
-        with self._lock, self._db:
-            self._db.execute("BEGIN")
-            self._db.executemany("DELETE FROM staged WHERE path = ?", [row[:1] for row in rows])
-            self._db.executemany("DELETE FROM ranges WHERE path = ? AND state <> ?", rows)
+        with self._db.changing() as db:
+            db.executemany("DELETE FROM staged WHERE path = ?", [row[:1] for row in rows])
+            db.executemany("DELETE FROM ranges WHERE path = ? AND state <> ?", rows)
 
     def add(self, staged: Iterable[JournalEntry]) -> None:
         """Files that are staged whole; their ranges are forgotten."""
         rows = [(*each.key, each.size, each.digest, self._boot) for each in staged]
-        with self._lock, self._db:
-            self._db.execute("BEGIN")
-            self._db.executemany("INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?, ?)", rows)
-            self._db.executemany("DELETE FROM ranges WHERE path = ?", [row[:1] for row in rows])
+        with self._db.changing() as db:
+            db.executemany("INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?, ?)", rows)
+            db.executemany("DELETE FROM ranges WHERE path = ?", [row[:1] for row in rows])
 
     def find(self, key: JournalKey) -> tuple[JournalEntry, bool] | None:
         """A staged file, and whether it is trusted without reading it."""
         if self.is_empty:
             return None
-        with self._lock:
-            row = self._db.execute("SELECT size, digest, boot FROM staged WHERE path = ? AND state = ?", key).fetchone()
-        return None if row is None else (JournalEntry(key, *row[:2]), row[2] == self._boot)
+        found = self._db.rows("SELECT size, digest, boot FROM staged WHERE path = ? AND state = ?", key)
+        return next(((JournalEntry(key, *row[:2]), row[2] == self._boot) for row in found), None)
 
     def add_range(self, key: JournalKey, number: int, size: int, digest: bytes, parts: Parts = ()) -> None:
         """A range of a large file whose bytes are durable; ``parts`` if it is uploaded."""
         row = (key.path, number, key.state, size, digest, self._boot, json.dumps(parts))
-        with self._lock:
-            self._db.execute("INSERT OR REPLACE INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        self._db.change("INSERT OR REPLACE INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def ranges(self, key: JournalKey) -> dict[int, JournaledRange]:
         """The ranges of a large file that are there, by number."""
         if self.is_empty:
             return {}
-        with self._lock:
-            rows = self._db.execute(
-                "SELECT number, size, digest, boot, sent FROM ranges WHERE path = ? AND state = ?", key
-            ).fetchall()
+        rows = self._db.rows("SELECT number, size, digest, boot, sent FROM ranges WHERE path = ? AND state = ?", key)
         return {
             number: JournaledRange(
                 size, digest, boot == self._boot, tuple((part, etag) for part, etag in json.loads(sent))
@@ -153,31 +135,26 @@ class CopyJournal:
     def add_upload(self, key: JournalKey, upload: Upload) -> None:
         """An upload of a file: before it is begun without an id, then with it."""
         row = (*key, upload.path, upload.id, upload.token, time.time())
-        with self._lock:
-            self._db.execute("INSERT OR REPLACE INTO uploads VALUES (?, ?, ?, ?, ?, ?)", row)
+        self._db.change("INSERT OR REPLACE INTO uploads VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def uploads(self, key: JournalKey | None = None) -> list[JournaledUpload]:
         """The uploads that were begun and are not known to be over; all, or that of one file."""
         found = "SELECT destination, id, token, begun FROM uploads"
-        with self._lock:
-            rows = self._db.execute(f"{found} WHERE path = ? AND state = ?" if key else found, key or ()).fetchall()
+        rows = self._db.rows(f"{found} WHERE path = ? AND state = ?", key) if key else self._db.rows(found)
         return [JournaledUpload(Upload(path, id, token), begun) for path, id, token, begun in rows]
 
     def forget(self, keys: Iterable[JournalKey]) -> None:
         """Files that are published, or whose staged bytes are bad."""
         rows = list(keys)
-        with self._lock, self._db:
-            self._db.execute("BEGIN")
+        with self._db.changing() as db:
             for table in _ALL:
-                self._db.executemany(f"DELETE FROM {table} WHERE path = ? AND state = ?", rows)
+                db.executemany(f"DELETE FROM {table} WHERE path = ? AND state = ?", rows)
 
     def clear(self) -> None:
         """Nothing is staged any more."""
-        with self._lock:
-            for table in _ALL:
-                self._db.execute(f"DELETE FROM {table}")
+        for table in _ALL:
+            self._db.change(f"DELETE FROM {table}")
 
     def close(self) -> None:
-        """Close the file."""
-        with self._lock, closing(self._db):
-            pass
+        """Close the file. Idempotent."""
+        self._db.close()

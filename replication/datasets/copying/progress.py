@@ -48,7 +48,7 @@ class CopyCounts:
         bytes_listed: the size of these files.
         bytes_copied: that were read and written, those of repeated attempts included.
         bytes_reused: that an earlier run had staged.
-        files_reused: files that an earlier run had staged.
+        files_reused: files that an earlier run had staged whole.
         files_published: that are in place, durable.
         file_sets_published: file sets that are in place, durable.
         skipped: files that were not copied and need not be, by reason.
@@ -98,11 +98,11 @@ class CopyProgress:
         with self._lock:
             self.counts.bytes_copied += size
 
-    def reused(self, size: int) -> None:
-        """Bytes that need not be copied, since an earlier run did it."""
+    def reused(self, size: int, files: int = 0) -> None:
+        """Bytes that need not be copied, since an earlier run did it; of whole files, or of a range."""
         with self._lock:
             self.counts.bytes_reused += size
-            self.counts.files_reused += 1
+            self.counts.files_reused += files
 
     def published(self, files: int) -> None:
         """A file set that is in place."""

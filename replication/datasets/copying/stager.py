@@ -189,7 +189,7 @@ class Stager:
         if not is_trusted and digest_of(self.target, key.path, staged.size, range_bytes) != staged.digest:
             self.journal.forget([key])
             return None
-        self.progress.reused(staged.size)
+        self.progress.reused(staged.size, files=1)
         _log.info("staged_file_reused", file=file.destination, guid=file.guid)
         return StagedFile(file, staged.digest, staged.size)
 

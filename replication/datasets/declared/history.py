@@ -9,17 +9,13 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-import sqlite3
-import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from replication.datasets.copying.database import Database
 from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.progress import CopyCounts
-from replication.errors import StorageError
 
 FAILURES_MAX = 5
 KEPT_DAYS = 365
@@ -76,31 +72,16 @@ class DatasetRun:
 
 
 class DatasetHistory:
-    """Safe for threads; every call is durable on return. StorageError if it cannot be made or read."""
+    """Safe for threads; every call is durable on return, and raises as ``Database``."""
 
     def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        try:
-            with ExitStack() as stack:
-                self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
-                stack.callback(self._db.close)
-                self._db.execute("PRAGMA journal_mode=WAL")
-                self._db.execute("PRAGMA synchronous=FULL")
-                self._db.executescript(_TABLES)
-                stack.pop_all()
-        except sqlite3.Error as error:
-            raise StorageError(
-                f"the history {path} of the datasets cannot be used: {error}",
-                "Its folder must be writable and have room. If the file is damaged, move it away",
-            ) from None
+        use, without = "the history of the datasets", "their earlier runs are unknown then, and none is suspended"
+        self._db = Database(path, _TABLES, use, without, "FULL")
 
     def state(self, dataset: str) -> DatasetState:
         """How a dataset stands."""
-        with self._lock:
-            row = self._db.execute(
-                "SELECT paused, failures, error FROM states WHERE dataset = ?", (dataset,)
-            ).fetchone()
-        return DatasetState(bool(row[0]), row[1], row[2]) if row else DatasetState()
+        found = self._db.rows("SELECT paused, failures, error FROM states WHERE dataset = ?", (dataset,))
+        return next((DatasetState(bool(paused), *others) for paused, *others in found), DatasetState())
 
     def pause(self, dataset: str) -> None:
         """Refuse runs until it is resumed."""
@@ -114,14 +95,12 @@ class DatasetHistory:
         """Note that a run begins, and delete runs that are too old; its number."""
         now = _now()
         old = now - KEPT_DAYS * 86_400_000_000
-        with self._lock:
-            self._db.execute("DELETE FROM copies WHERE run IN (SELECT run FROM runs WHERE begun_us < ?)", (old,))
-            self._db.execute("DELETE FROM runs WHERE begun_us < ?", (old,))
-            row = (dataset, now, _user(), socket.gethostname(), source, target)
-            made = self._db.execute(
-                "INSERT INTO runs (dataset, begun_us, user, host, source, target) VALUES (?, ?, ?, ?, ?, ?)", row
-            )
-            return int(made.lastrowid or 0)
+        self._db.change("DELETE FROM copies WHERE run IN (SELECT run FROM runs WHERE begun_us < ?)", (old,))
+        self._db.change("DELETE FROM runs WHERE begun_us < ?", (old,))
+        return self._db.change(
+            "INSERT INTO runs (dataset, begun_us, user, host, source, target) VALUES (?, ?, ?, ?, ?, ?)",
+            (dataset, now, _user(), socket.gethostname(), source, target),
+        )
 
     def copied(self, run: int, file_set: FileSet) -> None:
         """Note the files of a published file set."""
@@ -130,35 +109,29 @@ class DatasetHistory:
             (run, each.file.destination, each.file.origin.path, each.file.origin.size, each.digest, now)
             for each in file_set.staged
         ]
-        with self._lock, self._db:
-            self._db.execute("BEGIN")
-            self._db.executemany("INSERT INTO copies VALUES (?, ?, ?, ?, ?, ?)", rows)
+        with self._db.changing() as db:
+            db.executemany("INSERT INTO copies VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def forget(self, run: int) -> None:
         """Forget a run that did nothing."""
-        with self._lock:
-            self._db.execute("DELETE FROM runs WHERE run = ?", (run,))
+        self._db.change("DELETE FROM runs WHERE run = ?", (run,))
 
     def end(self, run: int, dataset: str, counts: CopyCounts, error: str, *, is_failure: bool = True) -> None:
         """Note how a run ended. An error counts as a failure of the dataset unless told otherwise.
 
         A run without an error resets the failures.
         """
-        with self._lock:
-            self._db.execute(
-                "UPDATE runs SET ended_us = ?, files = ?, bytes = ?, failed = ?, error = ? WHERE run = ?",
-                (_now(), counts.files_published, counts.bytes_copied, counts.failed, error, run),
-            )
+        self._db.change(
+            "UPDATE runs SET ended_us = ?, files = ?, bytes = ?, failed = ?, error = ? WHERE run = ?",
+            (_now(), counts.files_published, counts.bytes_copied, counts.failed, error, run),
+        )
         if is_failure:
             failures = self.state(dataset).failures + 1 if error else 0
             self._set(dataset, failures=failures, error=error)
 
     def runs(self, dataset: str, limit: int) -> list[DatasetRun]:
         """The latest runs, newest first."""
-        with self._lock:
-            rows = self._db.execute(
-                "SELECT * FROM runs WHERE dataset = ? ORDER BY run DESC LIMIT ?", (dataset, limit)
-            ).fetchall()
+        rows = self._db.rows("SELECT * FROM runs WHERE dataset = ? ORDER BY run DESC LIMIT ?", (dataset, limit))
         return [DatasetRun(*row) for row in rows]
 
     def copies(self, dataset: str, path: str, limit: int) -> list[dict[str, object]]:
@@ -168,21 +141,18 @@ class DatasetHistory:
             " FROM copies c JOIN runs r ON r.run = c.run WHERE r.dataset = ? AND (c.path = ? OR c.origin = ?)"
             " ORDER BY c.at_us DESC LIMIT ?"
         )
-        with self._lock:
-            rows = self._db.execute(wanted, (dataset, path, path, limit)).fetchall()
-        names: Sequence[str] = ("at_us", "path", "source", "bytes", "digest", "user", "host", "run")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        names = ("at_us", "path", "source", "bytes", "digest", "user", "host", "run")
+        return [dict(zip(names, row, strict=True)) for row in self._db.rows(wanted, (dataset, path, path, limit))]
 
     def close(self) -> None:
-        """Close the file."""
-        with self._lock, closing(self._db):
-            pass
+        """Close the file. Idempotent."""
+        self._db.close()
 
     def _set(self, dataset: str, **fields: object) -> None:
-        with self._lock:
-            self._db.execute("INSERT OR IGNORE INTO states (dataset) VALUES (?)", (dataset,))
-            names = ", ".join(f"{name} = ?" for name in fields)
-            self._db.execute(f"UPDATE states SET {names} WHERE dataset = ?", (*fields.values(), dataset))
+        names = ", ".join(f"{name} = ?" for name in fields)
+        with self._db.changing() as db:
+            db.execute("INSERT OR IGNORE INTO states (dataset) VALUES (?)", (dataset,))
+            db.execute(f"UPDATE states SET {names} WHERE dataset = ?", (*fields.values(), dataset))
 
 
 def _user() -> str:

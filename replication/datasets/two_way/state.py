@@ -7,17 +7,14 @@ a sync of any number of files takes the same memory.
 from __future__ import annotations
 
 import json
-import sqlite3
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
 from replication.core.copying.two_way import Agreed, SideState, SyncAction
-from replication.errors import StorageError
+from replication.datasets.copying.database import Database
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS agreed (path TEXT PRIMARY KEY, first_size INTEGER, first_ns INTEGER,
@@ -39,57 +36,38 @@ Decide = Callable[[SideState | None, SideState | None, Agreed | None], SyncActio
 IsMeant = Callable[[RelativePath], bool]
 
 
-@contextmanager
-def telling_damage(path: Path | str) -> Iterator[None]:
-    """Raise StorageError, with what to do, if the state is not a database or is damaged."""
-    try:
-        yield
-    except sqlite3.OperationalError:
-        raise
-    except sqlite3.DatabaseError as error:
-        raise StorageError(
-            f"the state {path} of the sync cannot be read: {error}",
-            "Move it away: the next run compares both sides, and removes nothing",
-        ) from None
-
-
 class SyncState:
-    """The agreed files of one pair of addresses, and one listing of both. Safe for threads.
+    """The agreed files of one pair of addresses, and one listing of both. Safe for threads; raises as ``Database``.
 
     At ``:memory:`` nothing was agreed on.
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        try:
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.executescript(_TABLES)
-        except sqlite3.Error:
-            self._db.close()
-            raise
+        without = "the next run compares both sides, and removes nothing"
+        self._db = Database(path, _TABLES, "the state of the sync", without)
 
     def listed(self, side: int, files: Sequence[FileAttributes], others: Iterable[RelativePath]) -> None:
         """Note files of a side, and paths there that are not files or are not meant."""
         name = _SIDES[side]
         rows = [(file.path, file.path.parent, file.size, json.dumps(file.to_json())) for file in files]
-        with self._lock, self._db:
-            self._db.execute("BEGIN")
-            self._db.executemany(
+        with self._db.changing() as db:
+            db.executemany(
                 f"INSERT INTO listing.files (path, folder, size, {name}) VALUES (?, ?, ?, ?)"
                 f" ON CONFLICT (path) DO UPDATE SET size = max(size, excluded.size), {name} = excluded.{name}",
                 rows,
             )
-            self._db.executemany("INSERT OR IGNORE INTO listing.others VALUES (?)", [(path,) for path in others])
+            db.executemany("INSERT OR IGNORE INTO listing.others VALUES (?)", [(path,) for path in others])
 
     def is_lost(self, side: int, is_meant: IsMeant) -> bool:
         """Whether a side has no file although both agreed on some that are meant."""
-        has_any = f"SELECT EXISTS (SELECT 1 FROM listing.files WHERE {_SIDES[side]} IS NOT NULL)"
-        with self._lock:
-            if self._db.execute(has_any).fetchone()[0]:
-                return False
-            return any(is_meant(RelativePath(path)) for (path,) in self._db.execute("SELECT path FROM agreed"))
+        if self._db.rows(f"SELECT 1 FROM listing.files WHERE {_SIDES[side]} IS NOT NULL LIMIT 1"):
+            return False
+        after = ""
+        while rows := self._db.rows("SELECT path FROM agreed WHERE path > ? ORDER BY path LIMIT ?", (after, _PAGE)):
+            after = rows[-1][0]
+            if any(is_meant(RelativePath(path)) for (path,) in rows):
+                return True
+        return False
 
     def decide(self, action_of: Decide, is_meant: IsMeant) -> Counter[str]:
         """Decide on each path that is meant, and neither is, nor lies below, what is not a file.
@@ -98,9 +76,8 @@ class SyncState:
             How many got which action.
         """
         counts: Counter[str] = Counter()
-        with self._lock:
-            self._db.execute("INSERT OR IGNORE INTO listing.files (path) SELECT path FROM agreed")
-            has_others = self._db.execute("SELECT 1 FROM listing.others LIMIT 1").fetchone() is not None
+        self._db.change("INSERT OR IGNORE INTO listing.files (path) SELECT path FROM agreed")
+        has_others = bool(self._db.rows("SELECT 1 FROM listing.others LIMIT 1"))
         after = ""
         while rows := self._page_of_all(after):
             after, decided = rows[-1][0], []
@@ -113,54 +90,42 @@ class SyncState:
                 action = action_of(states[0], states[1], known)
                 counts[action.value] += 1
                 decided.append((action.name, path))
-            with self._lock, self._db:
-                self._db.execute("BEGIN")
-                self._db.executemany("UPDATE listing.files SET action = ? WHERE path = ?", decided)
-        with self._lock:
-            self._db.execute("CREATE INDEX listing.by_action ON files (action, folder, path)")
+            with self._db.changing() as db:
+                db.executemany("UPDATE listing.files SET action = ? WHERE path = ?", decided)
+        self._db.change("CREATE INDEX listing.by_action ON files (action, folder, path)")
         return counts
 
     def _page_of_all(self, after: str) -> list[_Row]:
-        with self._lock:
-            return self._db.execute(
-                "SELECT f.path, f.first, f.second, a.first_size, a.first_ns, a.second_size, a.second_ns"
-                " FROM listing.files f LEFT JOIN agreed a ON a.path = f.path WHERE f.path > ? ORDER BY f.path LIMIT ?",
-                (after, _PAGE),
-            ).fetchall()
+        return self._db.rows(
+            "SELECT f.path, f.first, f.second, a.first_size, a.first_ns, a.second_size, a.second_ns"
+            " FROM listing.files f LEFT JOIN agreed a ON a.path = f.path WHERE f.path > ? ORDER BY f.path LIMIT ?",
+            (after, _PAGE),
+        )
 
     def _is_left_out(self, path: RelativePath) -> bool:
         paths = list(path.with_folders())
         holes = ",".join("?" * len(paths))
-        with self._lock:
-            found = self._db.execute(f"SELECT 1 FROM listing.others WHERE path IN ({holes}) LIMIT 1", paths)
-            return found.fetchone() is not None
+        return bool(self._db.rows(f"SELECT 1 FROM listing.others WHERE path IN ({holes}) LIMIT 1", paths))
 
     def forget_gone(self) -> None:
         """Forget agreed files that were decided on, and that neither side has."""
         gone = "SELECT path FROM listing.files WHERE first IS NULL AND second IS NULL AND action IS NOT NULL"
-        with self._lock:
-            self._db.execute(f"DELETE FROM agreed WHERE path IN ({gone})")
+        self._db.change(f"DELETE FROM agreed WHERE path IN ({gone})")
 
     def total(self, action: SyncAction) -> tuple[int, int]:
         """How many paths have an action, and the bytes of their larger sides."""
-        with self._lock:
-            count, size = self._db.execute(
-                "SELECT count(*), total(size) FROM listing.files WHERE action = ?", (action.name,)
-            ).fetchone()
+        totals = "SELECT count(*), total(size) FROM listing.files WHERE action = ?"
+        ((count, size),) = self._db.rows(totals, (action.name,))
         return count, int(size)
 
     def files(self, action: SyncAction) -> Iterator[tuple[FileAttributes | None, FileAttributes | None]]:
         """The files of both sides that have an action, folder by folder."""
         at = ("", "")
-        while True:
-            with self._lock:
-                rows = self._db.execute(
-                    "SELECT first, second, folder, path FROM listing.files"
-                    " WHERE action = ? AND (folder, path) > (?, ?) ORDER BY folder, path LIMIT ?",
-                    (action.name, *at, _PAGE),
-                ).fetchall()
-            if not rows:
-                return
+        page = (
+            "SELECT first, second, folder, path FROM listing.files"
+            " WHERE action = ? AND (folder, path) > (?, ?) ORDER BY folder, path LIMIT ?"
+        )
+        while rows := self._db.rows(page, (action.name, *at, _PAGE)):
             at = rows[-1][2:]
             for first, second, *_ in rows:
                 yield _file(first) if first else None, _file(second) if second else None
@@ -169,12 +134,11 @@ class SyncState:
         """Files of a side to be removed where a folder is to be copied, or below the path of a file that is."""
         below = "b.path > a.path || '/' AND b.path < a.path || '0'"  # 0 follows /
         pairs = f"SELECT {{}}.{_SIDES[side]} FROM listing.files a JOIN listing.files b ON {below} WHERE "
-        with self._lock:
-            rows = self._db.execute(
-                f"{pairs.format('a')} a.action = :removed AND b.action = :copied"
-                f" UNION {pairs.format('b')} a.action = :copied AND b.action = :removed",
-                {"copied": copied.name, "removed": removed.name},
-            ).fetchall()
+        rows = self._db.rows(
+            f"{pairs.format('a')} a.action = :removed AND b.action = :copied"
+            f" UNION {pairs.format('b')} a.action = :copied AND b.action = :removed",
+            {"copied": copied.name, "removed": removed.name},
+        )
         return [_file(text) for (text,) in rows]
 
     def leave_clashes(self) -> tuple[list[str], Counter[str]]:
@@ -188,38 +152,34 @@ class SyncState:
         below = f"b.path > a.path || '/' AND b.path < a.path || '0' AND b.action IN ({stay})"
         paths: list[str] = []
         taken: Counter[str] = Counter()
-        with self._lock, self._db:
-            self._db.execute("BEGIN")
-            for (path,) in self._db.execute(
+        with self._db.changing() as db:
+            for (path,) in db.execute(
                 f"SELECT path FROM listing.files a WHERE action IN ({stay})"
                 f" AND EXISTS (SELECT 1 FROM listing.files b WHERE {below})"
             ).fetchall():
                 meant = f"action IN ({stay}) AND (path = :path OR path > :path || '/' AND path < :path || '0')"
-                for name, action in self._db.execute(
+                for name, action in db.execute(
                     f"SELECT path, action FROM listing.files WHERE {meant} ORDER BY path", {"path": path}
                 ):
                     taken[SyncAction[action].value] += 1
                     if len(paths) < _PAGE:
                         paths.append(name)
-                self._db.execute(f"UPDATE listing.files SET action = NULL WHERE {meant}", {"path": path})
+                db.execute(f"UPDATE listing.files SET action = NULL WHERE {meant}", {"path": path})
         return paths, taken
 
     def file(self, side: int, path: RelativePath) -> FileAttributes | None:
         """A file of a side as it was listed; None if it had none."""
-        with self._lock:
-            found = self._db.execute(f"SELECT {_SIDES[side]} FROM listing.files WHERE path = ?", (path,)).fetchone()
-        return _file(found[0]) if found is not None and found[0] is not None else None
+        found = self._db.rows(f"SELECT {_SIDES[side]} FROM listing.files WHERE path = ?", (path,))
+        return next((_file(text) for (text,) in found if text is not None), None)
 
     def is_free(self, path: RelativePath) -> bool:
         """Whether neither side has a file of a name."""
-        with self._lock:
-            return self._db.execute("SELECT 1 FROM listing.files WHERE path = ?", (path,)).fetchone() is None
+        return not self._db.rows("SELECT 1 FROM listing.files WHERE path = ?", (path,))
 
     def act(self, action: SyncAction, side: int, file: FileAttributes) -> None:
         """Give an action to a file of one side, which may be new."""
         self.listed(side, [file], ())
-        with self._lock:
-            self._db.execute("UPDATE listing.files SET action = ? WHERE path = ?", (action.name, file.path))
+        self._db.change("UPDATE listing.files SET action = ? WHERE path = ?", (action.name, file.path))
 
     def change(self, agreed: Mapping[str, Agreed], gone: Iterable[str]) -> None:
         """Note agreed files and forget others.
@@ -230,15 +190,13 @@ class SyncState:
             (path, each.first.size, each.first.timestamp_ns, each.second.size, each.second.timestamp_ns)
             for path, each in agreed.items()
         ]
-        with self._lock, self._db:
-            self._db.execute("BEGIN")
-            self._db.executemany("INSERT OR REPLACE INTO agreed VALUES (?, ?, ?, ?, ?)", rows)
-            self._db.executemany("DELETE FROM agreed WHERE path = ?", [(path,) for path in gone])
+        with self._db.changing() as db:
+            db.executemany("INSERT OR REPLACE INTO agreed VALUES (?, ?, ?, ?, ?)", rows)
+            db.executemany("DELETE FROM agreed WHERE path = ?", [(path,) for path in gone])
 
     def close(self) -> None:
-        """Close the file."""
-        with self._lock, closing(self._db):
-            pass
+        """Close the file. Idempotent."""
+        self._db.close()
 
 
 def _file(text: str) -> FileAttributes:

@@ -32,7 +32,7 @@ from replication.datasets.listing.walk import walk
 from replication.datasets.publication.moves import Listed, changed
 from replication.datasets.request import is_missing
 from replication.datasets.stores.base import Entry, EntryKind, Store
-from replication.datasets.two_way.state import SyncState, telling_damage
+from replication.datasets.two_way.state import SyncState
 from replication.error_text import one_line
 from replication.errors import RequestError
 from replication.log import get
@@ -108,14 +108,13 @@ class TwoWaySync:
         first, second = self._stores
         if is_missing(first) and is_missing(second):
             raise RequestError(f"there is nothing at {first.url}, and nothing at {second.url}", "Check both addresses")
-        with telling_faults(f"{first.url} or {second.url}", self._state_dir), ExitStack() as stack:
+        with telling_faults(f"{first.url} or {second.url}"), ExitStack() as stack:
             path: Path | str = self._state_dir / "state.db"
             if not dry_run:
                 make_state_dir(self._state_dir)
                 stack.enter_context(locked(self._state_dir / "lock", second.url))
             elif not os.path.exists(path):
                 path = ":memory:"
-            stack.enter_context(telling_damage(path))
             state = SyncState(path)
             stack.callback(state.close)
             result = self._run(state, dry_run=dry_run)

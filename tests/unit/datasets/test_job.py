@@ -6,6 +6,7 @@ import errno
 import os
 import sqlite3
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import pytest
 from replication.core.copying.configuration import CopyConfiguration, Existing, Grouping
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING, RelativePath
-from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.job import locked
 from replication.datasets.publication.publisher import Publisher
@@ -90,12 +90,13 @@ def test_a_full_disk_of_the_journal_is_told_with_what_to_do(
     full = sqlite3.OperationalError("database or disk is full")
     full.sqlite_errorcode = sqlite3.SQLITE_FULL
 
-    def failing(*given: object) -> None:
-        raise full
+    class Full(sqlite3.Connection):
+        def executemany(self, *given: object) -> sqlite3.Cursor:
+            raise full
 
     with monkeypatch.context() as patch:
-        patch.setattr(CopyJournal, "add", failing)
-        with pytest.raises(NoSpaceError, match="no space is left"):
+        patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Full))
+        with pytest.raises(NoSpaceError, match="no space is left for the journal"):
             copied(source, target)
     copied(source, target)
     assert read_tree(target) == NEW
@@ -230,7 +231,7 @@ def test_a_large_file_goes_on_within_itself(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         job(source, dying, range_bytes=1 << 20, threads=1).run()
     counts = copied(tmp_path / "src", tmp_path / "dst", range_bytes=1 << 20).progress.counts
-    assert counts.bytes_reused >= 2 << 20
+    assert counts.bytes_reused >= 2 << 20 and counts.files_reused == 0, "ranges are no files"
     assert counts.bytes_copied + counts.bytes_reused == len(content)
     assert read_tree(tmp_path / "dst") == {"big": content}
 

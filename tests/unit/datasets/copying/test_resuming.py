@@ -5,23 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import sqlite3
 import stat
 from collections.abc import Generator, Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from replication.core.copying.names import RelativePath
 from replication.datasets.converters import plugins
-from replication.datasets.copying.journal import CopyJournal, JournalEntry, JournalKey
+from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.staging import state_dir
 from replication.datasets.publication.publisher import Publisher
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
-from replication.errors import RequestError
+from replication.errors import RequestError, StorageError
 from replication.permissions import user_umask
 from tests.copying import DyingStore, Killed, copied, job, read_tree, write_tree
 
@@ -156,16 +154,19 @@ def test_nobody_else_can_look_into_what_is_staged(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "dst/.walship").stat().st_mode) == 0o700
 
 
-def test_the_journal_of_an_earlier_version_of_walship_is_dropped(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "journal.db")) as old:
-        old.execute("CREATE TABLE staged (guid TEXT PRIMARY KEY, path TEXT)")
-        old.execute("INSERT INTO staged VALUES ('a', 'b')")
-        old.commit()
-    with closing(CopyJournal(tmp_path / "journal.db")) as journal:
-        assert journal.is_empty
-        journal.add([JournalEntry(JournalKey(RelativePath("a"), "state"), 1, "")])
-    with closing(CopyJournal(tmp_path / "journal.db")) as journal:
-        assert not journal.is_empty
+def test_a_damaged_journal_is_told_with_its_path_and_the_next_copy_needs_none(tmp_path: Path) -> None:
+    content = b"x" * MIB
+    write_tree(tmp_path / "src", {"a": content})
+    killed_before_publishing(tmp_path)
+    (journal,) = (tmp_path / "dst").glob(".walship/*/journal.db")
+    for log in journal.parent.glob("journal.db-*"):
+        log.unlink()
+    journal.write_bytes(b"no journal" * 999)
+    with pytest.raises(StorageError, match=r"the journal of the copy in .*journal\.db cannot be used.*move it away"):
+        copied(tmp_path / "src", tmp_path / "dst")
+    journal.unlink()
+    assert copied(tmp_path / "src", tmp_path / "dst").progress.counts.failures == {}
+    assert read_tree(tmp_path / "dst") == {"a": content}
 
 
 def test_a_user_without_a_home_is_told_where_the_state_of_a_copy_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,5 +52,5 @@ def test_a_history_that_cannot_be_used_is_told_with_its_path(tmp_path: Path, wha
         path.mkdir()
     else:
         path.write_bytes(b"no database" * 100)
-    with pytest.raises(StorageError, match=r"datasets\.db of the datasets cannot be used.*writable"):
+    with pytest.raises(StorageError, match=r"the history of the datasets in .*datasets\.db cannot be used.*writable"):
         DatasetHistory(path)
