@@ -29,6 +29,7 @@ class Preview:
     found: Counter[str] = field(default_factory=Counter)
     bytes_listed: int = 0
     is_stopped: bool = False
+    tasks: None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> Preview:

@@ -65,7 +65,7 @@ def found(request: pytest.FixtureRequest, store: LocalStore) -> tuple[DatasetFin
 
 
 def listed(dataset: ListsIntoSink, target: LocalStore) -> list[CopyableFile]:
-    sink = Mock(spec=ListingSink, is_stopped=False)
+    sink = Mock(spec=ListingSink, is_stopped=False, tasks=None)
     dataset.list_into(target, CopyConfiguration(), sink)
     return [file for call in sink.copy.call_args_list for file in call.args[0]]
 
@@ -178,10 +178,23 @@ def test_a_manifest_leads_nowhere_outside_nor_into_the_state_of_copies(
 ) -> None:
     write_tree(tmp_path / "src", {"lists/m": f"{name}\n".encode()} | ({} if ".." in name else {name: b"forged"}))
     (dataset,) = finder_of("manifest")(store, {"manifest": "lists/m"}).find_datasets()
-    sink = Mock(spec=ListingSink, is_stopped=False)
+    sink = Mock(spec=ListingSink, is_stopped=False, tasks=None)
     dataset.list_into(LocalStore(str(tmp_path / "dst")), CopyConfiguration(), sink)
     (_, reason), _ = sink.failed.call_args
     assert name in reason and not sink.copy.called and not sink.ended.called
+
+
+def test_a_folder_where_a_file_of_a_manifest_goes_is_told_before_anything_is_copied(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    write_tree(tmp_path / "src", {"lists/m": b"in/the/way\n", "in/the/way": b"1"})
+    write_tree(tmp_path / "dst", {"in/the/way/below": b"2"})
+    (dataset,) = finder_of("manifest")(store, {"manifest": "lists/m"}).find_datasets()
+    sink = Mock(spec=ListingSink, is_stopped=False, tasks=None)
+    dataset.list_into(LocalStore(str(tmp_path / "dst")), CopyConfiguration(), sink)
+    (name, reason), _ = sink.failed.call_args
+    assert name == "lists/m" and "in/the/way: the target has a folder of that name" in reason
+    assert not sink.copy.called and not sink.ended.called
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, STAGING, RelativePath
 from replication.datasets.finders.globbed import checked
-from replication.datasets.listing.compare import decision_on
+from replication.datasets.listing.decisions import Decisions
 from replication.datasets.listing.sink import ListingSink
-from replication.datasets.listing.versions import TargetVersions
 from replication.datasets.stores.base import EntryKind, Store
 from replication.errors import CopyError, MissingFileError, UnsafeNameError
 
@@ -54,7 +53,7 @@ class ManifestDataset:
         sink.ended(self._manifest)
 
     def _files(self, target: Store, configuration: CopyConfiguration) -> Iterator[CopyableFile]:
-        versions = TargetVersions(self._store, target, configuration) if configuration.versions else None
+        decisions = Decisions(self._store, target, configuration)
         given: dict[str, Any] = {"file_set": self._manifest, "metadata": {"manifest": self._manifest}}
         made: dict[RelativePath, RelativePath] = {}
         for path in self._paths():
@@ -64,10 +63,10 @@ class ManifestDataset:
             file = CopyableFile.build(self._store.url, entry.attributes, configuration, **given)
             if (other := made.setdefault(file.destination, path)) != path:
                 raise CopyError(f"{path} and {other} both become {file.destination}", "Correct the manifest")
-            if versions is not None:
-                decision, file = versions.decide(file)
-            else:
-                decision = decision_on(self._store, target, file.origin, target.status(file.destination), configuration)
+            try:
+                decision, file = decisions.on(file)
+            except UnsafeNameError as error:
+                raise CopyError(f"{path}: {error.what}", error.hint) from None
             if decision.is_copied:
                 yield file
 

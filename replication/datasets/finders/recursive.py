@@ -11,11 +11,11 @@ from replication.core.copying.configuration import CopyConfiguration, Grouping
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.finders.base import ListsIntoSink
-from replication.datasets.listing.compare import Comparison, decision_on
+from replication.datasets.listing.compare import Comparison
+from replication.datasets.listing.decisions import Decisions
 from replication.datasets.listing.sink import ListingSink
-from replication.datasets.listing.versions import TargetVersions
 from replication.datasets.stores.base import EntryKind, Store, TreeChanges
-from replication.errors import MissingFileError
+from replication.errors import MissingFileError, UnsafeNameError
 
 
 class RecursiveDataset:
@@ -66,14 +66,11 @@ class SingleFileDataset:
         if not configuration.filters.takes(found.attributes):
             return
         file = CopyableFile.build(self._source.url, found.attributes, configuration, destination=self._destination)
-        there = target.status(self._destination)
-        if there is not None and there.kind is EntryKind.FOLDER:
-            sink.failed(self._path, "the target has a folder of that name")
+        try:
+            decision, file = Decisions(self._source, target, configuration).on(file)
+        except UnsafeNameError as error:
+            sink.failed(self._path, error.what)
             return
-        if configuration.versions:
-            decision, file = TargetVersions(self._source, target, configuration).decide(file)
-        else:
-            decision = decision_on(self._source, target, found.attributes, there, configuration)
         if decision.is_copied:
             sink.copy([file])
         else:

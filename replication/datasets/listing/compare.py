@@ -10,20 +10,23 @@ from dataclasses import replace
 from functools import partial
 
 from replication.core.copying.attributes import FileAttributes
-from replication.core.copying.configuration import CopyConfiguration, Existing, Grouping
-from replication.core.copying.conversions import applied, origins
+from replication.core.copying.configuration import CopyConfiguration, Grouping
+from replication.core.copying.conversions import origins
 from replication.core.copying.copyable import CopyableFile
-from replication.core.copying.difference import Decision, decide
 from replication.core.copying.names import ROOT, STAGING, RelativePath
-from replication.datasets.listing.sink import HasTasks, ListingSink, Tasks
+from replication.datasets.listing.decisions import Decisions, Find
+from replication.datasets.listing.sink import ListingSink, Tasks
 from replication.datasets.listing.tasks import FolderTasks, note_missing
-from replication.datasets.listing.versions import TargetVersions, content_digest
 from replication.datasets.listing.walk import walk
 from replication.datasets.stores.base import Entry, EntryKind, Store, TreeChanges
 from replication.error_text import one_line
 from replication.errors import UnsafeNameError
 
 BATCH = 256
+
+
+def _nothing(path: RelativePath) -> None:
+    """Find nothing, where the target has no such folder."""
 
 
 class Comparison:
@@ -55,7 +58,7 @@ class Comparison:
         With ``changes``, every changed folder is listed.
         """
         threads = 2 if self._source.traits.is_local else min(4, self._source.traits.threads)
-        tasks = self._sink.tasks if isinstance(self._sink, HasTasks) and self._changes is None else None
+        tasks = self._sink.tasks if self._changes is None else None
         begins = [begin] if self._changes is None else self._changed(self._changes.folders)
         walk(begins, self.visit, threads, None if tasks is None else self._elsewhere(tasks))
         if self._file_set is not None:
@@ -108,8 +111,8 @@ class Comparison:
 
     def _files(self, folder: RelativePath, below: list[RelativePath]) -> None:
         conf = self._configuration
-        versions = TargetVersions(self._source, self._target, conf) if conf.versions else None
-        find = self._finder(folder) if versions is None else lambda path: None
+        decisions = Decisions(self._source, self._target, conf)
+        find = _nothing if conf.versions else self._finder(folder)
         batch: list[CopyableFile] = []
         known = self._known()
         is_empty = True
@@ -129,10 +132,7 @@ class Comparison:
                 if conf.recursive and conf.filters.enters(file.path) and not self._is_unchanged(file.path):
                     self._enter(file.path, below)
             elif (copyable := self._built(file, known)) is not None:
-                if versions is None:
-                    self._one(copyable, find, batch)
-                else:
-                    self._version(copyable, versions, batch)
+                self._one(copyable, decisions, find or _nothing, batch)
                 if len(batch) >= BATCH:
                     self._give(batch)
                     batch = []
@@ -194,29 +194,18 @@ class Comparison:
                 for file in batch:
                     self._sink.ended(file.file_set)
 
-    def _one(
-        self, copyable: CopyableFile, find: Callable[[RelativePath], Entry | None] | None, batch: list[CopyableFile]
-    ) -> None:
-        file = copyable.origin
-        entry = find(copyable.destination) if find is not None else None
-        if entry is not None and entry.kind is EntryKind.FOLDER:
-            self._sink.failed(file.path, "the target has a folder of that name")
-            return
-        self._take(decision_on(self._source, self._target, file, entry, self._configuration), copyable, batch)
-
-    def _version(self, copyable: CopyableFile, versions: TargetVersions, batch: list[CopyableFile]) -> None:
+    def _one(self, copyable: CopyableFile, decisions: Decisions, find: Find, batch: list[CopyableFile]) -> None:
         try:
-            self._take(*versions.decide(copyable), batch)
+            decision, copyable = decisions.on(copyable, find)
         except UnsafeNameError as error:
             self._sink.failed(copyable.origin.path, error.what)
-
-    def _take(self, decision: Decision, copyable: CopyableFile, batch: list[CopyableFile]) -> None:
+            return
         if decision.is_copied:
             batch.append(copyable)
         else:
             self._sink.skipped(decision.value, copyable.origin.path, copyable.origin.size)
 
-    def _finder(self, folder: RelativePath) -> Callable[[RelativePath], Entry | None] | None:
+    def _finder(self, folder: RelativePath) -> Find | None:
         """Finds what the target has at a destination in this folder, at the least cost for this kind of store.
 
         None if the target has no such folder.
@@ -267,30 +256,3 @@ class Comparison:
             self._sink.extra(there)
         elif any(meant):
             self._sink.skipped("perhaps excluded", there.path, there.size)
-
-
-def decision_on(
-    source: Store, target: Store, file: FileAttributes, entry: Entry | None, configuration: CopyConfiguration
-) -> Decision:
-    """Whether a file needs copying over an entry of the target; reads both if contents are to be compared."""
-    there = entry.attributes if entry is not None else None
-    if entry is not None and there is None and configuration.existing is Existing.SKIP:
-        return Decision.EXISTS  # a link or a special file
-    same: bool | None = None
-    is_converted = bool(applied(file.path, configuration.conversions))
-    if (
-        there is not None
-        and not is_converted
-        and configuration.compare_content
-        and configuration.existing is not Existing.OVERWRITE
-    ):
-        same = file.size == there.size and content_digest(source, file) == content_digest(target, there)
-    return decide(
-        file,
-        there,
-        configuration.existing,
-        keeps_times=target.traits.keeps_times and "times" in configuration.preserve,
-        precision_ns=max(source.traits.precision_ns, target.traits.precision_ns),
-        same_content=same,
-        is_converted=is_converted,
-    )

@@ -38,6 +38,10 @@ class ListingSink(Protocol):
     def is_stopped(self) -> bool:
         """Whether nobody wants more of it."""
 
+    @property
+    def tasks(self) -> Tasks | None:
+        """The run's tasks, which may list, too; None if it has none."""
+
 
 @runtime_checkable
 class Tasks(Protocol):
@@ -53,12 +57,3 @@ class Tasks(Protocol):
 
     def run(self, function: Callable[[Iterable[Any]], Iterable[Any]], rows: Sequence[Any]) -> list[Any]:
         """What a function that can be pickled makes of rows, as one task; raises what every attempt failed with."""
-
-
-@runtime_checkable
-class HasTasks(Protocol):
-    """A sink of a run that has tasks, which may list, too."""
-
-    @property
-    def tasks(self) -> Tasks | None:
-        """The run's tasks; None if it has none."""

@@ -42,7 +42,7 @@ class Visitor(Protocol):
 
 
 class FolderTasks:
-    """Visits folders by tasks; see ``Elsewhere``. What no attempt of a task could list is listed by the driver.
+    """Visits folders by tasks, ``parallel`` at once. What no attempt of a task could list is listed by the driver.
 
     ``visitor`` makes a visitor for a given ``sink``, and can be pickled.
     """
@@ -61,11 +61,14 @@ class FolderTasks:
 
     @property
     def is_ready(self) -> bool:
-        """See ``Elsewhere``."""
+        """Whether it can be called; it may become so."""
         return self._tasks.is_ready
 
     def __call__(self, folders: Sequence[RelativePath]) -> tuple[list[RelativePath], list[RelativePath]]:
-        """See ``Elsewhere``; returns when the sink has taken what was found."""
+        """Visit folders, and some below: those that are left to anyone, and those that this process must visit.
+
+        Returns when the sink has taken what was found.
+        """
         if self._sink.is_stopped:
             return [], []
         rows = [(str(folder), folder.parent in self._missing) for folder in folders]
@@ -121,6 +124,8 @@ def list_folders(opened: bytes, rows: Iterable[tuple[str, bool]]) -> Iterator[An
 
 class _AnswerSink:
     """A sink that keeps what it gets of one folder, unless that is too much."""
+
+    tasks = None
 
     def __init__(self) -> None:
         self._answers: list[Answer] = []

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from replication.core.copying.names import RelativePath
+from replication.datasets.listing.tasks import FolderTasks
 
 PENDING_MAX = 10_000
 FOLDERS_PER_TASK = 64
@@ -24,22 +24,7 @@ _PAUSE_S = 0.5
 Visit = Callable[[RelativePath], Iterable[RelativePath]]
 
 
-class Elsewhere(Protocol):
-    """Visits folders where this process does not."""
-
-    @property
-    def parallel(self) -> int:
-        """The maximum number of parallel calls."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it can be called; it may become so."""
-
-    def __call__(self, folders: Sequence[RelativePath]) -> tuple[list[RelativePath], list[RelativePath]]:
-        """Visit folders, and some below: those that are left to anyone, and those that this process must visit."""
-
-
-def walk(begins: Iterable[RelativePath], visit: Visit, threads: int, elsewhere: Elsewhere | None = None) -> None:
+def walk(begins: Iterable[RelativePath], visit: Visit, threads: int, elsewhere: FolderTasks | None = None) -> None:
     """Visit folders and all below them; returns when every one was visited.
 
     Args:
@@ -55,7 +40,7 @@ def walk(begins: Iterable[RelativePath], visit: Visit, threads: int, elsewhere: 
 
 
 class _Walk:
-    def __init__(self, visit: Visit, elsewhere: Elsewhere | None) -> None:
+    def __init__(self, visit: Visit, elsewhere: FolderTasks | None) -> None:
         self._visit, self._elsewhere = visit, elsewhere
         lock = threading.Lock()
         self._changed, self._many = threading.Condition(lock), threading.Condition(lock)
