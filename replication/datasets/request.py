@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from replication.core.copying.configuration import CopyConfiguration
@@ -27,8 +26,6 @@ def copy_job(
     source: str,
     target: str,
     configuration: CopyConfiguration,
-    source_options: Mapping[str, Any] | None = None,
-    target_options: Mapping[str, Any] | None = None,
     since_snapshot: str = "",
 ) -> Iterator[CopyJob]:
     """The job that copies one address to another; its stores are closed at the end.
@@ -44,14 +41,14 @@ def copy_job(
     """
     refuse_nested(source, target, either=False)
     with ExitStack() as stack:
-        origin = stack.enter_context(open_source(source, dict(source_options or {}), configuration))
+        origin = stack.enter_context(open_source(source, configuration))
         found = at_root(origin)
         if found is None and not _has_entries(origin):
             raise MissingFileError(f"there is nothing at {origin.url}", "Check the address")
         dataset: ListsIntoSink
         if found is None or found.kind is EntryKind.FOLDER:
             refuse_nested(source, target, either=configuration.delete)
-            there = stack.enter_context(open_store(target, dict(target_options or {})))
+            there = stack.enter_context(open_store(target))
             changes = _changes(origin, since_snapshot) if since_snapshot else None
             dataset = RecursiveDataset(origin, changes=changes)
         elif since_snapshot:
@@ -59,13 +56,13 @@ def copy_job(
         elif found.kind is EntryKind.FILE:
             above, name = _split(source)
             at, named = _split(os.path.realpath(local_path(source))) if is_local(source) else (above, name)
-            origin = stack.enter_context(open_source(at, dict(source_options or {}), configuration))
+            origin = stack.enter_context(open_source(at, configuration))
             unpacked = origin.status(RelativePath(named))
             if unpacked is not None and unpacked.kind is EntryKind.FOLDER and unpacked.attributes is not None:
-                there = stack.enter_context(open_store(target, dict(target_options or {})))
+                there = stack.enter_context(open_store(target))
                 dataset = RecursiveDataset(origin, unpacked.attributes.path)
             else:
-                there, destination = _single_target(target, name, dict(target_options or {}), configuration)
+                there, destination = _single_target(target, name, configuration)
                 stack.enter_context(there)
                 dataset = SingleFileDataset(origin, RelativePath(named), destination)
         else:
@@ -83,10 +80,8 @@ def _refused_snapshot(origin: Store) -> RequestError:
     return RequestError(f"{origin.url} has no snapshots", "Name a folder of HDFS, or copy without --since-snapshot")
 
 
-def _single_target(
-    target: str, name: str, options: dict[str, Any], configuration: CopyConfiguration
-) -> tuple[Store, RelativePath]:
-    there = open_store(target, options)
+def _single_target(target: str, name: str, configuration: CopyConfiguration) -> tuple[Store, RelativePath]:
+    there = open_store(target)
     found = at_root(there)
     if target.endswith("/") or (found is not None and found.kind is EntryKind.FOLDER):
         return there, converted_path(RelativePath(name), configuration.conversions)
@@ -94,7 +89,7 @@ def _single_target(
     if found is not None and found.kind is EntryKind.OTHER:  # a device would be replaced by the file
         raise RequestError(f"{there.url} is a {found.kind.value}", "Name a file or a folder")
     above, given = _split(target)
-    return open_store(above, options), RelativePath(given)
+    return open_store(above), RelativePath(given)
 
 
 def _split(url: str) -> tuple[str, str]:

@@ -36,7 +36,7 @@ def run_dataset(
     if definition.finder == "folder" and definition.source_options == definition.target_options:
         refuse_nested(definition.source, definition.target, either=configuration.delete)
     with (
-        open_source(definition.source, resolved(definition.source_options), configuration) as source,
+        open_source(definition.source, configuration, resolved(definition.source_options)) as source,
         open_store(definition.target, resolved(definition.target_options)) as target,
     ):
         job = CopyJob(source, target, finder_of(definition.finder)(source, definition.properties), configuration)

@@ -32,7 +32,7 @@ def absolute(url: str) -> str:
     return os.path.abspath(local_path(url)) if url and is_local(url) else url
 
 
-def open_source(url: str, options: dict[str, Any], configuration: CopyConfiguration) -> Store:
+def open_source(url: str, configuration: CopyConfiguration, options: dict[str, Any] | None = None) -> Store:
     """The store that a copy reads: its archives are folders if they are to be unpacked. Raises as ``open_store``."""
     store = open_store(url, options, follow_links=configuration.follow_links)
     unpacking = [each.text for each in configuration.conversions if each.unpacks]
