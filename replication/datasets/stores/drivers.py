@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
@@ -102,7 +102,7 @@ class Driver:
         return fs.open(path, "rb", block_size=_BLOCK, cache_type="readahead")
 
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
-        """A file object to write to, front to back."""
+        """A file object to write to, front to back; if it has a ``finish``, there is no file before that."""
         return fs.open(path, "wb", block_size=_BLOCK)
 
     def open_ranges(self, fs: Any, path: str, file: CopyableFile, size: int) -> FileWriter:
@@ -184,20 +184,6 @@ class MemoryDriver(Driver):
 
 class WholeObject(io.BytesIO):
     """The content of an object as one answer of the store had it."""
-
-
-@runtime_checkable
-class UnfinishedFile(Protocol):
-    """A file object for writing whose file appears when it is finished, and not at all when it is closed before."""
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Add bytes."""
-
-    def finish(self) -> None:
-        """Make the file whole."""
-
-    def close(self) -> None:
-        """Release it."""
 
 
 class ObjectDriver(Driver):

@@ -11,14 +11,7 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, FileWriter, TreeChanges, Uploads
-from replication.datasets.stores.drivers import (
-    Driver,
-    MemoryDriver,
-    ObjectDriver,
-    SftpDriver,
-    UnfinishedFile,
-    WholeObject,
-)
+from replication.datasets.stores.drivers import Driver, MemoryDriver, ObjectDriver, SftpDriver, WholeObject
 from replication.error_text import one_line
 from replication.errors import ChangedFileError, StorageError, UnsafeNameError
 from replication.log import get, redact
@@ -228,7 +221,7 @@ class _FsspecWriter:
         self._opened.write(data)
 
     def finish(self) -> None:
-        if isinstance(self._opened, UnfinishedFile):
+        if hasattr(self._opened, "finish"):
             self._opened.finish()
         self.close()
         self._give()
