@@ -10,7 +10,6 @@ import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from replication.core.coverage import Span
 from replication.core.frame import Buffer, FrameView, read_frame
@@ -99,9 +98,7 @@ class HostReader:
         """The reader itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from peer.tables.establish import establish
 from peer.tables.fold import FullyFolded, fold
-from peer.tables.maintenance import Retention, drop_scratch, remove_orphans, tidy, trim
+from peer.tables.maintenance import drop_scratch, remove_orphans, tidy, trim
 from replication import log
 from replication.core.definition.schema import TableSpec
 from replication.error_text import one_line
@@ -209,7 +209,7 @@ class Housekeeping:
         tidy(self._tables, self._ledger, spec, _now(), self._compacted)
 
     def _trim(self, spec: TableSpec) -> None:
-        trim(self._tables, self._ledger, spec, _now(), Retention(self._settings.changes_retention_s))
+        trim(self._tables, self._ledger, spec, _now(), self._settings.changes_retention_s)
 
     def _orphans(self, spec: TableSpec) -> None:
         remove_orphans(self._tables, spec, _now())

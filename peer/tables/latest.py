@@ -332,18 +332,12 @@ class MergeQuery:
         )
 
 
-def latest_query(tables: Tables, spec: TableSpec, *, upto: int | None = None, versions: bool = False) -> str:
+def latest_query(tables: Tables, spec: TableSpec) -> str:
     """Return the query of ``<table>__latest`` for a warehouse's own engine.
 
     The query is valid until rows of ``__changes`` are deleted. Rows that expire after this call stay in its result.
-
-    Args:
-        tables: the warehouse, whose engine runs the query.
-        spec: the table.
-        upto: only versions with commit times up to this; not below the last fold's.
-        versions: with each group's version columns.
     """
-    return _latest(tables, spec, tables.ref, now_us() if upto is None else upto, upto, versions)
+    return _latest(tables, spec, tables.ref, now_us())
 
 
 def show_latest(tables: Tables, spec: TableSpec) -> None:
@@ -368,20 +362,13 @@ def show_late(tables: Tables, spec: TableSpec, oldest: int) -> None:
         show_latest(tables, spec)
 
 
-def _latest(
-    tables: Tables,
-    spec: TableSpec,
-    named: Callable[[str], str],
-    now: int,
-    upto: int | None = None,
-    versions: bool = False,
-) -> str:
+def _latest(tables: Tables, spec: TableSpec, named: Callable[[str], str], now: int) -> str:
     folded = Folded.newest(tables.history(spec.name)) if spec.key else Folded()
     names = [named(spec.name + suffix) for suffix in (CHANGES, "", TOMBSTONES)]
     young = horizon(spec, now)
     merge = MergeQuery(spec, tables.dialect, names[0], names[1], names[2], folded, young)
     late = bool(spec.key) and tables.may_have(spec.name + CHANGES, merge.came_late)
-    return merge.latest(upto=upto, versions=versions, late=late)
+    return merge.latest(late=late)
 
 
 def now_us() -> int:

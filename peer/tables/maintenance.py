@@ -7,7 +7,6 @@ late version may still need.
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass
 
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.latest import Folded, MergeQuery
@@ -38,13 +37,6 @@ _CELL_SLACK_US = 3_600_000_000
 #: Prefix of a bootstrap's snapshot tag; the number of the bootstrap's file follows.
 HOLD = "walship_bootstrap_"
 _log = log.get(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long ``__changes`` keeps folded rows, in seconds; the table property ``changes_retention_s`` overrides it."""
-
-    changes_s: float
 
 
 def tidy(
@@ -143,12 +135,19 @@ def drop_scratch(tables: Tables, ledger: Ledger, now: int) -> None:
         _log.info("drill_scratch_dropped", namespace=namespace)
 
 
-def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: Retention) -> None:
+def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention_s: float) -> None:
     """Delete folded changes past their retention, tombstones that no late version can need, and expired rows.
 
     Keeps changes that are not folded, changes and tombstones of a hold, and the rows of the newest replay commit. A
     tombstone expires after ``history_s``, once every origin's replicated time has passed it and ``__changes`` has no
     older rows. Such rows are merged again when another engine's maintenance has expired the folds.
+
+    Args:
+        tables: the warehouse.
+        ledger: the cluster's.
+        spec: the table.
+        now: microseconds since 1970.
+        retention_s: how long ``__changes`` keeps folded rows, unless the table has ``changes_retention_s``.
     """
     if not spec.key:
         _age_off_keyless(tables, ledger, spec)
@@ -162,7 +161,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
     changes = tables.history(spec.name + CHANGES)
     newest = next((metadata.number for s in changes.chain() if (metadata := CommitMetadata.of(s)) is not None), 0)
     replay = min(folded.replay, folded.held_replay, newest - 1)
-    changes_s = float(spec.setting("changes_retention_s") or retention.changes_s)
+    changes_s = float(spec.setting("changes_retention_s") or retention_s)
     upto = min(folded.upto, folded.held_upto, now - int(changes_s * 1e6))
     aged = "" if old is None else f" or _commit <= {folded.upto} and coalesce(_ts, _commit) < {old}"
     gone = f"_replay <= {replay} and (_commit <= {upto} or _op < 0{aged})"

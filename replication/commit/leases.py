@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
 
 from replication.errors import ReplicationError, SequenceHeldError
 from replication.files.boot import boottime_ns
@@ -43,7 +42,7 @@ class Leases:
         """Begin; the thread starts with the first lease."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop renewing. Leases of sequences that are not finished end by themselves."""
         self._ended.set()
         if self._thread is not None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from peer.tables.fold import merge_changes
-from peer.tables.maintenance import Retention, purged, trim
+from peer.tables.maintenance import purged, trim
 from replication.core.definition.alter import rename_column, set_properties
 from replication.core.routes.bootstrap import Coverage, Purged
 from replication.ledger.base import Bootstrap, Quarantined, ReplayCheckpoint
@@ -69,7 +69,7 @@ class World(Pair):
         with self.east.worker():
             wait_until(self._is_caught_up)
         merge_changes(self.east.tables, self.spec, now())
-        trim(self.east.tables, self.east.ledger, self.spec, now(), Retention(0.0))
+        trim(self.east.tables, self.east.ledger, self.spec, now(), 0.0)
 
     def _is_caught_up(self) -> bool:
         self.catch_up()

@@ -11,7 +11,7 @@ import pytest
 
 from peer.tables.fold import fold, merge_changes
 from peer.tables.latest import show_latest
-from peer.tables.maintenance import Retention, tidy, trim
+from peer.tables.maintenance import tidy, trim
 from peer.tables.read import read
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
@@ -367,7 +367,7 @@ def test_maintenance_keeps_rows_and_lets_replay_go_on(site: Site) -> None:
     replayer.round()
     site.wal.register(closed=later)
     tidy(site.tables, site.ledger, site.spec, later)
-    trim(site.tables, site.ledger, site.spec, later, Retention(7 * 86400.0))
+    trim(site.tables, site.ledger, site.spec, later, 7 * 86400.0)
     assert site.received() == 1
     assert site.tables.query(f"select * from {site.tables.ref(site.spec.name + '__tombstones')}").num_rows == 0
     assert site.rows() == {"a": 2, "c": 3}

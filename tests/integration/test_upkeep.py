@@ -15,7 +15,7 @@ import pytest
 from peer.tables import maintenance
 from peer.tables.fold import merge_changes
 from peer.tables.latest import CONSISTENT_TAG, Folded
-from peer.tables.maintenance import SNAPSHOT_KEEP_BUSY_US, SNAPSHOT_KEEP_US, SPARED_TAG, Retention, tidy, trim
+from peer.tables.maintenance import SNAPSHOT_KEEP_BUSY_US, SNAPSHOT_KEEP_US, SPARED_TAG, tidy, trim
 from replication.errors import CommitConflictError
 from replication.retries import repeated_on
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
@@ -27,7 +27,7 @@ from tests.integration.replay_site import HOUR_US, Site
 from tests.tables_made import as_decode, keyed
 
 DAY_US = 24 * HOUR_US
-WEEK = Retention(7 * 86400.0)
+WEEK = 7 * 86400.0
 COMMITS = 80
 
 

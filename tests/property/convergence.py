@@ -15,7 +15,7 @@ from uuid import UUID
 
 from peer.tables.fold import fold
 from peer.tables.latest import latest_query
-from peer.tables.maintenance import Retention, trim
+from peer.tables.maintenance import trim
 from replication.core.clock import Clock
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
@@ -139,7 +139,7 @@ class World:
     def trim(self, at: int) -> None:
         """Delete what nobody needs, as early as the rules allow."""
         cluster = self.clusters[at]
-        trim(cluster.tables, self._ledger(at), cluster.spec, self.wall(at), Retention(0))
+        trim(cluster.tables, self._ledger(at), cluster.spec, self.wall(at), 0)
 
     def lose_snapshots(self, at: int, which: str) -> None:
         """Somebody else's maintenance: rewritten files, and every older snapshot gone with what it said of folds."""

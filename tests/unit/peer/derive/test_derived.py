@@ -13,7 +13,7 @@ import pytest
 from peer.derive import hooks
 from peer.derive.progress import derived_here
 from peer.tables.fold import merge_changes
-from peer.tables.maintenance import Retention, trim
+from peer.tables.maintenance import trim
 from replication.core.definition.alter import add_column, drop_column, rename_column, set_properties, widen_column
 from replication.core.definition.define import cell_table, typed_table
 from replication.core.definition.schema import TableSpec
@@ -345,7 +345,7 @@ def test_all_rows_are_compared_when_changes_were_trimmed_before_they_were_derive
     site.catch_up()
     far = 4 * 10**15
     merge_changes(site.tables, spec, far)
-    trim(site.tables, site.ledger, spec, far, Retention(0.0))
+    trim(site.tables, site.ledger, spec, far, 0.0)
     assert len(site.tables.query('select * from "ops.people__changes" where _op >= 0')) < 5
     site.derive(public)
     assert shown(site, public) == [(2, None, 60), (3, None, 7)]

@@ -12,7 +12,7 @@ import pytest
 
 from peer.tables.fold import merge_changes
 from peer.tables.latest import show_latest
-from peer.tables.maintenance import Retention, trim
+from peer.tables.maintenance import trim
 from peer.tables.read import read
 from peer.verify.digest import content_hash
 from replication.core.definition.alter import set_properties
@@ -95,7 +95,7 @@ def test_they_are_removed_from_disk_and_a_cut_reads_the_same_before_and_after(si
     merge_changes(site.tables, spec, cut)
     assert stored(site, spec.name) == 60
     before = content_hash(read(site.tables, spec, as_of=cut))
-    trim(site.tables, site.ledger, spec, cut, Retention(86400.0))
+    trim(site.tables, site.ledger, spec, cut, 86400.0)
     assert stored(site, spec.name) == 20
     assert content_hash(read(site.tables, spec, as_of=cut)) == before
     wal_at(site, 1000, "w3").append(spec, rows(0, 1))
@@ -109,7 +109,7 @@ def test_nothing_is_removed_before_everybody_has_heard_of_the_age(site: TableSit
     catch_up(site)
     cut = now()
     merge_changes(site.tables, spec, cut)
-    trim(site.tables, site.ledger, spec, cut, Retention(86400.0))
+    trim(site.tables, site.ledger, spec, cut, 86400.0)
     assert stored(site, spec.name) == 5 and shown(site, spec) == []
 
 
@@ -123,7 +123,7 @@ def test_they_are_removed_and_hidden_by_the_view_where_nobody_writes_any_more(si
         cut = now() + after
         assert merge_changes(site.tables, spec, cut) is not None
         show_latest(site.tables, spec)
-        trim(site.tables, site.ledger, spec, cut, Retention(86400.0))
+        trim(site.tables, site.ledger, spec, cut, 86400.0)
         assert stored(site, spec.name) == left and stored(site, spec.name + "__latest") == left
         assert merge_changes(site.tables, spec, cut + 10 * HOUR * (1 - left) + 60_000_000) is None
 
@@ -137,7 +137,7 @@ def test_groups_grow_old_apart(site: TableSite) -> None:
     for _ in range(2):
         assert shown(site, spec) == [("x", 10, None)]
         merge_changes(site.tables, spec, now())
-    trim(site.tables, site.ledger, spec, now(), Retention(86400.0))
+    trim(site.tables, site.ledger, spec, now(), 86400.0)
     assert stored(site, spec.name) == 1 and shown(site, spec) == [("x", 10, None)]
     assert site.tables.query(f'select _commit_left as c from "{spec.name}"').column(0).null_count == 0
 
@@ -153,7 +153,7 @@ def test_cells_grow_old_by_the_users_timestamps(site: TableSite) -> None:
         merge_changes(site.tables, spec, now())
     later = now() + 70_000_000
     merge_changes(site.tables, spec, later)
-    trim(site.tables, site.ledger, spec, later, Retention(86400.0))
+    trim(site.tables, site.ledger, spec, later, 86400.0)
     assert stored(site, spec.name) == 1
 
 
@@ -163,7 +163,7 @@ def test_deletes_stay_deletes_while_rows_grow_old(site: TableSite) -> None:
     new.delete(spec, [{"id": 1}])
     catch_up(site)
     merge_changes(site.tables, spec, now())
-    trim(site.tables, site.ledger, spec, now(), Retention(0.0))
+    trim(site.tables, site.ledger, spec, now(), 0.0)
     old.append(spec, rows(0, 3))
     catch_up(site)
     assert [row[0] for row in shown(site, spec)] == [0, 2]
