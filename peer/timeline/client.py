@@ -119,20 +119,10 @@ class TimelineClient:
         found = self._slices("as-of", partition, {"dataset": dataset, "time": time, "file": file})
         return self._view().as_of(dataset, partition, time, file) if found is None else found
 
-    def all(self, dataset: str, partition: str, file: str | None = None) -> list[FileSlice]:
-        """Return every slice that exists, each file's oldest first."""
-        found = self._slices("all", partition, {"dataset": dataset, "file": file})
-        return self._view().all(dataset, partition, file) if found is None else found
-
     def partitions(self, dataset: str) -> list[str]:
         """Return the partitions of a dataset."""
         found = self._ask("/v1/partitions", {"dataset": dataset}, lambda raw: list(raw["names"]))
         return self._view().partitions(dataset) if found is None else found
-
-    def datasets(self) -> list[str]:
-        """Return the datasets that the timeline names."""
-        found = self._ask("/v1/datasets", {}, lambda raw: list(raw["names"]))
-        return self._view().datasets() if found is None else found
 
     def close(self) -> None:
         """Close this client's own view."""

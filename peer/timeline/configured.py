@@ -15,17 +15,16 @@ from peer.timeline.stores.partition_file import CACHE_BYTES
 from peer.timeline.views import Views
 from replication.config import Config
 from replication.errors import LockedFileError
-from replication.timeline.base import Timeline
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
 
 
-def configured_timeline(config: Config) -> Timeline:
+def configured_timeline(config: Config) -> RecordedTimeline:
     """The cluster's timeline. ConfigError when its store cannot keep one."""
     return RecordedTimeline(open_records(config.timeline_url))
 
 
-def configured_views(config: Config, timeline: Timeline) -> Views:
+def configured_views(config: Config, timeline: RecordedTimeline) -> Views:
     """Views over it, in the configured store; the caller closes them.
 
     Raises:
@@ -37,7 +36,7 @@ def configured_views(config: Config, timeline: Timeline) -> Views:
 
 
 @contextmanager
-def verb_views(config: Config, timeline: Timeline) -> Iterator[Views]:
+def verb_views(config: Config, timeline: RecordedTimeline) -> Iterator[Views]:
     """The same for a verb. While the server has that store open the verb has views of its own, and forgets them."""
     with ExitStack() as stack:
         try:
@@ -48,7 +47,7 @@ def verb_views(config: Config, timeline: Timeline) -> Iterator[Views]:
         yield stack.enter_context(closing(views))
 
 
-def _views(config: Config, timeline: Timeline, folder: Path, checkpoint: Path | None) -> Views:
+def _views(config: Config, timeline: RecordedTimeline, folder: Path, checkpoint: Path | None) -> Views:
     spills, given = config.timeline.store == "spillable", config.timeline.memory_bytes_max
     remembered = given // 8 if spills else BYTES_MAX
     store = _store(config, folder, checkpoint, max(given - remembered - CACHE_BYTES, 0))

@@ -13,8 +13,8 @@ from replication.datasets.stores.base import Store
 from replication.datasets.stores.open import open_store
 from replication.errors import LockedFileError, RequestError
 from replication.log import get
-from replication.timeline.base import Timeline
 from replication.timeline.holds import Hold, TimelineHolds
+from replication.timeline.recorded import RecordedTimeline
 
 _EVERYBODY = 1 << 62
 _PLANNING_S, _STARTING_S = 600.0, 60.0
@@ -27,7 +27,7 @@ class DatasetUpkeep:
     def __init__(
         self,
         dataset: str,
-        timeline: Timeline,
+        timeline: RecordedTimeline,
         views: Views,
         holds: TimelineHolds,
         open: Callable[[str], Store] = open_store,

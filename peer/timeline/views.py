@@ -17,7 +17,7 @@ from peer.timeline.stores.base import ViewStore
 from replication.core.timeline.instants import Event, FileVersion, Instant, TimelineState
 from replication.core.timeline.view import Effects, FileSlice, effects, merged, slices, unseen
 from replication.errors import FormatError, RequestError
-from replication.timeline.base import Timeline
+from replication.timeline.recorded import RecordedTimeline
 
 _NAMES = "\0"  # stands in a store for the listing of a dataset's partitions
 
@@ -39,7 +39,7 @@ class Views:
 
     def __init__(
         self,
-        timeline: Timeline,
+        timeline: RecordedTimeline,
         store: ViewStore,
         listings: Listings,
         *,
@@ -165,11 +165,6 @@ class Views:
             self._store.put(dataset, _NAMES, (), listed=self._refreshes == refreshes)
             return self._partitions(dataset)
 
-    def datasets(self) -> list[str]:
-        """Return the datasets that the timeline names."""
-        with self._lock:
-            return sorted(self._store.state().roots)
-
     def pending(self, dataset: str | None = None) -> list[Instant]:
         """Return what is requested or inflight, of one dataset or all, oldest first."""
         with self._lock:
@@ -263,7 +258,7 @@ class Views:
         files = self._listings.files(dataset, root, partition)
         with self._lock:
             after = self.sync()
-            since = [e for e in self._timeline.since(before.number) if e.number <= after.number]
+            since = [e for e in self._timeline.following(before.number) if e.number <= after.number]
             pending = [instant for instant in before.pending.values() if instant.dataset == dataset]
             hidden = unseen(pending, [e.instant for e in since if e.instant.dataset == dataset])
             known = self._store.versions(dataset, partition)

@@ -10,13 +10,14 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from replication.errors import LockedFileError, MissingFileError, StorageError
-from replication.files.local import LocalFiles, path_errors
+from replication.files.local import LocalFiles, path_errors, write_whole
 
 _PIECE = 8 << 20
 _LOCK_S = 30.0
@@ -38,7 +39,9 @@ class RemoteStore:
         self.url = url.rstrip("/")
         with _store_errors(url):
             self._fs: Any
-            self._fs, self._root = fsspec.core.url_to_fs(self.url)
+            self._fs, self._root = fsspec.implementations.local.LocalFileSystem(), os.path.abspath(self.url)
+            if is_stored(url):
+                self._fs, self._root = fsspec.core.url_to_fs(self.url)
         self._is_local = isinstance(self._fs, fsspec.implementations.local.LocalFileSystem)
 
     def put(self, path: str, name: str) -> str:
@@ -61,8 +64,36 @@ class RemoteStore:
 
     def write(self, name: str, content: bytes) -> None:
         """Write ``content`` to ``name``, replacing any object there. The object is whole or as it was."""
+        if self._is_local:
+            self._write_local(name, content, os.replace)
+            return
         with self._placed(name, f".{uuid4().hex}.part") as part:
             self._fs.pipe_file(part, content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write an object whole; False, and nothing changed, if the name is taken. Only local files and S3 are sure."""
+        if self._is_local:
+            return self._write_local(name, content, os.link)
+        target = f"{self._root}/{name}"
+        with _store_errors(self.address(name)), _in_process:
+            try:
+                self._fs.makedirs(os.path.dirname(target), exist_ok=True)
+                self._fs.pipe_file(target, content, mode="create")
+            except Exception as error:
+                if not _is_taken(error):
+                    raise
+                return False
+        return True
+
+    def _write_local(self, name: str, content: bytes, place: Callable[[Path, Path], None]) -> bool:
+        file = Path(f"{self._root}/{name}")
+        self._make_folder_of(str(file))
+        with path_errors(str(file), "write"):
+            try:
+                write_whole(file, content, place=place)
+            except FileExistsError:
+                return False
+        return True
 
     @contextmanager
     def _placed(self, name: str, suffix: str) -> Iterator[str]:
@@ -101,7 +132,7 @@ class RemoteStore:
                 yield
             return
         deadline = time.monotonic() + _LOCK_S
-        while not self._made(target):
+        while not self.create(name, b""):
             if time.monotonic() >= deadline:
                 raise LockedFileError(
                     f"{self.address(name)} stayed locked for {_LOCK_S:g} s",
@@ -112,16 +143,6 @@ class RemoteStore:
             yield
         finally:
             self.remove(self.address(name))
-
-    def _made(self, target: str) -> bool:
-        """Create an object unless it exists."""
-        with _store_errors(target), _in_process:
-            try:
-                self._fs.makedirs(os.path.dirname(target), exist_ok=True)
-                self._fs.pipe_file(target, b"", mode="create")
-            except FileExistsError:
-                return False
-        return True
 
     def get(self, address: str, path: str) -> None:
         """Copy an object to a file of this host. Its content is durable on return; its name is not.
@@ -163,14 +184,16 @@ class RemoteStore:
                 return []
         return sorted(f"{below}/{os.path.basename(path)}" for path in paths)
 
-    def remove(self, address: str) -> None:
-        """Delete an object, if it exists."""
-        with _store_errors(address):
-            try:
-                self._fs.rm_file(self._path(address))
-            except FileNotFoundError:
-                return
-            self._sync(os.path.dirname(self._path(address)))
+    def remove(self, *addresses: str) -> None:
+        """Delete objects, those that exist."""
+        folders = set[str]()
+        with _store_errors(self.url):
+            for address in addresses:
+                with suppress(FileNotFoundError):
+                    self._fs.rm_file(self._path(address))
+                    folders.add(os.path.dirname(self._path(address)))
+            for folder in folders:
+                self._sync(folder)
 
     def address(self, name: str) -> str:
         """Return the address of the object ``name``."""
@@ -201,6 +224,16 @@ def _pieces(source: Any, errors: AbstractContextManager[None]) -> Iterator[bytes
     with errors:
         while piece := source.read(_PIECE):
             yield piece
+
+
+def _is_taken(error: BaseException | None) -> bool:
+    """Whether a driver, or S3 somewhere in a chain of errors, says that the object exists."""
+    while error is not None:
+        taken = ("PreconditionFailed", "ConditionalRequestConflict")
+        if isinstance(error, FileExistsError) or any(word in str(error) for word in taken):
+            return True
+        error = error.__cause__
+    return False
 
 
 @contextmanager

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any
 from uuid import uuid4
 
 from replication.files.owner import is_gone, owner_name
-from replication.files.store import driver_errors
+from replication.files.store import RemoteStore
+
+_FOLDER = "holds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +41,7 @@ class TimelineHolds:
     """The holds beside the records of a timeline. Safe for any number of processes."""
 
     def __init__(self, url: str) -> None:
-        import fsspec
-
-        self._fs: Any
-        self._fs, root = fsspec.core.url_to_fs(url)
-        self._folder = f"{root.rstrip('/')}/holds"
+        self._store = RemoteStore(url)
 
     def take(self, dataset: str, instant: int, seconds: float) -> Hold:
         """Hold the files of a dataset as of an instant for ``seconds``."""
@@ -58,42 +53,28 @@ class TimelineHolds:
 
     def release(self, hold: Hold) -> None:
         """End a hold. Idempotent."""
-        with self._errors(), suppress(FileNotFoundError):
-            self._fs.rm_file(self._path(hold.id))
+        self._store.remove(self._store.address(_name(hold.id)))
 
     def of(self, dataset: str) -> list[Hold]:
         """The holds of a dataset that have not ended; those that have are removed."""
         found = []
-        for hold in self._all():
+        for name in self._store.names(_FOLDER):
+            if not name.endswith(".json") or (content := self._store.load(name)) is None:
+                continue  # it is being written, or was released
+            try:
+                hold = Hold(**json.loads(content))
+            except ValueError:  # as a store shows it that is not atomic
+                continue
             if hold.until_s < time.time() or hold.is_cleaner and is_gone("/".join(hold.id.rsplit("_", 4))):
                 self.release(hold)
             elif hold.dataset == dataset:
                 found.append(hold)
         return found
 
-    def _all(self) -> Iterator[Hold]:
-        names: list[str] = []
-        with self._errors(), suppress(FileNotFoundError):
-            self._fs.invalidate_cache(self._folder)
-            names = self._fs.ls(self._folder, detail=False)
-        for name in names:
-            if not name.endswith(".json"):
-                continue
-            with self._errors():
-                try:
-                    found = Hold(**json.loads(self._fs.cat_file(name)))
-                except (FileNotFoundError, ValueError):  # it was released, or is being written
-                    continue
-            yield found
-
     def _write(self, hold: Hold) -> Hold:
-        with self._errors():
-            self._fs.makedirs(self._folder, exist_ok=True)
-            self._fs.pipe_file(self._path(hold.id), json.dumps(asdict(hold)).encode())
+        self._store.write(_name(hold.id), json.dumps(asdict(hold)).encode())
         return hold
 
-    def _path(self, name: str) -> str:
-        return f"{self._folder}/{name}.json"
 
-    def _errors(self) -> AbstractContextManager[None]:
-        return driver_errors(f"The timeline's store at {self._folder}")
+def _name(id: str) -> str:
+    return f"{_FOLDER}/{id}.json"

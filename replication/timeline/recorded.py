@@ -36,7 +36,12 @@ def _clock() -> int:
 
 
 class RecordedTimeline:
-    """A timeline over records. Each event is read once for its state."""
+    """The timeline of one cluster. Safe for threads, and for any number of processes.
+
+    An action that can be seen while it runs is requested, started and completed. ``record`` writes one event for an
+    action that is whole or nothing by itself. A call that raised StorageError may have taken effect. Repeating
+    ``request`` with a key, ``start`` or ``complete`` is safe. Each event is read once for the state.
+    """
 
     def __init__(self, records: Records, clock: Callable[[], int] = _clock) -> None:
         self._records = records
@@ -45,6 +50,10 @@ class RecordedTimeline:
         self._known: TimelineState | None = None
 
     def request(self, action: Action, dataset: str, *, root: str = "", key: str = "") -> Instant:
+        """Record that an action will be done, durably; with the key of a pending one, return that.
+
+        ``root`` is the address of the folder below which the dataset's files are, if ``dataset`` is only its name.
+        """
         same: list[Instant] = []
 
         def ask(state: TimelineState, now: int) -> Instant | None:
@@ -54,6 +63,13 @@ class RecordedTimeline:
         return self._write(ask) or same[0]
 
     def start(self, instant: Instant, changes: Changes) -> Instant:
+        """Record, durably, what a requested action is about to change. Call it before the first file is there.
+
+        Raises:
+            RequestError: the instant is unknown, or was undone.
+            LockedFileError: a clean, rollback or restore is deleting one of its files.
+        """
+
         def ask(state: TimelineState, now: int) -> Instant:
             _check_not_deleted(state, instant, changes)
             return self._advance(state, instant, InstantState.INFLIGHT, changes, 0)
@@ -63,6 +79,12 @@ class RecordedTimeline:
         return made
 
     def complete(self, instant: Instant, changes: Changes) -> Instant:
+        """Record, durably, that an action is done; readers see its files from then on. Idempotent.
+
+        Raises:
+            RequestError: the instant is unknown, or was undone.
+        """
+
         def ask(state: TimelineState, now: int) -> Instant | None:
             if instant.time not in state.pending and self._completed(instant) is not None:
                 return None
@@ -73,12 +95,23 @@ class RecordedTimeline:
         return made
 
     def record(self, action: Action, dataset: str, changes: Changes, *, root: str = "") -> Instant:
+        """Record, durably, an action that is done."""
         done = Instant(0, action, InstantState.COMPLETED, dataset, root, changes=changes)
         made = self._write(lambda state, now: replace(done, time=now, completed=now))
         assert made is not None
         return made
 
     def undo(self, dataset: str, times: Sequence[int], *, action: Action = Action.ROLLBACK) -> Instant:
+        """Plan to undo instants, durably; delete the files in its ``removes``, then ``complete`` it.
+
+        Args:
+            dataset: whose instants.
+            times: when they were completed; for pending ones, when they were requested.
+            action: ROLLBACK, or RESTORE for all instants after one.
+
+        Raises:
+            RequestError: an instant is unknown, or a file that it had replaced was cleaned or written over.
+        """
         root = self.state().roots.get(dataset, dataset)
         asked = self.request(action, dataset, root=root, key=f"undo {sorted(times)}")
         if asked.state is InstantState.INFLIGHT:
@@ -95,13 +128,19 @@ class RecordedTimeline:
         assert made is not None
         return made
 
-    def since(self, number: int) -> Sequence[Event]:
-        return list(self._events(number))
-
     def following(self, number: int, hash: str = "") -> Iterator[Event]:
+        """Yield the events after one, oldest first; each is read when it is asked for.
+
+        Raises:
+            FormatError: they do not follow one with that hash.
+        """
         return self._events(number, hash or None)
 
     def archive(self, keep: int) -> int:
+        """Pack events together, all but at least the newest ``keep``; return how many are packed by now.
+
+        They can still be read. A process that starts later reads only the state after them, and the events since.
+        """
         through = max(0, self.state().number - keep) // ARCHIVED_TOGETHER * ARCHIVED_TOGETHER
         state = self._archived()
         for event in self._events(state.number, state.hash):
@@ -113,10 +152,12 @@ class RecordedTimeline:
         return state.number
 
     def newest_first(self) -> Iterator[Event]:
+        """Yield all events, the newest first."""
         self.state()
         return self._backwards()
 
     def state(self) -> TimelineState:
+        """Return the state after the newest event."""
         with self._lock:
             return self._caught_up()
 

@@ -1,27 +1,26 @@
-"""A timeline's records in a folder: on a local file system, in S3 or in memory, by fsspec.
+"""A timeline's records as objects in a folder: on a local file system, in S3 or in memory.
 
-On a local file system a record is written under another name, synced, and linked: a link fails if its name is taken.
-S3 refuses to create an object that exists. Other stores may replace an object that another process has just written,
-so they are refused.
+A new record fails if its name is taken. Stores that may replace an object that another process has just written are
+refused. Old records are packed together, with the state of the timeline after them.
+
+A record that is archived must never be created again by a process that has not noticed. So whoever creates one looks
+afterwards whether that number is archived, and takes it back. The pack and the state are there before the first record
+is removed.
 """
 
 from __future__ import annotations
 
 import gzip
-import os
+import json
+import threading
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
 
-from replication.errors import ConfigError, MissingFileError, StorageError
-from replication.files.local import LocalFiles, path_errors, write_whole
-from replication.files.store import driver_errors
-from replication.timeline.archived import ArchivedRecords
-from replication.timeline.base import Records
+from replication.errors import ConfigError, StorageError
+from replication.files.store import RemoteStore
+from replication.timeline.base import ARCHIVED_TOGETHER, Records
 
-_SAFE = ("s3", "s3a", "memory")
+_SAFE = ("file", "local", "s3", "s3a", "memory")
+_STATE = "archive/state.json.gz"
 
 
 def open_records(url: str) -> Records:
@@ -29,113 +28,105 @@ def open_records(url: str) -> Records:
 
     Raises:
         ConfigError: the store cannot create an object only if it does not exist.
+        StorageError: its driver is missing.
     """
-    scheme, found, path = url.partition("://")
-    if not found or scheme in ("file", "local"):
-        return ArchivedRecords(_LocalObjects(Path(path if found else url)))
-    if scheme not in _SAFE:
+    scheme, found, _ = url.partition("://")
+    if found and scheme not in _SAFE:
         raise ConfigError(
             f"a timeline cannot be kept at {url}: {scheme} may replace what another process has just written",
             "Set [timeline] url to a folder of a shared file system (file:///…) or of S3 (s3://…)",
         )
-    return ArchivedRecords(_RemoteObjects(url))
+    return ArchivedRecords(RemoteStore(url))
+
+
+class ArchivedRecords:
+    """The records of a timeline in a store."""
+
+    def __init__(self, store: RemoteStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._through: int | None = None
+        self._pack: tuple[int, list[str]] = (-1, [])
+
+    def create(self, number: int, content: bytes) -> bool:
+        if not self._store.create(_name(number), _packed(content)):
+            return False
+        if number <= self._archived_through():
+            self._remove(number)
+            return False
+        return True
+
+    def read(self, number: int) -> bytes | None:
+        through = self._archived_through() if self._through is None else self._through
+        if number > through:
+            if (content := self._read(_name(number))) is not None:
+                return content
+            if number > self._archived_through():
+                return None
+        return self._line(number)
+
+    def archived(self) -> str:
+        content = self._read(_STATE)
+        return str(json.loads(content)["state"]) if content is not None else ""
+
+    def archive(self, through: int, state: str) -> None:
+        assert through % ARCHIVED_TOGETHER == 0
+        begin = self._archived_through()
+        for first in range(begin + 1, through + 1, ARCHIVED_TOGETHER):
+            contents = [self.read(number) for number in range(first, first + ARCHIVED_TOGETHER)]
+            lines = [content.decode() for content in contents if content is not None]
+            assert len(lines) == ARCHIVED_TOGETHER, "only what exists is archived"
+            self._store.create(_pack_name(first), _packed(json.dumps(lines).encode()))
+        if through > begin:
+            self._store.write(_STATE, _packed(json.dumps({"through": through, "state": state}).encode()))
+        self._remove(*range(max(1, begin - ARCHIVED_TOGETHER + 1), through + 1))  # also of an archiver that died
+
+    def _archived_through(self) -> int:
+        """Through which number records are archived. An archiver that was slow may have written an older state."""
+        through = self._through  # another thread may notice the same pack meanwhile
+        if through is None:
+            content = self._read(_STATE)
+            through = int(json.loads(content)["through"]) if content is not None else 0
+        while self._load(through + 1) is not None:
+            through += ARCHIVED_TOGETHER
+        self._through = through
+        return through
+
+    def _line(self, number: int) -> bytes:
+        first = (number - 1) // ARCHIVED_TOGETHER * ARCHIVED_TOGETHER + 1
+        with self._lock:
+            kept, found = self._pack  # another thread may load another one meanwhile
+            lines = found if kept == first else self._load(first)
+            if lines is None:
+                raise StorageError(f"{_pack_name(first)} of the timeline is missing", "Restore it from a backup")
+            return lines[number - first].encode()
+
+    def _load(self, first: int) -> list[str] | None:
+        content = self._read(_pack_name(first))
+        if content is None:
+            return None
+        lines: list[str] = json.loads(content)
+        self._pack = (first, lines)
+        return lines
+
+    def _read(self, name: str) -> bytes | None:
+        content = self._store.load(name)
+        try:
+            return None if content is None else gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise StorageError(f"{self._store.address(name)} is damaged: {error}", "Restore it from a backup") from None
+
+    def _remove(self, *numbers: int) -> None:
+        self._store.remove(*(self._store.address(_name(number)) for number in numbers))
 
 
 def _packed(content: bytes) -> bytes:
     return gzip.compress(content, 1, mtime=0)
 
 
-def _unpacked(content: bytes, where: str) -> bytes:
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise StorageError(f"{where} is damaged: {error}", "Restore it from a backup") from None
+def _name(number: int) -> str:
+    return f"{number // 1000:09d}/{number:012d}.json.gz"
 
 
-class _LocalObjects:
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._files = folder, LocalFiles()
-        self._made: set[Path] = set()
-
-    def create(self, name: str, content: bytes) -> bool:
-        return self._write(name, content, os.link)
-
-    def replace(self, name: str, content: bytes) -> None:
-        self._write(name, content, os.replace)
-
-    def remove(self, name: str) -> None:
-        self._files.remove(str(self._folder / name))
-
-    def _write(self, name: str, content: bytes, place: Callable[[Path, Path], None]) -> bool:
-        file = self._folder / name
-        with path_errors(str(file), "write"):
-            if file.parent not in self._made:
-                self._files.make_directory(str(file.parent))
-                self._made.add(file.parent)
-            try:
-                write_whole(file, _packed(content), place=place)
-            except FileExistsError:
-                return False
-            return True
-
-    def read(self, name: str) -> bytes | None:
-        file = self._folder / name
-        try:
-            with path_errors(str(file), "read"):
-                return _unpacked(file.read_bytes(), str(file))
-        except MissingFileError:
-            return None
-
-
-class _RemoteObjects:
-    def __init__(self, url: str) -> None:
-        import fsspec
-
-        self._fs: Any
-        try:
-            self._fs, self._root = fsspec.core.url_to_fs(url)
-        except Exception as error:  # each driver has its own errors
-            raise ConfigError(
-                f"the store at {url} cannot be opened: {error}", "Install its driver: see walship's extras"
-            ) from error
-
-    def create(self, name: str, content: bytes) -> bool:
-        with self._errors(name) as path:
-            try:
-                self._fs.pipe_file(path, _packed(content), mode="create")
-            except Exception as error:
-                if not isinstance(error, FileExistsError) and not _is_taken(error):
-                    raise
-                return False
-        return True
-
-    def replace(self, name: str, content: bytes) -> None:
-        with self._errors(name) as path:
-            self._fs.pipe_file(path, _packed(content))
-
-    def remove(self, name: str) -> None:
-        with self._errors(name) as path, suppress(FileNotFoundError):
-            self._fs.rm_file(path)
-
-    def read(self, name: str) -> bytes | None:
-        with self._errors(name) as path:
-            try:
-                return _unpacked(self._fs.cat_file(path), path)
-            except FileNotFoundError:
-                return None
-
-    @contextmanager
-    def _errors(self, name: str) -> Iterator[str]:
-        """The path of an object; what its driver raises becomes StorageError."""
-        path = f"{self._root}/{name}"
-        with driver_errors(f"The store of the timeline at {path}"):
-            yield path
-
-
-def _is_taken(error: BaseException | None) -> bool:
-    """Whether S3 says, somewhere in a chain of errors, that the object exists."""
-    while error is not None:
-        if "PreconditionFailed" in str(error) or "ConditionalRequestConflict" in str(error):
-            return True
-        error = error.__cause__
-    return False
+def _pack_name(first: int) -> str:
+    return f"archive/{first:012d}.json.gz"

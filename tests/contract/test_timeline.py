@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,11 +13,11 @@ import pytest
 
 from replication.core.timeline.instants import Action, Changes, FileVersion, InstantState
 from replication.errors import ConfigError, FormatError, RequestError, StorageError
-from replication.timeline.archived import ArchivedRecords
+from replication.files.store import RemoteStore
 from replication.timeline.base import Records
 from replication.timeline.memory import MemoryRecords
 from replication.timeline.recorded import RecordedTimeline
-from replication.timeline.stored import _LocalObjects, open_records
+from replication.timeline.stored import ArchivedRecords, open_records
 
 Open = Callable[[], Records]
 OUT = "out"
@@ -88,7 +89,7 @@ def test_processes_that_write_at_once_agree_on_one_order(opened: Open) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    events = RecordedTimeline(opened()).since(0)
+    events = list(RecordedTimeline(opened()).following(0))
     assert [event.number for event in events] == list(range(1, 41))
     times = [event.instant.completed for event in events]
     assert times == sorted(set(times))
@@ -191,7 +192,7 @@ def test_a_write_whose_answer_is_lost_counts_once() -> None:
         timeline.complete(asked, added("a"))
     records.after = lambda number: None
     done = timeline.complete(asked, added("a"))
-    assert [event.instant for event in timeline.since(1)] == [done]
+    assert [event.instant for event in timeline.following(1)] == [done]
 
 
 def test_a_write_that_the_driver_tries_again_after_a_lost_answer_counts_once() -> None:
@@ -201,7 +202,7 @@ def test_a_write_that_the_driver_tries_again_after_a_lost_answer_counts_once() -
 
     timeline = RecordedTimeline(Retrying())
     done = timeline.record(Action.COPY, OUT, added("a"))
-    assert [event.instant for event in timeline.since(0)] == [done]
+    assert [event.instant for event in timeline.following(0)] == [done]
 
 
 def test_a_store_that_may_replace_what_another_wrote_is_refused() -> None:
@@ -227,8 +228,8 @@ def test_archived_events_are_read_as_before_and_a_process_that_starts_later_read
     assert timeline.archive(keep=40) == 200
     assert timeline.archive(keep=40) == 200, "again: nothing is left to do"
     for each in (timeline, known_before, RecordedTimeline(opened())):
-        assert [event.number for event in each.since(0)] == list(range(1, 252))
-        assert [event.number for event in each.since(197)][:5] == [198, 199, 200, 201, 202]
+        assert [event.number for event in each.following(0)] == list(range(1, 252))
+        assert [event.number for event in each.following(197)][:5] == [198, 199, 200, 201, 202]
         assert each.state() == timeline.state()
         assert next(iter(each.newest_first())).instant == asked
     late = RecordedTimeline(opened())
@@ -272,14 +273,14 @@ def test_an_archiver_that_died_before_it_removed_anything_is_finished_by_the_nex
     for count in range(210):
         timeline.record(Action.COPY, OUT, added(str(count)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_LocalObjects, "remove", lambda *_: (_ for _ in ()).throw(StorageError("killed")))
+        patch.setattr(RemoteStore, "remove", lambda *_: (_ for _ in ()).throw(StorageError("killed")))
         with pytest.raises(StorageError):
             timeline.archive(keep=1)
     assert RecordedTimeline(open_records(str(tmp_path))).archive(keep=1) == 200
     for count in range(100):
         timeline.record(Action.COPY, OUT, added(f"late{count}"))
     assert RecordedTimeline(open_records(str(tmp_path))).archive(keep=1) == 300
-    assert [event.number for event in RecordedTimeline(open_records(str(tmp_path))).since(0)] == list(range(1, 311))
+    assert [event.number for event in RecordedTimeline(open_records(str(tmp_path))).following(0)] == list(range(1, 311))
     left = sorted(int(file.name.partition(".")[0]) for file in tmp_path.glob("0*/*.json.gz"))
     assert [number for number in left if number > 200] == list(range(301, 311))
 
@@ -300,7 +301,7 @@ def test_an_archived_event_is_the_one_that_was_asked_for_whatever_other_threads_
         return found
 
     monkeypatch.setattr(ArchivedRecords, "_load", load_another_after)
-    events = RecordedTimeline(open_records(str(tmp_path))).since(149)
+    events = list(RecordedTimeline(open_records(str(tmp_path))).following(149))
     assert [version.path for version in events[0].instant.changes.adds] == ["149"]
 
 
@@ -308,8 +309,8 @@ def test_threads_that_notice_a_pack_at_once_count_it_once(tmp_path: Path) -> Non
     written = RecordedTimeline(open_records(str(tmp_path)))
     for count in range(150):
         written.record(Action.COPY, OUT, added(str(count)))
-    objects, both = _LocalObjects(tmp_path), threading.Barrier(2)
-    records = ArchivedRecords(objects)
+    store, both = RemoteStore(str(tmp_path)), threading.Barrier(2)
+    records = ArchivedRecords(store)
     assert records.read(50) is not None and written.archive(keep=1) == 100
     load = records._load
 
@@ -326,4 +327,4 @@ def test_threads_that_notice_a_pack_at_once_count_it_once(tmp_path: Path) -> Non
         thread.start()
     for thread in threads:
         thread.join()
-    assert records.read(150) == objects.read("000000000/000000000150.json.gz")
+    assert records.read(150) == gzip.decompress(store.load("000000000/000000000150.json.gz") or b"")

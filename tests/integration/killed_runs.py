@@ -128,7 +128,7 @@ def check_recorded_once(at: Path) -> None:
     """No two completed instants add the same version of a file, and none is pending."""
     adds = [
         (version.path, version.digest)
-        for event in timeline(at).since(0)
+        for event in timeline(at).following(0)
         if not event.instant.is_pending
         for version in event.instant.changes.adds
     ]

@@ -42,7 +42,7 @@ class Run:
         return self.data.draw(st.sampled_from(found))
 
     def events(self) -> list[Event]:
-        return list(self.dataset.timeline.since(0))
+        return list(self.dataset.timeline.following(0))
 
     def seen(self, time: int | None = None) -> set[str]:
         """The files that can be seen as of an instant, by the instants that are done and not undone."""

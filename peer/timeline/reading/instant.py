@@ -37,7 +37,7 @@ class ReadInstant:
 
         To be asked after the files were read: then what was read is what the instant has.
         """
-        for event in RecordedTimeline(open_records(self.timeline)).since(self.event):
+        for event in RecordedTimeline(open_records(self.timeline)).following(self.event):
             instant, changes = event.instant, event.instant.changes
             if instant.dataset != self.dataset:
                 continue

@@ -40,5 +40,5 @@ class DatasetSchedule:
         self._seen[definition.name] = now
         if before is None:
             return True
-        changes = (event.instant for event in timeline.since(before) if event.number <= now)
+        changes = (event.instant for event in timeline.following(before) if event.number <= now)
         return any(each.dataset == definition.after and not each.is_pending for each in changes)

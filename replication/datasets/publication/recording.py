@@ -27,7 +27,7 @@ from replication.datasets.publication.moves import Move
 from replication.datasets.publication.steps import CompleteInstant, StartInstant
 from replication.datasets.stores.base import EntryKind, Store
 from replication.log import get
-from replication.timeline.base import Timeline
+from replication.timeline.recorded import RecordedTimeline
 
 _ASKED_ONE_BY_ONE = 16
 _EVENTS_KEPT = 1000
@@ -49,7 +49,7 @@ class InstantRecorder:
     """Makes the instants of one job."""
 
     def __init__(
-        self, timeline: Timeline, recorded: RecordedDataset, target: Store, job: str, range_bytes: int
+        self, timeline: RecordedTimeline, recorded: RecordedDataset, target: Store, job: str, range_bytes: int
     ) -> None:
         self._range_bytes = range_bytes
         self._timeline, self._url, self._job, self._target = timeline, recorded.timeline, job, target

@@ -24,7 +24,6 @@ from replication.datasets.registration.base import FileRegistrar, RegisteredFile
 from replication.datasets.registration.plugins import registrar_of
 from replication.datasets.stores.base import Store
 from replication.errors import ChangedFileError, MissingFileError, ReplicationError, StepFailedError
-from replication.timeline.base import Timeline
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
 
@@ -48,10 +47,10 @@ class CopySite:
     events: EventSink | None = None
     synced: set[str] = field(default_factory=set)
     notified: set[str] = field(default_factory=set)
-    timelines: dict[str, Timeline] = field(default_factory=dict)
+    timelines: dict[str, RecordedTimeline] = field(default_factory=dict)
     registrars: dict[str, FileRegistrar] = field(default_factory=dict)
 
-    def timeline(self, url: str) -> Timeline:
+    def timeline(self, url: str) -> RecordedTimeline:
         """The timeline whose records are at an address. ConfigError when that store cannot keep one."""
         if url not in self.timelines:
             self.timelines[url] = RecordedTimeline(open_records(url))
@@ -219,12 +218,12 @@ class StartInstant(CommitStep[CopySite]):
     def describe(self) -> str:
         return f"record that instant {self.time} begins"
 
-    def is_started(self, timeline: Timeline) -> bool:
+    def is_started(self, timeline: RecordedTimeline) -> bool:
         """Whether it is inflight, or over."""
         found = timeline.state().pending.get(self.time)
         return found is None or found.state is InstantState.INFLIGHT
 
-    def start(self, timeline: Timeline) -> None:
+    def start(self, timeline: RecordedTimeline) -> None:
         """Record it."""
         timeline.start(timeline.state().pending[self.time], Changes(self.adds, self.replaces, self.removes))
 

@@ -41,7 +41,7 @@ def on_disk(at: Path) -> dict[str, int]:
 def test_every_published_file_is_on_the_timeline_with_its_size_and_digest(source: Path, tmp_path: Path) -> None:
     assert recorded(tmp_path).run().failed == 0  # 000-33, 003-4
     assert seen(tmp_path) == on_disk(tmp_path) == {name: len(content) for name, content in FILES.items()}
-    events = timeline(tmp_path).since(0)
+    events = list(timeline(tmp_path).following(0))
     states = [event.instant.state for event in events]
     assert states[:3] == [InstantState.REQUESTED, InstantState.INFLIGHT, InstantState.COMPLETED]
     assert {v.path for v in events[1].instant.changes.adds} <= set(FILES), "named before the first one is moved"
@@ -89,7 +89,7 @@ def test_a_file_set_that_fails_is_pending_and_the_others_are_completed(
     assert "a/1" not in seen(tmp_path)
     (pending,) = timeline(tmp_path).state().pending.values()
     assert {version.path for version in pending.changes.adds} == {"a/1", "a/2"}
-    undone = [e.instant for e in timeline(tmp_path).since(0) if e.instant.action is Action.ROLLBACK]
+    undone = [e.instant for e in timeline(tmp_path).following(0) if e.instant.action is Action.ROLLBACK]
     assert len(undone) == 1, "the common instant of all file sets is shown as rolled back"
     recorded(tmp_path).run()
     assert seen(tmp_path) == on_disk(tmp_path) == {name: len(content) for name, content in FILES.items()}
@@ -125,7 +125,7 @@ def assert_added_once(at: Path) -> None:
     """No two completed instants add the same version of a file."""
     adds = [
         (version.path, version.digest)
-        for event in timeline(at).since(0)
+        for event in timeline(at).following(0)
         if not event.instant.is_pending
         for version in event.instant.changes.adds
     ]
@@ -142,7 +142,7 @@ def test_an_instant_that_was_requested_and_never_stored_is_rolled_back(
     (asked,) = timeline(tmp_path).state().pending.values()
     assert asked.state is InstantState.REQUESTED
     recorded(tmp_path).run()
-    (undo,) = [e.instant for e in timeline(tmp_path).since(0) if e.instant.action is Action.ROLLBACK]
+    (undo,) = [e.instant for e in timeline(tmp_path).following(0) if e.instant.action is Action.ROLLBACK]
     assert undo.changes.undone == (asked.time,)
     assert seen(tmp_path) == on_disk(tmp_path)
 

@@ -149,8 +149,8 @@ def test_a_hold_that_the_store_does_not_give_is_an_error_of_the_store(
     def fails(_: str) -> bytes:
         raise PermissionError("no credentials")
 
-    monkeypatch.setattr(holds._fs, "cat_file", fails)
-    with pytest.raises(StorageError, match=r"holds failed: PermissionError: no credentials"):
+    monkeypatch.setattr(holds._store._fs, "cat_file", fails)
+    with pytest.raises(StorageError, match=r"holds/.*json failed: PermissionError: no credentials"):
         holds.of("lake")
 
 

