@@ -35,7 +35,8 @@ def print_counts(job: CopyJob, printer: Printer, name: str = "") -> None:
     Raises:
         CopyIncompleteError: some files failed, also if nothing can be printed.
     """
-    view, counts = job.progress.view(), job.progress.counts
+    view = job.progress.view()
+    counts = view.counts
     rate = counts.bytes_copied / view.seconds if view.seconds else 0.0
     of_dataset = {"dataset": name} if name else {}
     with printed_before(counts.failed):
@@ -108,19 +109,19 @@ class ShownProgress:
             task = progress.add_task("", total=None)
             while not self._ended.wait(_BAR_EVERY_S):
                 stage, view = self._view()
-                total = None if view.is_listing else max(view.bytes_listed, 1)
+                total = None if view.is_listing else max(view.counts.bytes_listed, 1)
                 progress.update(task, completed=view.bytes_done, total=total, description=_line(stage, view))
 
 
 def _line(stage: str, view: ProgressView) -> str:
-    begin = f"{stage}: " if stage else ""
+    begin, counts = f"{stage}: " if stage else "", view.counts
     if view.is_listing and not view.bytes_done:
-        return f"{begin}{counted(view.files_listed, 'file')} found, {bytes_text(view.bytes_listed)}, still listing"
-    so_far = f"{view.files_done} of {view.files_listed}{'+' if view.is_listing else ''} files"
-    done = f"{bytes_text(view.bytes_done)} of {bytes_text(view.bytes_listed)}"
+        return f"{begin}{counted(counts.files_listed, 'file')} found, {bytes_text(counts.bytes_listed)}, still listing"
+    so_far = f"{counts.files_published} of {counts.files_listed}{'+' if view.is_listing else ''} files"
+    done = f"{bytes_text(view.bytes_done)} of {bytes_text(counts.bytes_listed)}"
     if view.is_listing:
         left = "still listing"
-    elif view.bytes_done >= view.bytes_listed and view.files_done < view.files_listed:
+    elif view.bytes_done >= counts.bytes_listed and counts.files_published < counts.files_listed:
         left = "publishing"
     else:
         left = f"{seconds_text(view.left_s)} left" if view.left_s is not None else ""

@@ -6,37 +6,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from replication.log import redact
 
 _FAILURES_KEPT = 1000
 _RATE_OVER_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class ProgressView:
-    """Where a copy is.
-
-    Attributes:
-        is_listing: more files may be found, so nobody knows how much is left.
-        files_listed: that need copying, found so far.
-        bytes_listed: the size of the files that needed copying.
-        files_done: that are published.
-        bytes_done: that were copied or reused.
-        bytes_per_s: over the last seconds.
-        left_s: the expected time left; None while that is not known.
-        seconds: since the begin.
-    """
-
-    is_listing: bool
-    files_listed: int
-    bytes_listed: int
-    files_done: int
-    bytes_done: int
-    bytes_per_s: float
-    left_s: float | None
-    seconds: float
 
 
 @dataclass
@@ -70,6 +45,27 @@ class CopyCounts:
     failed: int = 0
     deleted: int = 0
     waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressView:
+    """Where a copy is.
+
+    Attributes:
+        counts: what it has done by now.
+        is_listing: more files may be found, so nobody knows how much is left.
+        bytes_done: that were copied or reused.
+        bytes_per_s: over the last seconds.
+        left_s: the expected time left; None while that is not known.
+        seconds: since the begin.
+    """
+
+    counts: CopyCounts
+    is_listing: bool
+    bytes_done: int
+    bytes_per_s: float
+    left_s: float | None
+    seconds: float
 
 
 class CopyProgress:
@@ -148,13 +144,4 @@ class CopyProgress:
             began, before = self._recent[0]
             rate = (counts.bytes_copied - before) / (now - began) if now > began else 0.0
             left_s = max(counts.bytes_listed - done, 0) / rate if rate > 0 and not self._is_listing else None
-            return ProgressView(
-                self._is_listing,
-                counts.files_listed,
-                counts.bytes_listed,
-                counts.files_published,
-                done,
-                rate,
-                left_s,
-                now - self._began,
-            )
+            return ProgressView(replace(counts), self._is_listing, done, rate, left_s, now - self._began)

@@ -180,17 +180,17 @@ def test_what_a_sync_does_is_to_be_seen_meanwhile_and_a_dry_run_leaves_nothing(t
     class Watched(LocalStore):
         def scan(self, folder: Any) -> Any:
             stage, view = syncing.view()
-            seen[stage.partition(":")[0]] = view.files_listed, view.files_done
+            seen[stage.partition(":")[0]] = view.counts.files_listed, view.counts.files_published
             return super().scan(folder)
 
         def reread(self, *given: Any) -> bytes:
             stage, view = syncing.view()
-            seen[stage] = view.files_listed, view.files_done
+            seen[stage] = view.counts.files_listed, view.counts.files_published
             return super().reread(*given)
 
         def move(self, *given: Any) -> None:
             stage, view = syncing.view()
-            seen[stage.partition(":")[0]] = view.files_listed, view.files_done
+            seen[stage.partition(":")[0]] = view.counts.files_listed, view.counts.files_published
             super().move(*given)
 
     write_tree(tmp_path / "a", {"x/1": b"1", "x/2": b"2", "z": b"same"})
