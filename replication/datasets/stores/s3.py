@@ -110,7 +110,7 @@ class S3Uploads:
         try:
             _complete(self._fs, self._named(upload), sent.parts)
         except OSError as error:
-            if not self._has_token(upload):  # the answer to an earlier call may have been lost
+            if not self.is_completed(upload):  # the answer to an earlier call may have been lost
                 if _code(error) not in _LOST and self.parts(upload) is not None:
                     raise
                 raise MissingFileError(
@@ -119,9 +119,13 @@ class S3Uploads:
                 ) from error
         self._fs.invalidate_cache(self._address(RelativePath(upload.path)))
 
-    def is_completed(self, upload: Upload, size: int) -> bool:
-        """See ``Uploads``. The metadata of the object tell."""
-        return self._has_token(upload, size)
+    def is_completed(self, upload: Upload, size: int = -1) -> bool:
+        """See ``Uploads``. The metadata of the object tell, without a size by the token alone."""
+        try:
+            found = self._fs.call_s3("head_object", **self._at(RelativePath(upload.path)))
+        except FileNotFoundError:
+            return False
+        return found["Metadata"].get(_TOKEN) == upload.token and size in (-1, found["ContentLength"])
 
     def abort(self, upload: Upload) -> None:
         with suppress(FileNotFoundError):
@@ -135,13 +139,6 @@ class S3Uploads:
             for each in answer.get("Uploads", ())
             if each["Key"] == at["Key"] and since <= each["Initiated"] <= until
         ]
-
-    def _has_token(self, upload: Upload, size: int = -1) -> bool:
-        try:
-            found = self._fs.call_s3("head_object", **self._at(RelativePath(upload.path)))
-        except FileNotFoundError:
-            return False
-        return found["Metadata"].get(_TOKEN) == upload.token and size in (-1, found["ContentLength"])
 
     def _at(self, path: RelativePath) -> dict[str, Any]:
         bucket, key, _ = self._fs.split_path(self._address(path))
