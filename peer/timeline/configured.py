@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -63,4 +64,4 @@ def _store(config: Config, folder: Path, checkpoint: Path | None, memory_bytes_m
         return EmbeddedViews(folder)
     if kind == "spillable":
         return SpillableViews(folder / "spilled.db", memory_bytes_max)
-    return MemoryViews(checkpoint)
+    return SpillableViews(checkpoint, sys.maxsize) if checkpoint is not None else MemoryViews()

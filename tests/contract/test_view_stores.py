@@ -45,12 +45,13 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     made: list[ViewStore] = []
 
     def start() -> ViewStore:
+        if request.param == "memory":  # which is there as long as its process
+            made[:] = made or [MemoryViews()]
+            return made[0]
         if made:
             made[-1].close()
         made.append(
-            MemoryViews(tmp_path / "view")
-            if request.param == "memory"
-            else SpillableViews(tmp_path / "view", 2000)
+            SpillableViews(tmp_path / "view", 2000)
             if request.param == "spillable"
             else EmbeddedViews(tmp_path / "view")
         )
@@ -176,16 +177,16 @@ def test_a_partition_larger_than_the_bound_is_read_from_disk(tmp_path: Path) -> 
 
 def test_an_unreadable_checkpoint_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "view").write_bytes(b"no database" * 1000)
-    store = MemoryViews(tmp_path / "view")
+    store = SpillableViews(tmp_path / "view", 1 << 20)
     assert store.state() == TimelineState()
     store.apply(STATE, "out", put("a"))
     store.close()
-    again = MemoryViews(tmp_path / "view")
+    again = SpillableViews(tmp_path / "view", 1 << 20)
     assert again.state() == STATE
     again.close()
 
 
-@pytest.mark.parametrize("kind", [MemoryViews, SpillableViews, EmbeddedViews])
+@pytest.mark.parametrize("kind", [SpillableViews, EmbeddedViews])
 def test_damage_is_an_error_that_says_what_to_delete(kind: Callable[..., ViewStore], tmp_path: Path) -> None:
     """A store that is in use elsewhere is another matter."""
     view = tmp_path / "view"

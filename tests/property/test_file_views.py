@@ -35,7 +35,7 @@ class Run:
         self.view = self.open()
 
     def open(self) -> Views:
-        store = SpillableViews(self.folder / "view", 2000) if self.spills else MemoryViews(self.folder / "view")
+        store = SpillableViews(self.folder / "view", 2000 if self.spills else 1 << 30)
         return Views(self.dataset.timeline, store, self.dataset.listings())
 
     def pick(self, found: list[int]) -> int:

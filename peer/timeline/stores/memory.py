@@ -1,7 +1,6 @@
-"""Views in memory: all of them, or as much as fits a bound.
+"""Views in memory alone, or in a file with as much in memory as fits a bound.
 
-With a file every change is written there, too. For the first it is a checkpoint; the second finds there what it has
-dropped from memory. Whatever was not used for the longest time is dropped first, and comes back when it is asked for.
+Whatever was not used for the longest time is dropped from memory first, and comes back when it is asked for.
 """
 
 from __future__ import annotations
@@ -20,14 +19,11 @@ _PARTITION_BYTES = 600  # likewise, with its key
 
 
 class MemoryViews:
-    """Views in memory. With a ``checkpoint`` a process that starts again has them again."""
+    """Views in memory, as long as the process."""
 
-    def __init__(self, checkpoint: Path | None = None) -> None:
-        self._file = PartitionFile(checkpoint) if checkpoint is not None else None
-        self._state = self._file.state() if self._file is not None else TimelineState()
+    def __init__(self) -> None:
+        self._state = TimelineState()
         self._datasets: dict[str, dict[str, PartitionFiles]] = {}
-        for dataset, name, files in self._file.read_all() if self._file is not None else ():
-            self._datasets.setdefault(dataset, {})[name] = files
 
     def state(self) -> TimelineState:
         return self._state
@@ -49,39 +45,23 @@ class MemoryViews:
 
     def apply(self, state: TimelineState, dataset: str, effects: Effects) -> None:
         partitions = self._datasets.setdefault(dataset, {})
-        touched: dict[str, PartitionFiles] = {}
         for (partition, path), version in effects.puts.items():
-            self._to_change(partitions, partition, touched).versions[path] = version
+            partitions.setdefault(partition, PartitionFiles()).versions[path] = version
         for partition, path in effects.drops:
             if partition in partitions:
-                self._to_change(partitions, partition, touched).versions.pop(path, None)
-        if self._file is not None:  # first: what could not be written must be applied again
-            self._file.write(state, dataset, touched)
-        partitions |= touched
+                partitions[partition].versions.pop(path, None)
         self._state = state
-
-    def _to_change(
-        self, partitions: dict[str, PartitionFiles], name: str, touched: dict[str, PartitionFiles]
-    ) -> PartitionFiles:
-        """A partition to be changed; a copy of it if the change may fail to be written."""
-        if name not in touched:
-            found = partitions.get(name) or PartitionFiles()
-            touched[name] = found if self._file is None else PartitionFiles(dict(found.versions), found.listed)
-        return touched[name]
 
     def put(self, dataset: str, partition: str, versions: Iterable[FileVersion], *, listed: bool) -> None:
         files = PartitionFiles({version.path: version for version in versions}, listed)
-        if self._file is not None:
-            self._file.write(None, dataset, {partition: files})
         self._datasets.setdefault(dataset, {})[partition] = files
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        """Nothing to release."""
 
 
 class SpillableViews:
-    """Views on disk, of which the last used are in memory.
+    """Views in a file, of which the last used are in memory. A process that starts again has all of them again.
 
     Args:
         path: the file.

@@ -1,4 +1,4 @@
-"""A file of partitions, each one row, and the state that they are of: a checkpoint, and where a bounded store spills.
+"""A file of partitions, each one row, and the state that they are of: what a store of views keeps, and spills.
 
 SQLite's write-ahead log keeps it whole after a kill; after a power cut it may be older than it was, never torn. What
 cannot be opened is deleted, since views are made anew from the timeline and listings.
@@ -104,13 +104,6 @@ class PartitionFile:
                 "select listed, content from partitions where dataset = ? and name = ?", (dataset, to_bytes(partition))
             ).fetchone()
             return PartitionFiles.of_json(partition, row[1], bool(row[0])) if row else None
-
-    def read_all(self) -> Iterator[tuple[str, str, PartitionFiles]]:
-        """Yield every dataset, partition name and partition."""
-        with self._read_errors():
-            for dataset, name, listed, content in self._sql.execute("select * from partitions"):
-                partition = from_bytes(name)
-                yield dataset, partition, PartitionFiles.of_json(partition, content, bool(listed))
 
     def names(self, dataset: str) -> list[str]:
         """Return the names of a dataset's partitions, sorted."""

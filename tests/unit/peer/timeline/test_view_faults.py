@@ -83,7 +83,7 @@ def test_no_part_of_a_large_instant_is_seen_when_its_application_was_cut_short(
 def test_what_a_full_disk_kept_from_the_checkpoint_is_there_after_the_next_start(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    views = Views(dataset.timeline, MemoryViews(tmp_path / "view"), dataset.listings())
+    views = Views(dataset.timeline, SpillableViews(tmp_path / "view", 1 << 30), dataset.listings())
     views.sync()
     views.latest(OUT, "p")
     dataset.publish("p/a@2", "p/c@0", replaces=("p/a@1",))
@@ -95,7 +95,7 @@ def test_what_a_full_disk_kept_from_the_checkpoint_is_there_after_the_next_start
     dataset.publish("q/a@1", replaces=("q/a@0",))
     views.sync()
     views.close()
-    views = Views(dataset.timeline, MemoryViews(tmp_path / "view"), dataset.listings())
+    views = Views(dataset.timeline, SpillableViews(tmp_path / "view", 1 << 30), dataset.listings())
     views.sync()
     seen = [each.whole.path for each in views.latest(OUT, "p") if each.whole]
     assert seen == ["p/a@2", "p/b@0", "p/c@0"]
@@ -103,17 +103,17 @@ def test_what_a_full_disk_kept_from_the_checkpoint_is_there_after_the_next_start
 
 
 def test_a_checkpoint_is_kept_when_the_disk_is_full_at_a_start(dataset: Dataset, tmp_path: Path) -> None:
-    views = Views(dataset.timeline, MemoryViews(tmp_path / "view"), dataset.listings())
+    views = Views(dataset.timeline, SpillableViews(tmp_path / "view", 1 << 30), dataset.listings())
     state = views.sync()
     views.close()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
     try:
         with pytest.raises(StorageError, match="cannot be opened"):
-            MemoryViews(tmp_path / "view")
+            SpillableViews(tmp_path / "view", 1 << 30)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    again = MemoryViews(tmp_path / "view")
+    again = SpillableViews(tmp_path / "view", 1 << 30)
     assert again.state() == state
     again.close()
 
@@ -144,14 +144,14 @@ def test_views_of_before_the_timeline_was_restored_are_refused_and_not_mixed_wit
 ) -> None:
     backup = dict(dataset.records.contents)
     dataset.publish("p/lost@0")
-    views = Views(dataset.timeline, MemoryViews(tmp_path / "view"), dataset.listings())
+    views = Views(dataset.timeline, SpillableViews(tmp_path / "view", 1 << 30), dataset.listings())
     views.sync()
     views.close()
     dataset.records.contents = backup
     dataset.timeline = RecordedTimeline(dataset.records, clock=dataset.tick)
     for number in range(since):
         dataset.publish(f"p/new@{number}")
-    views = Views(dataset.timeline, MemoryViews(tmp_path / "view"), dataset.listings())
+    views = Views(dataset.timeline, SpillableViews(tmp_path / "view", 1 << 30), dataset.listings())
     with pytest.raises(FormatError, match="timeline-views"):
         views.sync()
     with pytest.raises(FormatError, match="timeline-views"):

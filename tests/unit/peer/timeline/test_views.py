@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peer.timeline.listing import FolderListings
-from peer.timeline.stores.memory import MemoryViews
+from peer.timeline.stores.memory import MemoryViews, SpillableViews
 from peer.timeline.views import Known, Views
 from replication.core.timeline.instants import Action, Changes, FileVersion
 from replication.core.timeline.view import FileSlice
@@ -20,7 +20,8 @@ from tests.waiting import wait_until
 
 
 def over(dataset: Dataset, *, checkpoint: Path | None = None, incremental: bool = True) -> Views:
-    views = Views(dataset.timeline, MemoryViews(checkpoint), dataset.listings(), incremental=incremental)
+    store = SpillableViews(checkpoint, 1 << 30) if checkpoint is not None else MemoryViews()
+    views = Views(dataset.timeline, store, dataset.listings(), incremental=incremental)
     views.sync()
     return views
 
