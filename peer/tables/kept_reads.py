@@ -45,21 +45,31 @@ class KeptReads:
             StorageError, duckdb.Error: a file of them is damaged or missing.
         """
         with self._lock:
-            if self._connection is None:
-                self._connection = open_duckdb()
-                confine(self._connection, self._catalog.warehouse)
-            kept = self._kept(self._connection, spec)
-            with _transaction(self._connection, kept):
-                query = kept.follow(self._connection, self._catalog)
-            return kept.pinned(self._connection), query
+            try:
+                return self._latest(spec)
+            except duckdb.FatalException:  # an error of an earlier query has ended the database
+                self._close()
+                return self._latest(spec)
+
+    def _latest(self, spec: TableSpec) -> tuple[duckdb.DuckDBPyConnection, str]:
+        if self._connection is None:
+            self._connection = open_duckdb()
+            confine(self._connection, self._catalog.warehouse)
+        kept = self._kept(self._connection, spec)
+        with _transaction(self._connection, kept):
+            query = kept.follow(self._connection, self._catalog)
+        return kept.pinned(self._connection), query
 
     def close(self) -> None:
         """Close the database. Idempotent."""
         with self._lock:
-            self._tables.clear()
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
+            self._close()
+
+    def _close(self) -> None:
+        self._tables.clear()
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
     def _kept(self, connection: duckdb.DuckDBPyConnection, spec: TableSpec) -> _KeptTable:
         kept = self._tables.get(spec.uuid)

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 import replication.tables.duckdb.kept_view as kept_view
+from peer.tables import kept_reads
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.fold import merge_changes
 from peer.tables.kept_reads import KeptReads
@@ -188,6 +190,36 @@ def test_after_a_missing_file_the_next_read_starts_anew(tables: Tables) -> None:
         tables.reader.read(spec).read_all()
     away.rename(file)
     assert tables.rows(spec) == [{"k": "a", "v": 1}]
+
+
+class Ended:
+    """A database after a fatal error: it begins nothing more."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self.has_ended = False
+
+    def begin(self) -> None:
+        if self.has_ended:
+            raise duckdb.FatalException("FATAL Error: database has been invalidated because of a previous fatal error")
+        self._connection.begin()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def test_after_a_fatal_error_of_the_database_the_next_read_has_another(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tables.create("ops.t")
+    tables.commit(spec, ("a", 1))
+    made: list[Ended] = []
+    real = kept_reads.open_duckdb
+    monkeypatch.setattr(kept_reads, "open_duckdb", lambda: made.append(Ended(real())) or made[-1])
+    for _ in range(2):
+        assert tables.reader.read(spec, "k = 'a'").read_all().to_pylist() == [{"k": "a", "v": 1}]
+        made[-1].has_ended = True
+    assert len(made) == 2
 
 
 def test_tables_beyond_those_kept_are_read_all_the_same(tables: Tables) -> None:
