@@ -6,7 +6,7 @@ import errno
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from replication.core.copying.attributes import FileAttributes
@@ -18,6 +18,7 @@ from replication.error_text import one_line
 from replication.errors import RequestError
 
 _SECOND = 1_000_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FOLDERS = {"directory", "dir"}
 _BLOCK = 8 << 20
 _AHEAD = 64 << 20
@@ -78,7 +79,7 @@ class Driver:
             found = info.get(name)
             if isinstance(found, datetime):
                 found = found if found.tzinfo else found.replace(tzinfo=UTC)
-                return int(found.timestamp()) * _SECOND + found.microsecond * 1000
+                return (found - _EPOCH) // timedelta(microseconds=1) * 1000
             if isinstance(found, int | float):
                 return int(found * _SECOND)
         return None

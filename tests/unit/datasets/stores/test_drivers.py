@@ -1,0 +1,25 @@
+"""What every driver of fsspec makes of what a store tells."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from replication.datasets.stores.drivers import Driver
+
+_HALF_BEFORE_1970 = datetime(1969, 12, 31, 23, 59, 59, 500_000, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("told", "time_ns"),
+    [
+        (_HALF_BEFORE_1970, -500_000_000),
+        (_HALF_BEFORE_1970.replace(tzinfo=None), -500_000_000),
+        (_HALF_BEFORE_1970.astimezone(timezone(timedelta(hours=5))), -500_000_000),
+        (datetime(2026, 1, 1, 0, 0, 0, 999_999, tzinfo=UTC), 1_767_225_600_999_999_000),
+        (datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), 253_402_300_799_999_999_000),
+    ],
+)
+def test_a_time_that_a_store_tells_is_exact_to_the_microsecond(told: datetime, time_ns: int) -> None:
+    assert Driver().timestamp_ns({"mtime": told}) == time_ns
