@@ -16,6 +16,7 @@ import pytest
 from replication import config as configuration
 from shell.cli.render import Printer
 from shell.processes import supervise
+from shell.processes.role_process import ProcessState
 from shell.processes.supervise import RoleEvent, RoleSupervisor, Supervisor
 from tests.waiting import wait_until
 
