@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,15 +82,13 @@ def drill(
 
         rehearse = _rehearsal(cluster) if full else None
         target = os.path.abspath(found.target) if os.path.isfile(found.target) else found.target
-        request = DrillRequest(
-            probes,
-            rehearse,
-            target,
-            probe_timeout_s,
-            scheduled,
-            lambda phase: printer.progress(f"the drill {_PHASES[phase]}"),
-        )
+        on_phase = partial(_tell_phase, printer)
+        request = DrillRequest(probes, rehearse, target, probe_timeout_s, scheduled, on_phase)
         _tell(RunningDrill(cluster, request).run(), printer)
+
+
+def _tell_phase(printer: Printer, phase: str) -> None:
+    printer.progress(f"the drill {_PHASES[phase]}")
 
 
 @contextmanager

@@ -270,7 +270,7 @@ def test_a_list_of_lost_writes_says_of_which_the_rows_cannot_be_read_here(
     monkeypatch.setattr("peer.failover.lost_writes.lost_writes", lambda *_: [read, unread])
     lostwrites_list(commanding())
     shown = capsys.readouterr()
-    assert "1 frames cannot be read here" in shown.err and "The copy /kept/2 cannot be read" in shown.err
+    assert "1 frame cannot be read here" in shown.err and "The copy /kept/2 cannot be read" in shown.err
     assert shown.out.splitlines()[2].split()[:3] == ["h1/2:9", "ops.t", "-"]
     lostwrites_list(commanding(as_json=True))
     assert [row["rows"] for row in json.loads(capsys.readouterr().out)] == [3, None]

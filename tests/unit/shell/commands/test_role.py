@@ -20,7 +20,7 @@ from replication.ledger.sql.memory import MemoryLedger
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands import role
-from shell.commands.role import Switch, readonly
+from shell.commands.role import readonly
 
 
 def test_a_change_that_the_ledger_could_not_note_is_told_as_done(capfd: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +39,7 @@ def test_a_change_that_the_ledger_could_not_note_is_told_as_done(capfd: pytest.C
                 Printer(as_json=False),
             )
 
-        readonly(cast(Invocation, SimpleNamespace(connect=connect)), Switch.ON)
+        readonly(cast(Invocation, SimpleNamespace(connect=connect)), "on")
         assert coordination.role().state.role is Role.STANDBY
     told = capfd.readouterr()
     assert "east is STANDBY (epoch 2)" in told.out and "disk is full; ZooKeeper has it" in " ".join(told.err.split())
@@ -59,7 +59,7 @@ def test_said_again_it_waits_and_notes_what_was_stopped_before_that(monkeypatch:
             yield east, Printer(as_json=False)
 
         for _ in range(2):
-            readonly(cast(Invocation, SimpleNamespace(connect=connect)), Switch.ON)
+            readonly(cast(Invocation, SimpleNamespace(connect=connect)), "on")
     assert waited == [2, 2] and kept == [RoleState(Role.STANDBY, 2)] * 2
 
 
@@ -78,11 +78,11 @@ def test_a_cluster_whose_role_change_is_unfinished_is_not_made_active_beside_its
         invocation = cast(Invocation, SimpleNamespace(connect=connect))
         ledger.steps.put_all([NewSequence(SequenceId("east", ROLE_CHANGE), ("{}",))])
         with pytest.raises(RequestError, match="another cluster may be ACTIVE by now"):
-            readonly(invocation, Switch.OFF)
+            readonly(invocation, "off")
         assert coordination.role().state == RoleState(Role.STANDBY, 2)
         ledger.steps.remove("east", ROLE_CHANGE)
         ledger.successions.record(Succession(id, west, 2, 7, is_planned=True))
-        readonly(invocation, Switch.OFF)
+        readonly(invocation, "off")
         assert coordination.role().state == RoleState(Role.ACTIVE, 3)
     ledger.close()
     assert "west took over from east" in capfd.readouterr().err
