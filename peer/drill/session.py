@@ -16,9 +16,9 @@ from peer.drill.changes import TableChange, parse_change
 from peer.drill.fork import ForkedTable, ForkTables
 from peer.tables.read import open_named, query_result
 from replication.core.definition.choice import DEFAULT_NAMESPACE
-from replication.error_text import message_line
 from replication.errors import RequestError
 from replication.tables.base import DUCKDB
+from replication.tables.duckdb.confined import refusal
 from replication.tables.layout import LATEST
 from replication.tables.pyiceberg.damage import refuse_unreadable
 
@@ -95,14 +95,14 @@ class ForkSession:
                     break
         except duckdb.Error as error:
             refuse_unreadable(error)
-            raise RequestError(message_line(error)[:500]) from None
+            raise refusal(error) from None
         return Answered(None, columns, tuple(kept), (checked and count > 0) if is_check else None)
 
     def _single(self, query: str) -> duckdb.Statement:
         try:
             statements = self._connection.extract_statements(query)
         except duckdb.Error as error:
-            raise RequestError(message_line(error)[:500]) from None
+            raise refusal(error) from None
         if len(statements) != 1:
             raise RequestError(f"{len(statements)} statements were given", "Give one at a time")
         if statements[0].type == duckdb.StatementType.TRANSACTION:
@@ -135,7 +135,7 @@ class ForkSession:
             return getattr(self, f"_{change.verb}")(change, table)  # type: ignore[no-any-return]
         except duckdb.Error as error:
             refuse_unreadable(error)
-            raise RequestError(message_line(error)[:500]) from None
+            raise refusal(error) from None
         finally:
             for work in (_WORK, _KEYS):
                 self._connection.execute(f"drop table if exists {work}")

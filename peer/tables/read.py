@@ -24,7 +24,7 @@ from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, Catalog, History, open_duckdb
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from replication.tables.duckdb.batches import arrow_batches
-from replication.tables.duckdb.confined import confine, one_query
+from replication.tables.duckdb.confined import confine, one_query, refusal
 from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, shown_columns
 from replication.tables.pyiceberg.damage import refuse_unreadable
 
@@ -297,9 +297,7 @@ def query_result(connection: duckdb.DuckDBPyConnection, query: str | duckdb.Stat
             return pa.RecordBatchReader.from_batches(rows.schema, _batches(connection, rows))
     except duckdb.Error as error:
         refuse_unreadable(error)
-        what, *more = str(error).strip().splitlines()
-        hint = next((line for line in more if line.startswith(("Candidate bindings:", "Did you mean"))), "")
-        raise RequestError(what, hint) from None
+        raise refusal(error) from None
 
 
 def _stoppable(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:

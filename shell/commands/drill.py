@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
 
 
 _PHASES = {
-    "plan": "plans the failover",
-    "apply": "waits until what has landed is in the tables",
-    "fork": "forks the tables as of one time",
-    "read": "reads every table of the fork",
-    "probes": "runs the probes",
-    "switchover plan": "plans the switchover",
+    "plan": "planning the failover",
+    "apply": "waiting until what has landed is in the tables",
+    "fork": "forking the tables as of one time",
+    "read": "reading every table of the fork",
+    "probes": "running the probes",
+    "switchover plan": "planning the switchover",
 }
 
 
@@ -82,13 +81,8 @@ def drill(
 
         rehearse = _rehearsal(cluster) if full else None
         target = os.path.abspath(found.target) if os.path.isfile(found.target) else found.target
-        on_phase = partial(_tell_phase, printer)
-        request = DrillRequest(probes, rehearse, target, probe_timeout_s, scheduled, on_phase)
+        request = DrillRequest(probes, rehearse, target, probe_timeout_s, scheduled, _telling(printer))
         _tell(RunningDrill(cluster, request).run(), printer)
-
-
-def _tell_phase(printer: Printer, phase: str) -> None:
-    printer.progress(f"the drill {_PHASES[phase]}")
 
 
 @contextmanager
@@ -104,6 +98,10 @@ def _opened(invocation: Invocation, name: str) -> Iterator[tuple[Cluster, FoundC
         )
     with Invocation(found.target, invocation.as_json, invocation.debug).connect() as (cluster, printer):
         yield cluster, found, printer
+
+
+def _telling(printer: Printer) -> Callable[[str], None]:
+    return lambda phase: printer.progress(_PHASES.get(phase, phase))
 
 
 def _rehearsal(cluster: Cluster) -> Callable[[], SwitchoverPlan]:

@@ -32,12 +32,19 @@ def confine(connection: duckdb.DuckDBPyConnection, warehouse: str) -> None:
     connection.execute("set enable_external_access = false")
 
 
+def refusal(error: duckdb.Error) -> RequestError:
+    """What DuckDB says is wrong with a query, and its hint, without the line of the query that it quotes."""
+    what, *more = str(error).strip().splitlines()
+    hint = next((line for line in more if line.startswith(("Candidate bindings:", "Did you mean"))), "")
+    return RequestError(what[:500].rstrip("!"), hint)
+
+
 def one_query(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.Statement:
     """Parse a query that a person gave. RequestError when it is none, or more than one statement."""
     try:
         statements = connection.extract_statements(text)
     except duckdb.Error as error:
-        raise RequestError(str(error).strip().splitlines()[0]) from None
+        raise refusal(error) from None
     if len(statements) != 1:
         raise RequestError(
             "there is more than one statement" if statements else "there is no statement", "Give one query or condition"

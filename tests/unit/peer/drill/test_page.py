@@ -31,6 +31,9 @@ def test_what_others_wrote_is_text(tmp_path) -> None:  # issue 23
     shown = to_html(report)
     assert "<script" not in shown and "<img" not in shown and shown.count("&lt;script&gt;") >= 12
     assert not re.search(r"<[^>]*onload", shown)
+    assert re.search(r"body \{[^}]*overflow-wrap: anywhere", shown), (
+        "a long name is cut into lines, and widens no table"
+    )
 
 
 def test_the_reports_of_drills_that_the_ledger_has_forgotten_are_removed(
