@@ -127,7 +127,7 @@ def failover(
             return
         if not planned.refusals and not options.yes:
             _print_losses(printer.note, planned)
-            if not typer.confirm(f"Make {to} ACTIVE in place of {planned.origin}?", err=True):
+            if not _confirmed(f"Make {to} ACTIVE in place of {planned.origin}?"):
                 raise RequestError("nothing was changed", "Confirm, or give --yes")
         for note in filter(None, (planned.note, planned.warning)):
             printer.note(note)
@@ -138,6 +138,15 @@ def failover(
             f"{to} is ACTIVE (epoch {done.epoch}) in place of {done.origin}, after {seconds_text(took)}."
             f" {shown} What {done.origin} sends once it returns: walship lostwrites list",
         )
+
+
+def _confirmed(question: str) -> bool:
+    """Whether a person says yes; False where there is nobody to answer."""
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        typer.echo(err=True)  # the question has no end of line
+        return False
 
 
 def failback(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -219,6 +220,20 @@ def test_a_plan_that_is_not_possible_now_exits_as_the_verb_would(
     capsys.readouterr()
     verb(commanding())
     assert capsys.readouterr().out == "Nothing to do: west took over from east already.\n"
+
+
+@pytest.mark.parametrize("answer", ["", "n\n"])
+def test_a_failover_that_nobody_confirms_is_refused_and_names_the_option(
+    answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = FailoverPlan("east", "west", 2, ("step",), (), 0, NO_LOSS, NO_LOSS, 0)
+    monkeypatch.setattr("peer.failover.role_change.RoleChange", Change())
+    monkeypatch.setattr("peer.failover.failover.plan_failover", lambda *_, **__: plan)
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    with pytest.raises(RequestError) as refused:
+        failover(commanding(), "west", FailoverOptions())
+    assert str(refused.value) == "nothing was changed. Confirm, or give --yes"
+    assert "Make west ACTIVE in place of east?" in capsys.readouterr().err
 
 
 def test_a_switchover_is_not_cancelled_by_asking_for_a_plan() -> None:
