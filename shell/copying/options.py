@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from replication.core.copying.configuration import CopyConfiguration, Existing, Grouping, parse_preserve
 from replication.core.copying.filters import FilterRule, Filters
-from replication.core.copying.names import RelativePath
+from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.converters.plugins import conversions_of
 from replication.errors import RequestError, UnsafeNameError
 from shell.copying.groups import FileOptions, ReplaceOptions, SpeedOptions, VersionOptions, WriteOptions
@@ -70,9 +70,12 @@ def _backup(text: str) -> RelativePath:
     if not (folder := text.strip("/")):
         raise RequestError(f"--backup-dir {text} is the target itself", hint)
     try:
-        return RelativePath(folder)
+        path = RelativePath(folder)
     except UnsafeNameError:
         raise RequestError(f"--backup-dir {text} is no folder below the target", hint) from None
+    if path.partition("/")[0] == STAGING:
+        raise RequestError(f"--backup-dir {text} is where copies keep their own files", hint)
+    return path
 
 
 def _filters(options: FileOptions) -> Filters:

@@ -59,7 +59,7 @@ class CurrentRate:
         try:
             self._text = self._file.read_text() if self._file is not None else limit
         except FileNotFoundError:
-            raise MissingFileError(f"there is no {self._file}", _HINT) from None
+            raise MissingFileError(f"there is no file {self._file} with a limit", _HINT) from None
         except (OSError, UnicodeDecodeError) as error:
             raise RequestError(f"{self._file} holds no limit: {one_line(error)}", _HINT) from None
         self._table = parse_rates(self._text)
