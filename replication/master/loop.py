@@ -26,7 +26,7 @@ from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
 from replication.coordination.zookeeper import connect_public
 from replication.core.shipping.chunk import ChunkAssignment, Tail
-from replication.core.shipping.planner import Assign, Limits, Plan, Retire, RetryLater, Revoke, plan
+from replication.core.shipping.planner import Assign, Limits, Plan, RetryLater, Revoke, plan
 from replication.errors import CoordinationError, ReplicationError, StaleTermError
 from replication.files.base import Files
 from replication.files.local import LocalFiles
@@ -190,7 +190,7 @@ class Master:
             self._publish(observed.receivers)
             planned = plan(observed.snapshot, self._limits)
             self._act(planned, observed)
-            self._is_quiet = not (planned.fence or planned.assignments or planned.decisions) and observed.is_complete
+            self._is_quiet = planned == Plan() and not observed.retirable and observed.is_complete
             self._may_idle = self._is_quiet and self.is_told and not self._ledger.files.failing()
         elif self._term:
             _log.warning("master_stepped_down", host=self._disk.host, term=self._term)
@@ -226,14 +226,13 @@ class Master:
             content = replace(assignment, term=self._term).encode()
             self._coordination.set_assignment(slot, content, observed.versions.get(slot, -1))
         for decision in planned.decisions:
-            if isinstance(decision, Retire):
-                row = observed.retirable[decision.file]
-                retire(self._ledger, self._disk.files, row, self._term, self._disk.host, observed.policy)
-            elif isinstance(decision, Assign):
+            if isinstance(decision, Assign):
                 _log.info("work_assigned", host=decision.slot, term=self._term, **_fields(decision.work))
             elif isinstance(decision, Revoke):
                 fields = {"reason": decision.reason, **_fields(decision.work)}
                 _log.info("work_revoked", host=decision.slot, term=self._term, **fields)
+        for row in observed.retirable:
+            retire(self._ledger, self._disk.files, row, self._term, self._disk.host, observed.policy)
         waiting = frozenset(decision for decision in planned.decisions if isinstance(decision, RetryLater))
         self._report.waiting(waiting, {peer.name: peer for peer in observed.snapshot.peers})
 

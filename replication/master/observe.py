@@ -9,7 +9,6 @@ from replication import log
 from replication.coordination.base import HostRecord, keeps_tables
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
-from replication.core.ids import FileId
 from replication.core.shipping.chunk import Assignment
 from replication.core.shipping.planner import FileView, HostView, Limits, PeerView, PlannerInput
 from replication.core.shipping.retention import RetentionPolicy
@@ -30,7 +29,7 @@ class Observed:
     snapshot: PlannerInput
     versions: Mapping[str, int]
     receivers: tuple[str, ...]
-    retirable: Mapping[FileId, FileRow]
+    retirable: Sequence[FileRow]
     policy: RetentionPolicy
 
     @property
@@ -80,11 +79,8 @@ class Observer:
         hosts = self._hosts(records, now_s)
         assigned, versions = self._assigned()
         files = self._files(assigned) if self._limits.streams > 1 else ()
-        retirable = (
-            {row.file: row for host in hosts for row in self._ledger.files.retirable(host.slot, policy)}
-            if retiring
-            else {}
-        )
+        retiring_at = hosts if retiring else ()
+        retirable = [row for host in retiring_at for row in self._ledger.files.retirable(host.slot, policy)]
         snapshot = PlannerInput(
             now_s=now_s,
             hosts=hosts,
@@ -92,7 +88,6 @@ class Observer:
             files=files,
             assigned=assigned,
             outdated=self._outdated(assigned),
-            retirable=tuple(sorted(retirable)),
         )
         receivers = self._coordination.members(MemberKind.RECEIVERS)
         addresses = tuple(sorted(str(member.fields["address"]) for member in receivers if "address" in member.fields))

@@ -24,7 +24,7 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.rows.batch import EncodedBatch
 from replication.core.rows.convert import upserts_from_arrow
 from replication.core.shipping.chunk import Assignment
-from replication.core.shipping.planner import HostView, Limits, PeerView, PlannerInput, Retire, plan
+from replication.core.shipping.planner import HostView, Limits, PeerView, PlannerInput, plan
 from replication.errors import (
     CoordinationError,
     LeaseLostError,
@@ -246,17 +246,15 @@ class Cluster:
             master.believes = False
             self.did("stale master stood down")
             return
-        retirable = {row.file: row for row in self.ledger.files.retirable(HOST)}
+        retirable = self.ledger.files.retirable(HOST)
         peers = tuple(PeerView(name, peer.id, False, peer.id, (f"{name}:1",)) for name, peer in self.peers.items())
-        snapshot = PlannerInput(
-            self.clock() / 1e6, (HostView(HOST),), peers, (), {HOST: self.assigned}, tuple(sorted(retirable))
-        )
+        snapshot = PlannerInput(self.clock() / 1e6, (HostView(HOST),), peers, (), {HOST: self.assigned})
         made = plan(snapshot, Limits())
         for assignment in made.assignments.values():
             self.assigned = replace(assignment, term=master.term)
-        for decision in made.decisions:
-            if isinstance(decision, Retire) and not self.happens(0.1):
-                retire(self.ledger, FaultyFiles(self.chance, self.synced), retirable[decision.file], master.term, HOST)
+        for row in retirable:
+            if not self.happens(0.1):
+                retire(self.ledger, FaultyFiles(self.chance, self.synced), row, master.term, HOST)
                 self.did("retired")
 
     # The machine.

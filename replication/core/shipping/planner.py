@@ -62,7 +62,6 @@ class PlannerInput:
     peers: tuple[PeerView, ...] = ()
     files: tuple[FileView, ...] = ()
     assigned: Mapping[str, Assignment] = field(default_factory=dict)
-    retirable: tuple[FileId, ...] = ()
     outdated: frozenset[str] = frozenset()
 
 
@@ -110,14 +109,7 @@ class RetryLater:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Retire:
-    """Delete a file, if the ledger agrees."""
-
-    file: FileId
-
-
-Decision = Assign | Revoke | RetryLater | Retire
+Decision = Assign | Revoke | RetryLater
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +132,6 @@ def plan(snapshot: PlannerInput, limits: Limits) -> Plan:
     chunks, fence = _kept(snapshot, files, peers, limits, decisions)
     _hand_out(snapshot, peers, limits, chunks, decisions)
     assignments = _assignments(snapshot, peers, chunks, decisions)
-    decisions.extend(Retire(file) for file in snapshot.retirable)
     return Plan(tuple(decisions), assignments, fence)
 
 

@@ -16,7 +16,6 @@ from replication.core.shipping.planner import (
     PeerView,
     Plan,
     PlannerInput,
-    Retire,
     RetryLater,
     Revoke,
     cut,
@@ -176,10 +175,6 @@ def test_a_host_that_was_removed_gets_nothing() -> None:
     settled = applied(snapshot, plan(snapshot, LIMITS))
     made = plan(replace(settled, hosts=(HostView("h0"),)), LIMITS)
     assert made.assignments == {"h1": Assignment(0)}
-
-
-def test_files_that_may_go_are_retired() -> None:
-    assert plan(PlannerInput(0, retirable=(wal(1), wal(2))), LIMITS).decisions == (Retire(wal(1)), Retire(wal(2)))
 
 
 def test_a_file_is_cut_at_the_same_places_however_much_of_it_is_shipped() -> None:
