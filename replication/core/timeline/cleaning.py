@@ -58,11 +58,9 @@ def touched_since(newest_first: Iterable[Event], dataset: str, policy: KeepPolic
     retained: int | None = None
     for event in newest_first:
         instant = event.instant
-        if instant.is_pending or (retained is not None and instant.completed <= retained):
-            if retained is not None and not instant.is_pending:
-                return found
-            continue
-        if instant.dataset != dataset:
+        if not instant.is_pending and retained is not None and instant.completed <= retained:
+            return found
+        if instant.is_pending or instant.dataset != dataset:
             continue
         if instant.action is not Action.CLEAN:
             found |= instant.changes.partitions()

@@ -163,10 +163,7 @@ class BatchIds:
                 f"batch id {batch_id!r} was used for another append, which is only partly written",
                 "Repeat that append first",
             )
-        position = Position(self._cluster)
-        for part in existing:
-            position = position.join(part.position(self._cluster, table))
-        return position
+        return self._position(table, existing)
 
     def take(self, table: UUID, batch_id: str, timeout_s: float) -> Position | None:
         """As ``whole``. When the batch does not exist, this writer gets the id until the batch is registered.
@@ -205,11 +202,15 @@ class BatchIds:
                 "Give each batch its own id, and repeat a batch with exactly the same rows in the same order. If the"
                 " table was altered since, use a new id; a keyed table's rows then replace the earlier ones",
             )
-        position = Position(self._cluster)
-        for part in existing:
-            position = position.join(part.position(self._cluster, table))
+        position = self._position(table, existing)
         known = {(part.group, part.part) for part in existing}
         return [part for part in parts if (part.version.group, part.part) not in known], position
+
+    def _position(self, table: UUID, parts: Iterable[BatchPart]) -> Position:
+        position = Position(self._cluster)
+        for part in parts:
+            position = position.join(part.position(self._cluster, table))
+        return position
 
     def _find(self, table: UUID, batch_id: str) -> list[BatchPart]:
         # Read the files before the ledger: a part that a worker registers meanwhile is found in one of the two.
