@@ -83,8 +83,8 @@ def drain(
             printer.note(f"{name} is being bootstrapped at {cluster_name}; to wait for it: {wait}")
 
 
-def for_each(names: Sequence[str], act: Callable[[str], None], printer: Printer) -> None:
-    """Act on each; one that fails is reported and does not stop the others.
+def for_each(names: Sequence[str], act: Callable[[str], None], printer: Printer, what: str = "tables") -> None:
+    """Act on each; one that fails is reported and does not stop the others. ``what`` they are.
 
     Raises:
         ReplicationError: the one failed, or, of several, which.
@@ -100,7 +100,7 @@ def for_each(names: Sequence[str], act: Callable[[str], None], printer: Printer)
             printer.note(f"{name}: {error}")
             failed.append(name)
     if failed:
-        left = f"{len(failed)} of {len(names)} tables were left as they are: {', '.join(failed)}"
+        left = f"{len(failed)} of {len(names)} {what} were left as they are: {', '.join(failed)}"
         raise RequestError(left, "The reasons are above")
 
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from replication.errors import RequestError
+from replication.errors import ReplicationError, RequestError
 from shell.cli.invocation import Invocation
-from shell.cli.render import bytes_text, moment_text
+from shell.cli.render import bytes_text, moment_text, printed_before
 
 FramesArgument = Annotated[
     list[str] | None, Argument(metavar="FRAME", help="slot/number:offset, as quarantine list shows it.")
@@ -48,20 +48,32 @@ def quarantine_retry(
     """Apply quarantined frames again, for example after an upgrade."""
     from peer.repair.quarantine_actions import find, name_of, retry
     from replication.files.local import LocalFiles
+    from shell.commands.operate import for_each
 
     if bool(frames) == every:
         raise RequestError("name frames, or give --all", "See walship quarantine list")
     with invocation.connect() as (cluster, printer):
         known = cluster.ledger.replay.quarantined()
         held = [frame for frame in known if not frame.discarded and not frame.succession]
-        chosen = held if every else [find(known, name) for name in frames or []]
-        rows = [
-            {"frame": name_of(frame), "file": retry(cluster.config, cluster.ledger, LocalFiles(), frame).file.local}
-            for frame in chosen
-        ]
-        printer.rows(rows, empty="nothing is quarantined")
+        chosen = {name_of(frame): frame for frame in (held if every else [find(known, name) for name in frames or []])}
+        rows: list[dict[str, str]] = []
+
+        def again(name: str) -> None:
+            made = retry(cluster.config, cluster.ledger, LocalFiles(), chosen[name])
+            rows.append({"frame": name, "file": made.file.local})
+
+        failure: ReplicationError | None = None
+        try:
+            for_each(list(chosen), again, printer, "frames")
+        except ReplicationError as error:
+            failure = error
+        if rows or failure is None:
+            with printed_before(failure):
+                printer.rows(rows, empty="nothing is quarantined")
         if rows:
-            printer.line("replay applies them from these files; a frame that fails again is quarantined again")
+            printer.progress("replay applies them from these files; a frame that fails again is quarantined again")
+        if failure is not None:
+            raise failure
 
 
 def quarantine_discard(

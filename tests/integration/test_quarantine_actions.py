@@ -178,6 +178,19 @@ def test_a_frame_that_is_damaged_and_given_up_may_come_back(world: World, capsys
     assert world.ledger.landing.coverage() == {stream: Ranges.of((0, 3))}, "the other may still be tried again"
 
 
+def test_a_frame_that_cannot_be_tried_again_stops_no_other(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.put("d", 4, knows_schema=False)
+    first, second = world.held()
+    Path(first.copy).unlink()
+    assert world.walship("quarantine", "retry", "--all") == 4
+    shown = capsys.readouterr()
+    assert [row["frame"] for row in json.loads(shown.out)] == [f"{second.file.local}:{second.begin}"]
+    assert f"{first.file.local}:{first.begin}: the copy" in shown.err and "1 of 2 frames were left" in shown.err
+    assert world.held() == [first]
+    world.replay(knows_schema=True)
+    assert world.rows() == {"a": 1, "c": 3, "d": 4}
+
+
 def test_a_copy_that_is_damaged_or_gone_is_refused_and_loses_nothing(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
