@@ -82,7 +82,8 @@ def _failure(verdicts: list[Verdict], unmatched: list[ReplicationError], timeout
     if moving := [verdict.table for verdict in verdicts if verdict.moving]:
         return WaitTimeoutError(
             f"{', '.join(moving)} did not settle in {timeout_s:g} s: nobody can tell whether all is the same",
-            "Verify again while less is written, or give it longer: --timeout-s",
+            "Verify again while less is written, or give it longer: --timeout-s. If nothing is written: walship status, on"
+            " both",
         )
     return unmatched[0] if unmatched else None
 

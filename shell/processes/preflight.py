@@ -174,7 +174,8 @@ def _check_leftovers(config: Config) -> None:
         return
     ledger = config.data_dir / "ledger.db"
     files = [file for folder in (config.wal_dir, config.landing_dir) for file in folder.glob("*.wal")]
-    remedy = f"Rebuild it: walship rebuildledger. For a test cluster: remove {config.data_dir} and start again"
+    again = f"For a test cluster: remove {config.data_dir} and start again"
+    remedy = f"Rebuild it: walship rebuildledger. {again}"
     if files and not ledger.exists():
         raise ConfigError(f"{config.data_dir} holds {len(files)} WAL and landing files but no ledger.db", remedy)
     if ledger.exists() and ledger.stat().st_size:
@@ -182,7 +183,12 @@ def _check_leftovers(config: Config) -> None:
             with closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as opened:
                 opened.execute("select count(*) from sqlite_master").fetchone()
         except sqlite3.DatabaseError as error:
+            remedy = f"Restore it, or {_rebuild(config)}. {again}"
             raise ConfigError(f"{ledger} is not a readable ledger: {error}", remedy) from None
+
+
+def _rebuild(config: Config) -> str:
+    return f"rebuild it: mkdir lost && mv {config.data_dir}/ledger.db* lost/ && walship rebuildledger --yes"
 
 
 def check_ledger_age(config: Config, ledger: Ledger) -> None:
@@ -201,7 +207,7 @@ def check_ledger_age(config: Config, ledger: Ledger) -> None:
             "Restore a newer copy of the database; or register them, on each host while all are down: walship"
             " reincarnate --yes"
             if config.shares_ledger
-            else f"Rebuild it: mkdir lost && mv {config.data_dir}/ledger.db* lost/ && walship rebuildledger --yes",
+            else f"Restore a newer copy; or {_rebuild(config)}",
         )
 
 
