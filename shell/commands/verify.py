@@ -82,8 +82,7 @@ def _failure(verdicts: list[Verdict], unmatched: list[ReplicationError], timeout
     if moving := [verdict.table for verdict in verdicts if verdict.moving]:
         return WaitTimeoutError(
             f"{', '.join(moving)} did not settle in {timeout_s:g} s: nobody can tell whether all is the same",
-            "Verify again while less is written, or give it longer: --timeout-s. If nothing is written: walship status, on"
-            " both",
+            "See walship status, on both. Verify again while less is written, or give it longer: --timeout-s",
         )
     return unmatched[0] if unmatched else None
 
