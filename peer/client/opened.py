@@ -82,21 +82,25 @@ class OpenedParts:
                     opened = self._observed = self._connect(_MEMBERS_S * servers, _MEMBERS_S, _MEMBERS_S)
             return members_of(opened)
         except CoordinationError as error:
-            hint = _EMBEDDED if self._config.zookeeper.embedded else error.hint
-            return Members(problem=f"{error.what}. {hint}")
+            return Members(problem=str(error))
 
     def _connect(self, connect_timeout_s: float, session_timeout_s: float, call_timeout_s: float = 5.0) -> Coordination:
         from replication.coordination import zookeeper  # deferred: reads do not need it
 
         config = self._config
-        opened = zookeeper.connect(
-            Quorum(config.zookeeper_servers, config.zookeeper_root),
-            tls=ZookeeperTls.of(config.zookeeper),
-            session_timeout_s=session_timeout_s,
-            call_timeout_s=call_timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            access=read_access(config.data_dir, config.zookeeper_root),
-        )
+        access = read_access(config.data_dir, config.zookeeper_root)
+        try:
+            opened = zookeeper.connect(
+                Quorum(config.zookeeper_servers, config.zookeeper_root),
+                tls=ZookeeperTls.of(config.zookeeper),
+                session_timeout_s=session_timeout_s,
+                call_timeout_s=call_timeout_s,
+                connect_timeout_s=connect_timeout_s,
+                access=access,
+            )
+        except CoordinationError as error:
+            error.hint = _EMBEDDED if config.zookeeper.embedded else error.hint
+            raise
         try:
             check_cluster(self._ledger.cluster, self._ledger.former, opened)
             check_place(config, opened)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from replication.errors import CoordinationError
 from shell import main
 from tests.sites import Site, table
 
@@ -45,6 +46,14 @@ def test_status_says_soon_that_zookeeper_does_not_answer_and_what_the_ledger_kno
     assert f"ZooKeeper at {address} did not answer within 2 s" in " ".join(err.split())
     assert "kill its process, and another is started" in " ".join(err.split())
     assert "ops.flights" in out
+
+
+def test_a_verb_that_needs_zookeeper_says_how_to_start_it(
+    cluster: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peer.client.opened._CONNECT_TIMEOUT_S", 1.0)
+    assert main.run(["readonly", "-c", cluster[0], "--json"]) == CoordinationError.exit_code
+    assert json.loads(capsys.readouterr().err)["hint"].startswith("Start the cluster: walship up. If it runs")
 
 
 def test_lists_of_tables_and_peers_do_not_ask_zookeeper(
