@@ -332,7 +332,9 @@ class TimelineSection(_Section):
     listen: Address = Field("127.0.0.1:0", description="host:port of the server; port 0 means any free one")
     server: OptionalAddress = Field("", description="host:port that clients ask; empty means this host's server")
     datasets: OptionalPath = Field(None, description="declared datasets that the server tells of, else in data_dir")
-    store: Literal["memory", "spillable", "embedded"] = Field("memory", description="where the server keeps views")
+    store: Literal["memory", "spillable", "embedded"] = Field(
+        "memory", description="where the server keeps views: memory, spillable (to disk), embedded (RocksDB)"
+    )
     memory_bytes_max: Bytes = Field(256 * _MIB, description="what views take of memory with the spillable store")
     requests_max: PositiveInt = Field(64, description="refuses more questions at once")
     timeout_s: Seconds = Field(5.0, description="a server that is silent for longer counts as away")
@@ -358,5 +360,7 @@ class FailoverSection(_Section):
 class LogSection(_Section):
     """Logs of the processes."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="the lowest level that is written")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="the lowest level that is written: debug, info, warning, error"
+    )
     format: Literal["json", "console"] = Field("json", description="JSON lines, or text for people")

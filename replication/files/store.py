@@ -246,7 +246,7 @@ def driver_errors(store: str) -> Iterator[None]:
     except Exception as error:
         raise StorageError(
             f"{store} failed: {type(error).__name__}: {error}"[:500],
-            "Check the connection, the credentials, and that the driver is installed: see walship's extras",
+            "Check the connection, the credentials, and that the driver is installed: an extra such as walship[s3]",
         ) from error
 
 

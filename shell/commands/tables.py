@@ -52,7 +52,9 @@ class TableOptions:
     kind: Annotated[str, Option("--kind", metavar="typed|cell", help="The kind of table.")] = "typed"
     history_s: Annotated[
         int | None,
-        Option("--history-s", metavar="SECONDS", help="How old a version may be when it is written. Default: 259200."),
+        Option(
+            "--history-s", metavar="SECONDS", help="How old a version may be when written. Default: [replay] history_s."
+        ),
     ] = None
 
 

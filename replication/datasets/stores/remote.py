@@ -41,7 +41,7 @@ class FsspecStore:
         except Exception as error:  # each driver has its own errors
             raise StorageError(
                 f"the store at {self.url} cannot be opened: {redact(one_line(error))}"[:500],
-                "Check the address, the credentials, and that the driver is installed: see walship's extras",
+                "Check the address, the credentials, and that the driver is installed: an extra such as walship[s3]",
             ) from None
         self.traits = self._driver.traits
         self._root = str(self._root).rstrip("/")
