@@ -20,7 +20,7 @@ class RowError(FormatError):
     """
 
     def __init__(self, row: int | None, why: str, hint: str) -> None:
-        super().__init__(f"a row {why}" if row is None else f"row {row}{why}", hint)
+        super().__init__(f"a row{why}" if row is None else f"row {row}{why}", hint)
         self.row = row
         self.why = why
 

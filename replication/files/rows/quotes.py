@@ -13,6 +13,12 @@ from replication.errors import FormatError
 
 _BOM = b"\xef\xbb\xbf"
 _HINT = "Close the quote; inside a quoted value, write a quote twice"
+_UTF16 = ("its bytes are UTF-16 and not UTF-8", "Save it as UTF-8")
+_NO_TEXT = {
+    b"\xff\xfe": _UTF16,
+    b"\xfe\xff": _UTF16,
+    b"\x1f\x8b": ("its bytes are compressed by gzip", "Unpack it first"),
+}
 
 
 class Quoted(RawIOBase):
@@ -38,6 +44,9 @@ class Quoted(RawIOBase):
     def read(self, size: int = -1) -> bytes:
         """Return the next ``size`` bytes; fewer, or none, at the end."""
         content = self._opened.read(size)
+        if self._rest is None and (found := _NO_TEXT.get(content[:2])):
+            self._error = FormatError(*found)
+            return b""  # Arrow would tell of its first line
         if self._error is None:
             self._scan(content, is_last=size < 0 or len(content) < size)
         return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.errors import FormatError
+from replication.files.rows.csv_rows import csv_batches
+from replication.files.rows.csv_values import RowError
 from replication.files.rows.quotes import Quoted
 from replication.files.rows.row_files import RowFile
 
@@ -73,6 +76,21 @@ def test_no_row_is_read_from_a_file_with_such_a_quote(tmp_path: Path) -> None:
     file.write_bytes(b'k,v\n7,"abc\n8,x\n9,y\n')
     with RowFile(file) as rows, pytest.raises(FormatError, match=r"rows\.csv, the quote .* in line 2 never closes"):
         list(rows.batches())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("k,v\n1,2\n".encode("utf-16"), "UTF-16 and not UTF-8"), (gzip.compress(b"k\n1\n"), "gzip")]
+)
+def test_what_is_no_text_in_utf_8_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_bytes(content)
+    with RowFile(file) as rows, pytest.raises(FormatError, match=rf"rows\.csv, its bytes are .*{said}"):
+        list(rows.batches())
+
+
+def test_a_row_of_a_pipe_with_too_many_values_is_named_without_a_line() -> None:
+    with pytest.raises(RowError, match="^a row has 3 values, and the header 2: 1,2,3"):
+        list(csv_batches(io.BytesIO(b"k,v\n1,2,3\n"), ",", None))
 
 
 def test_values_of_several_lines_may_lie_anywhere_in_a_file(tmp_path: Path) -> None:
