@@ -92,7 +92,9 @@ def _print_version(asked: bool) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code."""
+    """Run one command line and return its exit code; ``help VERB`` is ``VERB --help``."""
+    if [*arguments[:1]] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     debug = "--debug" in arguments or bool(os.environ.get("WALSHIP_DEBUG"))
     printer = Printer("--json" in arguments)
     log.configure_when_used("info" if debug else "error")

@@ -210,6 +210,14 @@ def test_a_name_that_can_be_no_cluster_is_refused(tmp_path):
     assert main.run(["init", str(tmp_path / "x"), "--name", "a/b"]) == 3
 
 
+def test_help_is_given_for_the_word_help(capsys):
+    for words in (["help", "wal", "list"], ["help"]):
+        assert main.run(words) == 0
+        asked = capsys.readouterr().out
+        assert main.run([*words[1:], "--help"]) == 0
+        assert asked == capsys.readouterr().out and "Usage: walship" in asked
+
+
 def test_down_where_nothing_runs_says_so(tmp_path, capsys):
     main.run(["init", str(tmp_path / "east")])
     assert main.run(["down", "--config", str(tmp_path / "east" / "walship.toml")]) == 0
