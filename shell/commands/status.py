@@ -26,6 +26,9 @@ def status(
             if printer.as_json:
                 printer.value(found)
             else:
+                if watch and printer.out.is_terminal:  # in place of the page before
+                    printer.out.clear()
+                    printer.header(cluster.name)
                 show_status(printer, found)
             if not watch:
                 return

@@ -2,10 +2,49 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
 from peer.status.replay_report import ReplayReport
+from shell.cli.invocation import Invocation
+from shell.cli.render import Printer
+from shell.commands.status import status
 from shell.status.page import work_text
 
 
 def test_the_work_of_a_newer_walship_on_another_host_is_shown() -> None:
     report = ReplayReport(since=1.0, at=2.0, rounds=3, work={"driver_batches": 7, "counted_later": 1})
     assert "3 rounds" in work_text(report) and "7 batches" in work_text(report)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_watched_page_takes_the_place_of_the_one_before_on_a_terminal(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.StringIO()
+
+    @contextmanager
+    def connect() -> Iterator[Any]:
+        yield (
+            SimpleNamespace(ledger=None, name="east", status=lambda: None),
+            Printer(False, Console(file=out, force_terminal=terminal, color_system=None)),
+        )
+
+    def slept(_: float) -> None:
+        if out.getvalue().count("page") == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("shell.commands.status.show_status", lambda printer, _: printer.line("page"))
+    monkeypatch.setattr("time.sleep", slept)
+    with pytest.raises(KeyboardInterrupt):
+        status(cast(Invocation, SimpleNamespace(connect=connect)), watch=True)
+    clear = Console(file=io.StringIO(), force_terminal=True, legacy_windows=False)
+    clear.clear()
+    cleared = cast(io.StringIO, clear.file).getvalue()
+    assert out.getvalue() == (f"{cleared}east\npage\n" if terminal else "page\n") * 2
