@@ -111,8 +111,9 @@ class Display:
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(justify="right", no_wrap=True)
         grid.add_column()
-        last = len(self._happened) - 1
-        for number, (at, text) in enumerate(self._happened):
+        happened = list(self._happened)  # of now; the demo's thread goes on
+        last = len(happened) - 1
+        for number, (at, text) in enumerate(happened):
             style = "dim" if number < last else ""
             grid.add_row(Text(f"{at:.1f} s", style=style), Text(text, style=style))
         return grid

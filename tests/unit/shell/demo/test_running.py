@@ -9,8 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 from shell.cli.render import Printer
+from shell.demo import display
+from shell.demo.graph_picture import GraphDisplay
+from shell.demo.picture import ONE_WAY
 from shell.demo.running import demo_sites, interruptible
 
 
@@ -41,6 +45,18 @@ with GraphDisplay(Printer(as_json=True), ONE_WAY, ()):
 
 def test_a_display_meets_no_half_loaded_module_when_tables_are_first_read() -> None:
     subprocess.run([sys.executable, "-c", _SHOWING], cwd=Path(__file__).parents[4], check=True, timeout=120)
+
+
+def test_something_may_happen_while_the_picture_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = GraphDisplay(Printer(as_json=True), ONE_WAY, ())
+
+    def text(content: str, style: str) -> Text:
+        shown.event("meanwhile")
+        return Text(content, style=style)
+
+    shown.event("before")
+    monkeypatch.setattr(display, "Text", text)
+    assert shown._events().row_count == 1
 
 
 class _Site:
