@@ -126,7 +126,7 @@ def sync(
     from replication.errors import RequestError
     from replication.permissions import as_user
     from shell.copying.options import configuration_of
-    from shell.copying.running import ShownProgress
+    from shell.copying.running import progress_shown
 
     refuse_nested(first, second)
     if files.follow_links:
@@ -137,7 +137,7 @@ def sync(
     configuration = configuration_of(files, replacing, WriteOptions(), speed)
     with open_store(first) as one, open_store(second) as other:
         sides = TwoWaySync(one, other, configuration, retry_suspended=syncing.retry_suspended)
-        with ShownProgress(sides.view, invocation.printer), as_user():
+        with progress_shown(sides.view, invocation.printer), as_user():
             result = sides.run(
                 dry_run=syncing.dry_run,
                 planned=lambda action, path: invocation.printer.progress(f"{action.value:<23} {path}"),

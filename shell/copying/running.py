@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -11,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TextColumn
 
 from replication.datasets.copying.progress import CopyCounts, ProgressView
 from replication.datasets.job import CopyJob
@@ -25,7 +24,7 @@ _BAR_EVERY_S, _LINE_EVERY_S = 0.2, 10.0
 
 def run_shown(job: CopyJob, printer: Printer, name: str = "") -> CopyCounts:
     """Run the copy, of a dataset by its name, with its progress shown."""
-    with ShownProgress(lambda: (name, job.progress.view()), printer), as_user():
+    with progress_shown(lambda: (name, job.progress.view()), printer), as_user():
         return job.run()
 
 
@@ -82,35 +81,28 @@ def skipped_text(reason: str, count: int) -> str:
     return f"{counted(count, reason)} skipped" if reason in kinds else f"{count:,} {reason}"
 
 
-class ShownProgress:
-    """A thread that shows how far something is, ended and joined with the block."""
+@contextmanager
+def progress_shown(view: Callable[[], tuple[str, ProgressView]], printer: Printer) -> Iterator[None]:
+    """Show how far something is, in a thread that ends with the block."""
+    ended = threading.Event()
 
-    def __init__(self, view: Callable[[], tuple[str, ProgressView]], printer: Printer) -> None:
-        self._view, self._printer = view, printer
-        self._ended = threading.Event()
-        self._is_moving = not printer.as_json and sys.stderr.isatty()
-        self._thread = threading.Thread(target=self._show, name="copy-progress", daemon=True)
+    def show() -> None:
+        with printer.bar(BarColumn(), TextColumn("{task.description}", markup=False)) as bar:
+            task = bar.add_task("", total=None)
+            while not ended.wait(_LINE_EVERY_S if bar.disable else _BAR_EVERY_S):
+                stage, now = view()
+                line, total = _line(stage, now), None if now.is_listing else max(now.counts.bytes_listed, 1)
+                bar.update(task, completed=now.bytes_done, total=total, description=line)
+                if bar.disable and not printer.as_json:
+                    printer.err.print(line, markup=False, highlight=False)
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _show(self) -> None:
-        if not self._is_moving:
-            while not self._ended.wait(_LINE_EVERY_S):
-                if not self._printer.as_json:
-                    self._printer.err.print(_line(*self._view()), markup=False, highlight=False)
-            return
-        columns = (BarColumn(), TextColumn("{task.description}", markup=False))
-        with Progress(*columns, console=self._printer.err, transient=True) as progress:
-            task = progress.add_task("", total=None)
-            while not self._ended.wait(_BAR_EVERY_S):
-                stage, view = self._view()
-                total = None if view.is_listing else max(view.counts.bytes_listed, 1)
-                progress.update(task, completed=view.bytes_done, total=total, description=_line(stage, view))
+    thread = threading.Thread(target=show, name="copy-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _line(stage: str, view: ProgressView) -> str:
