@@ -65,6 +65,19 @@ def detached(work: Callable[[], T]) -> T:
     return ended.result()
 
 
+@contextmanager
+def beside(work: Callable[[threading.Event], None], name: str) -> Iterator[None]:
+    """Run ``work`` in a thread as long as the block; it gets the event that is set at the end of the block."""
+    ended = threading.Event()
+    thread = threading.Thread(target=work, args=(ended,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def print_error(text: str) -> None:
     """Print a line on standard error without a console's lock, and show the cursor that a progress bar hides."""
     with suppress(OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
@@ -17,6 +17,7 @@ from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import EntryKind
 from replication.errors import CopyIncompleteError, RequestError
 from replication.permissions import as_user
+from shell.cli.interrupting import beside
 from shell.cli.render import Printer, bytes_text, counted, printed_before, seconds_text
 
 _BAR_EVERY_S, _LINE_EVERY_S = 0.2, 10.0
@@ -81,12 +82,10 @@ def skipped_text(reason: str, count: int) -> str:
     return f"{counted(count, reason)} skipped" if reason in kinds else f"{count:,} {reason}"
 
 
-@contextmanager
-def progress_shown(view: Callable[[], tuple[str, ProgressView]], printer: Printer) -> Iterator[None]:
+def progress_shown(view: Callable[[], tuple[str, ProgressView]], printer: Printer) -> AbstractContextManager[None]:
     """Show how far something is, in a thread that ends with the block."""
-    ended = threading.Event()
 
-    def show() -> None:
+    def show(ended: threading.Event) -> None:
         with printer.bar(BarColumn(), TextColumn("{task.description}", markup=False)) as bar:
             task = bar.add_task("", total=None)
             while not ended.wait(_LINE_EVERY_S if bar.disable else _BAR_EVERY_S):
@@ -96,13 +95,7 @@ def progress_shown(view: Callable[[], tuple[str, ProgressView]], printer: Printe
                 if bar.disable and not printer.as_json:
                     printer.err.print(line, markup=False, highlight=False)
 
-    thread = threading.Thread(target=show, name="copy-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return beside(show, "copy-progress")
 
 
 def _line(stage: str, view: ProgressView) -> str:

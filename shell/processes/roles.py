@@ -26,6 +26,7 @@ from replication.core.roles import Role as ClusterRole
 from replication.errors import ConfigError, CoordinationError
 from replication.ledger.base import Ledger
 from replication.log import redact
+from shell.cli.interrupting import beside
 from shell.processes.preflight import check_ledger_age, follow_files
 
 Ready = Callable[[], None]
@@ -208,17 +209,15 @@ def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
         yield ledger, coordination
 
 
-@contextmanager
 def _ready_when_member(
     kind: MemberKind, config: Config, coordination: Coordination, stop: threading.Event, ready: Ready
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Call ``ready`` once this process is the host's member of ``kind``, from a thread that ends with the context.
 
     ZooKeeper keeps the node of a killed process until its session expires.
     """
-    done = threading.Event()
 
-    def watch() -> None:
+    def watch(done: threading.Event) -> None:
         while not done.wait(0.05) and not stop.is_set():
             try:
                 if coordination.has_enrolled(kind, config.cluster.host):
@@ -227,10 +226,4 @@ def _ready_when_member(
             except CoordinationError:
                 continue
 
-    thread = threading.Thread(target=watch, name="ready", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    return beside(watch, "ready")

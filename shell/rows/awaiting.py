@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 from peer.client.cluster import Cluster
 from peer.status.replay_report import silence
 from replication.core.position import Position
 from replication.errors import PeerUnavailableError, ReplicationError, UnknownPeerError, WaitTimeoutError
+from shell.cli.interrupting import beside
 from shell.cli.render import Printer
 from shell.processes.preflight import running_pid
 
@@ -73,24 +74,16 @@ def print_written(
     printer.value(shown, f"{text}, {wait.until} at {wait.cluster} after another {waited:.1f} s")
 
 
-@contextmanager
-def _telling_standstill(cluster: Cluster, printer: Printer, wait: Wait) -> Iterator[None]:
+def _telling_standstill(cluster: Cluster, printer: Printer, wait: Wait) -> AbstractContextManager[None]:
     """Tell once if what is waited for cannot come because nothing here works on it; the wait goes on."""
-    ended = threading.Event()
 
-    def look() -> None:
+    def look(ended: threading.Event) -> None:
         while not ended.wait(_LOOK_EVERY_S):
             if reason := _standstill(cluster, wait):
                 printer.note(f"still waiting: {reason}")
                 return
 
-    thread = threading.Thread(target=look, name="standstill", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return beside(look, "standstill")
 
 
 def _standstill(cluster: Cluster, wait: Wait) -> str:
