@@ -69,6 +69,13 @@ def _address(value: str) -> str:
     return value
 
 
+def _servers(value: str) -> str:
+    for server in value.split(",") if value else ():
+        has_port = ":" in server and not server.endswith("]")
+        split_address(server if has_port else f"{server}:2181")
+    return value
+
+
 def _spark_master(value: str) -> str:
     if value.startswith("sc://"):
         raise ValueError("Spark Connect cannot run replay's jobs; give the master of the cluster behind it")
@@ -126,6 +133,7 @@ def _bytes(value: object) -> object:
 
 Name = Annotated[str, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address)]
+Servers = Annotated[str, AfterValidator(_servers)]
 OptionalAddress = Annotated[str, AfterValidator(_optional_address)]
 PathFromFile = Annotated[Path, AfterValidator(_path)]
 Memory = Annotated[str, AfterValidator(_memory)]
@@ -165,7 +173,7 @@ class ZooKeeperSection(_Section):
     embedded: bool = Field(True, description="run a ZooKeeper server (needs PySpark's jars)")
     port: int = Field(2181, ge=1, le=65535, description="of the embedded server; unique on this machine")
     listen: str = Field("127.0.0.1", description="the address that the embedded server listens on")
-    servers: str = Field("", description="host:port,... of an ensemble; empty means the embedded server")
+    servers: Servers = Field("", description="host:port,... of an ensemble; empty means the embedded server")
     root: str = Field("", description="empty means /walship/<name>")
     ca: OptionalPath = Field(None, description="PEM file; with cert and key, TLS to ZooKeeper, here and at peers")
     cert: OptionalPath = Field(None, description="PEM file: certificate of this host and of the embedded server")

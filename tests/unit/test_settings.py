@@ -1,0 +1,27 @@
+"""Values of settings that a part could not use are refused when the file is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication import config as configuration
+from replication.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("servers", "what"),
+    [
+        (",", "':2181' is not host:port"),
+        ("127.0.0.1:2181,", "':2181' is not host:port"),
+        ("127.0.0.1:99999", "'127.0.0.1:99999' is not host:port"),
+        ("localhost:2181/x", "'localhost:2181/x' is not host:port"),
+        ("127.0.0.1,[::1],[::1]:7,localhost:2181", ""),
+    ],
+)
+def test_servers_of_zookeeper_are_addresses(servers: str, what: str) -> None:
+    given = {"cluster": {"name": "east"}, "zookeeper": {"embedded": False, "servers": servers}}
+    if not what:
+        assert configuration.load(None, given, {}).zookeeper_servers == servers
+        return
+    with pytest.raises(ConfigError, match=what):
+        configuration.load(None, given, {})
