@@ -94,6 +94,8 @@ def _expanded(wanted: str) -> Path:
 
 def _name_in(file: Path) -> str:
     try:
+        if not file.is_file():  # a pipe would be waited for
+            return ""
         with file.open("rb") as opened:
             section = tomllib.load(opened).get("cluster")
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):

@@ -1,5 +1,7 @@
 """Which cluster a command means."""
 
+import os
+
 import pytest
 
 from replication.errors import ConfigError
@@ -18,6 +20,11 @@ def folder(tmp_path):
 
 def test_clusters_are_found_two_levels_down_and_other_toml_files_are_passed_over(folder):
     assert [found.name for found in clusters_below(folder)] == ["east", "west"]
+
+
+def test_a_pipe_with_such_a_name_is_not_waited_for(folder):
+    os.mkfifo(folder / "pipe.toml")
+    assert len(clusters_below(folder)) == 2
 
 
 def test_a_name_finds_its_file(folder):
