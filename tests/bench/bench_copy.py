@@ -149,7 +149,7 @@ def s3_server(bucket: Path) -> Iterator[dict[str, str]]:
     environment = {name: value for name, value in os.environ.items() if name != "AWS_CA_BUNDLE"} | given
     environment |= {"AWS_ENDPOINT_URL": url, "RCLONE_CONFIG": os.devnull}
     environment |= {f"RCLONE_CONFIG_S3_{name}": value for name, value in of_rclone.items()}
-    line = ["versitygw", "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(bucket.parent)]
+    line = ["versitygw", "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive", "posix", str(bucket.parent)]
     with subprocess.Popen(line, env=os.environ | secrets, stdout=subprocess.DEVNULL) as server:
         try:
             until(lambda: _listens(port), "the S3 server", 0.05, 10)
