@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -151,6 +152,7 @@ class Site:
     def receiver(self) -> Iterator[Receiver]:
         stop = threading.Event()
         receiver = Receiver(self.config, self.ledger, self.coordination, stop)
+        receiver._server.stop = partial(receiver._server.stop, 0.1)  # half a second otherwise, for senders that stay
         thread = threading.Thread(target=receiver.run, name=f"receiver {self.cluster.name}")
         thread.start()
         try:

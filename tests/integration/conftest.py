@@ -14,7 +14,15 @@ from peer.receive.receiver import Receiver
 from replication.tables.base import Tables
 from replication.tables.memory import MemoryTables
 from replication.tables.spark.iceberg import IcebergTables
+from replication.worker import host
 from tests.integration.receiving import Pair
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers in this process do soon what else they do every few seconds."""
+    monkeypatch.setattr(host, "SPILL_S", 0.1)
+    monkeypatch.setattr(host, "_QUIET_S", 1.0)
 
 
 @dataclass(frozen=True)

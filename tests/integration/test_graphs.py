@@ -254,8 +254,8 @@ def ways_to(graph: Graph, name: str, origin: str) -> list[tuple[str, bool]]:
 def test_status_says_by_which_routes_an_origin_comes_and_which_are_broken(
     draw: Draw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replication.core.routes.carried.SILENT_US", 10_000_000)
-    monkeypatch.setattr("replication.worker.ship.routes.SILENT_US", 10_000_000)
+    monkeypatch.setattr("replication.core.routes.carried.SILENT_US", 5_000_000)
+    monkeypatch.setattr("replication.worker.ship.routes.SILENT_US", 5_000_000)
     spec = table()
     graph = draw("a>b b>c a>c", spec)
     around, direct = ("a → b → c", True), ("a → c", True)

@@ -55,10 +55,10 @@ def spoken(port: int, folder: Path) -> ssl.SSLSocket:
     return made
 
 
-def flooded(made: ssl.SSLSocket, parts: Sequence[bytes]) -> list[tuple[int, bytes]]:
+def flooded(made: ssl.SSLSocket, parts: Sequence[bytes], silent_s: float = 2.0) -> list[tuple[int, bytes]]:
     """What the receiver said (kinds and payloads of frames) to a flood, until it hung up or said nothing for long."""
     heard = bytearray()
-    made.settimeout(2.0)
+    made.settimeout(silent_s)
     try:
         for part in parts:
             made.sendall(part)
@@ -105,7 +105,7 @@ def test_a_flood_of_other_frames_takes_little_memory_and_no_place(pair: Pair, tm
     parts = FLOODS[flood]()
     with pair.west.receiver() as receiver, memory_below(128):
         for _ in range(3):
-            flooded(spoken(receiver.port, tmp_path), parts)
+            flooded(spoken(receiver.port, tmp_path), parts, 0.3)
         serves(pair, receiver)
 
 

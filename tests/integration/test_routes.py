@@ -19,6 +19,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.shipping.planner import Limits
 from replication.ledger.base import Rule
 from replication.master.loop import HostDisk, Master, MasterTimes
+from replication.worker.peers import tail
 from tests.sites import Site, Wal, rows, table
 from tests.waiting import wait_until
 
@@ -168,8 +169,9 @@ def test_a_dropped_table_whose_name_has_another_one_is_held_or_skipped_and_the_p
 
 
 def test_with_skip_a_table_dropped_at_the_peer_only_is_held_until_it_is_dropped_here(
-    tmp_path: Path, stack: ExitStack
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tail, "WITHHELD_S", 1.0)
     world = World(tmp_path, stack, dropped_tables="skip")
     gone = world.create("ops.gone")
     wal = world.east.wal()

@@ -17,6 +17,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.shipping.chunk import ChunkAssignment
 from replication.link.base import Hello
 from replication.worker.files.reading import FrameReader
+from replication.worker.peers import tail
 from tests.integration.shipping import World, sequences, sequences_by_wal
 from tests.sites import rows, table
 from tests.waiting import wait_until
@@ -106,6 +107,7 @@ def test_a_table_refused_within_a_stream_is_not_read_again_by_the_next(
 def test_a_table_of_which_a_schema_version_is_missing_here_holds_up_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tail, "WITHHELD_S", 1.0)
     other = table("ops.weather")
     world.east.ledger.tables.create(other)
     world.east.send_to(world.west, other)

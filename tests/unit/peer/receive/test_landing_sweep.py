@@ -30,6 +30,8 @@ WEST = ClusterId("west", UUID(int=2))
 def test_landing_goes_on_when_the_ledger_cannot_be_reached_between_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for pause in ("_SWEEP_S", "_SWEEP_IDLE_S"):
+        monkeypatch.setattr(f"peer.receive.landing.{pause}", 0.05)
     ledger = MemoryLedger(WEST)
     asked: list[str] = []
 

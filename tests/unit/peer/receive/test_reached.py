@@ -55,7 +55,7 @@ def test_what_lands_in_order_needs_the_ledger_once(monkeypatch: pytest.MonkeyPat
     assert answers.wait({STREAM: 7}, Until.DURABLE, 1.0)[STREAM].durable, "covered when the ledger was asked"
     later = threading.Thread(target=lambda: (time.sleep(0.01), answers.landed([claim(8), claim(9)])))
     later.start()
-    found = answers.wait({STREAM: 9}, Until.DURABLE, 1.0)
+    found = answers.wait({STREAM: 9}, Until.DURABLE, 60.0)
     later.join()
     assert found[STREAM].durable and not found[STREAM].applied and times.asked == 1
     answers.refresh()
