@@ -29,6 +29,16 @@ os.environ.setdefault(
     "-XX:TieredStopAtLevel=1 -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
 )
 budget.use()
+gc.disable()  # until tests are collected: there is nothing to free
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    try:
+        return (yield)
+    finally:
+        gc.set_threshold(20_000, 10, 10)
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
@@ -146,9 +156,12 @@ class Together(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        name = Path(file).name
         if file.startswith("tests/e2e/"):
-            return "own clusters" if Path(file).name in _OWN_CLUSTERS else "clusters"
-        return "spark" if Path(file).name in _SPARK else "more spark" if Path(file).name in _MORE_SPARK else file
+            return "own clusters" if name in _OWN_CLUSTERS else "clusters"
+        if name in ("test_names.py", "test_sizes.py"):
+            return "source"  # which is parsed once
+        return "spark" if name in _SPARK else "more spark" if name in _MORE_SPARK else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:
