@@ -25,6 +25,7 @@ from replication.tables.pyiceberg.write import WriteFiles
 from replication.tables.spark.iceberg import IcebergTables
 from tests.tables_made import cell, grouped, keyed
 
+pytestmark = pytest.mark.heavy
 _LAST = 40
 _PLACE = ("_file", "_pos")
 _BOUNDS = {"_JOB_VERSIONS": 8, "_JOB_BYTES": 1500}
@@ -111,8 +112,8 @@ def test_a_large_fold_leaves_the_rows_and_tombstones_of_a_small_one(
 def test_other_work_goes_before_a_large_fold_unless_it_has_many_steps_to_do(
     tmp_path: Path, backlog: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = Folding(tmp_path, monkeypatch)
-    monkeypatch.setattr(folding, "_JOB_VERSIONS", 1 if backlog else 3)
+    site = Folding(tmp_path, monkeypatch, count=folding._BACKLOG_STEPS * 2 + 2)
+    monkeypatch.setattr(folding, "_JOB_VERSIONS", 1 if backlog else 3)  # of each of two tasks
     write, found = site.tables._write, list[bool]()
 
     def noted(writes: list[WriteFiles], *given: Any) -> Any:
@@ -128,14 +129,14 @@ def test_other_work_goes_before_a_large_fold_unless_it_has_many_steps_to_do(
 class Folding:
     """A table with folded rows, of which some are about to be replaced by a large fold."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int = 30) -> None:
         self.spec, self.tables = keyed("ops.t"), without_spark(folder)
         self.tables.create(self.spec)
         changes = Changes(self.spec, 1)
         monkeypatch.setattr(folding, "_DRIVER_VERSIONS", 0)
         append(self.tables, self.spec, changes.next(1, 9))
         assert merge_changes(self.tables, self.spec, 9) is not None
-        append(self.tables, self.spec, changes.next(10, 19))
+        append(self.tables, self.spec, changes.next(10, 19, count))
 
     def files(self, suffix: str = "") -> set[Path]:
         location = local_path(self.tables._catalog.load(self.spec.name + suffix).location())
