@@ -60,7 +60,8 @@ def data_dir_lock(config: Config) -> Iterator[None]:
     """
     file = config.run_dir / "up.pid"
     with _usable(config.data_dir):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (file.parent, config.log_dir):
+            folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         _lock(descriptor, config)
@@ -149,7 +150,7 @@ def _usable(data_dir: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NoSpaceError(f"no space is left under {data_dir}", "Make room there, then start again") from None
         raise ConfigError(
-            f"the data directory {data_dir} cannot be used: {error.strerror}",
+            f"the data directory {data_dir} cannot be used: {error.filename}: {error.strerror}",
             "Choose another under [cluster] data_dir, or correct its permissions; is its disk mounted read-only?",
         ) from None
 

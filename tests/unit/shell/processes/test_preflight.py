@@ -37,6 +37,13 @@ def test_directories_are_made(tmp_path):
     assert all((tmp_path / name).is_dir() for name in ("wal", "landing", "warehouse", "log", "run"))
 
 
+@pytest.mark.parametrize("name", ["run", "log"])
+def test_a_file_where_a_folder_is_needed_is_named(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=f"/{name}: File exists"), data_dir_lock(config_in(tmp_path)):
+        pass
+
+
 def test_a_second_up_on_the_same_directory_is_told_who_has_it(tmp_path):
     config = config_in(tmp_path)
     with data_dir_lock(config):
