@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from replication.core.ids import NIL_UUID
 from replication.errors import CorruptFrameError, FormatError, MissingFileError, RequestError
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer, bytes_text, moment_text, printed_before
@@ -155,7 +156,8 @@ def wal_salvage(
         plan = plan_salvage(site, row.file) if done is None else done.plan
         names = {spec.uuid: spec.name for spec in cluster.ledger.tables.all()}
         copies, damaged = (done.copies, done.damaged) if done else (None, "")
-        printer.value(as_json(plan, names) | {"copies": copies.local if copies else "", "damaged": damaged})
+        shown = as_json(plan, names) | {"copies": copies.local if copies else "", "damaged": damaged}
+        printer.value(shown if printer.as_json else {name: value for name, value in shown.items() if value})
         for line in lines(plan, names):
             printer.line(line)
         if done is None:
@@ -213,11 +215,12 @@ def _local(row: FileRow) -> Path:
 def _frame(cluster: Cluster, frame: FrameView) -> dict[str, object]:
     header = frame.header
     spec = cluster.ledger.tables.by_uuid(header.table)
+    unknown = "" if header.table == NIL_UUID else str(header.table)  # what a worker writes is of no table
     return {
         "begin": frame.begin,
         "end": frame.end,
         "kind": header.kind.name.lower(),
-        "table": spec.name if spec else str(header.table),
+        "table": spec.name if spec else unknown,
         "group": header.group,
         "origin": f"{header.wal.cluster.name}/{header.wal.local}",
         "sequence": header.sequence,

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from replication import config as configuration
+from replication.core.ids import NIL_UUID
 from replication.errors import FormatError
 from replication.ledger.base import FileKind
 from replication.ledger.sql.ledger import open_ledger
 from shell import main
 from shell.cli.render import Printer
+from shell.commands import wal
 from shell.processes.roles import make_ledger
 
 
@@ -58,3 +62,17 @@ def test_files_are_listed_with_units_for_people_and_as_numbers_in_json(
     assert main.run(["wal", "list", "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)
     assert (listed["length"], listed["applied"], listed["newest"]) == (256, 256, None)
+
+
+def test_a_frame_of_no_table_is_shown_without_one() -> None:
+    header = SimpleNamespace(
+        kind=SimpleNamespace(name="CLOSED"),
+        table=NIL_UUID,
+        wal=SimpleNamespace(cluster=SimpleNamespace(name="east"), local="h0/1"),
+        schema=b"",
+        commit_hi=0,
+        **dict.fromkeys(("group", "sequence", "row_count", "role_epoch", "batch_id"), ""),
+    )
+    ledger = SimpleNamespace(tables=SimpleNamespace(by_uuid=lambda _: None))
+    frame = SimpleNamespace(header=header, begin=0, end=9, provenance=(), hash=b"")
+    assert wal._frame(cast(Any, SimpleNamespace(ledger=ledger)), cast(Any, frame))["table"] == ""
