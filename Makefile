@@ -15,7 +15,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 JOBS ?= 4
 TESTS := tests/e2e tests/unit tests/property tests/contract tests/integration tests/simulation
 # Where memory has room, the files of tests are there: a sync costs nothing. Those of tests that failed are kept.
-MEMORY := $(shell df -Pm /dev/shm 2>/dev/null | awk 'END { exit ($$4 < 6000) }' && \
+MEMORY := $(shell df -Pm /dev/shm 2>/dev/null | awk 'END { exit ($$4 < 6000) }' && ! grep -q ' /dev/shm .*noexec' /proc/mounts && \
 	awk '/^MemAvailable/ && $$2 > 12e6 { print "/dev/shm" }' /proc/meminfo)
 PYTEST = PYTHONDONTWRITEBYTECODE= PYTEST_DEBUG_TEMPROOT=$(MEMORY) $(BIN)/python -m pytest --durations=10
 EXTRAS := spark postgres demo s3 sftp kafka timeline test dev
