@@ -152,7 +152,7 @@ class Site:
     def receiver(self) -> Iterator[Receiver]:
         stop = threading.Event()
         receiver = Receiver(self.config, self.ledger, self.coordination, stop)
-        receiver._server.stop = partial(receiver._server.stop, 0.1)  # half a second otherwise, for senders that stay
+        receiver._server.stop = partial(receiver._server.stop, 0.1)  # type: ignore[method-assign]  # senders stay
         thread = threading.Thread(target=receiver.run, name=f"receiver {self.cluster.name}")
         thread.start()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -32,6 +33,8 @@ PLUGINS = Path(__file__).parent / "plugins"
 ROLES = ("zookeeper", "master", "worker", "receiver", "replay")
 START_TIMEOUT_S = 180.0
 RANGE_BYTES = 2 << 20  # so that files of a test are cut as large ones are
+_STARTED: list[Site] = []
+_WRONG = re.compile(r'"level": "(warning|error)"')
 
 
 def await_fold(cluster: Cluster, table: str) -> None:
@@ -49,6 +52,23 @@ def await_fold(cluster: Cluster, table: str) -> None:
         error.add_note(f"now {now}, folded {ledger.replay.folds().get(uuid)}, replicated {times}, replay says {told}")
         error.add_note(threads_of(cluster.config, "replay"))
         raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """A failed test says where the logs of the clusters are that run, and what is wrong by them."""
+    report: Any = yield
+    if report.failed:
+        running = [site for site in _STARTED if site.process is not None and site.process.poll() is None]
+        lines = [line for site in running for line in (f"{site.name}: {site.config.log_dir}", *told(site.config))]
+        report.sections.append(("Logs of clusters, and their last errors", "\n".join(lines)))
+    return report
+
+
+def told(config: Config) -> list[str]:
+    """The last warnings and errors in each log of a cluster."""
+    logs = [log.read_text(errors="replace").splitlines() for log in sorted(config.log_dir.glob("*.log"))]
+    return [line for lines in logs for line in [each for each in lines if _WRONG.search(each)][-3:]]
 
 
 def threads_of(config: Config, role: str) -> str:
@@ -210,6 +230,7 @@ def second_host(site: Site, folder: Path) -> Site:
 def launched(name: str, file: Path, roles: tuple[str, ...], *arguments: str) -> Site:
     """A configured cluster whose ``walship up`` has begun."""
     site = Site(name, file, configuration.load(file), roles)
+    _STARTED.append(site)
     site.start(*arguments)
     return site
 
