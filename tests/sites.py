@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -152,8 +151,7 @@ class Site:
     def receiver(self) -> Iterator[Receiver]:
         stop = threading.Event()
         receiver = Receiver(self.config, self.ledger, self.coordination, stop)
-        receiver._server.stop = partial(receiver._server.stop, 0.1)  # type: ignore[method-assign]  # senders stay
-        thread = threading.Thread(target=receiver.run, name=f"receiver {self.cluster.name}")
+        thread = threading.Thread(target=receiver.run, args=(0.1,), name=f"receiver {self.cluster.name}")
         thread.start()
         try:
             yield receiver

@@ -94,8 +94,8 @@ class Receiver:
         host = f"[{host}]" if ":" in host else host
         return f"{host}:{port or self.port}"
 
-    def run(self) -> None:
-        """Serve until ``stop`` is set, then land the queued messages."""
+    def run(self, grace_s: float = 0.5) -> None:
+        """Serve until ``stop`` is set, then land the queued messages. Open calls end within ``grace_s``."""
         try:
             self._landing.start()
             self._server.start()
@@ -113,7 +113,7 @@ class Receiver:
                 self._leave()
         finally:
             self._conversations.close()
-            self._server.stop()
+            self._server.stop(grace_s)
             self._landing.stop()
             for notifier in (self._worker, self._replay, self._master):
                 notifier.close()
