@@ -38,6 +38,7 @@ from replication.settings import (
     WorkerSection,
     WriterSection,
     ZooKeeperSection,
+    join_address,
     split_address,
     sqlite_url,
 )
@@ -169,7 +170,7 @@ class Config(BaseModel):
     @property
     def zookeeper_servers(self) -> str:
         """``host:port,...`` to connect to."""
-        return self.zookeeper.servers or f"{self.zookeeper.listen}:{self.zookeeper.port}"
+        return self.zookeeper.servers or join_address(self.zookeeper.listen, self.zookeeper.port)
 
     @property
     def zookeeper_root(self) -> str:

@@ -49,6 +49,11 @@ def split_address(address: str) -> tuple[str, int]:
     return found["host"] or found["v6"], int(found["port"])
 
 
+def join_address(host: str, port: int) -> str:
+    """``host:port`` or ``[v6]:port``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def check_address(address: str) -> None:
     """RequestError if a given address is not ``host:port``."""
     try:

@@ -27,7 +27,7 @@ from replication.ledger.base import Claim, Ledger
 from replication.link.grpc_server import LinkServer
 from replication.link.tls_files import DeniedCertificates, TlsFiles
 from replication.roles.takeover import Takeover
-from replication.settings import split_address
+from replication.settings import join_address, split_address
 
 _ANNOUNCE_S = 2.0
 _log = log.get(__name__)
@@ -91,8 +91,7 @@ class Receiver:
         """The ``host:port`` that peers connect to."""
         listen = self._config.receiver.listen
         host, port = split_address(self._config.receiver.advertise or listen)
-        host = f"[{host}]" if ":" in host else host
-        return f"{host}:{port or self.port}"
+        return join_address(host, port or self.port)
 
     def run(self, grace_s: float = 0.5) -> None:
         """Serve until ``stop`` is set, then land the queued messages. Open calls end within ``grace_s``."""

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from replication.coordination.tls import ZookeeperTls
 from replication.errors import ConfigError, CoordinationError, ReplicationError
+from replication.settings import join_address
 from replication.tables.spark.jars import java_home_check
 
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -109,7 +110,7 @@ class EmbeddedZookeeper:
     @property
     def servers(self) -> str:
         """``host:port``, for clients."""
-        return f"{self._host}:{self._port}"
+        return join_address(self._host, self._port)
 
     @property
     def pid(self) -> int | None:

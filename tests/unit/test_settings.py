@@ -25,3 +25,8 @@ def test_servers_of_zookeeper_are_addresses(servers: str, what: str) -> None:
         return
     with pytest.raises(ConfigError, match=what):
         configuration.load(None, given, {})
+
+
+def test_the_embedded_server_may_listen_on_an_address_of_ipv6() -> None:
+    given = {"cluster": {"name": "east"}, "zookeeper": {"listen": "::1", "port": 2190}}
+    assert configuration.load(None, given, {}).zookeeper_servers == "[::1]:2190"

@@ -17,7 +17,7 @@ from peer.timeline.views import Views
 from replication import log
 from replication.errors import ConfigError, ReplicationError
 from replication.link.local_user import is_own
-from replication.settings import TimelineSection, TlsSection, split_address
+from replication.settings import TimelineSection, TlsSection, join_address, split_address
 from replication.tls_checks import is_loopback
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class TimelineServer:
         self._check_plaintext()
         listener = self._listen()
         host, port = listener.getsockname()[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = join_address(host, port)
         app = make_app(self._views, self._known)
         config = uvicorn.Config(
             app if self._tls.enabled or self._tls.allow_plaintext else _NoBrowsers(app),
