@@ -97,7 +97,10 @@ def leave(code: int) -> NoReturn:
     That takes a sixth of a short command's time, and DuckDB then lists objects of a query that was left.
     """
     if "pyspark" not in sys.modules:
-        cast("Any", threading)._shutdown()  # waits for the threads that finalization waits for
+        try:
+            cast("Any", threading)._shutdown()  # waits for the threads that finalization waits for
+        except KeyboardInterrupt:
+            leave_now()
         with suppress(OSError, ValueError):  # else Python says so
             sys.stdout.flush()
             sys.stderr.flush()

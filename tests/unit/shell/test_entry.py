@@ -182,3 +182,19 @@ leave(3)
 def test_a_query_that_was_left_is_not_told_as_leaked_though_a_pool_has_threads() -> None:
     done = subprocess.run([sys.executable, "-c", LEFT_QUERY], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (3, "done\n", "")
+
+
+WAITS_FOR_A_THREAD = """
+import os, signal, time
+from threading import Thread, Timer
+from shell.cli.interrupting import leave
+
+Thread(target=time.sleep, args=(30,)).start()
+Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+leave(3)
+"""
+
+
+def test_ctrl_c_while_a_command_waits_for_its_threads_ends_it_without_a_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", WAITS_FOR_A_THREAD], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
