@@ -141,7 +141,7 @@ def test_connecting_for_writing_wants_a_worker_on_this_host(start, file):
             with pytest.raises(NoWorkerError, match="walship up"):
                 cluster.upsert("ops.t", [{"id": 1}])
     up.end()
-    with pytest.raises(CoordinationError, match=r"right\? To read only: .*for_writing=False"):
+    with pytest.raises(CoordinationError, match=r"Start the cluster: walship up.*To read only: .*for_writing=False"):
         connect(file)
     connect(file, for_writing=False).close()
 
