@@ -120,15 +120,21 @@ def idle_with_many_tables(both: Pair) -> list[Figure]:
 
 
 def _idle(both: Pair, what: str, cpu_percent_max: float) -> list[Figure]:
+    cpu, memory = idle_figures(what, [site.home for site in both.sites])
+    return [at_most(cpu.name, cpu.value, "%", cpu_percent_max), at_most(memory.name, memory.value, "MiB", 900)]
+
+
+def idle_figures(what: str, homes: Sequence[Path]) -> list[Figure]:
+    """CPU in percent of a core, and memory in MiB, of the processes that name these directories, and their children."""
     time.sleep(SETTLE_S)
-    pids = [pid for site in both.sites for pid in _processes(site.home)]
+    pids = [pid for home in homes for pid in _processes(home)]
     before, began = sum(map(_cpu_s, pids)), time.monotonic()
     time.sleep(IDLE_S)
     used = (sum(map(_cpu_s, pids)) - before) / (time.monotonic() - began)
     memory = sum(map(_pss_mib, pids))  # pages that processes share count once
     return [
-        at_most(f"CPU of {what}, of one core", used * 100, "%", cpu_percent_max),
-        at_most(f"memory of {what} ({len(pids)} processes)", memory, "MiB", 900),
+        Figure(f"CPU of {what}, of one core", used * 100, "%"),
+        Figure(f"memory of {what} ({len(pids)} processes)", memory, "MiB"),
     ]
 
 

@@ -10,7 +10,7 @@ import importlib
 
 from tests.bench.measure import QUICK, Figure
 
-NAMES = ("accumulo", "copytools", "hbase", "litestream", "mirrormaker", "postgres")
+NAMES = ("accumulo", "copytools", "ducklake", "hbase", "light", "litestream", "mirrormaker", "postgres")
 ROWS = 200_000 if QUICK else 1_000_000
 
 

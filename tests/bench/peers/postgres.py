@@ -38,12 +38,12 @@ SETTINGS = {
 
 def run(count: int) -> list[Figure]:
     """Both kinds, one after the other."""
-    binaries = _Binaries()
+    binaries = Binaries()
     batches = encode(seeded_rows(count))
     return [figure for kind in ("logical", "physical") for figure in _measure(kind, binaries, batches, count)]
 
 
-class _Binaries:
+class Binaries:
     """PostgreSQL's programs, run as the user ``postgres`` when we are root, since the server refuses root."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def encode(rows: pa.Table) -> list[bytes]:
 class _Instance:
     """One server: its folder, its port, a connection."""
 
-    def __init__(self, home: Path, name: str, binaries: _Binaries) -> None:
+    def __init__(self, home: Path, name: str, binaries: Binaries) -> None:
         self.directory, self.port, self.socket = home / name, free_port(), home
         self._binaries = binaries
         self._connection: Any = None
@@ -127,7 +127,7 @@ class _Instance:
 
 
 @contextmanager
-def _sites(kind: str, binaries: _Binaries) -> Iterator[tuple[_Instance, _Instance]]:
+def sites(kind: str, binaries: Binaries) -> Iterator[tuple[_Instance, _Instance]]:
     with folder(f"postgres-{kind}") as home:
         if binaries.user:
             shutil.chown(home, binaries.user, binaries.user)
@@ -155,8 +155,8 @@ def _sites(kind: str, binaries: _Binaries) -> Iterator[tuple[_Instance, _Instanc
             primary.stop()
 
 
-def _measure(kind: str, binaries: _Binaries, batches: Sequence[bytes], count: int) -> list[Figure]:
-    with _sites(kind, binaries) as (primary, replica):
+def _measure(kind: str, binaries: Binaries, batches: Sequence[bytes], count: int) -> list[Figure]:
+    with sites(kind, binaries) as (primary, replica):
         _empty(primary, replica)
         began = time.perf_counter()
         primary.copy(batches)
