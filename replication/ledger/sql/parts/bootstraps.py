@@ -80,7 +80,8 @@ class SqlBootstraps:
                 )
             older = sa.select(_b.file_id).join(schema.files).where(_b.table_uuid == str(wanted.table))
             keys = connection.scalars(older.where(_f.peer == wanted.peer)).all()
-            connection.execute(schema.files.delete().where(_f.id.in_(keys)))
+            for ids in chunked(keys):
+                connection.execute(schema.files.delete().where(_f.id.in_(ids)))
             kind = FileKind.BOOTSTRAP
             added = add_file(connection, self._cluster, NewFile(host, kind, directory, boot, peer=wanted.peer))
             row = {"file_id": added[0], "table_uuid": str(wanted.table), "generation": wanted.generation}
@@ -103,7 +104,7 @@ class SqlBootstraps:
 
     def passed_on(self) -> frozenset[PassedOn]:
         received = sa.select(schema.files).where(
-            _f.kind == FileKind.BOOTSTRAP, _f.source.is_not(None), _f.applied >= _f.length
+            _f.kind == FileKind.BOOTSTRAP.value, _f.source.is_not(None), _f.applied >= _f.length
         )
         with self._store.read() as connection:
             rows = {file_id(row.file): (row.id, file_row(row)) for row in connection.execute(received)}

@@ -29,7 +29,7 @@ _w, _f, _c, _s, _k = (t.c for t in (schema.writers, schema.files, schema.claims,
 
 _LEFT_BEHIND = (
     sa.select(_f.id)
-    .where(_f.kind == FileKind.WAL, _f.closed_length > _f.length, ~sa.exists().where(_w.writer == _f.writer))
+    .where(_f.kind == FileKind.WAL.value, _f.closed_length > _f.length, ~sa.exists().where(_w.writer == _f.writer))
     .limit(1)
 )
 _PAST = (
@@ -55,7 +55,7 @@ _ANNOUNCED = Prepared(
 _REGISTER = upsert(schema.writers, "writer", but=("floor",))  # a writer that is known keeps its floor
 _PUT_CLOCK = upsert(schema.clocks, "origin")
 # files with this cluster's own frames: its WALs, and files of copies from salvaged WALs
-_OWN = (_f.kind == FileKind.WAL) | ((_f.kind == FileKind.LANDING) & _f.source.is_(None))
+_OWN = (_f.kind == FileKind.WAL.value) | ((_f.kind == FileKind.LANDING.value) & _f.source.is_(None))
 
 
 class SqlTime:

@@ -190,8 +190,8 @@ def origins_of_tables(connection: Connection, own: ClusterId, *tables: UUID) -> 
     for origin in {origin for origins in feeding.values() for origin in seen - origins}:
         of_origin = of_tables & _s.wal.startswith(f"{origin}/", autoescape=True)
         waiting = sa.select(_s.table_uuid).select_from(APPLICABLE).where(~_c.divergent, ~is_applied(), of_origin)
-        kept_out = sa.select(_s.table_uuid).where(of_origin, _s.id.in_(held))
-        for query in (waiting, kept_out):
+        kept_out = [sa.select(_s.table_uuid).where(of_origin, _s.id.in_(ids)) for ids in chunked(held)]
+        for query in (waiting, *kept_out):
             for table in map(UUID, connection.scalars(query.distinct())):
                 if table in feeding:
                     feeding[table].add(origin)
@@ -225,8 +225,8 @@ _ALL_OPEN = Prepared(_OPEN)
 
 def open_routes(connection: Connection, *tables: UUID) -> list[InboundRoute]:
     """Open routes into this cluster, of some tables; of all when none is named."""
-    here = _r.table_uuid.in_(map(str, tables))
-    rows = connection.execute(_OPEN.where(here)) if tables else _ALL_OPEN.rows(connection)
+    some = list(map(str, tables))  # an empty IN cannot be made while another thread loads SQLAlchemy's ORM
+    rows = connection.execute(_OPEN.where(_r.table_uuid.in_(some))) if some else _ALL_OPEN.rows(connection)
     return [
         InboundRoute(
             ClusterId.parse(row.source),

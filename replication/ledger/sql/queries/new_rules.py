@@ -56,7 +56,7 @@ def begin(connection: Connection, rules: Sequence[Rule], now: int) -> list[Rule]
     grown = (
         sa.select(_f.id, _rule.id, _f.length)
         .join_from(schema.files, sending.rules, begun)
-        .where(_f.kind != FileKind.CONTROL, _f.length > FILE_HEADER_BYTES)
+        .where(_f.kind != FileKind.CONTROL.value, _f.length > FILE_HEADER_BYTES)
     )
     connection.execute(sending.rule_begins.insert().from_select(["file_id", "rule_id", "begin"], grown))
     _unship(connection, peer)

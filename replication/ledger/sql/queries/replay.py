@@ -78,7 +78,7 @@ _HAS_DUPLICATES = (
 WAITING = (
     sa.select(_f.id, _s.table_uuid, _c.begin, _c.end, _f.applied, sa.func.coalesce(_p.applied, 0))
     .select_from(_UNAPPLIED.join(schema.files, _f.id == _c.file_id))
-    .where(_f.host == sa.bindparam("host"), _f.kind == FileKind.LANDING, _f.applied < _f.length, _IS_UNAPPLIED)
+    .where(_f.host == sa.bindparam("host"), _f.kind == FileKind.LANDING.value, _f.applied < _f.length, _IS_UNAPPLIED)
 )
 FIRST_OF_TABLE = (
     sa.select(_f.file, sa.func.min(_c.begin).label("begin"))

@@ -166,7 +166,8 @@ def need_bootstrap(connection: Connection, peer: str, tables: Iterable[UUID]) ->
 
 def _lacked(connection: Connection, rules_cache: RuleCache) -> Mapping[str, Sequence[_Lacked]]:
     """Per peer, the files of frames that it lacks bytes of, oldest first."""
-    wanted = sa.select(schema.files).where(_f.kind.in_((FileKind.WAL, FileKind.LANDING))).order_by(_f.created, _f.file)
+    kinds = [FileKind.WAL.value, FileKind.LANDING.value]
+    wanted = sa.select(schema.files).where(_f.kind.in_(kinds)).order_by(_f.created, _f.file)
     rows = {row.id: file_row(row) for row in connection.execute(wanted)}
     keys = {row.file: key for key, row in rows.items()}
     found: dict[str, dict[int, list[tuple[Rule, ReplicationStatus]]]] = {}
