@@ -7,6 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from replication import log
+
+_log = log.get(__name__)
+
 
 class SilentCalls:
     """Calls that wait for a message. Safe for threads; its thread ends once no call has waited for a while."""
@@ -36,7 +40,10 @@ class SilentCalls:
     def _run(self) -> None:
         while ends := self._due():
             for end in ends:
-                end()
+                try:
+                    end()
+                except Exception as error:  # else nobody would end the calls after it
+                    _log.warning("silent_call_not_ended", error=repr(error))
 
     def _due(self) -> list[Callable[[], object]]:
         """Wait until calls are due and return how they end; nothing when no call waits."""

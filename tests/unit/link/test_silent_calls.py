@@ -19,6 +19,19 @@ def test_only_calls_that_wait_too_long_are_ended() -> None:
         assert [each.name for each in set(threading.enumerate()) - others] == ["silent calls"]
 
 
+def test_a_call_that_cannot_be_ended_keeps_no_other_from_it() -> None:
+    calls, tried, ended = SilentCalls(), threading.Event(), threading.Event()
+
+    def fail() -> None:
+        tried.set()
+        raise RuntimeError("it has ended already")
+
+    with calls.ended_after(0.01, fail):
+        assert tried.wait(5.0)
+        with calls.ended_after(0.01, ended.set):
+            assert ended.wait(5.0), "its thread goes on"
+
+
 def test_its_thread_ends_with_the_calls_and_comes_back() -> None:
     calls = SilentCalls()
     for _ in range(2):
