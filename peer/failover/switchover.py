@@ -180,7 +180,6 @@ class SwitchoverPlan:
     pending_bytes: int
     lag_s: float
     outage_s: float
-    lost_rows: int = 0
     warning: str = ""
 
 
