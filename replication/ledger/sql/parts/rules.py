@@ -31,7 +31,7 @@ from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term, table_spec
 from replication.ledger.sql.store.prepared import upsert
-from replication.ledger.sql.store.store import SqlStore, count_up, counter
+from replication.ledger.sql.store.store import SqlStore, chunked, count_up, counter
 
 _t, _peer, _rule, _e = (t.c for t in (schema.tables, sending.peers, sending.rules, sending.ended_rules))
 
@@ -277,7 +277,8 @@ class SqlRules:
             gone = {(row.peer, row.table_uuid, row.table_group) for row in rows}
             in_force = self._rules_cache.in_force(connection)
             ended = [rule for rule in in_force if (rule.peer, str(rule.table), rule.group) in gone]
-            self._end(connection, _rule.id.in_([row.id for row in rows]))
+            for ids in chunked([row.id for row in rows]):
+                self._end(connection, _rule.id.in_(ids))
         return ended
 
     def _end(self, connection: Connection, which: sa.ColumnElement[bool]) -> None:
