@@ -335,10 +335,13 @@ def _contradictions(config: Config) -> Iterator[str]:
         engines = {"catalog.spark.uri": config.catalog.spark, "catalog.pyiceberg.uri": config.catalog.pyiceberg}
         catalogs = {key: str(each.get("uri", "")) for key, each in engines.items()}
         yield from plain_connections(zookeeper, {"ledger.url": config.ledger.url, **catalogs})
-    for key, listen in (("receiver.listen", receiver.listen), ("timeline.listen", config.timeline.listen)):
-        if not (tls.enabled or tls.allow_plaintext or any(files.values()) or is_loopback(split_address(listen)[0])):
+    addresses = {"receiver.listen": receiver.listen, "timeline.listen": config.timeline.listen}
+    if config.timeline.server:  # without TLS a client cannot tell who answers
+        addresses["timeline.server"] = config.timeline.server
+    for key, address in addresses.items():
+        if not (tls.enabled or tls.allow_plaintext or any(files.values()) or is_loopback(split_address(address)[0])):
             yield (
-                f"{key}: {listen} is not loopback and there is no TLS; "
+                f"{key}: {address} is not loopback and there is no TLS; "
                 "set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust"
             )
     host, _ = split_address(receiver.listen)

@@ -13,7 +13,8 @@ from peer.timeline.listing import FolderListings
 from peer.timeline.serving.server import TimelineServer
 from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.views import Views
-from replication.errors import ReplicationError, RequestError
+from replication import config as configuration
+from replication.errors import ConfigError, ReplicationError, RequestError
 from replication.settings import TlsSection
 from tests.certificates import tls_section
 from tests.datasets_made import OUT, Dataset
@@ -152,3 +153,10 @@ def test_a_partition_that_looks_like_an_address_is_a_folder(tmp_path: Path, name
     assert [each.path for each in found] == [f"{name}/rows"]
     with pytest.raises(ReplicationError):
         FolderListings().files("lake", f"file://{tmp_path}/lake", f"{name}/../../..")
+
+
+def test_a_server_beyond_loopback_is_asked_over_tls_or_plain_text_is_asked_for() -> None:
+    given: dict[str, dict[str, object]] = {"cluster": {"name": "east"}, "timeline": {"server": "db:9000"}}
+    with pytest.raises(ConfigError, match=r"timeline\.server: db:9000 is not loopback and there is no TLS"):
+        configuration.load(None, given, {})
+    configuration.load(None, {**given, "tls": {"allow_plaintext": True}}, {})
