@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from replication.errors import NoSpaceError
+from replication.errors import ConfigError, NoSpaceError
 from shell.main import _foreseen, run
 
 pytestmark = pytest.mark.heavy
@@ -62,6 +62,14 @@ def test_a_full_disk_is_not_told_as_the_output(error: Exception) -> None:
 def test_another_users_file_is_an_error_of_the_configuration() -> None:
     told = _foreseen(PermissionError(errno.EACCES, "Permission denied", "/data/walship.toml"))
     assert (told.exit_code, told.what) == (2, "permission denied: /data/walship.toml")
+
+
+def test_a_path_that_is_too_long_is_named_as_that() -> None:
+    for path in ("/tmp/" + "a" * 300, "/tmp/" + "a" * 200 * 30):
+        with pytest.raises(OSError) as failed:
+            Path(path).exists()
+        told = _foreseen(failed.value)
+        assert isinstance(told, ConfigError) and told.what.startswith("this path is too long: /tmp/aaa")
 
 
 def test_what_was_not_foreseen_is_one_line_without_where_java_raised_it() -> None:
