@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +17,10 @@ from replication.files.rows.quotes import Quoted
 
 CSV_ROW_BYTES_MAX = 8 << 20  # of a block, which holds whole rows
 _SHOWN_CHARACTERS = 60
+# Arrow's own message: its handler of such rows prints a traceback for one that is not UTF-8
+_ODD_ROW = re.compile(
+    r"CSV parse error: (Row #\d+: )?Expected (?P<expected>\d+) columns, got (?P<given>\d+): (?P<text>.*)", re.DOTALL
+)
 
 
 def csv_batches(opened: BinaryIO, delimiter: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
@@ -27,15 +32,9 @@ def csv_batches(opened: BinaryIO, delimiter: str, schema: pa.Schema | None) -> I
         ArrowInvalid: there is no header.
     """
     wanted = {} if schema is None else {field.name: field.type for field in schema}
-    odd: list[arrow_csv.InvalidRow] = []
     quoted = Quoted(opened, delimiter)
-
-    def refuse(row: arrow_csv.InvalidRow) -> str:
-        odd.append(row)
-        return "error"
-
     try:
-        with _opened(quoted, delimiter, wanted, refuse) as reader:
+        with _opened(quoted, delimiter, wanted) as reader:
             row = 1
             for batch in reader:
                 quoted.check()  # Arrow has read at least the bytes of the batch
@@ -44,15 +43,16 @@ def csv_batches(opened: BinaryIO, delimiter: str, schema: pa.Schema | None) -> I
             quoted.check()
             if row == 1:
                 yield _exact(pa.RecordBatch.from_pylist([], reader.schema), row, wanted)
-    except pa.ArrowInvalid:
+    except pa.ArrowInvalid as error:
         quoted.check()
-        if not odd:
+        odd = _ODD_ROW.match(str(error))
+        if odd is None:
             raise
-        text, given = odd[0].text, odd[0].actual_columns
+        text, given = odd["text"], odd["given"]
         shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
         raise RowError(
             None,
-            f" has {given} value{'' if given == 1 else 's'}, and the header {odd[0].expected_columns}: {shown}",
+            f" has {given} value{'' if given == '1' else 's'}, and the header {odd['expected']}: {shown}",
             "Give each row as many values as the header has; quote a value that holds the delimiter",
         ) from None
 
@@ -72,13 +72,11 @@ def line_of(path: Path, delimiter: str, row: int | None) -> int | None:
     return None
 
 
-def _opened(
-    quoted: Quoted, delimiter: str, wanted: Mapping[str, pa.DataType], refuse: Callable[[arrow_csv.InvalidRow], str]
-) -> arrow_csv.CSVStreamingReader:
+def _opened(quoted: Quoted, delimiter: str, wanted: Mapping[str, pa.DataType]) -> arrow_csv.CSVStreamingReader:
     return arrow_csv.open_csv(
         quoted,
         read_options=arrow_csv.ReadOptions(block_size=CSV_ROW_BYTES_MAX),
-        parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+        parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=arrow_csv.ConvertOptions(
             column_types={name: _read_as(kind) for name, kind in wanted.items()},
             check_utf8=not wanted,  # typed checks it

@@ -93,6 +93,14 @@ def test_a_row_of_a_pipe_with_too_many_values_is_named_without_a_line() -> None:
         list(csv_batches(io.BytesIO(b"k,v\n1,2,3\n"), ",", None))
 
 
+def test_a_row_with_too_many_values_that_is_not_utf_8_is_named_and_nothing_else_is_printed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(RowError, match='^a row has 3 values, and the header 2: 1,\ufffd,"3\n4"'):
+        list(csv_batches(io.BytesIO(b'k,v\n1,\xff,"3\n4"\n'), ",", None))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_values_of_several_lines_may_lie_anywhere_in_a_file(tmp_path: Path) -> None:
     file, count = tmp_path / "rows.csv", 900_000
     file.write_bytes(b"k,v\n" + b"".join(b'%d,"a\nb,c\nd"\n' % number for number in range(count)))
