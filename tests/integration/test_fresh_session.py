@@ -28,6 +28,7 @@ import subprocess, sys
 from dataclasses import replace
 from pathlib import Path
 from pyspark import SparkContext
+from pyspark.errors import AnalysisException
 from replication.tables.catalog.catalog import catalog_properties
 from replication.tables.spark.session import open_session
 folder = Path(sys.argv[1])
@@ -39,12 +40,16 @@ pid = str(SparkContext._gateway.proc.pid)
 print(subprocess.run(["ps", "-ww", "-o", "args=", "-p", pid], capture_output=True, text=True, check=True).stdout)
 conf = spark.sparkContext.getConf()
 print([conf.get(key) for key in ("spark.sql.catalog.walship.jdbc.password", "spark.hadoop.fs.s3a.secret.key")])
+try:
+    spark.sql("select nosuchcolumn from range(1)")
+except AnalysisException:
+    print("a query was refused")
 spark._jvm.java.lang.System.err.println("said by Java")
 spark.stop()
 """
 
 
-def test_passwords_are_not_on_java_s_command_line_and_a_user_sees_no_warning_of_modules(tmp_path: Path) -> None:
+def test_passwords_are_not_on_java_s_command_line_and_a_user_sees_neither_warnings_nor_logs(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _SEEN, str(tmp_path)],
         cwd=Path(__file__).parents[2],
@@ -53,7 +58,9 @@ def test_passwords_are_not_on_java_s_command_line_and_a_user_sees_no_warning_of_
         timeout=400,
         check=True,
     )
-    command, _, reached = done.stdout.strip().rpartition("\n")
+    *shown, reached, refused = done.stdout.strip().split("\n")
+    command = "\n".join(shown)
+    assert refused == "a query was refused"
     assert reached == "['hidden-1', 'hidden-2']"
     assert "spark.app.name=shown" in command and "hidden" not in command
     assert done.stderr == "said by Java\n"

@@ -205,7 +205,7 @@ class Application:
         known = isinstance(error, (SparkMissingError, ConfigError))
         failed = error if known else SparkMissingError(f"Spark did not start: {one_line(error)}")
         assert isinstance(failed, ReplicationError)
-        _log.error("spark_start_failed", what=failed.what, hint=failed.hint)
+        _log.warning("spark_start_failed", what=failed.what, hint=failed.hint)  # raised, or shown by ``state``
         with self._changed:
             self._failed, self._retry_s = failed, time.monotonic() + _RETRY_S
 

@@ -51,6 +51,9 @@ appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex{1}
 """
 
 
+#: They print a query's error on standard error, as JSON, beside raising it.
+_QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
 #: What Spark unpacks the package of ``submission`` as.
 PACKAGE = "walship"
 _OF_THIS_HOST = (
@@ -259,8 +262,11 @@ def _set_environment(environment: MutableMapping[str, str], master: str, java_ho
 def _started(settings: Mapping[str, str]) -> SparkSession:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
+    for name in _QUERY_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
 from replication.errors import ConfigError, SparkMissingError
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
@@ -172,11 +173,13 @@ def test_a_start_that_fails_is_reported_and_not_tried_again_at_once(
     started.error = error
     started.go.set()
     application = made(started)
-    for _ in range(2):
-        with pytest.raises((SparkMissingError, ConfigError), match=what), application.use():
-            pass
-        assert not application.want()
+    with capture_logs() as logs:
+        for _ in range(2):
+            with pytest.raises((SparkMissingError, ConfigError), match=what), application.use():
+                pass
+            assert not application.want()
     assert started.count == 1, "the next start is half a minute later"
+    assert [log["log_level"] for log in logs] == ["warning"], "who asked for it raises it, and prints no line of logs"
     assert "meanwhile the driver decodes" in application.state
 
 
