@@ -14,7 +14,7 @@ from peer.replay.loop import run_replay
 from peer.status.replay_report import silence
 from peer.tables.fold import FoldResult, fold
 from peer.tables.latest import latest_query
-from peer.tables.read import named_in
+from peer.tables.read import has_rows, named_in
 from replication.config import Config
 from replication.coordination.paths import Election
 from replication.coordination.session import Coordination
@@ -148,7 +148,7 @@ def _fold(tables: IcebergTables, ledger: Ledger, spec: TableSpec, hold_s: float)
     return fold(tables, ledger, spec, time.time_ns() // 1000, hold_s)
 
 
-def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Table:
+def spark_sql(config: Config, ledger: Ledger, specs: Sequence[TableSpec], query: str) -> pa.Table:
     """Run a query in a Spark session of its own.
 
     A table's name, and ``<table>__latest``, are views of its newest rows. The cluster's catalog is ``walship``.
@@ -156,11 +156,13 @@ def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Tabl
     Raises:
         RequestError: the query failed; gives Spark's message.
         SparkMissingError: PySpark or Java is missing, or the Spark cluster has no free executor.
+        ForeignMaintenanceError: the catalog has lost a table.
     """
     from pyspark.errors import PySparkException
 
     with _tables(config) as tables:
         for spec in named_in(query, specs):
+            has_rows(tables, ledger, spec)  # or refuse
             if tables.has(spec):
                 tables.create(spec)  # with the newest definition, which replay may not have taken over yet
                 namespace, _, name = spec.name.partition(".")

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import SupportsIndex, TypeVar
+from uuid import UUID
 
 import duckdb
 import pyarrow as pa
@@ -19,13 +20,13 @@ from replication.config import Config
 from replication.core.definition.aging import horizon
 from replication.core.definition.choice import DEFAULT_NAMESPACE
 from replication.core.definition.schema import TableSpec
-from replication.errors import RequestError
+from replication.errors import ForeignMaintenanceError, RequestError
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, Catalog, History, open_duckdb
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from replication.tables.duckdb.batches import arrow_batches
 from replication.tables.duckdb.confined import confine, one_query, refusal
-from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, shown_columns
+from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, landing_name, shown_columns
 from replication.tables.pyiceberg.damage import refuse_unreadable
 
 T = TypeVar("T")
@@ -126,6 +127,24 @@ def earliest_of(history: History) -> int | None:
     return min(folded.upto, folded.held_upto) if CONSISTENT_TAG in history.tags else folded.upto
 
 
+def has_rows(catalog: Catalog, ledger: Ledger, spec: TableSpec) -> bool:
+    """Whether replay has committed to a table's Iceberg tables.
+
+    Raises:
+        ForeignMaintenanceError: it has by the ledger, but the catalog has none of it: the catalog was lost.
+    """
+    if catalog.has(spec) and catalog.history(landing_name(spec)).current is not None:
+        return True
+    checkpoint = ledger.replay.checkpoint(spec.uuid)
+    if checkpoint is not None and checkpoint.commit:
+        raise ForeignMaintenanceError(
+            f"the catalog of {ledger.cluster.name} has lost {spec.name}: the rows that replay committed are not in it",
+            "Restore the catalog from a backup. Without one, move the ledger away, then: walship rebuildledger; what"
+            " files here do not have, peers send again: deploy/cookbook/returning-from-a-backup.md",
+        )
+    return False
+
+
 class Reader:
     """Reads one cluster's tables. Safe for threads; each read uses its own snapshot.
 
@@ -140,6 +159,7 @@ class Reader:
         self._lock = threading.Lock()
         self._catalog: IcebergCatalog | None = None
         self._kept: KeptReads | None = None
+        self._with_rows: set[UUID] = set()
 
     @property
     def catalog(self) -> IcebergCatalog:
@@ -170,10 +190,10 @@ class Reader:
         Raises:
             RequestError: the condition or a column does not fit the table, ``as_of`` is before the last fold, or this
                 cluster keeps no tables.
+            ForeignMaintenanceError: the catalog has lost the table.
         """
-        self._check(spec)
         catalog = self.catalog
-        if as_of is not None or not catalog.has(spec):
+        if not self._check(spec) or as_of is not None:
             return read(catalog, spec, where, columns, limit, as_of)
         with self._lock:
             kept = self._kept = self._kept or KeptReads(catalog)
@@ -195,6 +215,7 @@ class Reader:
 
         Raises:
             RequestError: DuckDB refuses the query.
+            ForeignMaintenanceError: as ``read``.
         """
         if _SHOW_TABLES.fullmatch(query):
             return pa.table({"name": [spec.name for spec in specs]}).to_reader()
@@ -211,12 +232,17 @@ class Reader:
             refuse_unreadable(error)
             raise
 
-    def _check(self, spec: TableSpec) -> None:
-        if not self._config.replay.enabled and not self.catalog.has(spec):
+    def _check(self, spec: TableSpec) -> bool:
+        """Whether the table's Iceberg tables exist."""
+        exists = self.catalog.has(spec)
+        if not (exists and spec.uuid in self._with_rows) and has_rows(self.catalog, self._ledger, spec):
+            self._with_rows.add(spec.uuid)
+        if not self._config.replay.enabled and not exists:
             raise RequestError(
                 f"{self._ledger.cluster.name} keeps no rows of {spec.name}: [replay] enabled is false here",
                 "Read it on a cluster or host that keeps tables",
             )
+        return exists
 
     def close(self) -> None:
         """Close the catalog."""

@@ -160,7 +160,7 @@ def sql(
             return
         from peer.client.on_demand import spark_sql  # deferred: most queries need none of it
 
-        found = detached(lambda: spark_sql(cluster.config, cluster.tables(), query))
+        found = detached(lambda: spark_sql(cluster.config, cluster.ledger, cluster.tables(), query))
         _give(printer, iter(found.to_batches()), found.schema, output)
 
 

@@ -21,6 +21,7 @@ from replication.core.ids import ClusterId
 from replication.errors import NoSpaceError, RequestError
 from replication.files.local import LocalFiles
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.memory import MemoryTables
 from replication.tables.spark.iceberg import IcebergTables
 from tests.integration.test_restored import connect, send, settle, sites
 from tests.replaying import TableSite
@@ -74,6 +75,21 @@ def test_a_lost_ledger_is_made_anew_from_tables_and_files(
         Wal(back, "w1").append(spec, rows(50, 5))
         settle(back, west, spec, 24)
         assert west.shown(spec) == back.shown(spec)
+    back.close()
+
+
+def test_after_a_lost_catalog_tables_have_what_files_have_and_are_not_held(
+    sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path
+) -> None:
+    east, _, spec = sites
+    Wal(east, "w0").append(spec, rows(0, 10))
+    east.register()
+    east.replay()
+    lose_ledger(east)
+    made = rebuild_ledger(east.config, MemoryTables(), LocalFiles())
+    back = TableSite(tmp_path, "east", cluster=made.cluster, tables=MemoryTables())
+    assert back.replay().held == {}
+    assert len(back.shown(spec)) == 10
     back.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -21,7 +22,8 @@ from peer.tables.kept_reads import KeptReads
 from peer.tables.read import Reader, query_result, read
 from replication.core.definition.alter import add_column, rename_column, set_properties
 from replication.core.definition.schema import TableSpec
-from replication.errors import MissingFileError, RequestError
+from replication.errors import ForeignMaintenanceError, MissingFileError, RequestError
+from replication.ledger.base import ReplayCheckpoint
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from replication.tables.duckdb.kept_view import KeptView
 from replication.tables.layout import CHANGES
@@ -39,6 +41,7 @@ class Tables:
     def __init__(self, site: Site) -> None:
         self.catalog = IcebergCatalog(configured_catalog(site.config))
         self.reader = Reader(site.config, site.ledger)
+        self.site = site
         self.replay = 0
 
     def create(self, name: str) -> TableSpec:
@@ -90,6 +93,23 @@ def test_each_commit_is_seen_at_the_next_read(tables: Tables) -> None:
         assert tables.rows(spec, "k = 'a'") == [{"k": "a", "v": value}]
     tables.commit(spec, ("a", None))
     assert tables.rows(spec) == [{"k": f"k{value}", "v": value} for value in range(5)]
+
+
+def test_a_table_that_the_catalog_has_lost_is_refused_and_not_shown_empty(tables: Tables) -> None:
+    spec, site = tables.create("ops.t"), tables.site
+    tables.commit(spec, ("a", 1))
+    site.ledger.replay.checkpoint_applied(ReplayCheckpoint(spec.uuid, 1, 1, 0, {}))
+    assert tables.rows(spec) == [{"k": "a", "v": 1}]
+    site.config.catalog_file.rename(site.config.data_dir / "lost.db")
+    for was_made_again in (False, True):  # as replay makes it, which holds it then
+        with closing(IcebergCatalog(configured_catalog(site.config))) as catalog:
+            if was_made_again:
+                catalog.create(spec)
+        with closing(Reader(site.config, site.ledger)) as reader:
+            with pytest.raises(ForeignMaintenanceError, match=r"has lost ops\.t.*walship rebuildledger"):
+                reader.read(spec)
+            with pytest.raises(ForeignMaintenanceError, match=r"has lost ops\.t"):
+                reader.sql("select * from ops.t", [spec])
 
 
 def test_folds_and_what_comes_after_them_are_seen(tables: Tables) -> None:

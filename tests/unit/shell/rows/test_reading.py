@@ -78,8 +78,8 @@ def test_a_column_that_parquet_has_no_type_for_is_named_and_nothing_is_written(t
 @pytest.mark.parametrize("spark", [False, True])
 def test_what_a_query_gives_is_saved_like_what_is_read(tmp_path, monkeypatch, capfd, spark):
     rows = pa.table({"id": [1, 2], "b": [b"\x00", b"a"]})
-    monkeypatch.setattr("peer.client.on_demand.spark_sql", lambda config, specs, query: rows)
-    cluster = SimpleNamespace(config=None, tables=list, sql=lambda query: rows.to_reader())
+    monkeypatch.setattr("peer.client.on_demand.spark_sql", lambda config, ledger, specs, query: rows)
+    cluster = SimpleNamespace(config=None, ledger=None, tables=list, sql=lambda query: rows.to_reader())
     invocation = SimpleNamespace(connect=lambda grace_s, header: nullcontext((cluster, Printer(as_json=True))))
     for name in ("rows.parquet", "rows.csv"):
         sql(invocation, "select", spark=spark, output=tmp_path / name)
