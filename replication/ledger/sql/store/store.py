@@ -226,10 +226,7 @@ class SqlStore:
             broken = failed or type(error) is sa.exc.DatabaseError
             if error.connection_invalidated or broken:
                 what = message_line(cause or error)
-                raise CoordinationError(
-                    f"the ledger at {self._name} failed: {what}",
-                    "Check its disk or server. Roles retry by themselves; repeat a command that failed",
-                ) from error
+                raise CoordinationError(f"the ledger at {self._name} failed: {what}", self._remedy) from error
             raise
         except sa.exc.TimeoutError as error:
             raise self._busy() from error
@@ -237,7 +234,7 @@ class SqlStore:
             if _is_busy(error):
                 raise self._busy() from error
             if isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError:
-                raise CoordinationError(f"the ledger at {self._name} failed: {error}", "Check its disk") from error
+                raise CoordinationError(f"the ledger at {self._name} failed: {error}", self._remedy) from error
             raise
 
     def _busy(self) -> LedgerBusyError:
@@ -245,6 +242,13 @@ class SqlStore:
             f"the ledger at {self._name} stayed locked for {self._timeout_s:g} s",
             "Another process holds a long transaction; try again",
         )
+
+    @property
+    def _remedy(self) -> str:
+        if self.path is not None and not os.access(self.path.parent, os.W_OK):
+            folder = self.path.parent
+            return f"Make {folder} writable (is its disk read-only?): SQLite needs files beside it, even to read"
+        return "Check its disk or server. Roles retry by themselves; repeat a command that failed"
 
     @property
     def _name(self) -> str:

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from replication.core.ids import ClusterId
-from replication.errors import ConfigError
+from replication.errors import ConfigError, CoordinationError
 from replication.ledger.base import Ledger
 from replication.ledger.sql import ledger
 
@@ -82,3 +82,14 @@ def test_a_ledger_that_others_can_read_by_now_is_refused(tmp_path: Path) -> None
     path.chmod(0o644)
     with pytest.raises(ConfigError, match="ledger.db"):
         ledger.open_ledger(str(path), 1.0)
+
+
+def test_a_ledger_in_a_folder_that_cannot_be_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    ledger.initialise(url, ClusterId("east", uuid4()))
+    (tmp_path / "ledger.db-shm").mkdir()  # SQLite can make no file there, as on a read-only disk
+    with pytest.raises(CoordinationError, match="unable to open database file.*Check its disk"):
+        ledger.open_ledger(url)
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(CoordinationError, match=f"Make {tmp_path} writable"):
+        ledger.open_ledger(url)
