@@ -23,6 +23,7 @@ from peer.status.paths import InboundPath, paths
 from peer.status.refused import RefusedMessages, refused_lately
 from peer.status.replay_report import ReplayReport
 from peer.status.retained import Retained, retained
+from peer.status.role_processes import unanswering
 from peer.status.roles import RoleHistory, role_history
 from peer.status.sending import PeerSending, sending
 from peer.status.unreadable import Unreadable, unreadable
@@ -160,12 +161,16 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
     lost_writes = tuple(frame for frame in kept if frame.succession and not frame.discarded)
     report = ReplayReport.load(ledger.replay)
     pending = ledger.replay.pending()
+    members = with_files(members, rows.values(), pending, report, config.cluster.host, now / 1e6)
+    if not members.problem:
+        present = [role for host in members.hosts if host.slot == config.cluster.host for role in host.roles]
+        members = replace(members, unanswering=unanswering(config.run_dir, present, now / 1e6))
     policy = RetentionPolicy(members.keeps_tables, config.master.peer_bytes_max)
     return ClusterStatus(
         cluster=ledger.cluster.name,
         id=str(ledger.cluster),
         location=config.cluster.location,
-        members=with_files(members, rows.values(), pending, report, config.cluster.host, now / 1e6),
+        members=members,
         term=ledger.terms.current(),
         closed=ledger.time.closed(),
         replay_backlog_bytes=sum(p.end - p.begin for p in pending),

@@ -38,7 +38,8 @@ class Host:
 class Members:
     """The live processes, by ZooKeeper; ``problem`` is why they are not known.
 
-    ``keeps_tables`` is False when no host is configured to replay.
+    ``keeps_tables`` is False when no host is configured to replay. ``unanswering`` are processes of this host that run
+    and are not among the live ones: they are frozen, or cut off from ZooKeeper.
     """
 
     role: str = ""
@@ -49,6 +50,7 @@ class Members:
     problem: str = ""
     keeps_tables: bool = True
     hosts: tuple[Host, ...] = ()
+    unanswering: tuple[str, ...] = ()
 
     def without_replay(self, disk_free: int = _FULL_BYTES) -> str:
         """Why replay makes no progress, with so many bytes free here, and what to do; "" when it runs and reports."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peer.polling import polls
+from peer.status.role_processes import ProcessState
 from replication.config import Config
 from replication.errors import ConfigError, ReplicationError, WaitTimeoutError
-from shell.processes.role_process import ProcessState
 from shell.processes.spawn import spawn
 from shell.processes.stopping import DETACH
 

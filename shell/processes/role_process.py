@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
-import json
 import logging
 import os
 import signal
@@ -20,10 +19,9 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from peer.status.role_processes import ProcessState
 from replication import config as configuration
 from replication import log
 from replication.config import Config
@@ -39,38 +37,6 @@ STOP_GRACE_S = 15.0
 _LEAVE_S = 5.0
 _CARRIERS = ("worker", "receiver")
 _PR_SET_PDEATHSIG = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessState:
-    """The state of a role: ``starting``, ``ready``, ``stopped``, or ``failed`` with ``what`` and ``hint``."""
-
-    role: str
-    pid: int
-    state: str
-    what: str = ""
-    hint: str = ""
-    exit_code: int = 0
-    at: float = 0.0
-
-    def write(self, run_dir: Path) -> None:
-        """Replace the state file atomically."""
-        run_dir.mkdir(parents=True, exist_ok=True)
-        made = run_dir / f".{self.role}.{self.pid}"
-        try:
-            made.write_text(json.dumps(asdict(self)))
-            made.replace(run_dir / f"{self.role}.json")
-        except OSError:  # a full disk
-            made.unlink(missing_ok=True)
-            raise
-
-    @staticmethod
-    def read(run_dir: Path, role: str) -> ProcessState | None:
-        """The last state; None when there is none."""
-        try:
-            return ProcessState(**json.loads((run_dir / f"{role}.json").read_text()))
-        except (OSError, ValueError, TypeError):
-            return None
 
 
 def serve_arguments(arguments: Sequence[str]) -> int:

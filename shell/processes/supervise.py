@@ -15,12 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from peer.status.role_processes import ProcessState
 from replication.config import Config
 from replication.error_text import signal_text
 from replication.errors import ConfigError
 from replication.retries import Retries
 from shell.processes.forked import Process, start_role
-from shell.processes.role_process import STOP_GRACE_S, ProcessState
+from shell.processes.role_process import STOP_GRACE_S
 
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S, _STEADY_S = 0.5, 30.0, 60.0
 _LOG_BYTES_MAX = 32 << 20

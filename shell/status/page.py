@@ -87,6 +87,11 @@ def _show_cluster(printer: Printer, found: ClusterStatus) -> None:
         f"workers {', '.join(members.workers) or 'none'}; receivers {', '.join(members.receivers) or 'none'}; "
         f"{counted(members.writers, 'writer')}"
     )
+    for role in members.unanswering:
+        printer.note(
+            f"{role} runs here and does not answer: it is frozen, or cut off from ZooKeeper; kill it, and walship up"
+            " starts another"
+        )
 
 
 def _show_role_history(printer: Printer, found: ClusterStatus) -> None:

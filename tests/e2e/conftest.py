@@ -22,10 +22,10 @@ import pytest
 
 from peer.client.cluster import Cluster
 from peer.client.connect import connect
+from peer.status.role_processes import ProcessState
 from replication import config as configuration
 from replication.config import Config
 from shell.processes.launched import Launched, await_ready
-from shell.processes.role_process import ProcessState
 from tests.e2e.commands import COMMANDS
 from tests.waiting import wait_until
 

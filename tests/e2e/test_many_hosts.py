@@ -19,9 +19,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from peer.status.role_processes import ProcessState
 from replication import config as configuration
 from replication.tables.spark.jars import POSTGRESQL, ensure_jars
-from shell.processes.role_process import ProcessState
 from tests import netns
 from tests import postgresql as pg
 from tests.certificates import Authority

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from peer.status.members import Host, Members, with_files
 from peer.status.replay_report import ReplayReport
+from peer.status.role_processes import ProcessState, unanswering
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import FileKind, FileRow, Pending
@@ -72,3 +75,17 @@ def test_a_replay_process_that_cannot_report_on_a_full_disk_is_not_called_frozen
     members = Members(hosts=(Host("h0", "/data", ("replay (silent for 20 s)",)),))
     assert "if frozen, kill it" in members.without_replay()
     assert "the disk is full" in members.without_replay(4096) and "kill" not in members.without_replay(4096)
+
+
+def test_a_process_that_runs_and_that_zookeeper_does_not_know_is_told_from_one_that_was_not_started(
+    tmp_path: Path,
+) -> None:
+    now = time.time()
+    for role, pid, state in (("master", os.getpid(), "ready"), ("worker", 2**22 + 1, "ready")):
+        ProcessState(role, pid, state, at=now).write(tmp_path)
+    ProcessState("receiver", os.getpid(), "stopped", at=now).write(tmp_path)
+    assert unanswering(tmp_path, ("worker",), now + 60) == (f"master (process {os.getpid()})",)
+    assert unanswering(tmp_path, ("master (leads)",), now + 60) == ()
+    assert unanswering(tmp_path, (), now + 1) == (), "it has just become ready"
+    ProcessState("master", os.getpid(), "ready", at=now - 86400 * 365).write(tmp_path)
+    assert unanswering(tmp_path, (), now) == (), "another process has its id now"

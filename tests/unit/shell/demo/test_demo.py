@@ -11,6 +11,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from peer.status.role_processes import ProcessState
 from peer.verify.verdict import Holding, Verdict
 from replication import config as configuration
 from replication.errors import ConfigError, LockedFileError
@@ -18,7 +19,6 @@ from shell import main
 from shell.demo import data
 from shell.demo.demo import DemoResult
 from shell.demo.sites import MARK, SPARK, DemoSite, clear_earlier, in_folder
-from shell.processes.role_process import ProcessState
 from tests.waiting import wait_until
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from peer.status.role_processes import ProcessState
 from shell.processes.forked import CAN_FORK
-from shell.processes.role_process import ProcessState
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.skipif(not CAN_FORK, reason="roles are forks on Linux only")]
@@ -152,7 +152,7 @@ def test_a_role_of_a_supervisor_that_is_killed_leaves_the_state_of_the_next_one(
 from pathlib import Path
 from replication import config
 from shell.processes import forked, role_process, roles
-from shell.processes.role_process import ProcessState
+from peer.status.role_processes import ProcessState
 Path({str(tmp_path)!r}, "c.toml").write_text(config.default_toml("east"))
 
 def run_role(role, config, stop, ready):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from peer.status.role_processes import ProcessState
 from replication import config as configuration
 from replication.errors import ReplicationError, WaitTimeoutError
 from shell.processes.launched import Launched, await_ready
-from shell.processes.role_process import ProcessState
 
 
 def test_what_was_said_before_the_start_is_not_taken_for_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

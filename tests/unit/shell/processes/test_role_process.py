@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shell.processes.role_process import _LEAVE_S, ProcessState
+from peer.status.role_processes import ProcessState
+from shell.processes.role_process import _LEAVE_S
 
 
 def test_a_role_that_has_ended_is_not_held_up_by_idle_threads() -> None:

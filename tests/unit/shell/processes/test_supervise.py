@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from peer.status.role_processes import ProcessState
 from replication import config as configuration
 from shell.cli.render import Printer
 from shell.processes import supervise
-from shell.processes.role_process import ProcessState
 from shell.processes.supervise import RoleEvent, RoleSupervisor, Supervisor
 from tests.waiting import wait_until
 

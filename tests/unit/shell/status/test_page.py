@@ -1,26 +1,56 @@
-"""What ``status`` says of replay's work."""
+"""What ``status`` says of processes and of replay's work."""
 
 from __future__ import annotations
 
 import io
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
+from peer.status import role_processes
+from peer.status.collect import collect
+from peer.status.members import members_of
 from peer.status.replay_report import ReplayReport
+from peer.status.role_processes import ProcessState
+from replication.coordination.host import host_record
+from replication.coordination.paths import MemberKind
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.status import status
-from shell.status.page import work_text
+from shell.status.page import show_status, work_text
+from tests.sites import Site
 
 
 def test_the_work_of_a_newer_walship_on_another_host_is_shown() -> None:
     report = ReplayReport(since=1.0, at=2.0, rounds=3, work={"driver_batches": 7, "counted_later": 1})
     assert "3 rounds" in work_text(report) and "7 batches" in work_text(report)
+
+
+def test_a_frozen_worker_is_told_from_one_that_was_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(role_processes, "_SOON_S", 0.0)
+    site = Site(tmp_path, "east")
+    err = io.StringIO()
+
+    def noted() -> str:
+        err.truncate(0)
+        printer = Printer(False, Console(file=io.StringIO()), Console(file=err, width=200))
+        show_status(printer, collect(site.config, site.ledger, members_of(site.coordination)))
+        return err.getvalue()
+
+    assert "does not answer" not in noted()
+    ProcessState("worker", os.getpid(), "ready", at=time.time()).write(site.config.run_dir)
+    assert f"worker (process {os.getpid()}) runs here and does not answer" in noted()
+    site.coordination.put_host(host_record(site.config))
+    site.coordination.enrol(MemberKind.WORKERS, "h0", {})
+    assert "does not answer" not in noted()
+    site.close()
 
 
 @pytest.mark.parametrize("terminal", [True, False])
