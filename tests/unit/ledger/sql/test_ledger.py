@@ -87,7 +87,7 @@ def test_a_ledger_that_others_can_read_by_now_is_refused(tmp_path: Path) -> None
 def test_a_ledger_in_a_folder_that_cannot_be_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     ledger.initialise(url, ClusterId("east", uuid4()))
-    (tmp_path / "ledger.db-shm").mkdir()  # SQLite can make no file there, as on a read-only disk
+    (tmp_path / "ledger.db-wal").mkdir()  # SQLite can make no file there, as on a read-only disk
     with pytest.raises(CoordinationError, match="unable to open database file.*Check its disk"):
         ledger.open_ledger(url)
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
