@@ -162,12 +162,18 @@ class S3Uploads:
 
     def found(self, path: RelativePath, since: datetime, until: datetime) -> list[Upload]:
         at = self._at(path)
-        answer = self._fs.call_s3("list_multipart_uploads", Bucket=at["Bucket"], Prefix=at["Key"])
-        return [
-            Upload(path, each["UploadId"], "")
-            for each in answer.get("Uploads", ())
-            if each["Key"] == at["Key"] and since <= each["Initiated"] <= until
-        ]
+        found: list[Upload] = []
+        begin: dict[str, str] = {}
+        while True:
+            answer = self._fs.call_s3("list_multipart_uploads", Bucket=at["Bucket"], Prefix=at["Key"], **begin)
+            found += [
+                Upload(path, each["UploadId"], "")
+                for each in answer.get("Uploads", ())
+                if each["Key"] == at["Key"] and since <= each["Initiated"] <= until
+            ]
+            if not answer.get("IsTruncated"):
+                return found
+            begin = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
     def _at(self, path: RelativePath) -> dict[str, Any]:
         bucket, key, _ = self._fs.split_path(self._address(path))
