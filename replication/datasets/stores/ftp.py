@@ -17,6 +17,7 @@ from typing import Any
 from replication.core.copying.copyable import CopyableFile
 from replication.datasets.stores.base import StoreTraits
 from replication.datasets.stores.drivers import Driver, check_replaceable, replace_by_renames
+from replication.errors import StorageError
 
 _SECOND = 1_000_000_000
 _KINDS = {"file": "file", "dir": "directory"}
@@ -47,9 +48,15 @@ class FtpDriver(Driver):
                 fs.invalidate_cache()
                 return dict(fs.info(path))
             raise FileNotFoundError(path) from error
-        facts = dict(fact.split("=", 1) for fact in answer.split("\n")[1].strip().split(" ")[0].split(";") if fact)
-        facts = {name.lower(): value for name, value in facts.items()}
-        return {**facts, "type": _KINDS.get(facts.get("type", ""), "other")}
+        try:
+            told = answer.split("\n")[1].strip().split(" ")[0].split(";")
+            facts = {name.lower(): value for name, value in (fact.split("=", 1) for fact in told if fact)}
+            size = int(facts.get("size") or 0)
+        except (IndexError, ValueError):
+            raise StorageError(
+                f"the FTP server describes {path} by what cannot be read: {answer[:200]!r}", "Check the server"
+            ) from None
+        return {**facts, "size": size, "type": _KINDS.get(facts.get("type", ""), "other")}
 
     def timestamp_ns(self, info: dict[str, Any]) -> int | None:
         """The ``modify`` fact, in UTC."""
