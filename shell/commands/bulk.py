@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from shell.cli.invocation import Invocation, UntilOption, table_option, timeout_option
-from shell.cli.render import bytes_text
+from shell.cli.render import bytes_text, counted
 
 if TYPE_CHECKING:
     from replication.writer.importing.importer import Imported
@@ -53,8 +53,8 @@ def import_(
         before = f", {len(done) - len(new)} imported before" if len(new) < len(done) else ""
         rate = bytes_text(int(size / took)) if took else "0 B"
         text = (
-            f"{len(new)} of {len(done)} files imported into {table}{before}: {rows:,} rows ({bytes_text(size)}) "
-            f"durable after {took:.1f} s, {rate}/s"
+            f"{len(new)} of {len(done)} files imported into {table}{before}: {counted(rows, 'row')} "
+            f"({bytes_text(size)}) durable after {took:.1f} s, {rate}/s"
         )
         print_written(cluster, printer, result, text, position, Wait(wait_for, until, timeout_s))
 

@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from replication.errors import ReplicationError, RequestError
 from shell.cli.invocation import Invocation
-from shell.cli.render import bytes_text, moment_text, printed_before
+from shell.cli.render import bytes_text, counted, moment_text, printed_before
 
 FramesArgument = Annotated[
     list[str] | None, Argument(metavar="FRAME", help="slot/number:offset, as quarantine list shows it.")
@@ -89,7 +89,7 @@ def quarantine_discard(
         chosen = [find(known, name) for name in frames]
         if not yes:
             raise RequestError(
-                f"{len(chosen)} frames would be missing from their tables here for good", "Confirm with --yes"
+                f"{counted(len(chosen), 'frame')} would be missing from the tables here for good", "Confirm with --yes"
             )
         rows = [
             {"frame": name_of(frame), "copy": frame.copy, "damaged": discard(cluster.ledger, frame)} for frame in chosen

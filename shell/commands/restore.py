@@ -55,9 +55,9 @@ def rebuildledger(
     printer = invocation.printer
     printer.value(
         made,
-        f"a ledger of {made.cluster} from {len(made.tables)} tables ({made.sequences:,} frames applied)"
-        f" and {made.files} files. Start it, define its peers again, and on each of them: deletecluster, definecluster,"
-        " and enablereplication --bootstrap",
+        f"a ledger of {made.cluster} from {counted(len(made.tables), 'table')}"
+        f" ({counted(made.sequences, 'frame')} applied) and {counted(made.files, 'file')}. Start it, define its peers"
+        " again, and on each of them: deletecluster, definecluster, and enablereplication --bootstrap",
     )
     for line in damage_lines(made):
         printer.note(line)

@@ -12,7 +12,7 @@ from peer.client.cluster import Cluster
 from replication.core.position import Position
 from replication.errors import ReplicationError
 from replication.writer.importing.importer import Imported
-from shell.cli.render import Printer, bytes_text
+from shell.cli.render import Printer, bytes_text, counted
 
 
 class _Shown:
@@ -54,6 +54,6 @@ def import_files(
             progress.remove_task(shown.task)
             done.append(shown.latest)
             if not printer.as_json and len(files) > 1:
-                what = "imported before" if shown.latest.repeated else f"{shown.latest.rows:,} rows"
+                what = "imported before" if shown.latest.repeated else counted(shown.latest.rows, "row")
                 printer.err.print(f"{file}: {what}", markup=False, highlight=False)
     return done, position

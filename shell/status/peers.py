@@ -92,9 +92,8 @@ def show_forecasts(printer: Printer, peer_forecasts: Sequence[PeerForecast], dis
     """Files retained for peers, and when their budgets and the disk run out."""
     for peer in peer_forecasts:
         if peer.stored_files:
-            printer.line(
-                f"for {peer.peer}, {peer.stored_files} files ({bytes_text(peer.stored_bytes)}) are in the store"
-            )
+            files = f"{counted(peer.stored_files, 'file')} ({bytes_text(peer.stored_bytes)})"
+            printer.line(f"in the store for {peer.peer}: {files}")
         if peer.spill_error:
             printer.note(f"files for {peer.peer} cannot be moved to the store or back: {peer.spill_error}")
         if not peer.local_files:

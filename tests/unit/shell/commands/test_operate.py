@@ -99,7 +99,9 @@ def test_forecasts_say_when_and_what_happens_then(said: Said) -> None:
     assert "nothing lands here" not in said.text
     show_forecasts(said.printer, [], replace(DISK, free=100 << 20, reserved_bytes=512 << 20))
     assert "100.0 MiB free, less than the reserve of 512.0 MiB: nothing lands here" in said.text
-    assert "then files move to the store" in said.text and "for west, 2 files (1.0 MiB) are in the store" in said.text
+    show_forecasts(said.printer, [replace(NEAR, then="spill", stored_files=1, stored_bytes=1 << 20)], DISK)
+    assert "in the store for west: 1 file (1.0 MiB)" in said.text
+    assert "then files move to the store" in said.text and "in the store for west: 2 files (1.0 MiB)" in said.text
 
 
 def test_a_store_that_takes_nothing_is_told_with_the_reason(said: Said) -> None:

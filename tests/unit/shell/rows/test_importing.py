@@ -37,5 +37,5 @@ def test_files_after_a_bad_one_are_said_not_to_be_tried() -> None:
     files = [Path("good"), Path("bad"), Path("more")]
     with pytest.raises(FormatError):
         import_files(cast(Cluster, Takes()), "t.t", files, "", printer, again=False)
-    assert "good: 1 rows" in err.getvalue()
+    assert "good: 1 row\n" in err.getvalue()
     assert "1 of 3 files are imported; those after bad were not tried" in err.getvalue()
