@@ -127,6 +127,9 @@ def bucket(
 
 
 with_both = pytest.mark.parametrize("bucket", ["obstore", "s3fs"], indirect=True)
+with_both_slowly = pytest.mark.parametrize(
+    "bucket", ["obstore", pytest.param("s3fs", marks=pytest.mark.slow)], indirect=True
+)
 
 
 @pytest.fixture
@@ -225,7 +228,7 @@ def counting(method: Callable[..., Any], request: str, requests: Counter[str]) -
     return counted
 
 
-@with_both
+@with_both_slowly
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_any_change_of_the_store_each_file_is_old_or_new_and_the_next_run_ends_it(
