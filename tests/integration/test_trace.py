@@ -52,6 +52,7 @@ def test_a_trace_shows_the_routes_the_times_and_the_version_that_counts(graph: G
         assert {version.path, *version.other_paths} == {("a", "c"), ("a", "b", "c")}
         assert version.origin == "a" and version.applied is not None and version.applied > version.commit
     assert found.unknown == (REPEATS,)
+    wait_until(lambda: any(v.origin == "b" for v in of(b, spec).versions), what="b to know its own row")
     (own,) = [v for v in of(b, spec).versions if v.origin == "b"]
     assert own.path == ("b",) and own.stored_in == "changes"
     assert of(c, spec, 99).versions == ()
