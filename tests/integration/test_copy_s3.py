@@ -127,9 +127,6 @@ def bucket(
 
 
 with_both = pytest.mark.parametrize("bucket", ["obstore", "s3fs"], indirect=True)
-with_both_slowly = pytest.mark.parametrize(
-    "bucket", ["obstore", pytest.param("s3fs", marks=pytest.mark.slow)], indirect=True
-)
 
 
 @pytest.fixture
@@ -228,7 +225,7 @@ def counting(method: Callable[..., Any], request: str, requests: Counter[str]) -
     return counted
 
 
-@with_both_slowly
+@with_both
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_any_change_of_the_store_each_file_is_old_or_new_and_the_next_run_ends_it(
