@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -20,8 +20,6 @@ from replication.datasets.job import CopyJob
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
 from replication.datasets.stores.remote import FsspecStore
-from replication.datasets.stores.s3 import S3Driver
-from replication.datasets.stores.s3_objects import SmallObjects
 from tests.copying import Killed, job, read_tree, write_tree
 from tests.file_servers import s3_server
 
@@ -36,8 +34,7 @@ RANGE = 16 << 10  # where the server takes smaller parts, too
 LARGE = os.urandom(RANGE + 1000)
 OLD = {"a/large": b"old", "a/small": b"old small"}
 NEW = {"a/large": LARGE, "a/other": LARGE[::-1], "a/small": b"another small one"}
-CHANGES = {"pipe_file", "cp_file", "rm_file", "write", "copy"}
-OF_SMALL = {"write": "put_object", "copy": "copy_object", "info": "head_object", "read": "get_object"}
+CHANGES = {"pipe_file", "cp_file", "rm_file"}
 READS = {"head_object", "list_parts", "list_multipart_uploads"}
 
 
@@ -81,10 +78,10 @@ class Bucket:
 
 
 class Watched:
-    """s3fs or obstore, of which ``before`` and ``after`` are told the name of each call that changes something."""
+    """s3fs, of which ``before`` and ``after`` are told the name of each call that changes something."""
 
-    def __init__(self, client: Any, before: Callable[[str], None], after: Callable[[str], None]) -> None:
-        self._watched, self._before, self._after = client, before, after
+    def __init__(self, fs: Any, before: Callable[[str], None], after: Callable[[str], None]) -> None:
+        self._watched, self._before, self._after = fs, before, after
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._watched, name)
@@ -92,7 +89,7 @@ class Watched:
             return found
 
         def called(*given: Any, **named: Any) -> Any:
-            what = given[0] if name == "call_s3" else "pipe_file" if name == "write" else OF_SMALL.get(name, name)
+            what = given[0] if name == "call_s3" else name
             if what in READS:
                 answer = found(*given, **named)
                 for each in answer.get("Uploads", ()):
@@ -116,17 +113,11 @@ def server() -> Iterator[tuple[str, dict[str, Any]]]:
         yield found
 
 
-@pytest.fixture(params=["obstore"])
-def bucket(
-    server: tuple[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Bucket:
+@pytest.fixture
+def bucket(server: tuple[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     url, options = server
-    given = {} if request.param == "obstore" else {"config_kwargs": {"connect_timeout": 5}}
-    return Bucket(url, {**options, **given}, tmp_path / "state/walship/copies")
-
-
-with_both = pytest.mark.parametrize("bucket", ["obstore", "s3fs"], indirect=True)
+    return Bucket(url, options, tmp_path / "state/walship/copies")
 
 
 @pytest.fixture
@@ -146,9 +137,6 @@ def copy(
     **given: Any,
 ) -> CopyJob:
     store = bucket.store()
-    small = SmallObjects.of(store._first)
-    assert isinstance(store._driver, S3Driver)
-    store._driver._opened.append(cast(SmallObjects, Watched(small, before, after)) if small else None)
     store._first = Watched(store._first, before, after)
     return job(LocalStore(str(source)), store, **{"range_bytes": RANGE, "threads": 1, **given})
 
@@ -181,7 +169,6 @@ def test_a_large_file_is_published_by_completing_its_upload_and_is_copied_nowher
     assert copy(tmp_path / "src", bucket).run().files_listed == 0
 
 
-@with_both
 def test_a_small_file_takes_three_requests_to_a_bucket_and_one_from_it_and_several_are_published_at_once(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,9 +182,6 @@ def test_a_small_file_takes_three_requests_to_a_bucket_and_one_from_it_and_sever
         return await call(fs, method, *given, **named)
 
     monkeypatch.setattr(type(bucket.fs), "_call_s3", counted)
-    for name in ("write", "info", "read"):  # copies are told to ``before``
-        request = OF_SMALL[name]
-        monkeypatch.setattr(SmallObjects, name, counting(getattr(SmallObjects, name), request, requests))
     together = threading.Barrier(4, timeout=30)
 
     def before(what: str) -> None:
@@ -217,15 +201,6 @@ def test_a_small_file_takes_three_requests_to_a_bucket_and_one_from_it_and_sever
     assert read_tree(tmp_path / "back") == files
 
 
-def counting(method: Callable[..., Any], request: str, requests: Counter[str]) -> Callable[..., Any]:
-    def counted(*given: Any) -> Any:
-        requests[request] += 1
-        return method(*given)
-
-    return counted
-
-
-@with_both
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_any_change_of_the_store_each_file_is_old_or_new_and_the_next_run_ends_it(

@@ -19,7 +19,6 @@ from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range
 from replication.datasets.stores.base import Parts, SentUpload, Upload, Uploads
 from replication.datasets.stores.drivers import ObjectDriver, WholeObject
-from replication.datasets.stores.s3_objects import SmallObjects
 from replication.errors import MissingFileError
 
 PART_BYTES_MIN = 8 << 20
@@ -34,29 +33,9 @@ _LOST = {"NoSuchUpload", "InvalidPart", "InvalidPartOrder"}
 
 
 class S3Driver(ObjectDriver):
-    """S3 by s3fs, and small objects by obstore where that does the same."""
+    """S3 by s3fs."""
 
     removes_absent = True
-
-    def __init__(self) -> None:
-        self._opened: list[SmallObjects | None] = []
-
-    def _small(self, fs: Any) -> SmallObjects | None:
-        if not self._opened:
-            self._opened.append(SmallObjects.of(fs))
-        return self._opened[0]
-
-    def info(self, fs: Any, path: str) -> dict[str, Any]:
-        if (small := self._small(fs)) is not None:
-            with suppress(FileNotFoundError):  # it may be a folder
-                return small.info(path)
-        return super().info(fs, path)
-
-    def write(self, fs: Any, path: str, file: CopyableFile, data: bytes) -> None:
-        if (small := self._small(fs)) is not None and len(data) <= PART_BYTES_MIN:
-            small.write(path, data)
-        else:
-            super().write(fs, path, file, data)
 
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> WholeUpload:
         return WholeUpload(fs, path, max(PART_BYTES_MIN, -(-file.origin.size // _PARTS)))
@@ -64,19 +43,11 @@ class S3Driver(ObjectDriver):
     def open_reader(self, fs: Any, path: str, size: int) -> Any:
         """A small object in one request: s3fs would ask for its size first."""
         if size <= PART_BYTES_MIN:
-            small = self._small(fs)
-            return WholeObject(small.read(path) if small else fs.cat_file(path, max_concurrency=1))
+            return WholeObject(fs.cat_file(path, max_concurrency=1))
         return super().open_reader(fs, path, size)
 
     def keep(self, fs: Any, path: str, kept: str) -> None:
         """Copy it in the store. s3fs, which copies more than 5 GiB in parts, asks for the size before each copy."""
-        if (small := self._small(fs)) is not None:
-            try:
-                return small.copy(path, kept)
-            except FileNotFoundError:
-                raise
-            except OSError:
-                pass  # it may be too large for one request
         (bucket, key, _), (new_bucket, new_key, _) = fs.split_path(path), fs.split_path(kept)
         try:
             fs.call_s3("copy_object", CopySource={"Bucket": bucket, "Key": key}, Bucket=new_bucket, Key=new_key)
