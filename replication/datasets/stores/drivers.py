@@ -38,6 +38,10 @@ class Driver:
     removes_absent = False
     options: dict[str, Any] = {}
 
+    def opening(self, options: dict[str, Any]) -> dict[str, Any]:
+        """What fsspec's driver is opened with, from the user's options."""
+        return {**self.options, **options}
+
     def named(self, path: RelativePath) -> str:
         """A path as addresses have it."""
         return str(path)

@@ -37,6 +37,13 @@ class S3Driver(ObjectDriver):
 
     removes_absent = True
 
+    def opening(self, options: dict[str, Any]) -> dict[str, Any]:
+        """No redirect is followed."""
+        from replication.datasets.stores.s3_direct import DirectSession  # deferred: s3fs may be missing
+
+        config = {"http_session_cls": DirectSession, **options.get("config_kwargs", {})}
+        return {**super().opening(options), "config_kwargs": config}
+
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> WholeUpload:
         return WholeUpload(fs, path, max(PART_BYTES_MIN, -(-file.origin.size // _PARTS)))
 

@@ -1,11 +1,20 @@
-"""Unfinished uploads of S3, of which the store lists at most a thousand at once."""
+"""Unfinished uploads of S3, of which the store lists at most a thousand at once; redirects, which are not followed."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
+
+from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
+from replication.datasets.stores.open import open_store
+from replication.datasets.stores.remote import FsspecStore
 from replication.datasets.stores.s3 import S3Uploads
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -36,3 +45,51 @@ def test_uploads_of_a_file_are_found_however_many_the_store_lists_at_once() -> N
     found = uploads.found(RelativePath("a"), NOW - second, NOW + second)
     assert [upload.id for upload in found] == ["1", "2"]
     assert uploads.found(RelativePath("a"), NOW + second, NOW + second) == []
+
+
+@contextmanager
+def served(location: Callable[[], str]) -> Iterator[tuple[str, list[str]]]:
+    """A server that redirects to a location, or answers when that is empty; its address, and what it was asked."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            asked.append(f"{self.command} {self.headers.get('x-amz-security-token', '')}")
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            self.send_response(307 if location() else 200)
+            for name, value in (("Location", location()), ("ETag", '"1"'), ("Content-Length", "0")):
+                self.send_header(name, value)
+            self.end_headers()
+
+        do_GET = do_HEAD = do_PUT = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_redirect_is_not_followed_so_no_other_server_gets_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
+    path = RelativePath("a")
+    with served(lambda: "") as (other, stolen), served(lambda: f"{other}/files/a") as (address, asked):
+        given = {"key": "k", "secret": "s", "token": "of the session", "endpoint_url": address}
+        with open_store("s3://files", given) as store:
+            assert isinstance(store, FsspecStore)
+            calls: list[Callable[[], object]] = [
+                lambda: store.status(path),
+                lambda: store.open(FileAttributes(path, 1, None)),
+                lambda: store.keep(path, RelativePath("b")),
+            ]
+            for call in calls:
+                with pytest.raises(Exception, match="redirects to .*, which is not followed"):
+                    call()
+        assert "GET of the session" in asked and "PUT of the session" in asked
+        assert stolen == []
