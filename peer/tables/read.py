@@ -133,9 +133,9 @@ def has_rows(catalog: Catalog, ledger: Ledger, spec: TableSpec) -> bool:
     Raises:
         ForeignMaintenanceError: it has by the ledger, but the catalog has none of it: the catalog was lost.
     """
+    checkpoint = ledger.replay.checkpoint(spec.uuid)  # before the catalog, to which replay commits first
     if catalog.has(spec) and catalog.history(landing_name(spec)).current is not None:
         return True
-    checkpoint = ledger.replay.checkpoint(spec.uuid)
     if checkpoint is not None and checkpoint.commit:
         raise ForeignMaintenanceError(
             f"the catalog of {ledger.cluster.name} has lost {spec.name}: the rows that replay committed are not in it",

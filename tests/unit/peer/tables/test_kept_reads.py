@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import duckdb
 import pyarrow as pa
@@ -110,6 +110,21 @@ def test_a_table_that_the_catalog_has_lost_is_refused_and_not_shown_empty(tables
                 reader.read(spec)
             with pytest.raises(ForeignMaintenanceError, match=r"has lost ops\.t"):
                 reader.sql("select * from ops.t", [spec])
+
+
+def test_a_first_commit_during_a_read_is_not_taken_for_a_lost_catalog(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, ledger = tables.create("ops.t"), tables.site.ledger
+    asked = ledger.replay.checkpoint
+
+    def committed_first(table: UUID) -> ReplayCheckpoint | None:
+        tables.commit(spec, ("a", 1))
+        ledger.replay.checkpoint_applied(ReplayCheckpoint(spec.uuid, 1, 1, 0, {}))
+        return asked(table)
+
+    monkeypatch.setattr(ledger.replay, "checkpoint", committed_first)
+    assert tables.rows(spec) == [{"k": "a", "v": 1}]
 
 
 def test_folds_and_what_comes_after_them_are_seen(tables: Tables) -> None:
