@@ -1,7 +1,8 @@
-"""Copies local to local, durable on return: one large file, and 10,000 files of 10 KiB, beside cp, rsync and rclone.
+"""Copies local to local, durable on return: one large file, and 10,000 files of 10 KiB, beside other tools.
 
 Each tool runs in rotated order into an empty folder, from the page cache; the time counts until the copy is on stable
-storage. rsync and rclone are used when they are on PATH; Debian's packages suffice. ``BENCH_SCRATCH`` names a disk.
+storage. rsync and rclone are used when they are on PATH; Debian's packages suffice. DistCp runs in one JVM, by Hadoop's
+local job runner, with Spark's jars of Hadoop. ``BENCH_SCRATCH`` names a disk.
 
 With rclone and versitygw (``go install github.com/versity/versitygw/cmd/versitygw@latest``) on PATH the same trees also
 go to an S3 server on this host and back, beside rclone.
@@ -21,8 +22,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
+from replication.tables.spark.jars import Jar, fetched, java_home_check
 from tests.bench.measure import QUICK, Figure, at_least, at_most
 from tests.bench.peers.peer import free_port, until
 
@@ -30,6 +33,12 @@ WALSHIP = "walship copy"
 LARGE_MIB = 256 if QUICK else 2048
 SMALL_FILES, SMALL_BYTES = 2_000 if QUICK else 10_000, 10 << 10
 ROUNDS = 5
+DISTCP = Jar(
+    "org.apache.hadoop",
+    "hadoop-distcp",
+    "3.4.2",
+    "669ce9633269611ba2abdcda6251b6f030a48f3480f0727856c64a97d8ec7986",
+)
 
 
 def walship(source: Path | str, target: Path | str, *options: str) -> list[str]:
@@ -71,7 +80,17 @@ def tools(source: Path, target: Path) -> dict[str, Callable[[], None]]:
         found["rsync --fsync"] = call("rsync", "-rt", "-W", "--fsync", f"{source}/", f"{target}/", sync=False)
     if shutil.which("rclone"):
         found["rclone + sync"] = call("rclone", "copy", str(source), str(target), sync=True)
+    found["DistCp + sync"] = call(*distcp(), source.as_uri(), target.as_uri(), sync=True)
     return found
+
+
+def distcp() -> list[str]:
+    """DistCp with a map for each core; it copies the contents of a folder into one that does not exist."""
+    spark = find_spec("pyspark")
+    assert spark is not None and spark.origin is not None
+    jars = os.pathsep.join([*map(str, fetched([DISTCP])), f"{Path(spark.origin).parent}/jars/*"])
+    line = [f"{java_home_check()}/bin/java", "-Xmx1g", "-cp", jars, "org.apache.hadoop.tools.DistCp"]
+    return [*line, f"-Dmapreduce.local.map.tasks.maximum={os.cpu_count()}"]
 
 
 def measured(source: Path, target: Path, rounds: int) -> dict[str, float]:
