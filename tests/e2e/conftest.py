@@ -187,7 +187,7 @@ class Site(Launched):
     def _run(
         self, arguments: Sequence[str], codes: Collection[int], stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        done = COMMANDS.run(["--cluster", str(self.file), *arguments], stdin, 180)
+        done = COMMANDS.run(["--cluster", str(self.file), *arguments], stdin, 400)
         assert done.returncode in codes, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done
