@@ -94,7 +94,7 @@ class SqlLedger:
     def tables(self) -> SqlTableRecords:
         from replication.ledger.sql.parts.tables import SqlTableRecords
 
-        return SqlTableRecords(self._store, self.rules.follow)
+        return SqlTableRecords(self._store, self._rules_cache)
 
     @_Once
     def files(self) -> SqlFileRecords:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -12,7 +11,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from replication.core.definition.choice import is_chosen
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.errors import PeerExistsError, RequestError, UnknownPeerError, UnknownTableError
@@ -31,7 +29,7 @@ from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term, table_spec
 from replication.ledger.sql.store.prepared import upsert
-from replication.ledger.sql.store.store import SqlStore, chunked, count_up, counter
+from replication.ledger.sql.store.store import SqlStore, chunked, counter
 
 _t, _peer, _rule, _e = (t.c for t in (schema.tables, sending.peers, sending.rules, sending.ended_rules))
 
@@ -125,12 +123,10 @@ class SqlRules:
             added = [group.name for group in spec.groups if every_group and group.name not in rules]
             groups = [*dict.fromkeys([*groups, *added])]
             wanted = [group for group in groups if group not in rules]
-            if wanted:
-                generation = count_up(connection, "generation")
-                phase = Phase.BOOTSTRAPPING if bootstrap else Phase.LIVE
-                like = Rule(peer, table, "", remote_table, generation, {}, phase, with_properties=taken)
-                begun = begin(connection, [replace(like, group=group) for group in wanted], _now())
-                rules |= {rule.group: rule for rule in begun}
+            phase = Phase.BOOTSTRAPPING if bootstrap else Phase.LIVE
+            like = Rule(peer, table, "", remote_table, 0, {}, phase, with_properties=taken)
+            begun = begin(connection, [replace(like, group=group) for group in wanted])
+            rules |= {rule.group: rule for rule in begun}
             here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
             if with_properties is not None:  # properties belong to the table, not to a group
                 changed = here & (_rule.with_properties != taken)
@@ -156,10 +152,7 @@ class SqlRules:
                 like = Rule(peer, table, "", remote_table, 0, {}, with_properties=with_properties, every_group=every)
                 new = (group for group in sorted(set(groups[table])) if (table, group) not in known)
                 wanted += (replace(like, group=group) for group in new)
-            if wanted:
-                generation = count_up(connection, "generation")
-                begin(connection, [replace(rule, generation=generation) for rule in wanted], _now())
-            return len(wanted)
+            return len(begin(connection, wanted))
 
     def unsent(self, peer: str) -> list[TableSpec]:
         with self._store.read() as connection:
@@ -174,13 +167,10 @@ class SqlRules:
             check_term(connection, term)
             rules = self._of_table(connection, peer, table)
             again = [rule for rule in rules if rule.phase is not Phase.BOOTSTRAPPING]
-            if not again:
-                return rules
-            generation = count_up(connection, "generation")
             here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
             self._end(connection, here & (_rule.phase != Phase.BOOTSTRAPPING.value))
-            new = [replace(rule, generation=generation, phase=Phase.BOOTSTRAPPING) for rule in again]
-            begun = begin(connection, new, _now())  # not read back: the cache would keep them if this transaction fails
+            # not read back: the cache would keep them if this transaction fails
+            begun = begin(connection, [replace(rule, phase=Phase.BOOTSTRAPPING) for rule in again])
             by_group = {rule.group: rule for rule in (*rules, *begun)}
             return [by_group[rule.group] for rule in rules]
 
@@ -209,36 +199,6 @@ class SqlRules:
             self._end(connection, here)
             rest = (_rule.peer == peer) & (_rule.table_uuid == str(table))
             connection.execute(sending.rules.update().where(rest).values(every_group=False))
-
-    def follow(self, connection: Connection, spec: TableSpec) -> None:
-        """Begin rules for a new or changed table, in the transaction that changes it.
-
-        Added groups get rules for peers with ``every_group``. A name that matches pattern rules gets theirs.
-        """
-        pattern_rules = read_pattern_rules(connection)
-        here = (_rule.table_uuid == str(spec.uuid)) & _rule.every_group
-        if not pattern_rules and connection.scalar(sa.select(_rule.id).where(here).limit(1)) is None:
-            return
-        rules = self._rules_cache.in_force(connection, spec.uuid)
-        for peer in sorted({rule.peer for rule in rules if rule.every_group}):
-            current = [rule for rule in rules if rule.peer == peer]
-            lacking = {group.name for group in spec.groups} - {rule.group for rule in current}
-            self._begin_all(connection, current[0], [g.name for g in spec.groups if g.name in lacking])
-        known = {rule.peer for rule in rules}
-        matching = [each for each in pattern_rules if is_chosen(spec.name, each.pattern, each.excluded)]
-        for peer in sorted({each.peer for each in matching} - known):
-            own = [each for each in matching if each.peer == peer]
-            every = not all(each.groups for each in own)
-            named = {group for each in own for group in each.groups}
-            like = Rule(peer, spec.uuid, "", spec.name, 0, with_properties=own[0].with_properties, every_group=every)
-            self._begin_all(connection, like, [g.name for g in spec.groups if every or g.name in named])
-
-    def _begin_all(self, connection: Connection, like: Rule, groups: Sequence[str]) -> None:
-        """Begin rules like ``like`` for groups without frames."""
-        if groups:
-            generation = count_up(connection, "generation")
-            new = [replace(like, group=group, generation=generation, phase=Phase.LIVE) for group in groups]
-            begin(connection, new, _now())
 
     def add_pattern_rule(self, pattern_rule: PatternRule, term: int) -> None:
         row = {
@@ -283,7 +243,7 @@ class SqlRules:
 
     def _end(self, connection: Connection, which: sa.ColumnElement[bool]) -> None:
         for row in connection.execute(sa.select(sending.rules).where(which)).all():
-            note_end(connection, row, _now())
+            note_end(connection, row)
         connection.execute(sending.rules.delete().where(which))
 
     def all(self) -> list[Rule]:
@@ -304,7 +264,3 @@ class SqlRules:
                 f"there is no peer {name}",
                 f"Defined peers: {names}" if names else "Define it with: walship definecluster",
             )
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

@@ -13,7 +13,9 @@ from sqlalchemy.engine import Connection
 
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.errors import TableExistsError, UnknownTableError
+from replication.ledger.sql.queries.new_rules import follow
 from replication.ledger.sql.queries.replay import advance
+from replication.ledger.sql.queries.rules import RuleCache
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.touched import TABLES
 from replication.ledger.sql.store.counted import Counted
@@ -31,10 +33,9 @@ _PUT_VERSION = upsert(schema.schemas, keep=True)
 class SqlTableRecords:
     """``TableRecords`` over SQL."""
 
-    def __init__(self, store: SqlStore, follow: Callable[[Connection, TableSpec], None]) -> None:
-        """For the ledger in ``store``; ``follow`` begins rules for a table that is new or has new groups."""
+    def __init__(self, store: SqlStore, rules_cache: RuleCache) -> None:
         self._store = store
-        self._follow = follow
+        self._rules_cache = rules_cache
         self._kept = DefinitionFiles(store.path) if store.path is not None else None
         self._all = Counted(_read_all, TABLES)
 
@@ -56,7 +57,7 @@ class SqlTableRecords:
                 self._put(connection, version)
             if is_new:
                 self._keep(spec)
-                self._follow(connection, spec)
+                follow(connection, self._rules_cache, spec)
 
     def alter(self, table: UUID, change: Callable[[TableSpec], TableSpec]) -> TableSpec:
         with self._store.write() as connection:
@@ -74,7 +75,7 @@ class SqlTableRecords:
             self._keep(after)
             count_up(connection, "definitions")
             if len(after.groups) > len(before.groups):
-                self._follow(connection, after)
+                follow(connection, self._rules_cache, after)
         return table_spec(text)
 
     def revision(self) -> int:
@@ -83,7 +84,7 @@ class SqlTableRecords:
     def drop(self, table: UUID) -> None:
         with self._store.write() as connection:
             here = (_t.uuid == str(table)) & ~_t.dropped
-            at = max(_now(), counter(connection, "closed"))  # clocks of writers may be ahead of this one
+            at = max(time.time_ns() // 1000, counter(connection, "closed"))  # writers' clocks may be ahead
             connection.execute(schema.tables.update().where(here).values(dropped=True, dropped_at=at))
             for key in connection.scalars(sa.select(_f.id).where(_f.applied < _f.length)).all():
                 advance(connection, key)
@@ -151,7 +152,3 @@ class SqlTableRecords:
 def _read_all(connection: Connection) -> list[TableSpec]:
     specs = connection.scalars(sa.select(_t.spec).where(~_t.dropped).order_by(_t.name)).all()
     return [table_spec(spec) for spec in specs]
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

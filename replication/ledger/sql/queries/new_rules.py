@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -10,41 +11,43 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.core.coverage import Ranges
+from replication.core.definition.choice import is_chosen
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.phase import Phase
 from replication.ledger.base import FileKind, Gap, Rule
 from replication.ledger.sql.queries.claims import coverage
-from replication.ledger.sql.queries.rules import gaps_of_new, write_gaps
+from replication.ledger.sql.queries.rules import RuleCache, gaps_of_new, read_pattern_rules, write_gaps
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import IN_LIST, execute_many
+from replication.ledger.sql.store.store import IN_LIST, count_up, execute_many
 
 _f, _s, _rule, _p = schema.files.c, schema.streams.c, sending.rules.c, sending.progress.c
 
 
-def begin(connection: Connection, rules: Sequence[Rule], now: int) -> list[Rule]:
-    """Begin rules of one new generation; return them with what they require, ``since`` and their gaps.
+def begin(connection: Connection, rules: Sequence[Rule]) -> list[Rule]:
+    """Begin rules, as a new generation; return them with that, what they require, ``since`` and their gaps.
 
     They require sequences after those claimed now, and bytes after each file's registered length. BOOTSTRAPPING ones
     also require the sequences that are missing among those claimed now.
 
     Args:
         connection: of the transaction.
-        rules: of one peer, which has no others of these groups, and of one phase and generation, which no earlier rule
-            has.
-        now: microseconds since 1970.
+        rules: of one peer, which has no others of these groups, and of one phase.
     """
     if not rules:
         return []
+    now, generation = time.time_ns() // 1000, count_up(connection, "generation")
+    rules = [replace(rule, generation=generation, since=now) for rule in rules]
     peer, whole = rules[0].peer, rules[0].phase is Phase.BOOTSTRAPPING
     first: dict[tuple[UUID, str], dict[FileId, int]] = {(rule.table, rule.group): {} for rule in rules}
     tables = sorted({str(rule.table) for rule in rules})
     for stream, ranges in coverage(connection, _s.table_uuid.in_(tables) if len(tables) < IN_LIST else None).items():
         if (stream.table, stream.group) in first:
             first[stream.table, stream.group][stream.wal] = ranges.prefix(0) if whole else ranges.end
-    execute_many(connection, sending.rules.insert(), [_row(rule, now) for rule in rules])
-    begun = (_rule.peer == peer) & (_rule.generation == rules[0].generation)
+    execute_many(connection, sending.rules.insert(), [_row(rule) for rule in rules])
+    begun = (_rule.peer == peer) & (_rule.generation == generation)
     made = connection.execute(sa.select(_rule.id, _rule.table_uuid, _rule.table_group).where(begun))
     keys = {(UUID(row.table_uuid), row.table_group): row.id for row in made}
     required = [
@@ -64,18 +67,38 @@ def begin(connection: Connection, rules: Sequence[Rule], now: int) -> list[Rule]
     for group, of_group in gaps.items():
         connection.execute(sending.rules.update().where(_rule.id == keys[group]).values(gaps=write_gaps(of_group)))
     groups = ((rule, (rule.table, rule.group)) for rule in rules)
-    return [replace(rule, required_from=first[key], since=now, gaps=gaps.get(key, ())) for rule, key in groups]
+    return [replace(rule, required_from=first[key], gaps=gaps.get(key, ())) for rule, key in groups]
 
 
-def _row(rule: Rule, now: int) -> dict[str, object]:
-    same = ("peer", "remote_table", "generation", "with_properties", "every_group")
+def follow(connection: Connection, rules_cache: RuleCache, spec: TableSpec) -> None:
+    """Begin rules for a new or changed table, in the transaction that changes it.
+
+    Added groups get rules for peers with ``every_group``. A name that matches pattern rules gets theirs.
+    """
+    pattern_rules = read_pattern_rules(connection)
+    here = (_rule.table_uuid == str(spec.uuid)) & _rule.every_group
+    if not pattern_rules and connection.scalar(sa.select(_rule.id).where(here).limit(1)) is None:
+        return
+    rules = rules_cache.in_force(connection, spec.uuid)
+    for peer in sorted({rule.peer for rule in rules if rule.every_group}):
+        current = [rule for rule in rules if rule.peer == peer]
+        lacking = {group.name for group in spec.groups} - {rule.group for rule in current}
+        like = replace(current[0], phase=Phase.LIVE)
+        begin(connection, [replace(like, group=g.name) for g in spec.groups if g.name in lacking])
+    known = {rule.peer for rule in rules}
+    matching = [each for each in pattern_rules if is_chosen(spec.name, each.pattern, each.excluded)]
+    for peer in sorted({each.peer for each in matching} - known):
+        own = [each for each in matching if each.peer == peer]
+        every = not all(each.groups for each in own)
+        named = {group for each in own for group in each.groups}
+        like = Rule(peer, spec.uuid, "", spec.name, 0, with_properties=own[0].with_properties, every_group=every)
+        begin(connection, [replace(like, group=g.name) for g in spec.groups if every or g.name in named])
+
+
+def _row(rule: Rule) -> dict[str, object]:
+    same = ("peer", "remote_table", "generation", "since", "with_properties", "every_group")
     values = {name: getattr(rule, name) for name in same}
-    return values | {
-        "table_uuid": str(rule.table),
-        "table_group": rule.group,
-        "phase": rule.phase.value,
-        "since": now,
-    }
+    return values | {"table_uuid": str(rule.table), "table_group": rule.group, "phase": rule.phase.value}
 
 
 def _gaps(

@@ -7,6 +7,7 @@ for the same cluster again, the difference is a gap. It is shown while the rule 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -224,7 +225,7 @@ def lacking(connection: Connection, rule: Any) -> MissingSequences:
     return MissingSequences(first, since)
 
 
-def note_end(connection: Connection, rule: Any, now: int) -> None:
+def note_end(connection: Connection, rule: Any) -> None:
     """Store how far a rule's streams were at the peer, before its row is deleted.
 
     For a rule that is not LIVE, the positions where an earlier rule ended are kept, if there are any.
@@ -237,7 +238,7 @@ def note_end(connection: Connection, rule: Any, now: int) -> None:
             return
     at, positions = 0, dict[FileId, int]()
     if rule.phase == Phase.LIVE.value:
-        left = lacking(connection, rule)
+        left, now = lacking(connection, rule), time.time_ns() // 1000
         at = min(now, left.since) if left.since else now
         positions = {
             stream.wal: left.first.get(stream.wal, ranges.end) for stream, ranges in _covered(connection, rule).items()
