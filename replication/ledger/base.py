@@ -80,72 +80,39 @@ class Ledger(Protocol):
     former: tuple[ClusterId, ...]  # its ids before it was restored from backups
 
     @property
-    def terms(self) -> Terms:
-        """The master's term."""
-
+    def terms(self) -> Terms: ...  # the master's term, the cluster's role
     @property
-    def tables(self) -> TableRecords:
-        """Table definitions."""
-
+    def tables(self) -> TableRecords: ...  # definitions
     @property
-    def rules(self) -> Rules:
-        """Peers and rules."""
-
+    def rules(self) -> Rules: ...  # peers and rules
     @property
-    def files(self) -> FileRecords:
-        """Files, and each peer's progress on them."""
-
+    def files(self) -> FileRecords: ...  # files, and each peer's progress on them
     @property
-    def registration(self) -> Registration:
-        """Registering durable bytes and claiming their sequences."""
-
+    def registration(self) -> Registration: ...  # registering durable bytes and claiming their sequences
     @property
-    def landing(self) -> LandingRecords:
-        """Coverage, received ranges and routes."""
-
+    def landing(self) -> LandingRecords: ...  # coverage, received ranges and routes
     @property
-    def grants(self) -> Grants:
-        """What other clusters may do here."""
-
+    def grants(self) -> Grants: ...  # what other clusters may do here
     @property
-    def salvage(self) -> Salvage:
-        """Lost and damaged files."""
-
+    def salvage(self) -> Salvage: ...  # lost and damaged files
     @property
-    def batches(self) -> Batches:
-        """Batch ids."""
-
+    def batches(self) -> Batches: ...  # and their ids
     @property
-    def bootstraps(self) -> Bootstraps:
-        """Bootstraps sent to peers and received from them."""
-
+    def bootstraps(self) -> Bootstraps: ...  # sent to peers and received from them
     @property
-    def derivations(self) -> Derivations:
-        """Derived tables."""
-
+    def derivations(self) -> Derivations: ...  # derived tables
     @property
-    def drills(self) -> Drills:
-        """Drills."""
-
+    def drills(self) -> Drills: ...
     @property
-    def steps(self) -> CommitStepStore:
-        """Commit sequences."""
-
+    def steps(self) -> CommitStepStore: ...  # commit sequences
     @property
-    def replay(self) -> Replay:
-        """Progress of this cluster's replay."""
-
+    def replay(self) -> Replay: ...  # progress of this cluster's replay
     @property
-    def time(self) -> Time:
-        """Writers, closed and replicated time."""
-
+    def time(self) -> Time: ...  # writers, closed and replicated time
     @property
-    def successions(self) -> SuccessionRecords:
-        """Which cluster originates in place of which."""
-
+    def successions(self) -> SuccessionRecords: ...  # which cluster originates in place of which
     @property
-    def sending(self) -> Sending:
-        """Reports of send attempts, held tables, and samples."""
+    def sending(self) -> Sending: ...  # reports of send attempts, held tables, and samples
 
     def decided(self) -> object | None:
         """Equal to what an earlier call returned unless something was decided in between; None where none can tell.

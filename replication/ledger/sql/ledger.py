@@ -18,30 +18,30 @@ from replication.core.ids import ClusterId
 from replication.core.roles import FIRST_ROLE, RoleState
 from replication.errors import ConfigError, VersionError
 from replication.ledger.base import Ledger
+from replication.ledger.batches import Batches
+from replication.ledger.bootstraps import Bootstraps
+from replication.ledger.commit_steps import CommitStepStore
+from replication.ledger.derivations import Derivations
+from replication.ledger.drills import Drills
+from replication.ledger.files import FileRecords
+from replication.ledger.grants import Grants
+from replication.ledger.landing import LandingRecords
+from replication.ledger.registration import Registration
+from replication.ledger.replay import Replay
+from replication.ledger.rules import Rules
+from replication.ledger.salvage import Salvage
+from replication.ledger.sending import Sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.metadata import SCHEMA_VERSION, create_all
 from replication.ledger.sql.store.keys import KeyCache
 from replication.ledger.sql.store.last_seen import LastSeen
 from replication.ledger.sql.store.store import BUSY_TIMEOUT_S, SqlStore
+from replication.ledger.successions import SuccessionRecords
+from replication.ledger.tables import TableRecords
+from replication.ledger.terms import Terms
+from replication.ledger.time import Time
 
 if TYPE_CHECKING:
-    from replication.ledger.sql.parts.batches import SqlBatches
-    from replication.ledger.sql.parts.bootstraps import SqlBootstraps
-    from replication.ledger.sql.parts.commits import SqlCommitSteps
-    from replication.ledger.sql.parts.derivations import SqlDerivations
-    from replication.ledger.sql.parts.drills import SqlDrills
-    from replication.ledger.sql.parts.files import SqlFileRecords
-    from replication.ledger.sql.parts.grants import SqlGrants
-    from replication.ledger.sql.parts.landing import SqlLandingRecords
-    from replication.ledger.sql.parts.registration import SqlRegistration
-    from replication.ledger.sql.parts.replay import SqlReplay
-    from replication.ledger.sql.parts.rules import SqlRules
-    from replication.ledger.sql.parts.salvage import SqlSalvage
-    from replication.ledger.sql.parts.sending import SqlSending
-    from replication.ledger.sql.parts.successions import SqlSuccessions
-    from replication.ledger.sql.parts.tables import SqlTableRecords
-    from replication.ledger.sql.parts.terms import SqlTerms
-    from replication.ledger.sql.parts.time import SqlTime
     from replication.ledger.sql.queries.rules import RuleCache
 
     _Once = cached_property
@@ -79,104 +79,104 @@ class SqlLedger:
         return RuleCache()
 
     @_Once
-    def terms(self) -> SqlTerms:
+    def terms(self) -> Terms:
         from replication.ledger.sql.parts.terms import SqlTerms
 
         return SqlTerms(self._store)
 
     @_Once
-    def rules(self) -> SqlRules:
+    def rules(self) -> Rules:
         from replication.ledger.sql.parts.rules import SqlRules
 
         return SqlRules(self._store, self._rules_cache)
 
     @_Once
-    def tables(self) -> SqlTableRecords:
+    def tables(self) -> TableRecords:
         from replication.ledger.sql.parts.tables import SqlTableRecords
 
         return SqlTableRecords(self._store, self._rules_cache)
 
     @_Once
-    def files(self) -> SqlFileRecords:
+    def files(self) -> FileRecords:
         from replication.ledger.sql.parts.files import SqlFileRecords
         from replication.ledger.sql.queries.status_cache import StatusCache
 
         return SqlFileRecords(self._store, self._rules_cache, StatusCache(self._rules_cache), self.cluster)
 
     @_Once
-    def registration(self) -> SqlRegistration:
+    def registration(self) -> Registration:
         from replication.ledger.sql.parts.registration import SqlRegistration
 
         return SqlRegistration(self._store, self._names, self.cluster, self._last_seen)
 
     @_Once
-    def landing(self) -> SqlLandingRecords:
+    def landing(self) -> LandingRecords:
         from replication.ledger.sql.parts.landing import SqlLandingRecords
 
         return SqlLandingRecords(self._store, self._names, self._last_seen)
 
     @_Once
-    def grants(self) -> SqlGrants:
+    def grants(self) -> Grants:
         from replication.ledger.sql.parts.grants import SqlGrants
 
         return SqlGrants(self._store)
 
     @_Once
-    def salvage(self) -> SqlSalvage:
+    def salvage(self) -> Salvage:
         from replication.ledger.sql.parts.salvage import SqlSalvage
 
         return SqlSalvage(self._store, self._names, self._rules_cache)
 
     @_Once
-    def batches(self) -> SqlBatches:
+    def batches(self) -> Batches:
         from replication.ledger.sql.parts.batches import SqlBatches
 
         return SqlBatches(self._store)
 
     @_Once
-    def bootstraps(self) -> SqlBootstraps:
+    def bootstraps(self) -> Bootstraps:
         from replication.ledger.sql.parts.bootstraps import SqlBootstraps
 
         return SqlBootstraps(self._store, self._names, self.cluster, self._rules_cache)
 
     @_Once
-    def derivations(self) -> SqlDerivations:
+    def derivations(self) -> Derivations:
         from replication.ledger.sql.parts.derivations import SqlDerivations
 
         return SqlDerivations(self._store)
 
     @_Once
-    def drills(self) -> SqlDrills:
+    def drills(self) -> Drills:
         from replication.ledger.sql.parts.drills import SqlDrills
 
         return SqlDrills(self._store)
 
     @_Once
-    def steps(self) -> SqlCommitSteps:
+    def steps(self) -> CommitStepStore:
         from replication.ledger.sql.parts.commits import SqlCommitSteps
 
         return SqlCommitSteps(self._store)
 
     @_Once
-    def replay(self) -> SqlReplay:
+    def replay(self) -> Replay:
         from replication.ledger.sql.parts.replay import SqlReplay
 
         return SqlReplay(self._store, self._names)
 
     @_Once
-    def time(self) -> SqlTime:
+    def time(self) -> Time:
         from replication.ledger.sql.parts.time import SqlTime
 
         return SqlTime(self._store, self.cluster)
 
     @_Once
-    def successions(self) -> SqlSuccessions:
+    def successions(self) -> SuccessionRecords:
         from replication.ledger.sql.parts.successions import SqlSuccessions
 
         return SqlSuccessions(self._store)
 
     @_Once
-    def sending(self) -> SqlSending:
+    def sending(self) -> Sending:
         from replication.ledger.sql.parts.sending import SqlSending
 
         return SqlSending(self._store)
