@@ -133,13 +133,11 @@ class MemoryTree:
         self._ensemble = ensemble
 
     def start(self, woken: Woken, timeout_s: float) -> None:
-        """Begin a session."""
         with self._ensemble._lock:
             self.woken = woken
             self.number = self._ensemble._next_session()
 
     def close(self) -> None:
-        """End the session."""
         with self._ensemble._lock:
             self._ensemble._end(self.number)
             self.number = 0
@@ -152,12 +150,9 @@ class MemoryTree:
         """No effect: whoever has this tree may do everything."""
 
     def session(self) -> int:
-        """The id of the session when connected, else 0."""
         return 0 if self.cut else self.number
 
     def get(self, path: str, watch: Woken | None = None) -> Node | None:
-        """Read a node and watch it, or its creation."""
-
         def act() -> Node | None:
             entry = self._ensemble._nodes.get(path)
             if watch is not None:
@@ -167,8 +162,6 @@ class MemoryTree:
         return self._call("get", path, act)
 
     def children(self, path: str, watch: Woken | None = None) -> tuple[str, ...]:
-        """Names of the children."""
-
         def act() -> tuple[str, ...]:
             if watch is not None and path in self._ensemble._nodes:
                 self._ensemble._nodes[path].child_watches.append(watch)
@@ -178,8 +171,6 @@ class MemoryTree:
         return self._call("children", path, act)
 
     def create(self, path: str, content: bytes, *, ephemeral: bool = False, sequential: bool = False) -> str | None:
-        """Create a node."""
-
         def act() -> str | None:
             nodes = self._ensemble._nodes
             parent = nodes.get(path.rpartition("/")[0])
@@ -197,8 +188,6 @@ class MemoryTree:
         return self._call("create", path, act)
 
     def set(self, path: str, content: bytes, version: int = -1) -> int | None:
-        """Write a node."""
-
         def act() -> int | None:
             entry = self._ensemble._nodes.get(path)
             if entry is None or version not in (-1, entry.version):
@@ -211,8 +200,6 @@ class MemoryTree:
         return self._call("set", path, act)
 
     def delete(self, path: str) -> None:
-        """Delete a node."""
-
         def act() -> None:
             if path in self._ensemble._nodes:
                 self._ensemble._remove(path)
@@ -220,8 +207,6 @@ class MemoryTree:
         self._call("delete", path, act)
 
     def check(self, path: str, version: int) -> bool:
-        """Compare the version."""
-
         def act() -> bool:
             entry = self._ensemble._nodes.get(path)
             return entry is not None and entry.version == version

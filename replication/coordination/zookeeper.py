@@ -79,8 +79,6 @@ class ZookeeperTree:
         )
 
     def start(self, woken: Woken, timeout_s: float) -> None:
-        """Connect."""
-
         def changed(state: str) -> None:
             if state == KazooState.CONNECTED:
                 self._connected.set()
@@ -99,7 +97,6 @@ class ZookeeperTree:
             ) from None
 
     def close(self) -> None:
-        """End the session."""
         self._client.stop()
         self._client.close()
 
@@ -108,12 +105,10 @@ class ZookeeperTree:
         self._client.last_zxid = 0
 
     def session(self) -> int:
-        """The id of the session when connected, else 0."""
         identity = self._client.client_id if self._client.connected else None
         return int(identity[0]) if identity else 0
 
     def get(self, path: str, watch: Woken | None = None) -> Node | None:
-        """Read a node and watch it, or its creation."""
         notice = None if watch is None else _Notice(watch)
         while True:
             with self._named(f"reading {path}"):
@@ -125,7 +120,6 @@ class ZookeeperTree:
                         return None
 
     def children(self, path: str, watch: Woken | None = None) -> tuple[str, ...]:
-        """Names of the children."""
         notice = None if watch is None else _Notice(watch)
         with self._named(f"listing {path}"):
             try:
@@ -134,7 +128,6 @@ class ZookeeperTree:
                 return ()
 
     def create(self, path: str, content: bytes, *, ephemeral: bool = False, sequential: bool = False) -> str | None:
-        """Create a node."""
         with self._named(f"creating {path}"):
             try:
                 acl = None if self._access is None else self._access.acl(path)
@@ -145,7 +138,6 @@ class ZookeeperTree:
                 return None
 
     def set(self, path: str, content: bytes, version: int = -1) -> int | None:
-        """Write a node."""
         with self._named(f"writing {path}"):
             try:
                 return int(self._wait(self._client.set_async(path, content, version)).version)
@@ -153,7 +145,6 @@ class ZookeeperTree:
                 return None
 
     def delete(self, path: str) -> None:
-        """Delete a node."""
         with self._named(f"deleting {path}"):
             try:
                 self._wait(self._client.delete_async(path))

@@ -91,57 +91,46 @@ class GrpcLink:
         self._calls: dict[str, Any] = {}  # by method
 
     def describe(self, invitation: str = "") -> Description:
-        """Who is there."""
         shown = ((channel.INVITATION_KEY, invitation),) if invitation else ()
         return wire.decode_description(self._call(channel.DESCRIBE, b"", shown))
 
     def get_table(self, name: str) -> TableSpec | None:
-        """The definition of the table of that name there, when there is one."""
         return wire.decode_table(self._call(channel.GET_TABLE, pb.GetTableRequest(name=name).SerializeToString()))
 
     def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
-        """How far each of the caller's files is applied there, and what was lost of it."""
         asked = pb.ProgressRequest(files=[str(file) for file in files]).SerializeToString()
         return decode_progress(self._call(channel.PROGRESS, asked))
 
     def reached(
         self, sequences: Mapping[StreamId, int], until: Until | None = None, wait_s: float = 0.0
     ) -> dict[StreamId, Reach]:
-        """Whether everything up to these sequences is there, by whatever route it came."""
         return wire.decode_reached(self._call(channel.REACHED, wire.encode_sequences(sequences, until, wait_s)))
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
-        """Make a table ready there."""
         asked = pb.OpenRouteRequest(source=str(source), expected=str(expected), route=wire.encode_route(route))
         _check_agreed(self._call(channel.OPEN_ROUTE, asked.SerializeToString()))
 
     def take_over(self, asked: TakeOver) -> None:
-        """Have the peer originate in place of the caller, or get ready for it."""
         _check_agreed(self._call(channel.TAKE_OVER, takeovers.encode_take_over(asked)))
 
     def successions(
         self, source: ClusterId, expected: ClusterId, lease: AskedLease | None = None
     ) -> tuple[Succession, ...]:
-        """The successions of the caller that the peer knows, once it has stored that a lease was asked for."""
         asked = takeovers.encode_successions_request(source, expected, lease)
         return takeovers.decode_successions(self._call(channel.GET_SUCCESSIONS, asked))
 
     def ship(self, hello: Hello) -> GrpcShipSession:
-        """Open a stream."""
         return GrpcShipSession(self._channel, self._address, hello, self._timeout_s, self._metadata)
 
     def compare(self, source: ClusterId, expected: ClusterId) -> GrpcConversation:
-        """Begin to ask about tables there."""
         return GrpcConversation(self._channel, self._address, source, expected, self._metadata)
 
     def read(self, cluster: ClusterId, file: FileId, spans: Sequence[Span]) -> Iterator[bytes]:
-        """Registered bytes of a file on that host of the caller's own cluster, span by span."""
         for some in ranges.batches(spans):
             pieces = self._pieces(ranges.ReadAsk(cluster, file, tuple(some)))
             yield from ranges.reassemble(pieces, some, self._address)
 
     def read_heads(self, cluster: ClusterId, file: FileId, begin: int, end: int) -> Iterator[bytes]:
-        """Envelopes and sealed headers of all frames in ``[begin, end)``."""
         return self._pieces(ranges.ReadAsk(cluster, file, ((begin, end),), heads=True))
 
     def _pieces(self, ask: ranges.ReadAsk) -> Iterator[bytes]:
@@ -216,7 +205,6 @@ class GrpcShipSession:
             raise PeerUnavailableError(f"{self._address} takes no more bytes") from None
 
     def receive(self, timeout_s: float) -> Reply | None:
-        """The next reply, or None when none came in time."""
         reply = self._next(timeout_s)
         if isinstance(reply, OpenReply):
             self._failed = PeerRefusedError(f"{self._address} opens a stream twice", reason="VERSION")
@@ -300,13 +288,11 @@ class GrpcConversation:
             raise
 
     def ask(self, question: bytes) -> None:
-        """Hand over a question."""
         if self._closed.is_set():
             raise PeerUnavailableError(f"the conversation with {self._address} has ended")
         self._outgoing.put(pb.CompareRequest(question=question).SerializeToString())
 
     def answer(self) -> bytes:
-        """The next answer."""
         return bytes(self._next().answer)
 
     def close(self) -> None:

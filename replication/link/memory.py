@@ -71,63 +71,52 @@ class MemoryLink:
         self._closed = False
 
     def describe(self, invitation: str = "") -> Description:
-        """Who is there."""
         caller = self._admitted("Describe")
         return wire.decode_description(wire.encode_description(self._service.describe(caller)))
 
     def get_table(self, name: str) -> TableSpec | None:
-        """The definition of the table of that name there, when there is one."""
         caller = self._admitted("GetTable")
         return wire.decode_table(wire.encode_table(self._service.get_table(name, caller)))
 
     def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
-        """How far each of the caller's files is applied there, and what was lost of it."""
         caller = self._admitted("Progress", next((file.cluster for file in files), _NOBODY))
         return decode_progress(encode_progress(self._service.progress(files, caller)))
 
     def reached(
         self, sequences: Mapping[StreamId, int], until: Until | None = None, wait_s: float = 0.0
     ) -> dict[StreamId, Reach]:
-        """Whether everything up to these sequences is there."""
         caller = self._admitted("Reached")
         asked, until, wait_s = wire.decode_sequences(wire.encode_sequences(sequences, until, wait_s))
         return wire.decode_reached(wire.encode_reached(self._service.reached(asked, caller, until, wait_s)))
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
-        """Make a table ready there."""
         caller = self._admitted("OpenRoute", source)
         self._service.open_route(source, expected, wire.decode_route(wire.encode_route(route)), caller)
 
     def take_over(self, asked: TakeOver) -> None:
-        """Have the peer originate in place of the caller, or get ready for it."""
         caller = self._admitted("TakeOver", asked.source)
         self._service.take_over(takeovers.decode_take_over(takeovers.encode_take_over(asked)), caller)
 
     def successions(
         self, source: ClusterId, expected: ClusterId, lease: AskedLease | None = None
     ) -> tuple[Succession, ...]:
-        """The successions of the caller that the peer knows, once it has stored that a lease was asked for."""
         asked = takeovers.decode_successions_request(takeovers.encode_successions_request(source, expected, lease))
         found = self._service.successions(*asked[:2], self._admitted("GetSuccessions", source), asked[2])
         return takeovers.decode_successions(takeovers.encode_successions(found))
 
     def ship(self, hello: Hello) -> MemoryShipSession:
-        """Open a stream."""
         caller = self._admitted("Ship", hello.source)
         return MemoryShipSession(self, hello, self._service, self._random, caller)
 
     def compare(self, source: ClusterId, expected: ClusterId) -> Conversation:
-        """Begin to ask about tables there."""
         return self._service.compare(source, expected, self._admitted("Compare", source))
 
     def read(self, cluster: ClusterId, file: FileId, spans: Sequence[Span]) -> Iterator[bytes]:
-        """Registered bytes of a file there, span by span."""
         for some in ranges.batches(spans):
             pieces = self._pieces(ranges.ReadAsk(cluster, file, tuple(some)))
             yield from ranges.reassemble(pieces, some, "memory")
 
     def read_heads(self, cluster: ClusterId, file: FileId, begin: int, end: int) -> Iterator[bytes]:
-        """Envelopes and sealed headers of all frames in ``[begin, end)``."""
         return self._pieces(ranges.ReadAsk(cluster, file, ((begin, end),), heads=True))
 
     def _pieces(self, ask: ranges.ReadAsk) -> Iterator[bytes]:
@@ -176,7 +165,6 @@ class MemoryShipSession:
         self.opened = answer
 
     def send(self, message: Data | tuple[Known, ...]) -> None:
-        """Hand over one message."""
         self._check()
         faults = self._link.faults
         raw = wire.encode_request(message)
@@ -196,7 +184,6 @@ class MemoryShipSession:
         self._flush()
 
     def receive(self, timeout_s: float) -> Reply | None:
-        """The next reply, or None."""
         self._check()
         self._flush()
         try:
@@ -214,7 +201,6 @@ class MemoryShipSession:
         self._replies.put(None)
 
     def close(self) -> None:
-        """End the stream."""
         if not self._ended:
             self._ended = True
             self._inbound.close()

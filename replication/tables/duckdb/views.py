@@ -110,11 +110,9 @@ class FilesOfTable:
 
     @property
     def size(self) -> int:
-        """See ``base.TableSource``."""
         return sum(task.file.file_size_in_bytes for task in self.tasks)
 
     def __call__(self, connection: duckdb.DuckDBPyConnection, view: str) -> None:
-        """See ``base.TableSource``."""
         confine(connection, self.warehouse)
         attach(connection, view, self.fields, self.tasks)
 

@@ -133,7 +133,6 @@ class IcebergTables:
 
     @property
     def background_parallel(self) -> int:
-        """See ``base.Tables``."""
         return self.jobs.background_parallel
 
     @property
