@@ -26,7 +26,16 @@ from replication.ledger.sql.queries.statuses import statuses
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, file_id, file_row, missing
-from replication.ledger.sql.store.store import SqlStore, chunked, counter, execute_many, meta, put_meta, raise_counter
+from replication.ledger.sql.store.store import (
+    SqlStore,
+    chunked,
+    counter,
+    execute_many,
+    meta,
+    put_meta,
+    raise_counter,
+    rows_in,
+)
 
 _b, _c, _f, _s = (t.c for t in (sending.bootstraps, schema.claims, schema.files, schema.streams))
 _m = schema.checkpoints.c
@@ -111,10 +120,9 @@ class SqlBootstraps:
             if not rows:
                 return frozenset()
             tables: dict[int, set[UUID]] = {}
-            for ids in chunked([key for key, _ in rows.values()]):
-                of_files = sa.select(_c.file_id, _s.table_uuid).join(schema.streams).where(_c.file_id.in_(ids))
-                for row in connection.execute(of_files.distinct()):
-                    tables.setdefault(row.file_id, set()).add(UUID(row.table_uuid))
+            of_files = sa.select(_c.file_id, _s.table_uuid).join(schema.streams).distinct()
+            for row in rows_in(connection, of_files, _c.file_id, (key for key, _ in rows.values())):
+                tables.setdefault(row.file_id, set()).add(UUID(row.table_uuid))
             found = statuses(connection, self._rules_cache.in_force(connection), list(rows.values()))
         return frozenset(
             PassedOn(rule.peer, rule.table, row.source.cluster)
@@ -144,13 +152,12 @@ class SqlBootstraps:
             keys = {stream: names.stream(stream) for stream in wanted}
             held: dict[int, list[Interval]] = {}
             adopted: dict[int, list[tuple[int, int]]] = {}
-            for ids in chunked(sorted(keys.values())):
-                rows = sa.select(schema.claims).where(_c.stream_id.in_(ids), ~_c.divergent).order_by(_c.seq_begin)
-                for row in connection.execute(rows):
-                    interval = Interval(row.seq_begin, row.seq_end, row.previous, row.last)
-                    held.setdefault(row.stream_id, []).append(interval)
-                    if (row.file_id, row.begin, row.end) == (key, begin, end):
-                        adopted.setdefault(row.stream_id, []).append((row.seq_begin, row.seq_end))
+            claimed = sa.select(schema.claims).where(~_c.divergent).order_by(_c.seq_begin)
+            for row in rows_in(connection, claimed, _c.stream_id, sorted(keys.values())):
+                interval = Interval(row.seq_begin, row.seq_end, row.previous, row.last)
+                held.setdefault(row.stream_id, []).append(interval)
+                if (row.file_id, row.begin, row.end) == (key, begin, end):
+                    adopted.setdefault(row.stream_id, []).append((row.seq_begin, row.seq_end))
             rows_to_add: list[dict[str, object]] = []
             lost = acknowledged(connection).get((coverage.table, coverage.group), {})
             for stream, intervals in wanted.items():

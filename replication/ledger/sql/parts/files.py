@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress, product
 from typing import Any
@@ -30,7 +30,7 @@ from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term, file_id, file_row, missing
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, chunked, counter, meta, put_meta, raise_counter
+from replication.ledger.sql.store.store import SqlStore, counter, meta, put_meta, raise_counter, rows_in
 
 _f, _p = schema.files.c, sending.progress.c
 _rule, _begins, _h = sending.rules.c, sending.rule_begins.c, sending.held_tables.c
@@ -188,11 +188,12 @@ class SqlFileRecords:
         rules: Sequence[Rule] | None = None,
     ) -> list[tuple[FileId, Rule, ReplicationStatus]]:
         wanted = sa.select(schema.files).order_by(_f.file)
-        some = [wanted]
-        if files is not None:
-            some = [wanted.where(_f.file.in_(names)) for names in chunked(sorted({*map(str, files)}))]
         with self._store.read() as connection:
-            rows = [(row.id, file_row(row)) for each in some for row in connection.execute(each)]
+            if files is None:
+                some: Iterable[Any] = connection.execute(wanted)
+            else:
+                some = rows_in(connection, wanted, _f.file, sorted({*map(str, files)}))
+            rows = [(row.id, file_row(row)) for row in some]
             in_force = self._rules_cache.known(connection) if rules is None else rules
             return statuses(connection, [r for r in in_force if peer is None or r.peer == peer], rows)
 

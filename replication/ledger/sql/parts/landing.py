@@ -26,7 +26,7 @@ from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.keys import KeyCache, file_row
 from replication.ledger.sql.store.last_seen import LastSeen
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, chunked, put_meta
+from replication.ledger.sql.store.store import SqlStore, put_meta, rows_in
 
 _d, _f, _o = schema.duplicates.c, schema.files.c, schema.sources.c
 _r, _s, _route = schema.received.c, schema.streams.c, schema.routes.c
@@ -101,17 +101,13 @@ class SqlLandingRecords:
         applied = _r.file_id.is_(None) | (_r.end <= _f.applied)
         with self._store.read() as connection:
             applied_flag = (applied if awaits_replay(connection, keeps_tables) else sa.true()).label("done")
-            for names in chunked([str(source) for source in sources]):
-                rows = connection.execute(
-                    sa.select(_o.file, _r.source_begin, _r.source_end, applied_flag)
-                    .select_from(schema.received.join(schema.sources).outerjoin(schema.files, _f.id == _r.file_id))
-                    .where(_o.file.in_(names))
-                )
-                for name, begin, end, is_done in rows:
-                    if is_done:
-                        passed.setdefault(name, []).append((begin, end))
-                    else:
-                        waiting[name] = min(begin, waiting.get(name, begin))
+            received = schema.received.join(schema.sources).outerjoin(schema.files, _f.id == _r.file_id)
+            wanted = sa.select(_o.file, _r.source_begin, _r.source_end, applied_flag).select_from(received)
+            for name, begin, end, is_done in rows_in(connection, wanted, _o.file, map(str, sources)):
+                if is_done:
+                    passed.setdefault(name, []).append((begin, end))
+                else:
+                    waiting[name] = min(begin, waiting.get(name, begin))
         prefixes: dict[FileId, int] = {}
         for source in sources:
             prefix = Ranges.union_of(passed.get(str(source), ())).prefix(FILE_HEADER_BYTES)

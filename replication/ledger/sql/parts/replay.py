@@ -27,15 +27,7 @@ from replication.ledger.sql.queries.replay import (
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, file_id, file_row
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import (
-    SqlStore,
-    chunked,
-    count_up,
-    counter,
-    greatest,
-    meta,
-    put_meta,
-)
+from replication.ledger.sql.store.store import SqlStore, chunked, count_up, counter, greatest, meta, put_meta, rows_in
 
 _f, _c, _s, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.positions))
 _m, _q, _d = schema.checkpoints.c, schema.quarantined.c, schema.duplicates.c
@@ -157,11 +149,8 @@ class SqlReplay:
 
     def _present(self, connection: Connection, positions: Mapping[str, int]) -> dict[str, int]:
         """The positions without files that are retired, or CLOSED and wholly applied."""
-        found: dict[str, int] = {}
-        for names in chunked(list(positions)):
-            open_ = sa.select(_f.file).where(_f.file.in_(names), (_f.applied < _f.length) | (_f.closed_length < 0))
-            found |= {name: positions[name] for name in connection.scalars(open_)}
-        return found
+        open_ = sa.select(_f.file).where((_f.applied < _f.length) | (_f.closed_length < 0))
+        return {name: positions[name] for (name,) in rows_in(connection, open_, _f.file, positions)}
 
     def rewind(self, table: UUID, positions: Mapping[FileId, int]) -> None:
         with self._store.write() as connection:

@@ -36,7 +36,7 @@ from replication.ledger.sql.queries.salvage import (
 from replication.ledger.sql.queries.salvage_facts import duplicates_elsewhere, load_salvage_facts
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, check_term, file_id, stream_id
-from replication.ledger.sql.store.store import SqlStore, chunked
+from replication.ledger.sql.store.store import SqlStore, chunked, rows_in
 
 _o, _r = schema.sources.c, schema.received.c
 _s, _v = schema.streams.c, schema.acknowledged.c
@@ -53,12 +53,11 @@ class SqlSalvage:
     def losses(self, sources: Sequence[FileId]) -> dict[FileId, tuple[int, Ranges]]:
         found: dict[FileId, tuple[int, Ranges]] = {}
         with self._store.read() as connection:
-            for names in chunked([str(source) for source in sources]):
-                wanted = sa.select(_o.id, _o.file, _o.losses).where(_o.file.in_(names), _o.losses > 0)
-                for row in connection.execute(wanted).all():
-                    spans = sa.select(_r.source_begin, _r.source_end).where(_r.source_id == row.id)
-                    kept = Ranges.union_of((begin, end) for begin, end in connection.execute(spans))
-                    found[FileId.parse(row.file)] = (row.losses, kept)
+            wanted = sa.select(_o.id, _o.file, _o.losses).where(_o.losses > 0)
+            for row in rows_in(connection, wanted, _o.file, map(str, sources)):
+                spans = sa.select(_r.source_begin, _r.source_end).where(_r.source_id == row.id)
+                kept = Ranges.union_of((begin, end) for begin, end in connection.execute(spans))
+                found[FileId.parse(row.file)] = (row.losses, kept)
         return found
 
     def plan(

@@ -20,7 +20,7 @@ from replication.ledger.sql.queries.files import newest_commit
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import table_spec
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, chunked, meta, put_meta, raise_counter
+from replication.ledger.sql.store.store import SqlStore, meta, put_meta, raise_counter, rows_in
 
 _s, _stream, _table = schema.successions.c, schema.streams.c, schema.tables.c
 _KNOWN = Prepared(sa.select(_s.content).order_by(_s.epoch, _s.origin))
@@ -166,11 +166,8 @@ def _covered(connection: Connection, origin: ClusterId) -> dict[StreamId, Ranges
 
 
 def _keyless(connection: Connection, tables: Collection[UUID]) -> set[UUID]:
-    found = set()
-    for ids in chunked([str(table) for table in tables]):
-        specs = connection.scalars(sa.select(_table.spec).where(_table.uuid.in_(ids)))
-        found |= {spec.uuid for spec in map(table_spec, specs) if not spec.key}
-    return found
+    rows = rows_in(connection, sa.select(_table.spec), _table.uuid, map(str, tables))
+    return {spec.uuid for (text,) in rows if not (spec := table_spec(text)).key}
 
 
 def _lease(connection: Connection, cluster: ClusterId) -> tuple[int, float]:

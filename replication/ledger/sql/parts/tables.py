@@ -22,7 +22,7 @@ from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.definition_files import DefinitionFiles
 from replication.ledger.sql.store.keys import schema_version, table_spec
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, chunked, count_up, counter
+from replication.ledger.sql.store.store import SqlStore, count_up, counter, rows_in
 
 _t, _v, _f = schema.tables.c, schema.schemas.c, schema.files.c
 _BY_NAME = Prepared(sa.select(_t.spec).where(_t.name == sa.bindparam("name"), ~_t.dropped))
@@ -108,15 +108,13 @@ class SqlTableRecords:
 
     def definitions(self, tables: Collection[UUID]) -> dict[UUID, tuple[TableSpec, list[SchemaVersion]]]:
         names = [str(table) for table in tables]
-        found: dict[UUID, tuple[TableSpec, list[SchemaVersion]]] = {}
+        versions = sa.select(schema.schemas).order_by(_v.table_group, _v.hash)
         with self._store.read() as connection:
-            for ids in chunked(names):
-                for uuid, spec in connection.execute(sa.select(_t.uuid, _t.spec).where(_t.uuid.in_(ids))):
-                    found[UUID(uuid)] = (table_spec(spec), [])
-                wanted = sa.select(schema.schemas).where(_v.table_uuid.in_(ids)).order_by(_v.table_group, _v.hash)
-                for row in connection.execute(wanted):
-                    if (table := UUID(row.table_uuid)) in found:
-                        found[table][1].append(schema_version(row.table_uuid, row.table_group, row.hash, row.body))
+            specs = rows_in(connection, sa.select(_t.uuid, _t.spec), _t.uuid, names)
+            found = {UUID(uuid): (table_spec(spec), list[SchemaVersion]()) for uuid, spec in specs}
+            for row in rows_in(connection, versions, _v.table_uuid, names):
+                if (table := UUID(row.table_uuid)) in found:
+                    found[table][1].append(schema_version(row.table_uuid, row.table_group, row.hash, row.body))
         return found
 
     def all(self) -> list[TableSpec]:

@@ -13,7 +13,7 @@ from replication.core.ids import StreamId
 from replication.core.routes.freshness import DISCARDED, LOST_WRITES, QUARANTINED
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import stream_id
-from replication.ledger.sql.store.store import chunked
+from replication.ledger.sql.store.store import rows_in
 
 _s, _c, _f, _p = (t.c for t in (schema.streams, schema.claims, schema.files, schema.positions))
 _q = schema.quarantined.c
@@ -61,33 +61,21 @@ def sequences_of(
     covered: dict[StreamId, list[tuple[int, int]]] = {}
     applied: dict[StreamId, list[tuple[int, int]]] = {}
     found: dict[StreamId, dict[str, Ranges]] = {}
-    for wals in chunked(sorted({str(stream.wal) for stream in streams})):
-        rows = connection.execute(
-            sa.select(
-                _s.wal,
-                _s.table_uuid,
-                _s.table_group,
-                _c.stream_id,
-                _c.seq_begin,
-                _c.seq_end,
-                is_applied().label("done"),
-            )
-            .select_from(APPLICABLE)
-            .where(_s.wal.in_(wals), ~_c.divergent)
-        )
-        for row in rows:
-            stream = stream_id(row.wal, row.table_uuid, row.table_group)
-            if stream not in streams:
-                continue
-            covered.setdefault(stream, []).append((row.seq_begin, row.seq_end))
-            held = {why: by_key[row.stream_id] for why, by_key in kept_out.items() if row.stream_id in by_key}
-            if held:
-                found[stream] = held
-            if row.done:
-                done = Ranges.of((row.seq_begin, row.seq_end))
-                for ranges in held.values():
-                    done = done.subtract(ranges)
-                applied.setdefault(stream, []).extend(done)
+    of_claim = (_c.stream_id, _c.seq_begin, _c.seq_end, is_applied().label("done"))
+    claimed = sa.select(_s.wal, _s.table_uuid, _s.table_group, *of_claim).select_from(APPLICABLE).where(~_c.divergent)
+    for row in rows_in(connection, claimed, _s.wal, sorted({str(stream.wal) for stream in streams})):
+        stream = stream_id(row.wal, row.table_uuid, row.table_group)
+        if stream not in streams:
+            continue
+        covered.setdefault(stream, []).append((row.seq_begin, row.seq_end))
+        held = {why: by_key[row.stream_id] for why, by_key in kept_out.items() if row.stream_id in by_key}
+        if held:
+            found[stream] = held
+        if row.done:
+            done = Ranges.of((row.seq_begin, row.seq_end))
+            for ranges in held.values():
+                done = done.subtract(ranges)
+            applied.setdefault(stream, []).extend(done)
     return (
         {stream: Ranges.union_of(spans) for stream, spans in covered.items()},
         {stream: Ranges.union_of(spans) for stream, spans in applied.items()},

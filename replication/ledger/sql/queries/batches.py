@@ -17,7 +17,7 @@ from replication.ledger.registration import LandedPart
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import table_spec
 from replication.ledger.sql.store.prepared import upsert
-from replication.ledger.sql.store.store import chunked, execute_many
+from replication.ledger.sql.store.store import chunked, execute_many, rows_in
 
 _b, _h, _s, _x = (t.c for t in (schema.batches, schema.batch_holds, schema.successions, schema.batch_conflicts))
 _KEEP_CONFLICT = upsert(schema.batch_conflicts, keep=True)
@@ -32,11 +32,10 @@ def _stored(connection: Connection, table: str, batch_ids: Collection[str]) -> d
     """The parts of each of some batches, by group and part."""
     found: dict[str, list[BatchPart]] = {batch_id: [] for batch_id in batch_ids}
     of_table = sa.select(schema.batches).where(_b.table_uuid == table).order_by(_b.table_group, _b.part)
-    for ids in chunked(list(found)):
-        for row in connection.execute(of_table.where(_b.batch_id.in_(ids))):
-            wal = FileId.parse(row.wal)
-            part = BatchPart(row.table_group, row.part, row.parts, row.sha256, wal, row.sequence, row.end)
-            found[row.batch_id].append(part)
+    for row in rows_in(connection, of_table, _b.batch_id, found):
+        wal = FileId.parse(row.wal)
+        part = BatchPart(row.table_group, row.part, row.parts, row.sha256, wal, row.sequence, row.end)
+        found[row.batch_id].append(part)
     return found
 
 

@@ -31,7 +31,7 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.sized import CachedBySize
-from replication.ledger.sql.store.store import IN_LIST, chunked, meta
+from replication.ledger.sql.store.store import IN_LIST, chunked, meta, rows_in
 
 NOTICES_MAX = 256  # of an origin
 
@@ -128,11 +128,10 @@ def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId,
     Nothing of a dropped table is here, and nothing comes.
     """
     named = {stream.table for stream in sequences}
-    tables = [str(table) for table in named]
+    gone = rows_in(connection, sa.select(_t.uuid, _t.name).where(_t.dropped), _t.uuid, map(str, named))
     dropped = {
         UUID(uuid): Reach(False, False, False, f"{name} was dropped on {own.name}", comes=False, dropped=True)
-        for some in chunked(tables)
-        for uuid, name in connection.execute(sa.select(_t.uuid, _t.name).where(_t.uuid.in_(some), _t.dropped))
+        for uuid, name in gone
     }
     if not named:
         return {}

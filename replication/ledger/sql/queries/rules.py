@@ -33,7 +33,7 @@ from replication.ledger.sql.schema.touched import ROUTES, RULES, TABLES
 from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.keys import file_id, table_spec
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import chunked
+from replication.ledger.sql.store.store import rows_in
 
 _c, _f, _s, _t, _route = (t.c for t in (schema.claims, schema.files, schema.streams, schema.tables, schema.routes))
 _p, _begins = sending.progress.c, sending.rule_begins.c
@@ -86,9 +86,8 @@ class RuleCache:
         known = self._required_from
         unread = [row.id for row in rows if row.id not in known]
         read: dict[int, dict[FileId, int]] = {key: {} for key in unread}
-        for ids in chunked(unread):
-            for row in connection.execute(sa.select(sending.required_from).where(_required_from.rule_id.in_(ids))):
-                read[row.rule_id][file_id(row.wal)] = row.sequence
+        for row in rows_in(connection, sa.select(sending.required_from), _required_from.rule_id, unread):
+            read[row.rule_id][file_id(row.wal)] = row.sequence
         required_from = {row.id: read[row.id] if row.id in read else known[row.id] for row in rows}
         self._required_from = required_from if table is None else known | required_from
         return [

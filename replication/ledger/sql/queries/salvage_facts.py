@@ -26,7 +26,7 @@ from replication.ledger.sql.queries.rules import RuleCache, peers
 from replication.ledger.sql.queries.statuses import statuses
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_row, missing, stream_id, table_spec
-from replication.ledger.sql.store.store import chunked
+from replication.ledger.sql.store.store import rows_in
 
 _c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
 _p, _r, _s, _t = schema.positions.c, schema.received.c, schema.streams.c, schema.tables.c
@@ -114,8 +114,7 @@ def duplicates_elsewhere(
     asked = frozenset(streams)
     return [
         (file_row(row), row.low, row.high)
-        for wals in chunked(sorted({str(stream.wal) for stream in asked}))
-        for row in connection.execute(wanted.where(_s.wal.in_(wals)))
+        for row in rows_in(connection, wanted, _s.wal, sorted({str(stream.wal) for stream in asked}))
         if stream_id(row.wal, row.table_uuid, row.table_group) in asked
     ]
 

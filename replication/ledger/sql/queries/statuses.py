@@ -19,7 +19,7 @@ from replication.ledger.sql.queries.rules import RuleCache, peers
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.prepared import upsert
-from replication.ledger.sql.store.store import chunked
+from replication.ledger.sql.store.store import chunked, rows_in
 
 _p, _rule, _s, _begins = sending.progress.c, sending.rules.c, schema.streams.c, sending.rule_begins.c
 _withheld = sending.withheld.c
@@ -99,35 +99,25 @@ def _is_for(rule: Rule, row: FileRow, written: tuple[UUID, int] | None) -> bool:
 
 
 def _bootstraps(connection: Connection, keys: Sequence[int]) -> dict[int, tuple[UUID, int]]:
-    found: dict[int, tuple[UUID, int]] = {}
-    for ids in chunked(keys):
-        for row in connection.execute(sa.select(sending.bootstraps).where(sending.bootstraps.c.file_id.in_(ids))):
-            found[row.file_id] = UUID(row.table_uuid), row.generation
-    return found
+    rows = rows_in(connection, sa.select(sending.bootstraps), sending.bootstraps.c.file_id, keys)
+    return {row.file_id: (UUID(row.table_uuid), row.generation) for row in rows}
 
 
 def _by_file_and_peer(
     connection: Connection, keys: Sequence[int], peer: str | None = None
 ) -> dict[tuple[int, str], tuple[Ranges, int]]:
-    found: dict[tuple[int, str], tuple[Ranges, int]] = {}
-    for ids in chunked(keys):
-        wanted = sa.select(_p.file_id, _p.peer, _p.shipped, _p.applied).where(_p.file_id.in_(ids))
-        if peer is not None:
-            wanted = wanted.where(_p.peer == peer)
-        for row in connection.execute(wanted):
-            found[row.file_id, row.peer] = Ranges.from_json(row.shipped), row.applied
-    return found
+    wanted = sa.select(_p.file_id, _p.peer, _p.shipped, _p.applied)
+    if peer is not None:
+        wanted = wanted.where(_p.peer == peer)
+    rows = rows_in(connection, wanted, _p.file_id, keys)
+    return {(row.file_id, row.peer): (Ranges.from_json(row.shipped), row.applied) for row in rows}
 
 
 def _begins_of(connection: Connection, keys: Sequence[int]) -> dict[tuple[int | str, ...], int]:
     """Where rules begin in files, by (file, peer, table, group, generation, phase)."""
-    found: dict[tuple[int | str, ...], int] = {}
     of_rule = (_rule.peer, _rule.table_uuid, _rule.table_group, _rule.generation, _rule.phase)
     wanted = sa.select(_begins.file_id, *of_rule, _begins.begin).join(sending.rules)
-    for ids in chunked(keys):
-        for row in connection.execute(wanted.where(_begins.file_id.in_(ids))):
-            found[tuple(row[:-1])] = row.begin
-    return found
+    return {tuple(row[:-1]): row.begin for row in rows_in(connection, wanted, _begins.file_id, keys)}
 
 
 def keep_withheld(connection: Connection, key: int, table: str, ranges: Ranges) -> None:
@@ -148,9 +138,8 @@ def withheld(connection: Connection, file: FileId) -> dict[UUID, Ranges]:
 
 def _of_other_tables(connection: Connection, keys: Sequence[int]) -> dict[int, dict[UUID, Ranges]]:
     found: dict[int, dict[UUID, Ranges]] = {}
-    for ids in chunked(keys):
-        for row in connection.execute(sa.select(sending.withheld).where(_withheld.file_id.in_(ids))):
-            found.setdefault(row.file_id, {})[UUID(row.table_uuid)] = Ranges.from_json(row.ranges)
+    for row in rows_in(connection, sa.select(sending.withheld), _withheld.file_id, keys):
+        found.setdefault(row.file_id, {})[UUID(row.table_uuid)] = Ranges.from_json(row.ranges)
     return found
 
 

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -381,6 +381,14 @@ def chunked(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Split ``ids`` into pieces short enough for an IN list."""
     for at in range(0, len(ids), IN_LIST):
         yield ids[at : at + IN_LIST]
+
+
+def rows_in(
+    connection: Connection, wanted: sa.Select[Any], column: sa.ColumnElement[Any], values: Iterable[Any]
+) -> Iterator[Any]:
+    """The rows of ``wanted`` in which ``column`` has one of any number of different values."""
+    for some in chunked(list(values)):
+        yield from connection.execute(wanted.where(column.in_(some)))
 
 
 def execute_many(connection: Connection, statement: sa.Executable, rows: Sequence[Mapping[str, Any]]) -> None:
