@@ -132,6 +132,8 @@ class BulkWals:
 
     def _end(self, bulk: BulkFile) -> None:
         try:
-            bulk.close(self._ledger)
+            self._ledger.files.close(bulk.file, bulk.published)
         except CoordinationError:
             self._ended.add(bulk)
+        else:
+            bulk.release()

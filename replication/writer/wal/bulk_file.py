@@ -28,7 +28,7 @@ from replication.core.position import Position
 from replication.core.rows.batch import EncodedBatch
 from replication.files.base import AppendFile, append, reserve
 from replication.files.frames import add_to_index
-from replication.ledger.base import FileRow, Ledger
+from replication.ledger.base import FileRow
 from replication.writer.wal.commit_clock import CommitClock
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.wal_file import RESERVE_BYTES
@@ -69,7 +69,7 @@ class _Frame:
 
 
 class BulkFile:
-    """An unpublished WAL. ``add`` batches, then ``publish`` or ``refuse``, then ``close``. Not safe for threads.
+    """An unpublished WAL. ``add`` batches, then ``publish`` or ``refuse``, then ``release``. Not safe for threads.
 
     ``published`` is the published length: the file header until ``publish``, then all bytes. ``ended`` is true after
     ``publish`` or ``refuse``. Until then its watermark rises a few times a second, below its
@@ -156,17 +156,8 @@ class BulkFile:
         if not keep and not self._is_doubtful:  # rule 1: never touched again
             self._handle.truncate(FILE_HEADER_BYTES)
 
-    def close(self, ledger: Ledger) -> None:
-        """Close the file in the ledger at its published length, then release the lock.
-
-        Raises:
-            CoordinationError: the ledger was not reached, and the lock is still held; call again.
-        """
-        ledger.files.close(self.file, self.published)
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Release the lock without the ledger; recovery closes the file."""
+    def release(self) -> None:
+        """Release the lock."""
         self._heartbeat.stop()
         self._handle.close()
         self._counters.close()

@@ -22,11 +22,8 @@ class EndedWal(Protocol):
     file: FileId
     published: int  # durable bytes that other processes can see
 
-    def close(self, ledger: Ledger) -> None:
-        """Close the WAL in the ledger, then release its lock. Raises CoordinationError when the ledger is away."""
-
-    def abandon(self) -> None:
-        """Release the lock without the ledger; recovery closes the WAL."""
+    def release(self) -> None:
+        """Release its lock. One that is OPEN in the ledger is closed there by recovery."""
 
 
 class EndedWals:
@@ -46,7 +43,7 @@ class EndedWals:
             if not self._is_closed:
                 self._wals.append(wal)
                 return
-        wal.abandon()
+        wal.release()
 
     def report_when_due(self) -> None:
         """As ``report``, unless the ledger failed within ``retry_s``."""
@@ -58,16 +55,16 @@ class EndedWals:
         while self._wals:
             wal, begun_s = self._wals[0], time.monotonic()
             try:
-                wal.close(self._ledger)
+                self._ledger.files.close(wal.file, wal.published)
             except CoordinationError as error:
                 _log.warning("wal_close_delayed", file=str(wal.file), error=str(error))
                 self._retry_s = next_ask_s(begun_s, time.monotonic(), self._pause_s)
                 return
             except StorageError as error:  # the ledger has another closed length: retrying cannot help
                 _log.error("wal_close_refused", file=str(wal.file), error=str(error))
-                wal.abandon()
             else:
                 _log.info("wal_closed", file=str(wal.file), end=wal.published)
+            wal.release()
             self._wals.popleft()
 
     def close(self) -> None:
@@ -76,4 +73,4 @@ class EndedWals:
             self._is_closed = True
         self.report()
         while self._wals:
-            self._wals.popleft().abandon()
+            self._wals.popleft().release()

@@ -26,7 +26,7 @@ from replication.core.rows.batch import EncodedBatch
 from replication.errors import NoSpaceError, StorageError
 from replication.files.base import AppendFile, Buffer, Files, append, reserve
 from replication.files.frames import add_to_index, refuse_occupied
-from replication.ledger.base import FileRow, Ledger
+from replication.ledger.base import FileRow
 from replication.writer.wal.durable_length import DurableLength
 
 RESERVE_BYTES = 16 << 20
@@ -76,7 +76,7 @@ def make(files: Files, row: FileRow, created: int, watermark: int) -> tuple[Appe
 
 
 class WalFile:
-    """An open WAL. ``create`` makes it; ``seal`` or ``poison``, then ``close``, end it.
+    """An open WAL. ``create`` makes it; ``seal`` or ``poison``, then ``release``, end it.
 
     ``published`` is the published length, file header included.
     """
@@ -178,19 +178,7 @@ class WalFile:
         """End the file at its published length; bytes past it are ignored. Do not write to the file again."""
         self._counters.poison()
 
-    def close(self, ledger: Ledger) -> None:
-        """Close a sealed or poisoned file in the ledger, at its published length, then release the lock.
-
-        Raises:
-            CoordinationError: the ledger was not reached, and the lock is still held; call again.
-        """
-        ledger.files.close(self.file, self.published)
-        self._release()
-
-    def abandon(self) -> None:
-        """Release the lock without the ledger; recovery closes the file."""
-        self._release()
-
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Release the lock of a sealed or poisoned file."""
         self._handle.close()
         self._counters.close()
