@@ -17,7 +17,7 @@ from replication.core.coverage import Interval, Ranges
 from replication.core.definition.schema import TS, SchemaVersion
 from replication.core.frame import Buffer
 from replication.core.ids import COUNT_END, MALFORMED, FileId, StreamId
-from replication.errors import FormatError, SchemaError
+from replication.errors import FormatError
 
 #: The place of a version in the order: ``_at`` is the origin WAL as an index into ``Coverage.wals``.
 PLACE = (("_at", "int32"), ("_commit", "int64"), ("_seq", "int64"), ("_row", "int32"))
@@ -36,17 +36,9 @@ def bootstrap_schema(version: SchemaVersion) -> pa.Schema:
 
 def decode_rows(payload: Buffer, version: SchemaVersion) -> pa.RecordBatch:
     """Decode the rows of a BOOTSTRAP frame. Raises SchemaError when the payload does not fit the schema version."""
-    from replication.core.rows.batch import check_unpacked  # deferred: the ledger needs no Arrow
-    from replication.core.rows.years import check_years
+    from replication.core.rows import batch  # deferred: the ledger needs no Arrow
 
-    check_unpacked(payload)
-    try:
-        batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(payload)), bootstrap_schema(version))
-        batch.validate(full=True)
-        check_years(batch)
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise SchemaError(f"payload is not a bootstrap of schema {version.hash.hex()[:12]}: {error}") from None
-    return batch
+    return batch.decode_as(payload, bootstrap_schema(version), version, "a bootstrap")
 
 
 @dataclass(frozen=True, slots=True)

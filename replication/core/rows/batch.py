@@ -138,13 +138,18 @@ def decode_payload(payload: Buffer | pa.Buffer, version: SchemaVersion) -> pa.Re
     Raises:
         SchemaError: the payload is not a record batch of this schema version, or is larger than ``split`` makes any.
     """
+    return decode_as(payload, version.arrow, version, "a record batch")
+
+
+def decode_as(payload: Buffer | pa.Buffer, columns: pa.Schema, version: SchemaVersion, what: str) -> pa.RecordBatch:
+    """As ``decode_payload``, of other ``columns`` than those of the schema version; ``what`` is for the error."""
     check_unpacked(payload)
     try:
-        batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(payload)), version.arrow)
+        batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(payload)), columns)
         batch.validate(full=True)
         check_years(batch)
-    except (pa.ArrowInvalid, pa.ArrowException, OSError, EOFError) as error:
-        raise SchemaError(f"payload is not a record batch of schema {version.hash.hex()[:12]}: {error}") from None
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise SchemaError(f"payload is not {what} of schema {version.hash.hex()[:12]}: {error}") from None
     return batch
 
 
