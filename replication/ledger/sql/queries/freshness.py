@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
+from cachetools import LRUCache, cached
 from sqlalchemy.engine import Connection
 
 from replication.core.coverage import Ranges
@@ -30,7 +33,6 @@ from replication.ledger.sql.queries.applied import APPLICABLE, every_kept_out, i
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.prepared import Prepared
-from replication.ledger.sql.store.sized import CachedBySize
 from replication.ledger.sql.store.store import IN_LIST, chunked, meta, rows_in
 
 NOTICES_MAX = 256  # of an origin
@@ -309,8 +311,17 @@ def _carried(text: str) -> tuple[Carried, ...]:
 
 
 def _size(notice: ClosedNotice) -> int:
-    return len(notice.streams) + NOTED_STREAMS_MAX // (2 * NOTICES_MAX)  # so that not many small ones are kept, either
+    """What a notice takes of the cache: a small one some, so that not many are kept, and a large one all at most."""
+    return min(len(notice.streams) + NOTED_STREAMS_MAX // (2 * NOTICES_MAX), NOTED_STREAMS_MAX)
 
 
-# Every read of replicated time decodes notices.
-decode_notice: CachedBySize[bytes, ClosedNotice] = CachedBySize(ClosedNotice.decode, _size, NOTED_STREAMS_MAX)
+_decoded: Any = LRUCache(NOTED_STREAMS_MAX, _size)  # by payload
+_decoding = threading.Lock()
+#: ``ClosedNotice.decode`` with a cache: every read of replicated time decodes notices.
+decode_notice: Callable[[bytes], ClosedNotice] = cached(_decoded, bytes, _decoding)(ClosedNotice.decode)
+
+
+def keep_decoded(payload: bytes, notice: ClosedNotice) -> None:
+    """Have ``decode_notice`` return ``notice`` for its payload, at once."""
+    with _decoding:
+        _decoded[payload] = notice

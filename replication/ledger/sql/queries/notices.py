@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from replication.core.ids import ClusterId
 from replication.core.routes.freshness import ClosedNotice, accumulate
 from replication.errors import NoSpaceError
-from replication.ledger.sql.queries.freshness import NOTICES_MAX, RouteSnapshot, decode_notice
+from replication.ledger.sql.queries.freshness import NOTICES_MAX, RouteSnapshot, decode_notice, keep_decoded
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.prepared import Prepared, upsert
 
@@ -56,7 +56,7 @@ def keep_notice(connection: Connection, origin: str, notice: ClosedNotice, most:
     if same is not None:
         notice = accumulate(decode_notice(same), notice)
     payload = notice.encode()
-    decode_notice.keep(payload, notice)  # thinning needs it while the ledger is locked
+    keep_decoded(payload, notice)  # thinning needs it while the ledger is locked
     _KEEP.run(connection, {"origin": origin, "closed": notice.t, "payload": payload, "streams": len(notice.streams)})
     count, largest, streams = _KEPT.row(connection, {"of_origin": origin})
     if most is not None and streams > most and notice.streams:
