@@ -31,7 +31,6 @@ from replication.ledger.sql.store.store import (
     chunked,
     counter,
     execute_many,
-    meta,
     put_meta,
     raise_counter,
     rows_in,
@@ -137,8 +136,7 @@ class SqlBootstraps:
             put_meta(connection, {f"{_KNOWN} {peer} {table}": json.dumps([generation, streams])})
 
     def known(self, wanted: Bootstrap) -> Mapping[StreamId, Ranges]:
-        with self._store.read() as connection:
-            stored = meta(connection, f"{_KNOWN} {wanted.peer} {wanted.table}")
+        stored = self._store.meta(f"{_KNOWN} {wanted.peer} {wanted.table}")
         generation, streams = json.loads(stored or "[0, []]")
         if generation != wanted.generation:
             return {}

@@ -255,8 +255,7 @@ class SqlFileRecords:
             raise_counter(connection, "retired_bytes", counter(connection, "retired_bytes") + row.length)
 
     def retired(self, source: ClusterId) -> int:
-        with self._store.read() as connection:
-            return counter(connection, retired_counter(source))
+        return self._store.counter(retired_counter(source))
 
     def move(self, file: FileId, path: str) -> bool:
         here = (_f.file == str(file)) & (_f.closed_length >= 0)
@@ -282,8 +281,7 @@ class SqlFileRecords:
             return release(connection, self._rules_cache, budget)
 
     def retired_bytes(self) -> int:
-        with self._store.read() as connection:
-            return counter(connection, "retired_bytes")
+        return self._store.counter("retired_bytes")
 
 
 def _progress(file: FileId, row: Any) -> PeerProgress:

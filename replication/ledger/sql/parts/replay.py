@@ -27,7 +27,7 @@ from replication.ledger.sql.queries.replay import (
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, file_id, file_row
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, chunked, count_up, counter, greatest, meta, put_meta, rows_in
+from replication.ledger.sql.store.store import SqlStore, chunked, count_up, greatest, put_meta, rows_in
 
 _f, _c, _s, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.positions))
 _m, _q, _d = schema.checkpoints.c, schema.quarantined.c, schema.duplicates.c
@@ -191,8 +191,7 @@ class SqlReplay:
             return count_up(connection, "replay_epoch")
 
     def epoch(self) -> int:
-        with self._store.read() as connection:
-            return counter(connection, "replay_epoch")
+        return self._store.counter("replay_epoch")
 
     def note_replayer(self, host: str, replays: bool) -> None:
         with self._store.read() as connection:
@@ -211,8 +210,7 @@ class SqlReplay:
             put_meta(connection, {_REPORT: report})
 
     def last_report(self) -> str:
-        with self._store.read() as connection:
-            return meta(connection, _REPORT) or ""
+        return self._store.meta(_REPORT) or ""
 
     def quarantine(self, frame: Quarantined) -> None:
         of_frame = (

@@ -102,8 +102,7 @@ class SqlSuccessions:
             return tuple(Succession.decode(bytes.fromhex(text)) for text in connection.scalars(wanted))
 
     def landed_beyond(self, succession: Succession) -> int:
-        with self._store.read() as connection:
-            content = meta(connection, _beyond_name(succession))
+        content = self._store.meta(_beyond_name(succession))
         if content is None:
             return 0
         then = Succession.decode(bytes.fromhex(content)).cut
@@ -132,8 +131,7 @@ class SqlSuccessions:
                 put_meta(connection, {_answer_name(succession): ""})
 
     def has_answered(self, succession: Succession) -> bool:
-        with self._store.read() as connection:
-            return meta(connection, _answer_name(succession)) is not None
+        return self._store.meta(_answer_name(succession)) is not None
 
     def keep_address(self, cluster: ClusterId, zookeepers: str) -> None:
         if zookeepers and zookeepers != self.address(cluster):
@@ -141,8 +139,7 @@ class SqlSuccessions:
                 put_meta(connection, {f"{_ADDRESS}{cluster}": zookeepers})
 
     def address(self, cluster: ClusterId) -> str:
-        with self._store.read() as connection:
-            return meta(connection, f"{_ADDRESS}{cluster}") or ""
+        return self._store.meta(f"{_ADDRESS}{cluster}") or ""
 
 
 def _record(connection: Connection, succession: Succession) -> Succession:

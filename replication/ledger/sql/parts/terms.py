@@ -14,7 +14,7 @@ from replication.core.routes.forks import TERM_HISTORY_MAX, TermHistory, contrad
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import check_term
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, count_up, counter, meta, put_meta, raise_counter
+from replication.ledger.sql.store.store import SqlStore, count_up, meta, put_meta, raise_counter
 
 _ASSIGNED = "assigned "
 _h = schema.term_histories.c
@@ -29,8 +29,7 @@ class SqlTerms:
         self._store = store
 
     def current(self) -> int:
-        with self._store.read() as connection:
-            return counter(connection, "term")
+        return self._store.counter("term")
 
     def raise_to_next(self) -> int:
         with self._store.write() as connection:
@@ -51,8 +50,7 @@ class SqlTerms:
             return {row.name.removeprefix(_ASSIGNED): int(row.value) for row in connection.execute(wanted)}
 
     def keep_credential(self, drawn: str) -> str:
-        with self._store.read() as connection:
-            kept = meta(connection, "zookeeper_auth")
+        kept = self._store.meta("zookeeper_auth")
         if kept is None:
             with self._store.write() as connection:
                 kept = meta(connection, "zookeeper_auth")

@@ -94,8 +94,7 @@ class SqlTime:
             return raise_counter(connection, "closed", reached)
 
     def closed(self) -> int:
-        with self._store.read() as connection:
-            return counter(connection, "closed")
+        return self._store.counter("closed")
 
     def seen(self) -> int:
         with self._store.read() as connection:

@@ -36,6 +36,9 @@ _CONNECT_S = 10
 _SILENT_S = 15  # both sides close a connection whose other end is silent for longer
 _READ_ONLY = "25006"  # PostgreSQL's read_only_sql_transaction
 _MEMORY = (":memory:", "", None)
+#: Errors of a store that fails, and not of a statement. The second ones only of these very classes.
+_FAILURES = (sa.exc.OperationalError, sa.exc.InternalError, sqlite3.OperationalError)
+_UNSPECIFIC = (sa.exc.DatabaseError, sqlite3.DatabaseError)
 _OF_NAME: Any = sa.bindparam("of_name")
 _COUNTER = Prepared(sa.select(schema.counters.c.value).where(schema.counters.c.name == _OF_NAME))
 _RAISE = Prepared(
@@ -187,6 +190,11 @@ class SqlStore:
         rows = self.look_up(_COUNTER, {"of_name": name})
         return int(rows[0][0]) if rows else 0
 
+    def meta(self, name: str) -> str | None:
+        """A value of ``meta`` by now."""
+        rows = self.look_up(_META, {"of_name": name})
+        return str(rows[0][0]) if rows else None
+
     def close(self) -> None:
         """Close every connection."""
         with self._lock:
@@ -218,23 +226,16 @@ class SqlStore:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except DBAPIError as error:
-            cause = error.orig
-            if _is_busy(cause) or getattr(cause, "sqlstate", None) == "55P03":
-                raise self._busy() from error
-            failed = isinstance(error, sa.exc.OperationalError | sa.exc.InternalError)
-            broken = failed or type(error) is sa.exc.DatabaseError
-            if error.connection_invalidated or broken:
-                what = message_line(cause or error)
-                raise CoordinationError(f"the ledger at {self._name} failed: {what}", self._remedy) from error
-            raise
         except sa.exc.TimeoutError as error:
             raise self._busy() from error
-        except sqlite3.DatabaseError as error:  # from a statement that the driver executed directly
-            if _is_busy(error):
+        except (DBAPIError, sqlite3.DatabaseError) as error:  # SQLAlchemy's, and of statements that its driver ran
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            if _is_busy(cause) or getattr(cause, "sqlstate", None) == "55P03":
                 raise self._busy() from error
-            if isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError:
-                raise CoordinationError(f"the ledger at {self._name} failed: {error}", self._remedy) from error
+            lost = isinstance(error, DBAPIError) and error.connection_invalidated
+            if lost or isinstance(error, _FAILURES) or type(error) in _UNSPECIFIC:
+                what = message_line(cause or error)
+                raise CoordinationError(f"the ledger at {self._name} failed: {what}", self._remedy) from error
             raise
 
     def _busy(self) -> LedgerBusyError:
