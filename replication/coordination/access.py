@@ -69,11 +69,7 @@ def read_access(data_dir: Path, root: str) -> ZookeeperAccess | None:
 def keep_access(data_dir: Path, root: str, cluster: str, keep: Callable[[str], str]) -> ZookeeperAccess:
     """The cluster's credential, drawn at its first start. It is in the data directory on return.
 
-    Args:
-        data_dir: this host's.
-        root: the cluster's root node.
-        cluster: its name.
-        keep: stores a credential in the ledger if there is none, and returns the one that is there.
+    ``keep`` stores a credential in the ledger if there is none, and returns the one that is there.
 
     Raises:
         ConfigError: as for ``read_access``, or the file cannot be written.

@@ -72,11 +72,8 @@ def write_whole(
 ) -> None:
     """Write a file that others read whole or not at all, as ``mode`` and the umask have it; it is durable on return.
 
-    Args:
-        file: its path; the directory exists.
-        content: all of it.
-        mode: of the new file.
-        place: gives the written file its name; ``os.link`` raises FileExistsError when that is taken.
+    The directory exists. ``place`` gives the written file its name; ``os.link`` raises FileExistsError when that is
+    taken.
 
     Raises:
         OSError: it was not written, or its name may not be durable.

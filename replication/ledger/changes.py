@@ -11,12 +11,7 @@ _LONGEST_S = 30.0  # a decision may be untold
 
 
 class LedgerChanges:
-    """Whether anything may have been decided since the last call. For one thread.
-
-    Args:
-        ledger: the cluster's.
-        monotonic: seconds that never go back.
-    """
+    """Whether anything may have been decided since the last call. For one thread."""
 
     def __init__(self, ledger: Ledger, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._ledger = ledger

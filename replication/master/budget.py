@@ -29,12 +29,9 @@ class Budgets:
     """Samples disk use and enforces the peers' disk budgets of one cluster.
 
     Args:
-        ledger: the cluster's ledger.
-        host: this host's slot.
         data_dir: a directory on the disk to sample.
         budget: bytes of local files to retain for a peer; None for no limit.
         spills: whether files past the budget move to a store, so that none is released.
-        clock: microseconds since 1970.
     """
 
     def __init__(

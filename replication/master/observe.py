@@ -45,8 +45,6 @@ class Observer:
     """Takes snapshots. Between them it keeps only the times since when workers are absent, and peers' public parts.
 
     Args:
-        ledger: this cluster's ledger.
-        coordination: this cluster's coordination.
         reader: reads the peers' public parts; the caller closes it.
         peer_bytes_max: the disk budget per peer, for retiring; None for no limit.
         limits: the planner's limits; files that the planner could not assign are not read.

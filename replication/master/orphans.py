@@ -27,9 +27,6 @@ class OrphanRemover:
     bytes may exist nowhere else, so it stays and an error is logged.
 
     Args:
-        ledger: this cluster's ledger.
-        files: the host's file system.
-        host: its slot.
         directories: the directories of WALs and landing files; no others are read.
         age_s: how long a file must be unknown, or missing, before it is removed or reported.
     """

@@ -291,13 +291,9 @@ class Tables(Catalog, Protocol):
 
         When no row is decoded, nothing is committed and None is returned. The snapshot is durable on return.
 
-        Args:
-            name: ``namespace.name``.
-            rows: the rows to append.
-            expect: the snapshot that the caller has read; None when the table had none.
-            summary: properties of the snapshot's summary.
-            shape: the definition whose column names ``rows`` use. None for decoded rows, whose columns carry their
-                uuids, and for rows that do not depend on the names of user columns.
+        ``expect`` is the snapshot that the caller has read, None when the table had none. ``shape`` is the
+        definition whose column names ``rows`` use; None for decoded rows, whose columns carry their uuids, and
+        for rows that do not depend on the names of user columns.
 
         Raises:
             CommitConflictError: rows were added since snapshot ``expect`` (with a ``shape``: any commit came since), or

@@ -24,9 +24,6 @@ class GroupCommit:
     """Owns the commit thread and the writer's WALs; ``close`` joins the thread.
 
     Args:
-        cluster: the cluster of positions.
-        series: the WALs.
-        codec: the compression of merged frames.
         queue: the queue of steps; ``close`` closes it.
         idle_tick_s: how often the series ticks while nothing is appended.
     """

@@ -58,8 +58,6 @@ class Writer:
 
     Args:
         place: the directory of this host's WALs, and its slot.
-        settings: sizes, ages and time-outs.
-        times: the clock and the intervals.
         lease: for how long a role is confirmed, and by whom; ``settings.lease_s``, and ZooKeeper alone, by default.
 
     Raises:
@@ -179,10 +177,7 @@ class Writer:
     def derive(self, spec: TableSpec, logs: Iterable[LogBatch], batch_id: str) -> Position:
         """Write a batch of a derived table, whole or not at all. Do nothing when the batch id exists.
 
-        Args:
-            spec: the derived table.
-            logs: the rows of its only group; no key twice.
-            batch_id: an id that only the deriving process uses.
+        ``logs`` are the rows of its only group, no key twice. Only the deriving process uses ``batch_id``.
 
         Raises:
             RequestError: another writer has held the batch id for ``append_timeout_s``; otherwise as ``upsert``.

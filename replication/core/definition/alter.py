@@ -33,13 +33,9 @@ CODECS = ("zstd", "lz4", "snappy", "gzip", "uncompressed")
 def add_column(spec: TableSpec, name: str, kind: pa.DataType, group: str, uuid: UUID, now: int) -> TableSpec:
     """Add a column at the end of a group.
 
-    Args:
-        spec: the table.
-        name: not in use; letter case does not count.
-        kind: any Arrow type that Iceberg can hold.
-        group: a group of the table; empty means its only one, or else ``default``.
-        uuid: a new uuid, which identifies the column. A reused name does not bring old values back.
-        now: microseconds since 1970.
+    ``name`` is not in use; letter case does not count. An empty ``group`` means the only one, or else ``default``.
+    ``uuid`` is new and identifies the column: a reused name does not bring old values back. ``now`` is in
+    microseconds since 1970.
     """
     _refuse_cells(spec)
     names = [g.name for g in spec.groups]
@@ -63,11 +59,7 @@ def add_group(spec: TableSpec, name: str, columns: Sequence[tuple[str, pa.DataTy
     When two clusters add a group with the same name at once, the result is one group with the columns of both. A delete
     on a cluster without the new group does not delete the row's values in that group.
 
-    Args:
-        spec: the table, which has a key.
-        name: not in use; letter case does not count.
-        columns: name, type and uuid of each, as for ``add_column``; at least one.
-        now: microseconds since 1970.
+    The table has a key. ``columns`` has name, type and uuid of each, as for ``add_column``; at least one.
     """
     _refuse_cells(spec, "Its families cannot change their groups: make a new table")
     try:

@@ -154,12 +154,8 @@ def rebuilt(
 ) -> TableSpec:
     """Return ``spec`` with other columns. Names, order, groups, key, partition and sort order follow from them.
 
-    Args:
-        spec: has everything else, and the order of the columns that the table was created with.
-        columns: all known columns, including dropped ones.
-        places: the group of each column that is not in the key.
-        dropped: uuids of dropped columns.
-        settings: the last setting of each property.
+    ``columns`` are all that are known, dropped ones included. ``places`` has the group of each that is not in the
+    key. ``spec`` has the order of those that the table was created with.
     """
     gone = frozenset(dropped)
     live = sorted((c for c in columns if c.uuid not in gone), key=lambda c: (c.added, c.uuid.hex if c.added else ""))

@@ -124,10 +124,8 @@ def required_onward(
 
     In other clusters' WALs the route starts no earlier than the routes into this cluster.
 
-    Args:
-        routes: the routes of the same table and group into this cluster.
-        peer: the peer of the rule; frames from there are not required.
-        required_from: the first sequence that the rule sends, per WAL.
+    ``routes`` are those of the same table and group into this cluster, ``required_from`` is the first sequence that
+    the rule for ``peer`` sends, per WAL. Frames from the peer are not required.
     """
     first = dict(required_from)
     others = [route for route in routes if route.source != peer]
@@ -143,9 +141,8 @@ def acknowledged_onward(routes: Sequence[InboundRoute], peer: ClusterId) -> dict
 
     A sequence counts if one route lists it. A cluster that still has the sequence sends it and does not list it.
 
-    Args:
-        routes: the routes of the same table and group into this cluster.
-        peer: the peer of the onward route; routes from the peer are ignored, since it has their losses.
+    ``routes`` are those of the same table and group into this cluster. Those from ``peer``, where the onward route
+    goes, are ignored, since it has their losses.
     """
     losses: dict[FileId, Ranges] = {}
     for route in routes:

@@ -83,9 +83,7 @@ class ClosedNotice:
     def decode(payload: Buffer, streams_max: int = 1 << 32) -> ClosedNotice:
         """Decode a payload. Its declared counts and unpacked size are checked before it is unpacked.
 
-        Args:
-            payload: what ``encode`` returns.
-            streams_max: the maximum number of files, tables and streams.
+        ``streams_max`` bounds the number of files, of tables and of streams.
 
         Raises:
             FormatError: it is not a closed notice, or too large.

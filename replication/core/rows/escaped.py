@@ -65,10 +65,7 @@ def escaped_column(column: pa.Array) -> pa.Array:
 def unescaped_column(column: pa.Array, name: str, first_row: int) -> pa.Array:
     """Convert a column of text, or of its UTF-8 bytes, to binary.
 
-    Args:
-        column: text, or binary.
-        name: for errors.
-        first_row: the number of its first row, for errors.
+    ``name``, and the number of the first row, are for errors.
 
     Raises:
         FormatError: as ``unescaped``; the message has the row and column.

@@ -92,9 +92,7 @@ def held_by(facts: FileFacts) -> tuple[str, ...]:
 def past_budget(waiting: Iterable[tuple[FileId, int]], budget_bytes: int) -> frozenset[FileId]:
     """Return the oldest files to release, so that the rest fits a peer's disk budget.
 
-    Args:
-        waiting: the files that the peer has not applied: (file, bytes), oldest first.
-        budget_bytes: the disk budget.
+    ``waiting`` are the files that the peer has not applied, as (file, bytes), oldest first.
     """
     oldest_first = list(waiting)
     excess = sum(size for _, size in oldest_first) - budget_bytes

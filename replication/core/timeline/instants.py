@@ -216,9 +216,7 @@ def partition_of(path: str) -> str:
 def encode(instant: Instant, before: str) -> bytes:
     """The bytes of an event: JSON lines, first what the instant is, then its added files.
 
-    Args:
-        instant: in its state.
-        before: the hash of the event before.
+    ``before`` is the hash of the event before.
     """
     changes = instant.changes
     head = {

@@ -75,9 +75,7 @@ def by_stream(claims: Iterable[Claim]) -> dict[StreamId, list[Claim]]:
 def judge(claims: Sequence[Claim], held: Sequence[Held]) -> ClaimDecision:
     """Decide about frames of one stream, in file order.
 
-    Args:
-        claims: the frames' claims.
-        held: every row of the stream that contains one of their sequences or a neighbour of one.
+    ``held`` is every row of the stream that contains one of their sequences or a neighbour of one.
     """
     decision = ClaimDecision()
     known = sorted((h for h in held if not h.divergent), key=lambda h: h.begin)

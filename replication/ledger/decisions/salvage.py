@@ -111,11 +111,7 @@ class SalvageFacts:
 
 
 class FramesOfStream:
-    """Whole frames of one stream, by sequence, with their places in the file; the first one of each sequence.
-
-    Args:
-        claims: the frames, in any order.
-    """
+    """Whole frames of one stream, by sequence, with their places in the file; the first one of each sequence."""
 
     def __init__(self, claims: Iterable[Claim] = ()) -> None:
         by_sequence: dict[int, Claim] = {}
@@ -183,13 +179,7 @@ class Unread:
 
 
 def decide(claim_range: ClaimRange, frames: FramesOfStream, unread: Unread) -> SalvageDecision:
-    """Decide about one claim range.
-
-    Args:
-        claim_range: the claimed sequences.
-        frames: the whole frames of its stream in the file.
-        unread: the unreadable rest of the file.
-    """
+    """Decide about one claim range."""
     decision = SalvageDecision(claim_range.stream, claim_range)
     sequence, at = claim_range.seq_begin, claim_range.begin
     for claim in frames.between(claim_range.seq_begin, claim_range.seq_end):

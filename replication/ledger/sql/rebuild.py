@@ -127,11 +127,7 @@ def adopt(url: str, host: str, files: Sequence[RebuildInput], upcoming: int) -> 
     They are added CLOSED and not yet registered, so the call may be repeated after a crash. No other process may use
     the ledger.
 
-    Args:
-        url: the ledger.
-        host: the files' host slot.
-        files: files that the ledger does not have.
-        upcoming: a lower bound of the number of the host's next file.
+    ``upcoming`` is a lower bound of the number of the host's next file.
     """
     with closing(SqlStore(url)) as store, store.write() as connection:
         upcoming = max(upcoming, next_number(connection, host))

@@ -26,9 +26,6 @@ class BulkWals:
     """The bulk WALs of one writer. Safe for threads.
 
     Args:
-        ledger: allocates file numbers.
-        files: the host's file system.
-        registration: the writer's registration.
         clock: the commit clock, shared with the writer's appends.
         ended: closes WALs that could not be closed in the ledger at once.
         heartbeat_s: how often the watermark of an unfinished bulk WAL rises.

@@ -89,11 +89,6 @@ class Importer:
     """Imports files for one writer. Safe for threads.
 
     Args:
-        ledger: has the table definitions.
-        bulk: the WALs that files are imported into.
-        batch_ids: the batch ids that exist.
-        clock: the commit clock.
-        codec: the compression of frames.
         timeout_s: how long to wait while another writer imports the same content.
     """
 

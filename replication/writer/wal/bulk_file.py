@@ -76,10 +76,7 @@ class BulkFile:
     commit time, so that closed time does not wait for the file.
 
     Args:
-        row: the file's row, as allocated in the ledger.
         handle: the file, locked, with its header (``wal_file.make``).
-        counters: the file's counters.
-        clock: the commit clock.
         heartbeat_s: how often the watermark rises.
     """
 

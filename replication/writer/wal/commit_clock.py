@@ -27,10 +27,8 @@ class CommitClock:
 
     Args:
         ledger: has the newest commit time registered on this cluster.
-        host: the writer's host, for the log.
         floor: every returned time is above this.
         now: the wall clock in microseconds since 1970.
-        monotonic: seconds that never go back.
     """
 
     def __init__(

@@ -63,12 +63,7 @@ class WrittenGroup:
 
 
 class WalSeries:
-    """Appends to the current WAL, and rolls to the next.
-
-    Args:
-        clock: the commit clock.
-        times: the intervals of retries.
-    """
+    """Appends to the current WAL, and rolls to the next."""
 
     def __init__(
         self,

@@ -32,9 +32,7 @@ def begin(connection: Connection, rules: Sequence[Rule]) -> list[Rule]:
     They require sequences after those claimed now, and bytes after each file's registered length. BOOTSTRAPPING ones
     also require the sequences that are missing among those claimed now.
 
-    Args:
-        connection: of the transaction.
-        rules: of one peer, which has no others of these groups, and of one phase.
+    They are for one peer, which has no others of these groups, and of one phase.
     """
     if not rules:
         return []

@@ -66,13 +66,7 @@ def load_salvage_facts(
 ) -> SalvagedFile:
     """Load a file's facts; MissingFileError when the ledger does not have it.
 
-    Args:
-        connection: the transaction's connection.
-        rules_cache: the ledger's rules.
-        file: the file.
-        end: where its readable frames end.
-        keeps_tables: whether this cluster keeps tables, and so has a replay.
-        applied: offsets to which tables have applied it and that the ledger does not have yet.
+    ``end`` is where its readable frames end. The last two arguments are as of ``Salvage.plan``.
     """
     found = connection.execute(sa.select(schema.files).where(_f.file == str(file))).one_or_none()
     if found is None:

@@ -158,11 +158,6 @@ def pins(
     """The (file, peer, table, group) of BOOTSTRAPPING statuses for which the file must stay.
 
     A CLOSED WAL or landing file must stay only if it has frames of the table past the rule's begin; other files always.
-
-    Args:
-        connection: the ledger's connection.
-        rows: keys and rows of the files.
-        found: their statuses.
     """
     pinned: set[Pin] = set()
     undecided: dict[int, list[tuple[Pin, int]]] = {}

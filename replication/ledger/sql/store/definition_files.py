@@ -22,9 +22,6 @@ class DefinitionFiles:
 
     A version's file is named by table and hash. It has a line with table and group, then the body. A table's file has
     its definition as JSON.
-
-    Args:
-        ledger: the ledger's file.
     """
 
     def __init__(self, ledger: Path) -> None:
