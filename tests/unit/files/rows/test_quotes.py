@@ -79,7 +79,8 @@ def test_no_row_is_read_from_a_file_with_such_a_quote(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("k,v\n1,2\n".encode("utf-16"), "UTF-16 and not UTF-8"), (gzip.compress(b"k\n1\n"), "gzip")]
+    ("content", "said"),
+    [("k,v\n1,2\n".encode("utf-16"), "UTF-16 and not UTF-8"), (gzip.compress(b"k\n1\n", mtime=0), "gzip")],
 )
 def test_what_is_no_text_in_utf_8_is_named(tmp_path: Path, content: bytes, said: str) -> None:
     file = tmp_path / "rows.csv"
