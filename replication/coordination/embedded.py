@@ -27,11 +27,12 @@ from pathlib import Path
 from replication.coordination.tls import ZookeeperTls
 from replication.errors import ConfigError, CoordinationError, ReplicationError
 from replication.settings import join_address
-from replication.tables.spark.jars import java_home_check
+from replication.tables.spark.jars import archive_options, java_home_check, new_class_archive
 
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _JARS = ("zookeeper", "slf4j-api", "log4j", "metrics-core", "snappy-java")
 _JARS_TLS = (*_JARS, "netty")
+_ARCHIVE = "zookeeper"
 _PORT_S = 5.0
 _LOG4J = """\
 rootLogger.level = error
@@ -191,7 +192,7 @@ class EmbeddedZookeeper:
             "-XX:TieredStopAtLevel=1",
             "-XX:-UsePerfData",
             *_QUIET_JVM,
-            *self._archive_options(),
+            *archive_options(_ARCHIVE, self._archive_to),
             "-Dzookeeper.jmx.log4j.disable=true",
             f"-Dlog4j2.configurationFile={(self._directory / 'log4j2.properties').as_uri()}",
             "-cp",
@@ -199,12 +200,6 @@ class EmbeddedZookeeper:
             MAIN,
             str(self._directory / "zoo.cfg"),
         ]
-
-    def _archive_options(self) -> list[str]:
-        if self._archive_to is not None:
-            return [f"-XX:ArchiveClassesAtExit={self._archive_to}", "-Xlog:disable"]
-        file = class_archive()
-        return [f"-XX:SharedArchiveFile={file}", "-Xlog:disable"] if file.is_file() else []
 
     def _configuration(self) -> str:
         prefix = "clientPort" if self._tls is None else "secureClientPort"
@@ -281,11 +276,6 @@ class EmbeddedZookeeper:
         return " | ".join(lines[-3:]) or "its log is empty"
 
 
-def class_archive() -> Path:
-    """Return the path of the archive of ZooKeeper's classes in this Python environment."""
-    return Path(sys.prefix) / "share" / "walship" / "zookeeper.jsa"
-
-
 def make_class_archive() -> None:
     """Run a server and archive the classes it loads: 1 s, 12 MB.
 
@@ -293,18 +283,12 @@ def make_class_archive() -> None:
         OSError: the Python environment is not writable.
         ReplicationError: ZooKeeper does not start.
     """
-    file = class_archive()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    made = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix="walship-archive-") as scratch,
-            EmbeddedZookeeper(Path(scratch), 0, archive_to=made),
-        ):
-            pass
-        made.replace(file)
-    finally:
-        made.unlink(missing_ok=True)
+    with (
+        new_class_archive(_ARCHIVE) as made,
+        tempfile.TemporaryDirectory(prefix="walship-archive-") as scratch,
+        EmbeddedZookeeper(Path(scratch), 0, archive_to=made),
+    ):
+        pass
 
 
 def command_line(pid: int) -> str:

@@ -26,6 +26,7 @@ from replication.coordination.zookeeper import ZookeeperTree, connect, connect_p
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.errors import ConfigError, CoordinationError
+from replication.tables.spark import jars
 from replication.tables.spark.jars import java_home_check
 from tests.certificates import Authority
 from tests.sessions import holds
@@ -104,7 +105,7 @@ def test_a_server_starts_from_an_archive_of_its_classes_or_despite_a_useless_one
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = tmp_path / "share" / "zookeeper.jsa"
-    monkeypatch.setattr(embedded, "class_archive", lambda: archive)
+    monkeypatch.setattr(jars, "class_archive", lambda name: archive)
     embedded.make_class_archive()
     with EmbeddedZookeeper(tmp_path / "with", 0) as server:
         assert str(archive) in Path(f"/proc/{server.pid}/maps").read_text(), "Java maps the archive"

@@ -6,7 +6,6 @@ with other jars, ignores it.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,12 +16,13 @@ import pyarrow as pa
 from replication.errors import ReplicationError
 from replication.tables.catalog.catalog import CATALOG, IcebergCatalog, catalog_properties
 from replication.tables.spark.iceberg import IcebergTables
-from replication.tables.spark.session import class_archive, open_session
+from replication.tables.spark.jars import new_class_archive
+from replication.tables.spark.session import open_session
 
 _WRITING_S = 300
 
 
-def make_class_archive() -> Path:
+def make_class_archive() -> None:
     """Run a session with typical replay work and queries, and archive the classes it loads: 45 s, 180 MB.
 
     Raises:
@@ -30,16 +30,8 @@ def make_class_archive() -> Path:
         ReplicationError: Spark does not start.
         TimeoutExpired: the JVM did not write the archive within ``_WRITING_S``.
     """
-    file = class_archive()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="walship-archive-") as scratch:
-        target = file.with_name(f"{file.name}.{os.getpid()}")
-        try:
-            _session(Path(scratch), target)
-            target.replace(file)
-        finally:
-            target.unlink(missing_ok=True)
-    return file
+    with new_class_archive("spark") as target, tempfile.TemporaryDirectory(prefix="walship-archive-") as scratch:
+        _session(Path(scratch), target)
 
 
 def _session(scratch: Path, target: Path) -> None:

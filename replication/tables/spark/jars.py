@@ -1,4 +1,4 @@
-"""Find Java, and the jars that Spark needs besides its own: fetch them once, check them, use them offline.
+"""Find Java, archives of its classes, and the jars that Spark needs besides its own: fetched once, checked, kept.
 
 Used by the Spark session, the embedded ZooKeeper and set-up. ``jars.sha256`` lists the jars and their SHA-256 sums.
 Spark's own resolver fetches them, so a site's mirrors and proxies apply as for any Spark job. They are stored per user
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,6 +140,32 @@ def java_home_check() -> str:
         f"Java 17 or 21 is needed, {'; '.join(unfit) or 'no Java found'}",
         "Install one of them (openjdk-17-jre-headless, openjdk@17) or set JAVA_HOME",
     )
+
+
+def class_archive(name: str) -> Path:
+    """Return the path of an archive of classes in this Python environment; a JVM starts sooner with it."""
+    return Path(sys.prefix) / "share" / "walship" / f"{name}.jsa"
+
+
+@contextmanager
+def new_class_archive(name: str) -> Iterator[Path]:
+    """Give the path that a JVM is to write an archive to; on exit it is in place. OSError: it cannot be."""
+    file = class_archive(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    made = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        yield made
+        made.replace(file)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def archive_options(name: str, archive_to: Path | None) -> list[str]:
+    """Return a JVM's options to use an archive, which it ignores if its Java or jars are others, or to write one."""
+    if archive_to is not None:
+        return [f"-XX:ArchiveClassesAtExit={archive_to}", "-Xlog:disable"]
+    archive = class_archive(name)
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.is_file() else []
 
 
 def _javas() -> Iterator[Path]:

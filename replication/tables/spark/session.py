@@ -24,6 +24,7 @@ from replication.tables.spark.application import Application
 from replication.tables.spark.jars import (
     POSTGRESQL,
     allow_any_path,
+    archive_options,
     checked_jars,
     ensure_jars,
     java_home_check,
@@ -225,7 +226,7 @@ def _java_options(scratch: Path, archive_to: Path | None) -> str:
         f"-Dlog4j2.configurationFile={log4j.as_uri()}",
         f'"-Djava.io.tmpdir={scratch.absolute()}"',
         "-XX:+UseSerialGC",
-        *_archive_options(archive_to),
+        *(f'"{option}"' for option in archive_options("spark", archive_to)),
     )
     return " ".join(options)
 
@@ -308,19 +309,6 @@ def _pass_on(output: int) -> None:
         for line in lines:
             if not line.startswith(_INCUBATOR):
                 os.write(2, line)
-
-
-def class_archive() -> Path:
-    """Return the path of the archive of Spark's classes in this Python environment; see ``class_archive.py``."""
-    return Path(sys.prefix) / "share" / "walship" / "spark.jsa"
-
-
-def _archive_options(archive_to: Path | None) -> list[str]:
-    """Return JVM options that use the archive; the JVM silently ignores one of another Java or other jars."""
-    if archive_to is not None:
-        return [f'"-XX:ArchiveClassesAtExit={archive_to}"', "-Xlog:disable"]
-    archive = class_archive()
-    return [f'"-XX:SharedArchiveFile={archive}"', "-Xlog:disable"] if archive.is_file() else []
 
 
 def settings_for_others(catalog: CatalogProperties) -> dict[str, str]:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from replication.tables.spark import session as spark
+from replication.tables.spark import jars, session
 from replication.tables.spark.jars import java_home_check
 
 
 def test_without_an_archive_java_is_told_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark, "class_archive", lambda: tmp_path / "none.jsa")
-    assert spark._archive_options(None) == []
+    monkeypatch.setattr(jars, "class_archive", lambda name: tmp_path / f"{name}.jsa")
+    assert jars.archive_options("none", None) == []
 
 
 def test_an_archive_that_java_cannot_use_is_passed_over_in_silence(
@@ -22,10 +22,10 @@ def test_an_archive_that_java_cannot_use_is_passed_over_in_silence(
 ) -> None:
     archive = tmp_path / "with space" / "spark.jsa"
     archive.parent.mkdir()
-    monkeypatch.setattr(spark, "class_archive", lambda: archive)
+    monkeypatch.setattr(jars, "class_archive", lambda name: archive)
     for content in (b"", b"nothing of Java's" * 10_000):
         archive.write_bytes(content)
-        options = shlex.split(" ".join(spark._archive_options(None)))
+        options = shlex.split(session._java_options(tmp_path, None))
         assert f"-XX:SharedArchiveFile={archive}" in options
         done = subprocess.run(
             [Path(java_home_check(), "bin", "java"), *options, "--version"],
