@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from uuid import UUID
 
@@ -62,9 +63,7 @@ class SqlRules:
             ) from None
 
     def delete(self, name: str, term: int) -> None:
-        with self._store.write() as connection:
-            check_term(connection, term)
-            self._known_peer(connection, name)
+        with self._deciding(term, name) as connection:
             self._end(connection, _rule.peer == name)
             connection.execute(sending.peers.delete().where(_peer.name == name))
 
@@ -78,9 +77,7 @@ class SqlRules:
         self._set_peer(name, term, rate=rate)
 
     def _set_peer(self, name: str, term: int, **values: str | bool | int) -> None:
-        with self._store.write() as connection:
-            check_term(connection, term)
-            self._known_peer(connection, name)
+        with self._deciding(term, name) as connection:
             connection.execute(sending.peers.update().where(_peer.name == name).values(values))
 
     def peers(self) -> list[Peer]:
@@ -101,9 +98,7 @@ class SqlRules:
         with_properties: bool | None = None,
         every_group: bool = False,
     ) -> list[Rule]:
-        with self._store.write() as connection:
-            check_term(connection, term)
-            self._known_peer(connection, peer)
+        with self._deciding(term, peer) as connection:
             text = connection.scalar(sa.select(_t.spec).where(_t.uuid == str(table), ~_t.dropped))
             if text is None:
                 raise UnknownTableError(f"there is no table {table}", "Create it with: walship createtable")
@@ -127,7 +122,7 @@ class SqlRules:
             like = Rule(peer, table, "", remote_table, 0, {}, phase, with_properties=taken)
             begun = begin(connection, [replace(like, group=group) for group in wanted])
             rules |= {rule.group: rule for rule in begun}
-            here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
+            here = _of_table(peer, table)
             if with_properties is not None:  # properties belong to the table, not to a group
                 changed = here & (_rule.with_properties != taken)
                 connection.execute(sending.rules.update().where(changed).values(with_properties=taken))
@@ -137,9 +132,7 @@ class SqlRules:
             return [rules[group] for group in groups]
 
     def enable_all(self, peer: str, groups: Mapping[UUID, Collection[str]], term: int) -> int:
-        with self._store.write() as connection:
-            check_term(connection, term)
-            self._known_peer(connection, peer)
+        with self._deciding(term, peer) as connection:
             rules = [rule for rule in self._rules_cache.in_force(connection) if rule.peer == peer]
             known = {(rule.table, rule.group) for rule in rules}
             of_table = {rule.table: (rule.remote_table, rule.with_properties) for rule in rules}
@@ -163,11 +156,12 @@ class SqlRules:
             return {**self._rules_cache.not_returned(connection, origin)}
 
     def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
-        with self._store.write() as connection:
-            check_term(connection, term)
-            rules = self._of_table(connection, peer, table)
+        with self._deciding(term, peer) as connection:
+            rules = [rule for rule in self._rules_cache.in_force(connection, table) if rule.peer == peer]
+            if not rules:
+                raise RequestError(f"table {table} does not go to {peer}", "First: walship enablereplication")
             again = [rule for rule in rules if rule.phase is not Phase.BOOTSTRAPPING]
-            here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
+            here = _of_table(peer, table)
             self._end(connection, here & (_rule.phase != Phase.BOOTSTRAPPING.value))
             # not read back: the cache would keep them if this transaction fails
             begun = begin(connection, [replace(rule, phase=Phase.BOOTSTRAPPING) for rule in again])
@@ -176,29 +170,18 @@ class SqlRules:
 
     def end_bootstrap(self, peer: str, table: UUID, generation: int, term: int) -> list[Rule]:
         ready = (_rule.generation <= generation) & (_rule.phase == Phase.BOOTSTRAPPING.value)
-        here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
+        here = _of_table(peer, table)
         with self._store.write() as connection:
             check_term(connection, term)
             connection.execute(sending.rules.update().where(here & ready).values(phase=Phase.LIVE.value))
             rules = self._rules_cache.in_force(connection, table)
         return [rule for rule in rules if (rule.peer, rule.phase) == (peer, Phase.LIVE)]
 
-    def _of_table(self, connection: Connection, peer: str, table: UUID) -> list[Rule]:
-        """A table's rules for a peer, one at least."""
-        self._known_peer(connection, peer)
-        rules = [rule for rule in self._rules_cache.in_force(connection, table) if rule.peer == peer]
-        if not rules:
-            raise RequestError(f"table {table} does not go to {peer}", "First: walship enablereplication")
-        return rules
-
     def disable(self, peer: str, table: UUID, groups: Sequence[str], term: int) -> None:
-        here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & _rule.table_group.in_(list(groups))
-        with self._store.write() as connection:
-            check_term(connection, term)
-            self._known_peer(connection, peer)
-            self._end(connection, here)
-            rest = (_rule.peer == peer) & (_rule.table_uuid == str(table))
-            connection.execute(sending.rules.update().where(rest).values(every_group=False))
+        here = _of_table(peer, table)
+        with self._deciding(term, peer) as connection:
+            self._end(connection, here & _rule.table_group.in_(list(groups)))
+            connection.execute(sending.rules.update().where(here).values(every_group=False))
 
     def add_pattern_rule(self, pattern_rule: PatternRule, term: int) -> None:
         row = {
@@ -208,16 +191,12 @@ class SqlRules:
             "grps": json.dumps(pattern_rule.groups),
             "with_properties": pattern_rule.with_properties,
         }
-        with self._store.write() as connection:
-            check_term(connection, term)
-            self._known_peer(connection, pattern_rule.peer)
+        with self._deciding(term, pattern_rule.peer) as connection:
             _PUT_PATTERN.run(connection, row)
 
     def end_pattern_rule(self, peer: str, pattern: str, term: int) -> bool:
         here = (sending.pattern_rules.c.peer == peer) & (sending.pattern_rules.c.pattern == pattern)
-        with self._store.write() as connection:
-            check_term(connection, term)
-            self._known_peer(connection, peer)
+        with self._deciding(term, peer) as connection:
             return connection.execute(sending.pattern_rules.delete().where(here)).rowcount > 0
 
     def pattern_rules(self) -> list[PatternRule]:
@@ -257,10 +236,19 @@ class SqlRules:
         with self._store.read() as connection:
             return [(UUID(table), group, int(generation)) for table, group, generation in connection.execute(wanted)]
 
-    def _known_peer(self, connection: Connection, name: str) -> None:
-        if connection.scalar(sa.select(_peer.name).where(_peer.name == name)) is None:
-            names = ", ".join(peer.name for peer in peers(connection))
-            raise UnknownPeerError(
-                f"there is no peer {name}",
-                f"Defined peers: {names}" if names else "Define it with: walship definecluster",
-            )
+    @contextmanager
+    def _deciding(self, term: int, peer: str) -> Iterator[Connection]:
+        """A writing transaction of the master of ``term``, about a peer that must be defined."""
+        with self._store.write() as connection:
+            check_term(connection, term)
+            if connection.scalar(sa.select(_peer.name).where(_peer.name == peer)) is None:
+                names = ", ".join(each.name for each in peers(connection))
+                raise UnknownPeerError(
+                    f"there is no peer {peer}",
+                    f"Defined peers: {names}" if names else "Define it with: walship definecluster",
+                )
+            yield connection
+
+
+def _of_table(peer: str, table: UUID) -> sa.ColumnElement[bool]:
+    return (_rule.peer == peer) & (_rule.table_uuid == str(table))
