@@ -68,7 +68,7 @@ class SqlLedger:
     def __init__(self, store: SqlStore, cluster: ClusterId, former: tuple[ClusterId, ...] = ()) -> None:
         """For an initialised ``store`` of ``cluster``, whose earlier ids are ``former``, oldest first."""
         self._store = store
-        self._names, self._last_seen = KeyCache(), LastSeen()
+        self._names, self._last_seen = KeyCache(store), LastSeen()
         self.cluster = cluster
         self.former = former
 
@@ -107,7 +107,7 @@ class SqlLedger:
     def registration(self) -> Registration:
         from replication.ledger.sql.parts.registration import SqlRegistration
 
-        return SqlRegistration(self._store, self._names, self.cluster, self._last_seen)
+        return SqlRegistration(self._names, self.cluster, self._last_seen)
 
     @_Once
     def landing(self) -> LandingRecords:

@@ -22,7 +22,7 @@ from replication.ledger.registration import Claim
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.ledger.sql.queries.files import NUMBERED, next_number
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.keys import KeyCache
+from replication.ledger.sql.store.keys import KeysInTransaction
 from replication.ledger.sql.store.store import (
     SqlStore,
     decisions_file,
@@ -101,7 +101,7 @@ def _write_rows(connection: Connection, plan: RebuildPlan) -> None:
     connection.execute(schema.slots.insert().values(slot=plan.host, next=plan.upcoming))
     dropped = [{"uuid": str(s.uuid), "name": s.name, "dropped": True, "spec": s.to_json()} for s in plan.dropped]
     execute_many(connection, schema.tables.insert(), dropped)
-    keys = KeyCache().session(connection)
+    keys = KeysInTransaction(connection, {})
     nowhere = {"file_id": None, "begin": 0, "end": 0, "divergent": False}
     unknown = {"previous": UNKNOWN_HASH, "last": UNKNOWN_HASH}
     claims = [

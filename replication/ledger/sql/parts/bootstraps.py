@@ -144,8 +144,7 @@ class SqlBootstraps:
 
     def adopt(self, file: FileId, begin: int, end: int, coverage: Coverage) -> Mapping[StreamId, Ranges]:
         wanted = coverage.streams()
-        with self._store.write() as connection:
-            names = self._names.session(connection)
+        with self._names.writing() as (connection, names):
             key = names.file(file)
             keys = {stream: names.stream(stream) for stream in wanted}
             held: dict[int, list[Interval]] = {}
@@ -168,7 +167,6 @@ class SqlBootstraps:
                     run = Run(piece.begin, piece.end, begin, end, piece.previous, piece.last)
                     rows_to_add.append(claim_row(key, keys[stream], run))
             execute_many(connection, schema.claims.insert(), rows_to_add)
-        names.keep()
         return {stream: Ranges.union_of(adopted.get(of_stream, ())) for stream, of_stream in keys.items()}
 
     def note_purged(self, table: UUID, purged: Purged) -> None:

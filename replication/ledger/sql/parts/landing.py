@@ -71,12 +71,10 @@ class SqlLandingRecords:
             return True
         if kept is None:
             self._check_room(source.cluster.name)
-        with self._store.write() as connection:
-            names = self._names.session(connection)
+        with self._names.writing() as (connection, names):
             key = names.source(source)
             older = (_o.id == key) & (_o.term <= term)
             accepted = connection.execute(schema.sources.update().where(older).values(term=term)).rowcount > 0
-        names.keep()
         return accepted
 
     def _check_room(self, sender: str) -> None:

@@ -23,7 +23,7 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, KeysInTransaction, file_id, missing
 from replication.ledger.sql.store.last_seen import LastSeen
 from replication.ledger.sql.store.prepared import Prepared
-from replication.ledger.sql.store.store import SqlStore, counter, greatest
+from replication.ledger.sql.store.store import counter, greatest
 
 _f, _r = schema.files.c, schema.received.c
 
@@ -61,8 +61,7 @@ _RECEIVE_MORE = Prepared(
 class SqlRegistration:
     """``Registration`` over SQL."""
 
-    def __init__(self, store: SqlStore, names: KeyCache, cluster: ClusterId, last_seen: LastSeen) -> None:
-        self._store = store
+    def __init__(self, names: KeyCache, cluster: ClusterId, last_seen: LastSeen) -> None:
         self._names = names
         self._cluster = cluster
         self._coalescer = Coalescer()
@@ -72,8 +71,7 @@ class SqlRegistration:
         found: list[Divergence] = []
         parts: list[LandedPart] = []
         notices: dict[ClusterId, list[ClosedNotice]] = {}
-        with self._store.write() as connection:
-            names = self._names.session(connection)
+        with self._names.writing() as (connection, names):
             for group in landed:
                 key = names.file(group.file)
                 if not self._grow(connection, key, group.file, group.begin, group.end, _newest(group.claims)):
@@ -88,20 +86,17 @@ class SqlRegistration:
             for origin, of_origin in notices.items():
                 keep_notices(connection, origin, of_origin, NOTED_STREAMS_MAX)
             keep_landed(connection, parts)
-        names.keep()
         return found
 
     def register_own(
         self, file: FileId, begin: int, end: int, claims: Sequence[Claim], notices: Sequence[ClosedNotice] = ()
     ) -> list[Divergence]:
         found: list[Divergence] = []
-        with self._store.write() as connection:
-            names = self._names.session(connection)
+        with self._names.writing() as (connection, names):
             key = names.file(file)
             if self._grow(connection, key, file, begin, end, _newest_own(connection, claims)):
                 found = self._claim(connection, names, key, file, begin, end, claims)
                 keep_notices(connection, self._cluster, notices)
-        names.keep()
         return found
 
     def _grow(self, connection: Connection, key: int, file: FileId, begin: int, end: int, newest: int) -> bool:

@@ -243,25 +243,21 @@ class SqlReplay:
         ]
 
     def discard(self, file: FileId, begin: int, at: int, damaged: Claim | None = None) -> None:
-        with self._store.write() as connection:
-            names = self._names.session(connection)
+        with self._names.writing() as (connection, names):
             row = quarantined_row(connection, file, begin)
             if damaged is not None:
                 release(connection, names, row, damaged, at)
             if not row.discarded:
                 here = (_q.file == row.file) & (_q.begin == begin)
                 connection.execute(schema.quarantined.update().where(here).values(discarded=at))
-        names.keep()
 
     def release(self, file: FileId, begin: int) -> None:
         with self._store.write() as connection:
             connection.execute(schema.quarantined.delete().where(_q.file == str(file), _q.begin == begin))
 
     def requeue(self, copies: Mapping[tuple[FileId, int], Claim], into: FileId) -> None:
-        with self._store.write() as connection:
-            names = self._names.session(connection)
+        with self._names.writing() as (connection, names):
             requeue(connection, names, copies, into)
-        names.keep()
 
     def set_folded(self, table: UUID, upto: int, changes_snapshot: int, at: int) -> None:
         row = {"table_uuid": str(table), "upto": upto, "changes_snapshot": changes_snapshot, "at": at}

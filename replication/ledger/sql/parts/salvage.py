@@ -91,7 +91,7 @@ class SqlSalvage:
         assert bool(saved) == (into is not None), "copies need a file, and the file needs copies"
         copies = {(claim.stream, claim.sequence): claim for claim in reversed(saved)}  # the first of each sequence
         end = max((claim.end for claim in saved), default=FILE_HEADER_BYTES)
-        with self._store.write() as connection:
+        with self._names.writing() as (connection, names):
             check_term(connection, term)
             found = load_salvage_facts(
                 connection, self._rules_cache, file, readable.end, keeps_tables=keeps_tables, applied={}
@@ -99,7 +99,6 @@ class SqlSalvage:
             decisions = decide_file(found.facts, readable)
             plan = decisions.plan()
             refuse(plan, copies)
-            names = self._names.session(connection)
             target = fill(connection, names, into, saved) if into is not None else None
             left = move_claims(connection, decisions, copies, target)
             if target is not None:
@@ -116,7 +115,6 @@ class SqlSalvage:
                 end_writer(connection, plan.row)
             for peer, tables in plan.lacking.items():
                 need_bootstrap(connection, peer, tables)
-        names.keep()
         return plan
 
     def acknowledged_losses(self) -> list[AcknowledgedLoss]:

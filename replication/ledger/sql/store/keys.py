@@ -6,7 +6,8 @@ transaction is cached only after the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -20,7 +21,7 @@ from replication.errors import MissingFileError, StaleTermError
 from replication.ledger.base import FileKind, FileRow
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.prepared import Prepared
-from replication.ledger.sql.store.store import counter
+from replication.ledger.sql.store.store import SqlStore, counter
 
 REMEMBERED = 65_536
 
@@ -42,37 +43,37 @@ _TABLE = Prepared(sa.select(schema.tables.c.uuid).where(schema.tables.c.uuid == 
 class KeyCache:
     """The keys of one ledger."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
         self._known: dict[Any, int] = {}
 
-    def session(self, connection: Connection) -> KeysInTransaction:
-        """The keys within one transaction; call ``keep`` after it has committed."""
-        return KeysInTransaction(self._known, connection)
+    @contextmanager
+    def writing(self) -> Iterator[tuple[Connection, KeysInTransaction]]:
+        """A writing transaction of the store, and its keys, which are cached once it has committed."""
+        with self._store.write() as connection:
+            keys = KeysInTransaction(connection, self._known)
+            yield connection, keys
+        if len(self._known) > REMEMBERED:
+            self._known.clear()
+        self._known.update(keys.fresh)
 
 
 class KeysInTransaction:
-    """Keys looked up, and created when missing, within one transaction."""
+    """Keys looked up, and created when missing, within one transaction; ``fresh`` are those that were not ``known``."""
 
-    def __init__(self, known: dict[Any, int], connection: Connection) -> None:
-        """For ``connection``'s transaction, reading ``known`` and adding to it on ``keep``."""
-        self._known = known
-        self._fresh: dict[Any, int] = {}
+    def __init__(self, connection: Connection, known: Mapping[Any, int]) -> None:
         self._connection = connection
-
-    def keep(self) -> None:
-        """Cache the keys that the transaction looked up or created. Call it after the commit."""
-        if len(self._known) > REMEMBERED:
-            self._known.clear()
-        self._known.update(self._fresh)
+        self._known = known
+        self.fresh: dict[Any, int] = {}
 
     def file(self, file: FileId) -> int:
         """The key of a file; MissingFileError when the ledger does not have it."""
-        key = self._known.get(file) or self._fresh.get(file)
+        key = self._known.get(file) or self.fresh.get(file)
         if key is None:
             key = _FILE.scalar(self._connection, {"of_file": str(file)})
             if key is None:
                 raise missing(file)
-            self._fresh[file] = key
+            self.fresh[file] = key
         return key
 
     def stream(self, stream: StreamId) -> int:
@@ -86,16 +87,16 @@ class KeysInTransaction:
 
     def has_table(self, table: UUID) -> bool:
         """Whether this cluster has or had the table, so that its replay handles the frames."""
-        if table not in self._known and table not in self._fresh:
+        if table not in self._known and table not in self.fresh:
             if _TABLE.scalar(self._connection, {"of_uuid": str(table)}) is None:
                 return False
-            self._fresh[table] = 1
+            self.fresh[table] = 1
         return True
 
     def _get(self, name: Any, find: Callable[[], int]) -> int:
-        key = self._known.get(name) or self._fresh.get(name)
+        key = self._known.get(name) or self.fresh.get(name)
         if key is None:
-            key = self._fresh[name] = find()
+            key = self.fresh[name] = find()
         return key
 
     def _find_or_add(self, find: Prepared, add: Prepared, values: dict[str, str]) -> int:
