@@ -1,4 +1,4 @@
-"""Errors of libraries as one line, and signals by name, for messages and logs."""
+"""What messages and logs are made of: errors of libraries as one line, signals by name, counts with their nouns."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ def signal_text(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 file``, ``2 files``, ``3 batches``."""
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
 def storable(text: str) -> str:

@@ -12,6 +12,7 @@ from peer.client.contacts import known_peer
 from peer.polling import polls
 from replication.coordination.paths import Election, MemberKind
 from replication.coordination.session import Coordination
+from replication.error_text import counted
 from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.base import Ledger
 
@@ -74,7 +75,7 @@ class Operations:
         files = [row.file for row in self.ledger.files.all(slot)]  # what is in a store, nobody else ships either
         if files:
             raise RequestError(
-                f"{len(files)} files of this cluster lie on host {slot}, for example {files[0].local}",
+                f"host {slot} has {counted(len(files), 'file')} of this cluster, for example {files[0].local}",
                 "They are deleted once they are shipped and applied; if the disk is lost: walship wal salvage FILE",
             )
         for writer in writers:  # without a file; nobody else recovers it, and closed time would wait for it

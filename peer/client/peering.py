@@ -18,6 +18,7 @@ from replication.core.definition.define import is_system_table, unusable_name
 from replication.core.definition.evolution import join
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
+from replication.error_text import counted
 from replication.errors import (
     PeerExistsError,
     PeerRefusedError,
@@ -239,14 +240,14 @@ class Peering:
         reached = self.ledger.time.reached({stream: ranges.end - 1 for stream, ranges in covered.items()})
         rows = count_rows(spec)  # counted last: what is replayed meanwhile counts twice rather than not at all
         if rows is None:
-            return f"rows in {sum(ranges.total for ranges in covered.values()):,} frames already"
+            return f"rows in {counted(sum(ranges.total for ranges in covered.values()), 'frame')} already"
         waiting = sum(ranges.total for stream, ranges in covered.items() if not reached[stream].applied)
         of_table = (frame for frame in self.ledger.replay.quarantined() if frame.table == spec.uuid)
         waiting += sum(not frame.discarded and not frame.succession for frame in of_table)
-        frames = f"in up to {waiting:,} frames that are not replayed yet"
+        frames = f"in up to {counted(waiting, 'frame')} not replayed yet"
         if not rows:
             return f"rows {frames}" if waiting else ""
-        return f"{rows:,} row{'' if rows == 1 else 's'} already" + (f", and more {frames}" if waiting else "")
+        return f"{counted(rows, 'row')} already" + (f", and more {frames}" if waiting else "")
 
     def adopt(self, table: str, cluster: str) -> TableSpec:
         """Make a table here that is the same as another cluster's: its name, uuid, columns, groups and properties.

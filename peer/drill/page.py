@@ -16,6 +16,7 @@ from peer.drill.report import DrillReport
 from peer.failover.failover import FailoverPlan
 from peer.failover.switchover import SwitchoverPlan
 from replication.core.clock import moment_text
+from replication.error_text import counted
 from replication.errors import StorageError
 from replication.ledger.drills import HISTORY_MAX
 
@@ -145,7 +146,7 @@ def _rounds(report: DrillReport) -> str:
     most = max(sample.lag_s for sample in samples)
     first, last = _seconds(samples[0].lag_s), _seconds(samples[-1].lag_s)
     text = f"At most {_seconds(most)}, {first} at the beginning, {last} at the end."
-    return f'<p class="soft">{text} Replay applied {rounds} rounds of new rows meanwhile.</p>'
+    return f'<p class="soft">{text} Replay applied {counted(rounds, "round")} of new rows meanwhile.</p>'
 
 
 def _probe(probe: ProbeResult) -> str:
@@ -156,7 +157,7 @@ def _probe(probe: ProbeResult) -> str:
         head = '<tr><th>statement</th><th>result</th><th class="number">time</th></tr>'
         body += f"<table>{head}{rows}</table>"
     if probe.not_run:
-        body += f'<p class="soft">{probe.not_run} later statements were not run.</p>'
+        body += f'<p class="soft">Not run: {counted(probe.not_run, "later statement")}.</p>'
     if probe.why and not probe.steps:
         body += f"<p>{escape(probe.why)}</p>"
     if probe.output:
@@ -172,9 +173,11 @@ def _step(step: ProbeStep) -> str:
     elif answered.checked:
         result = '<span class="ok">true</span>'
     elif answered.changed is not None:
-        result = f"{answered.changed:,} rows changed"
+        result = f"{counted(answered.changed, 'row')} changed"
     else:
-        result = '<span class="ok">done</span>' if not answered.columns else f"{len(answered.rows)} rows shown"
+        result = (
+            '<span class="ok">done</span>' if not answered.columns else f"{counted(len(answered.rows), 'row')} shown"
+        )
     if answered.columns and answered.checked is None:
         result += _rows(answered.columns, answered.rows)
     title = f"<details><summary>{escape(step.title)}</summary><pre>{escape(step.statement)}</pre></details>"
@@ -190,7 +193,7 @@ def _failover(plan: FailoverPlan | None, note: str) -> str:
     if plan is None:
         return _section("Failover", f'<p class="soft">{escape(note)}</p>') if note else ""
     loss = plan.loss
-    known = ", ".join(f"{each.table}: {each.frames} frames" for each in loss.tables if each.frames)
+    known = ", ".join(f"{each.table}: {counted(each.frames, 'frame')}" for each in loss.tables if each.frames)
     lost = f"Known to be missing: {known}." if known else "Nothing is known to be missing."
     if loss.seconds is None:
         lost += f" {plan.origin} never said what it acked."

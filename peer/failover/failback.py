@@ -85,8 +85,8 @@ def plan_failback(context: RoleChange, peer: str, *, leave: bool = False) -> Fai
     frames, _, lost = undecided(cluster)
     if frames and not leave:
         refusals.append(
-            f"{lost} are kept and nobody has decided on them: walship lostwrites merge, or discard, on each host that"
-            " has some; --leave-lost-writes leaves them as they are"
+            f"nobody has decided on {lost}: walship lostwrites merge, or discard, on each host that has some;"
+            " --leave-lost-writes leaves them as they are"
         )
     unready = unready_tables(context, peer) if there is not None else []
     sent = {name: "what differs" if known_there(context, known, table) else "all rows" for table, name in unready}

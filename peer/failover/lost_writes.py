@@ -30,6 +30,7 @@ from replication.core.frame import FrameView, SealedHeader
 from replication.core.roles import Role
 from replication.core.rows.batch import decode_payload
 from replication.core.succession import Succession, Successions, cut_of
+from replication.error_text import counted
 from replication.errors import (
     BatchConflictError,
     CorruptFrameError,
@@ -97,16 +98,16 @@ def undecided(cluster: Cluster, table: str = "") -> tuple[int, int, str]:
     """How many frames of lost writes nobody has decided on, their rows, and both as a text."""
     writes = [each for each in lost_writes(cluster, table) if each.state == "kept"]
     rows, unread = sum(each.rows for each in writes), [each for each in writes if each.unreadable]
-    text = f"{len(writes)} frames of lost writes with {rows} rows"
+    text = f"{counted(len(writes), 'frame')} of lost writes with {counted(rows, 'row')}"
     if unread:
-        text += f" and those of {len(unread)} frames that cannot be read here ({unread[0].unreadable})"
+        text += f" and those of {counted(len(unread), 'frame')} that cannot be read here ({unread[0].unreadable})"
     return len(writes), rows, text
 
 
 def still_undecided(cluster: Cluster, table: str) -> str:
     """What to say after a decision of the lost writes that are still kept; "" without any."""
     frames, _, text = undecided(cluster, table)
-    return f"; {text} are still kept: decide on them on the host that has them" if frames else ""
+    return f"; still kept: {text}; decide on them on the host that has them" if frames else ""
 
 
 def rows_of(cluster: Cluster, table: str) -> Iterator[pa.RecordBatch]:
@@ -147,7 +148,7 @@ def merge(cluster: Cluster, table: str = "") -> int:
             refusals += [refusal] if refusal else []
     if refusals:
         what, hint = refusals[0]
-        raise RequestError(f"{what}; {merged} frames are merged", hint)
+        raise RequestError(f"{what}; {counted(merged, 'frame')} merged", hint)
     return merged
 
 
@@ -214,7 +215,7 @@ def _why_not_again(cluster: Cluster, unread: Sequence[str]) -> tuple[str, str] |
     if unread:  # of one key's rows the last one is to win
         return (
             "rows that a failover took back are written again all together, and"
-            f" {len(unread)} frames cannot be read here: {unread[0]}",
+            f" {counted(len(unread), 'frame')} cannot be read here: {unread[0]}",
             "Merge first on the host that has them. If that is refused, too, copy the files here, to the same paths",
         )
     return None
@@ -226,8 +227,8 @@ def _why_not_twice(cluster: Cluster, table: UUID, frames: int) -> tuple[str, str
         return None
     name = next((spec.name for spec in cluster.tables() if spec.uuid == table), str(table))
     return (
-        f"{frames} frames of lost writes of {name}, which has no key, are of batches that were repeated since, so their"
-        " rows would be there twice",
+        f"batches of {counted(frames, 'frame')} of lost writes of {name}, which has no key, were repeated since, so"
+        " their rows would be there twice",
         f"walship lostwrites discard -t {name} --leave-applied gives them up, with all others that are still kept of"
         f" {name}; save what is wanted of it first: walship lostwrites export {name} FILE",
     )
@@ -273,7 +274,7 @@ def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0, *, leave
                 _restate(cluster, spec, readable, timeout_s, leave_applied)
             except ReplicationError as error:
                 if discarded:
-                    error.what += f"; {discarded} frames of other tables are discarded"
+                    error.what += f"; discarded of other tables: {counted(discarded, 'frame')}"
                 raise
             of_table = of_table if leave_applied else [kept.record for kept in readable]
         for record in of_table:

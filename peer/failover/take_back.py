@@ -20,7 +20,7 @@ from replication.core.clock import moment_text
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, FileId
 from replication.core.succession import Succession, cut_of
-from replication.error_text import one_line
+from replication.error_text import counted, one_line
 from replication.errors import ReplicationError, RequestError, WaitTimeoutError
 from replication.ledger.base import Ledger, Quarantined
 
@@ -103,7 +103,9 @@ class TakeBack(CommitStep[RoleChange]):
 
     def _count(self, context: RoleChange, why: str, frames: list[LandedFrame]) -> None:
         """Let frames count after all that landed while the cut was made: writing rows cannot undo theirs."""
-        context.report(f"{why}, so {len(frames)} frames that landed during the failover are not taken back: they count")
+        context.report(
+            f"{why}, so what landed during the failover is not taken back: {counted(len(frames), 'frame')}, which count"
+        )
         cut = cut_of((frame.header.stream, frame.header.sequence) for frame in frames)
         context.cluster.ledger.successions.record(replace(self._succession(context), cut=cut))
 
@@ -149,4 +151,6 @@ def await_replayed(ledger: Ledger, spec: TableSpec, passed: Mapping[FileId, int]
         behind = [file for file, begin in unapplied.items() if begin < passed.get(file, 0)]
         if not behind:
             return
-    raise WaitTimeoutError(f"replay has not passed {len(behind)} files within {timeout_s:g} s", "See walship status")
+    raise WaitTimeoutError(
+        f"replay has not passed {counted(len(behind), 'file')} within {timeout_s:g} s", "See walship status"
+    )

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
+from replication.error_text import counted
 from replication.ledger.base import FileKind, SalvagePlan, SenderKeeps
 
 
@@ -47,7 +48,7 @@ def lines(plan: SalvagePlan, names: Mapping[UUID, str]) -> Iterator[str]:
         for uuid, count in tables.items():
             table = names.get(uuid, str(uuid))
             yield (
-                f"{peer} may not get up to {count} frames of {table}, and needs a bootstrap of it: "
+                f"{peer} may not get up to {counted(count, 'frame')} of {table}, and needs a bootstrap of it: "
                 f"walship bootstrap {peer} -t {table}"
             )
     for uuid in sorted(plan.doubtful):
@@ -66,14 +67,14 @@ def by_table(sequences: Mapping[StreamId, Ranges], names: Mapping[UUID, str]) ->
 def _comes_again(plan: SalvagePlan, names: Mapping[UUID, str]) -> Iterator[str]:
     source = plan.row.source.cluster.name if plan.row.source is not None else ""
     for table, count in by_table(plan.lost, names).items():
-        yield f"{count} frames of {table} cannot be read here: {source} is asked for them again"
+        yield f"{counted(count, 'frame')} of {table} cannot be read here: {source} is asked again"
     if plan.again:
         yield f"{source} ships {plan.again.total} bytes of {plan.row.source} again; replicated time waits for them"
 
 
 def _is_lost(plan: SalvagePlan, names: Mapping[UUID, str]) -> Iterator[str]:
     for table, lost in by_table(plan.lost, names).items():
-        yield f"{lost} frames of {table} are lost here: they cannot be read, and no table here has applied them"
+        yield f"lost here: {counted(lost, 'frame')} of {table}, which cannot be read and no table here has applied"
         for peer, found in plan.at_peers.items():
             there = by_table(found, names).get(table, 0)
             if there:

@@ -17,6 +17,7 @@ from replication.commit.sequence import CommitSequence, SequenceBuilder
 from replication.commit.step import CommitStep, step_from_json, step_type
 from replication.config import Config
 from replication.core.ids import NIL_UUID, FileId
+from replication.error_text import counted
 from replication.files.base import Files
 from replication.ledger.base import Ledger
 from replication.ledger.sql.rebuild import RebuildInput, adopt
@@ -63,7 +64,7 @@ class TakeUpFiles(CommitStep[RestoredHost]):
 
     def describe(self) -> str:
         """See ``CommitStep``."""
-        return f"take up {len(self.paths)} files that are newer than the ledger"
+        return f"take up {counted(len(self.paths), 'file')} newer than the ledger"
 
 
 @step_type("reincarnate.save_frames")

@@ -11,6 +11,7 @@ from replication.core.timeline.cleaning import KeepPolicy, touched_since, undone
 from replication.core.timeline.instants import DELETING, Action, Changes, FileVersion, Instant, InstantState
 from replication.datasets.stores.base import Store
 from replication.datasets.stores.open import open_store
+from replication.error_text import counted
 from replication.errors import LockedFileError, RequestError
 from replication.log import get
 from replication.timeline.holds import Hold, TimelineHolds
@@ -98,8 +99,9 @@ class DatasetUpkeep:
             self._finish()
             with self._announced(_EVERYBODY, mine) as holds:
                 if held := [hold for hold in holds if hold.instant >= min(times)]:
+                    readers = counted(len(held), "reader")
                     raise LockedFileError(
-                        f"{len(held)} readers hold files of {self._dataset} as of {held[0].instant} or later",
+                        f"files of {self._dataset} as of {held[0].instant} or later are held by {readers}",
                         "Wait until they are done",
                     )
                 started = self._timeline.undo(self._dataset, times, action=action)

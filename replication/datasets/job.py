@@ -40,6 +40,7 @@ from replication.datasets.publication.publisher import PublishedJob, Publisher
 from replication.datasets.publication.recording import InstantRecorder, RecordedDataset
 from replication.datasets.publication.steps import CopySite, PublishFileSet, RemoveExtras, StartInstant, is_lost
 from replication.datasets.stores.base import EntryKind, Store
+from replication.error_text import counted
 from replication.errors import LockedFileError, RequestError, SequenceHeldError, StepFailedError, SuspendedSequenceError
 from replication.ledger.commit_steps import StoredSequence
 from replication.log import get
@@ -351,7 +352,7 @@ def removals_refusal(count: int, configuration: CopyConfiguration) -> RequestErr
     if most is None or count <= most:
         return None
     return RequestError(
-        f"{count} files would be removed, more than --max-delete {most} allows",
+        f"{counted(count, 'file')} would be removed, more than --max-delete {most} allows",
         "Nothing was removed. Look at them with --dry-run, then allow more",
     )
 

@@ -238,12 +238,6 @@ def escape(text: str) -> str:
     return escape_markup(text if text.isprintable() else text.translate(_ESCAPES))
 
 
-def counted(count: int, noun: str) -> str:
-    """``1 file``, ``2 files``, ``3 batches``."""
-    ending = "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{'' if count == 1 else ending}"
-
-
 def bytes_text(count: float) -> str:
     """``1.5 MiB``; plain bytes below 1 KiB."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

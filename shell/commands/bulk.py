@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from replication.error_text import counted
 from shell.cli.invocation import Invocation, UntilOption, table_option, timeout_option
-from shell.cli.render import bytes_text, counted
+from shell.cli.render import bytes_text
 
 if TYPE_CHECKING:
     from replication.writer.importing.importer import Imported

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
+from replication.error_text import counted
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation
-from shell.cli.render import Printer, bytes_text, counted, printed_before
+from shell.cli.render import Printer, bytes_text, printed_before
 from shell.copying.groups import FileOptions, ReplaceOptions, RunOptions, SpeedOptions, SyncOptions, WriteOptions
 
 if TYPE_CHECKING:

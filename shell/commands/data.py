@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from replication.error_text import counted
 from replication.errors import RequestError
 from shell.cli.interrupting import GRACE_S, detached
 from shell.cli.invocation import Invocation, TableArgument, UntilOption, timeout_option
-from shell.cli.render import bytes_text, counted
+from shell.cli.render import bytes_text
 from shell.commands.tables import listed
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def write(
         )
         rows, position = written.rows, written.position
         took = time.monotonic() - began
-        verb = ("delete" if options.delete else "row") + ("" if rows == 1 else "s")
+        noun = "delete" if options.delete else "row"
         result = {
             "table": table,
             "rows": rows,
@@ -102,7 +103,9 @@ def write(
             "seconds": round(took, 3),
         }
         rate = rows / took if took else 0
-        text = f"{rows:,} {verb} ({bytes_text(written.bytes)}) durable in {table} after {took:.1f} s, {rate:,.0f}/s"
+        text = (
+            f"{counted(rows, noun)} ({bytes_text(written.bytes)}) durable in {table} after {took:.1f} s, {rate:,.0f}/s"
+        )
         wait = Wait(options.wait_for, options.until, options.timeout_s)
         print_written(cluster, printer, result, text, position, wait)
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from replication.error_text import one_line
+from replication.error_text import counted, one_line
 from replication.errors import ConfigError, CopyIncompleteError, ReplicationError, RequestError
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation
 from shell.cli.pairs import pairs
-from shell.cli.render import Printer, counted, moment_text
+from shell.cli.render import Printer, moment_text
 
 if TYPE_CHECKING:
     from replication.datasets.copying.progress import CopyCounts

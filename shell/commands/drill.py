@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from replication.error_text import counted
 from replication.errors import ConfigError, RequestError
 from replication.priority import lower_process
 from shell.cli.find import FoundCluster, current_folder, find_cluster
 from shell.cli.invocation import Invocation, timeout_option
-from shell.cli.render import Printer, counted, moment_text, printed_before, seconds_text
+from shell.cli.render import Printer, moment_text, printed_before, seconds_text
 
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster

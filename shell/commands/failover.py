@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from replication.error_text import counted
 from replication.errors import RequestError, StepFailedError
 from shell.cli.invocation import Invocation, TableArgument, table_option, timeout_option
-from shell.cli.render import Printer, bytes_text, counted, moment_text, printed_before, seconds_text
+from shell.cli.render import Printer, bytes_text, moment_text, printed_before, seconds_text
 
 if TYPE_CHECKING:
     from peer.failover.failback import FailbackPlan, FailedBack

@@ -10,9 +10,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from typer import Argument
 
 from replication.core.shipping.rate import parse_rate
+from replication.error_text import counted
 from replication.errors import ReplicationError, RequestError
 from shell.cli.invocation import Invocation, PeerArgument, table_option, timeout_option
-from shell.cli.render import Printer, bytes_text, counted, seconds_text
+from shell.cli.render import Printer, bytes_text, seconds_text
 
 _REPORT_EVERY_S = 2.0
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from replication.error_text import counted
 from replication.errors import RequestError, VersionError
 from shell.cli.invocation import Invocation, timeout_option
 from shell.cli.render import Printer, moment_text
@@ -55,7 +56,9 @@ def ops_show(invocation: Invocation, operation: OperationArgument, store: StoreO
         printer.line(f"{stored.id} is {row['state']}{by}, since {row['since']}; {row['done']} steps are done")
         printer.rows(steps, empty="no steps")
         if stored.error:
-            printer.note(f"failed {stored.failures} times, last {moment_text(stored.changed)}: {stored.error}")
+            printer.note(
+                f"failed {counted(stored.failures, 'time')}, last {moment_text(stored.changed)}: {stored.error}"
+            )
 
 
 def ops_resume(

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from replication.error_text import counted
 from replication.errors import ReplicationError, RequestError
 from shell.cli.invocation import Invocation
-from shell.cli.render import bytes_text, counted, moment_text, printed_before
+from shell.cli.render import bytes_text, moment_text, printed_before
 
 FramesArgument = Annotated[
     list[str] | None, Argument(metavar="FRAME", help="slot/number:offset, as quarantine list shows it.")

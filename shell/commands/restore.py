@@ -8,9 +8,9 @@ from typer import Option
 
 from replication import config as configuration
 from replication.config import Config
+from replication.error_text import counted
 from replication.errors import RequestError
 from shell.cli.invocation import Invocation
-from shell.cli.render import counted
 
 
 def reincarnate(

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from replication.error_text import counted
 from replication.errors import RequestError
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation
-from shell.cli.render import bytes_text, counted, moment_text
+from shell.cli.render import bytes_text, moment_text
 
 if TYPE_CHECKING:
     from peer.timeline.upkeep import DatasetUpkeep

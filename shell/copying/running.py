@@ -15,10 +15,11 @@ from rich.progress import BarColumn, TextColumn
 from replication.datasets.copying.progress import CopyCounts, ProgressView
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import EntryKind
+from replication.error_text import counted
 from replication.errors import CopyIncompleteError, RequestError
 from replication.permissions import as_user
 from shell.cli.interrupting import beside
-from shell.cli.render import Printer, bytes_text, counted, printed_before, seconds_text
+from shell.cli.render import Printer, bytes_text, printed_before, seconds_text
 
 _BAR_EVERY_S, _LINE_EVERY_S = 0.2, 10.0
 

@@ -10,9 +10,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from peer.client.cluster import Cluster
 from replication.core.position import Position
+from replication.error_text import counted
 from replication.errors import ReplicationError
 from replication.writer.importing.importer import Imported
-from shell.cli.render import Printer, bytes_text, counted
+from shell.cli.render import Printer, bytes_text
 
 
 class _Shown:

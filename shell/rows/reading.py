@@ -16,8 +16,9 @@ import pyarrow as pa
 from pyarrow import csv
 
 from replication.core.rows.escaped import escaped_column
+from replication.error_text import counted
 from replication.errors import NoSpaceError, RequestError
-from shell.cli.render import Printer, counted, to_json
+from shell.cli.render import Printer, to_json
 
 _SHOWN_ROWS = 1000
 

@@ -20,11 +20,12 @@ from replication.core.position import Position
 from replication.core.rows.columns import convert
 from replication.core.rows.convert import log_batches
 from replication.core.rows.mutation import Mutation
+from replication.error_text import counted
 from replication.errors import NullKeyError, RequestError, SchemaError
 from replication.files.rows.refused import first_refused
 from replication.writer.importing.importer import file_schema
 from replication.writer.wal.batch_ids import check_batch_size
-from shell.cli.render import Printer, bytes_text, counted
+from shell.cli.render import Printer, bytes_text
 from shell.rows.files import batches_of, name_of, place_in
 
 _IN_FLIGHT = 8

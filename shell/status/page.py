@@ -11,8 +11,9 @@ from peer.status.operations import own_verb
 from peer.status.paths import broken
 from peer.status.replay_report import ReplayReport
 from replication.core.roles import Role
+from replication.error_text import counted
 from replication.tables.work import WorkDone
-from shell.cli.render import Printer, bytes_text, counted, moment_text, seconds_text
+from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 from shell.status.peers import (
     show_forecasts,
     show_missing,
@@ -112,8 +113,9 @@ def _show_role_history(printer: Printer, found: ClusterStatus) -> None:
     for each in known:
         if each.applied_here:
             printer.note(
-                f"up to {each.applied_here} frames of {each.origin} are in the tables here and were not at"
-                f" {each.successor} when it took over; it keeps them as lost writes: walship lostwrites list, there"
+                f"in the tables here, and not at {each.successor} when it took over: up to"
+                f" {counted(each.applied_here, 'frame')} of {each.origin}; {each.successor} keeps them as lost writes:"
+                " walship lostwrites list, there"
             )
 
 

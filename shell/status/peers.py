@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from replication.core.phase import Phase
-from shell.cli.render import Printer, bytes_text, counted, moment_text, seconds_text
+from replication.error_text import counted
+from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 
 if TYPE_CHECKING:
     from peer.status.at_peers import TableAtPeer

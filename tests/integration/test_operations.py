@@ -287,7 +287,7 @@ def test_a_host_is_forgotten_once_it_is_gone_and_nothing_lies_there(world: World
             world.operations.remove_host("h9")
         candidacy.withdraw()
     lost = world.east.ledger.files.allocate("h9", FileKind.WAL, "/data/wal", "boot", "w9")
-    with pytest.raises(RequestError, match=r"1 files of this cluster lie on host h9, for example h9/0+.*salvage"):
+    with pytest.raises(RequestError, match=r"host h9 has 1 file of this cluster, for example h9/0+.*salvage"):
         world.operations.remove_host("h9")
     world.east.ledger.files.close(lost.file, 0)
     world.east.ledger.files.retire(lost.file, world.east.term)

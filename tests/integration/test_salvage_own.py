@@ -290,8 +290,8 @@ def test_the_shell_says_what_would_be_lost_and_does_it_when_told(
     assert "nothing was changed" in said.err and world.east.ledger.files.get(world.wal.file) is not None
     assert run(verb) == 4
     said = capsys.readouterr()
-    assert "1 frames of ops.flights are lost here" in said.out and "unknown_bytes" not in said.out
-    assert "west may not get up to 1 frames of ops.flights" in said.out
+    assert "lost here: 1 frame of ops.flights" in said.out and "unknown_bytes" not in said.out
+    assert "west may not get up to 1 frame of ops.flights" in said.out
     assert run([*verb, "--json", "--yes"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["needs_bootstrap"] == {"west": {"ops.flights": 1}} and told["frames_saved"] == 2

@@ -28,7 +28,7 @@ def test_a_host_that_is_gone_loses_nothing_that_it_moved_to_the_store(tmp_path: 
         where = SalvageSite(other.config, other.ledger, other.files, other.coordination)
         (control,) = [row.file for row in other.ledger.files.all("h0") if row.kind is FileKind.CONTROL]
         salvage(where, control)
-        with pytest.raises(RequestError, match="1 files of this cluster lie on host h0.*salvage"):
+        with pytest.raises(RequestError, match="host h0 has 1 file of this cluster.*salvage"):
             operations.remove_host("h0")
         plan = plan_salvage(where, wal.file)
         assert not plan.lost and not plan.lacking

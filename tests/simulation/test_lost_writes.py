@@ -124,7 +124,7 @@ def test_lost_writes_whose_copies_are_on_another_host_are_counted_by_frames(worl
     west = world.west
     fail_over(world, send(world, 0, [1], "base").commit)
     send(world, 0, [1, 2], "here")
-    assert lost_writes.undecided(west.handle) == (1, 2, "1 frames of lost writes with 2 rows")
+    assert lost_writes.undecided(west.handle) == (1, 2, "1 frame of lost writes with 2 rows")
     send(world, 0, [3], "there")
     copy = Path(kept(world)[-1].copy)
     copy.unlink()
@@ -181,7 +181,7 @@ def test_taken_back_rows_wait_for_the_copies_on_another_host(world: World) -> No
     there = hide(late)
     with pytest.raises(RequestError) as refused:
         lost_writes.merge(west.handle)
-    assert late.copy in refused.value.what and "0 frames are merged" in refused.value.what
+    assert late.copy in refused.value.what and "0 frames merged" in refused.value.what
     assert "copy the files here" in refused.value.hint and kept(world) == [taken, late]
     there.rename(late.copy)
     away = hide(taken)
@@ -341,7 +341,7 @@ def test_a_lost_batch_is_known_once_it_is_merged_and_never_twice_in_a_table_with
         as_keyless(world, monkeypatch)
     if is_keyless and is_repeated:
         with pytest.raises(
-            RequestError, match="would be there twice; 0 frames are merged.*with all others that are still kept"
+            RequestError, match="would be there twice; 0 frames merged.*with all others that are still kept"
         ):
             lost_writes.merge(west.handle)
         assert len(kept(world)) == 1

@@ -16,6 +16,7 @@ from replication.core.rows.constant import constant
 from replication.core.rows.exact import check_exact, mismatch_of
 from replication.core.rows.input import row_pieces
 from replication.core.rows.years import check_years
+from replication.error_text import counted
 from replication.errors import NullKeyError, SchemaError
 
 
@@ -220,6 +221,6 @@ def _check_keys(arrays: Mapping[str, pa.Array], spec: TableSpec) -> None:
             )
         if nulls := arrays[name].null_count:
             raise NullKeyError(
-                f"key column {name!r} of table {spec.name} is NULL in {nulls} row{'' if nulls == 1 else 's'}",
+                f"key column {name!r} of table {spec.name} is NULL in {counted(nulls, 'row')}",
                 "Give each row a key, or leave these rows out",
             )

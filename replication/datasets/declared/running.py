@@ -13,7 +13,7 @@ from replication.datasets.job import CopyJob
 from replication.datasets.publication.recording import RecordedDataset
 from replication.datasets.request import refuse_nested
 from replication.datasets.stores.open import open_source, open_store
-from replication.error_text import one_line
+from replication.error_text import counted, one_line
 from replication.errors import LockedFileError, RequestError
 
 
@@ -58,6 +58,6 @@ def run_dataset(
         counts, error = job.progress.counts, ""
         if counts.failures:
             path, reason = next(iter(counts.failures.items()))
-            error = f"{counts.failed} files failed; the first: {path}: {reason}"
+            error = f"{counted(counts.failed, 'file')} failed; the first: {path}: {reason}"
         history.end(number, definition.name, counts, error)
     return counts

@@ -23,6 +23,7 @@ from replication.datasets.publication.moves import (
 from replication.datasets.registration.base import FileRegistrar, RegisteredFile
 from replication.datasets.registration.plugins import registrar_of
 from replication.datasets.stores.base import Store
+from replication.error_text import counted
 from replication.errors import ChangedFileError, MissingFileError, ReplicationError, StepFailedError
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
@@ -91,7 +92,7 @@ class PublishFileSet(CommitStep[CopySite]):
 
     def describe(self) -> str:
         files = sum(len(move.files) for move in self.moves)
-        return f"publish {files} files of {self.file_set or '/'} in {len(self.moves)} moves"
+        return f"publish {counted(files, 'file')} of {self.file_set or '/'} in {counted(len(self.moves), 'move')}"
 
 
 @step_type("copy.remove")
@@ -130,7 +131,7 @@ class RemoveExtras(CommitStep[CopySite]):
             context.target.remove_folder_if_empty(RelativePath(text))
 
     def describe(self) -> str:
-        return f"remove {len(self.paths)} files that the source does not have"
+        return f"remove {counted(len(self.paths), 'file')} that the source does not have"
 
 
 @step_type("copy.sync")
@@ -154,7 +155,7 @@ class SyncTarget(CommitStep[CopySite]):
         context.synced.add(self.sequence)
 
     def describe(self) -> str:
-        return f"make {len(self.folders)} folders durable"
+        return f"make {counted(len(self.folders), 'folder')} durable"
 
 
 @step_type("copy.register")
@@ -173,7 +174,7 @@ class RegisterFiles(CommitStep[CopySite]):
         context.registrar(self.registrar).register(context.target.url, self.key, self.files)
 
     def describe(self) -> str:
-        return f"register {len(self.files)} files with {self.registrar}"
+        return f"register {counted(len(self.files), 'file')} with {self.registrar}"
 
 
 @step_type("copy.notify")
@@ -194,7 +195,7 @@ class NotifyPublished(CommitStep[CopySite]):
         context.notified.add(self.sequence)
 
     def describe(self) -> str:
-        return f"send {len(self.events)} events"
+        return f"send {counted(len(self.events), 'event')}"
 
 
 @step_type("copy.start")

@@ -10,6 +10,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from replication.core.ids import ClusterId
+from replication.error_text import counted
 from replication.errors import RequestError
 from replication.ledger.files import FileKind
 from replication.ledger.sql.ledger import former_ids, read_meta
@@ -39,7 +40,7 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
             left = connection.scalars(unsettled.order_by(_f.file)).all()
             if left:
                 raise RequestError(
-                    f"{len(left)} files of this cluster are not closed and registered; the first is {left[0]}",
+                    f"not closed and registered: {counted(len(left), 'file')} of this cluster; the first is {left[0]}",
                     "If it is another host's file, run walship reincarnate there too. Check it with walship wal verify;"
                     " if it is unreadable, run walship wal salvage",
                 )

@@ -14,6 +14,7 @@ from replication.core.coverage import Interval, Ranges, conflict
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.bootstrap import Coverage, Purged
 from replication.core.status import is_applied as status_is_applied
+from replication.error_text import counted
 from replication.errors import DivergenceError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, FileRow, PassedOn, Phase, Rule
 from replication.ledger.decisions.claiming import Run
@@ -210,7 +211,7 @@ def _lacks(connection: Connection, wanted: Bootstrap) -> str:
     held = sa.and_(_q.table_uuid == table, _q.discarded == 0, _q.succession == "", _q.held != "[]")
     count = connection.scalar(sa.select(sa.func.count()).select_from(schema.quarantined).where(held))
     if count:
-        return f"{count} frames of the table are quarantined here: retry or discard them (walship quarantine list)"
+        return f"the table has {counted(count, 'frame')} in quarantine here: retry or discard (walship quarantine list)"
     of_rules = (_rule.peer == wanted.peer) & (_rule.table_uuid == table) & (_rule.phase == Phase.BOOTSTRAPPING.value)
     unapplied = (
         sa.select(_c.id)

@@ -103,10 +103,10 @@ def test_a_table_that_the_peer_has_is_not_said_to_have_another_name_there(
 @pytest.mark.parametrize(
     ("shown", "replayed", "said"),
     [
-        (0, False, "ops.new holds rows in up to 1 frames that are not replayed yet, which will not be sent"),
-        (7, False, "ops.new holds 7 rows already, and more in up to 1 frames that are not replayed yet, which"),
+        (0, False, "ops.new holds rows in up to 1 frame not replayed yet, which will not be sent"),
+        (7, False, "ops.new holds 7 rows already, and more in up to 1 frame not replayed yet, which"),
         (7, True, "ops.new holds 7 rows already, which will not be sent"),
-        (None, True, "ops.new holds rows in 1 frames already, which will not be sent"),
+        (None, True, "ops.new holds rows in 1 frame already, which will not be sent"),
     ],
 )
 def test_rows_that_would_not_be_sent_are_named_before_they_are_replayed(
@@ -139,7 +139,7 @@ def test_frames_that_were_given_up_are_not_said_to_wait_for_replay(east: Site, k
         east.ledger.replay.discard(wal.file, begin, 9)
     peering = Peering(east.ledger, east.coordination, Contacts(east.ledger, east.config.tls))
     said = peering._unsent(spec, lambda _: 7)
-    more = ", and more in up to 1 frames that are not replayed yet"
+    more = ", and more in up to 1 frame not replayed yet"
     assert said == "7 rows already" + (more if kept_out == "quarantined" else "")
 
 

@@ -99,7 +99,7 @@ def test_a_failback_is_refused_while_lost_writes_are_kept_that_cannot_be_read_he
         place = (file, 256, 300, pair.east.handle.table("ops.t").uuid)
         ledger.replay.quarantine(Quarantined(*place, "late", copy, 5, succession="west -> east, epoch 2"))
         (refusal,) = plan_failback(pair.east.command(), "west").refusals
-        assert "1 frames of lost writes" in refusal and copy in refusal and "--leave-lost-writes" in refusal
+        assert "1 frame of lost writes" in refusal and copy in refusal and "--leave-lost-writes" in refusal
         assert plan_failback(pair.east.command(), "west", leave=True).refusals == ()
 
 
@@ -148,4 +148,4 @@ def test_a_failback_waits_for_lost_writes_of_the_cluster_that_returns(
         context.report = arrives
         with pytest.raises(RequestError) as refused:
             failback(context, "east")
-        assert "1 frames of lost writes" in str(refused.value) and pair.west.role().role is Role.ACTIVE
+        assert "1 frame of lost writes" in str(refused.value) and pair.west.role().role is Role.ACTIVE

@@ -48,7 +48,7 @@ def test_an_error_says_of_which_tables_lost_writes_are_discarded_already(monkeyp
     monkeypatch.setattr(lost_writes, "discard_frame", lambda _, record: discarded.append(record.table))
     with pytest.raises(WaitTimeoutError) as late:
         lost_writes.discard(keeping(one, two))
-    assert late.value.what == "ops.two has not got what was written here; 1 frames of other tables are discarded"
+    assert late.value.what == "ops.two has not got what was written here; discarded of other tables: 1 frame"
     assert discarded == [one.uuid]
     with pytest.raises(WaitTimeoutError) as late:
         lost_writes.discard(keeping(two))

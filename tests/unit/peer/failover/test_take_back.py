@@ -18,7 +18,7 @@ def test_taking_rows_of_a_table_back_does_not_wait_for_frames_of_a_table_that_re
         one.land(claims(stream(FLIGHTS, wal(0)), 0, 2, 0))
         two.land(claims(stream(WEATHER, wal(1), "first"), 0, 2, 0))
         passed = {one.file: one.at, two.file: two.at}
-        with pytest.raises(WaitTimeoutError, match="replay has not passed 1 files"):
+        with pytest.raises(WaitTimeoutError, match="replay has not passed 1 file "):
             await_replayed(ledger, FLIGHTS, passed, 0.0)
         applied(ledger, FLIGHTS, {one.file: one.at})
         one.land(claims(stream(FLIGHTS, wal(0)), 2, 3, 0))

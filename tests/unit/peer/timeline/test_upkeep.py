@@ -194,7 +194,7 @@ def test_a_clean_keeps_what_an_open_reader_holds_and_deletes_it_afterwards(lake:
     assert lake.upkeep().clean(ONE) is None
     assert sorted(Path(path.removeprefix("file://")).read_text() for path in held) == ["1", "1"]
     held.check()
-    with pytest.raises(LockedFileError, match="1 readers hold"):
+    with pytest.raises(LockedFileError, match="are held by 1 reader"):
         lake.upkeep().restore(first - 1) or lake.upkeep().rollback([first])
     held.close()
     done = lake.upkeep().clean(ONE)
