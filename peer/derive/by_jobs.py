@@ -101,7 +101,7 @@ class _Found:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, pair: Pair) -> None:
         self._connection = connection
-        upserts = pa.schema([pa.field(column.name, column.type) for column in pair.derived.columns]).empty_table()
+        upserts = pair.derived.arrow.empty_table()
         self._shapes = {UPSERTS: upserts, GONE: upserts.select(list(pair.derived.key))}
         for table, shape in self._shapes.items():
             self._fill(f"create table {table} as", shape)
@@ -128,7 +128,7 @@ def _numbered(query: str, spec: TableSpec, prefix: str, flag: str) -> str:
 
 def _side(rows: pa.Table, prefix: str, flag: str, spec: TableSpec) -> pa.Table:
     """The rows of one table, with its columns; ``rows`` lack them where there is no table yet."""
-    schema = pa.schema([pa.field(column.name, column.type) for column in spec.columns])
+    schema = spec.arrow
     if flag not in rows.column_names:
         return schema.empty_table()
     there = rows.filter(rows.column(flag).is_valid())

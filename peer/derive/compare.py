@@ -9,15 +9,15 @@ commits once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import duckdb
 import pyarrow as pa
 
 from peer.derive.hooks import Hook
 from peer.derive.names import fitted, shown_schema
-from peer.tables.latest import Folded, MergeQuery, now_us
-from peer.tables.read import attach_latest
+from peer.tables.latest import Folded, now_us
+from peer.tables.read import NEWEST, attach_latest, attach_parts
 from replication.core.definition.aging import horizon
 from replication.core.definition.schema import TableSpec
 from replication.core.rows.batch import FRAME_ROWS_MAX, LogBatch
@@ -26,7 +26,7 @@ from replication.errors import HookError
 from replication.ledger.base import Derivation
 from replication.tables.base import DUCKDB, Catalog
 from replication.tables.duckdb.batches import arrow_batches
-from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
+from replication.tables.layout import CHANGES
 
 #: The tables that a comparison makes: rows to write, keys to delete.
 UPSERTS, GONE = "upserts", "gone"
@@ -86,8 +86,7 @@ class RowChanges:
         names = [column.name for column in self.pair.spec.columns]
         for batch in arrow_batches(self.connection.sql(f"select * from {UPSERTS}")):
             if batch.num_rows:
-                schema = pa.schema([pa.field(column.name, column.type) for column in self.pair.derived.columns])
-                rows = pa.Table.from_batches([batch]).cast(schema).rename_columns(names)
+                rows = pa.Table.from_batches([batch]).cast(self.pair.derived.arrow).rename_columns(names)
                 yield from upserts_from_arrow(rows, self.pair.spec)
 
     def _deletes(self) -> Iterator[LogBatch]:
@@ -157,8 +156,7 @@ def _appended(connection: duckdb.DuckDBPyConnection, catalog: Catalog, source: T
     else:
         catalog.attach(connection, "appended", source.name, where=f"_replay > {after}", columns=source.columns)
     if upto <= after:
-        empty = pa.schema([pa.field(column.name, column.type) for column in source.columns]).empty_table()
-        connection.register("nothing", empty)
+        connection.register("nothing", source.arrow.empty_table())
         return "select * from nothing"
     names = ", ".join(DUCKDB.name(column.name) for column in source.columns)
     return f"select {names} from appended where _replay > {after} and _replay <= {upto}"
@@ -177,23 +175,15 @@ def _attach_keys(connection: duckdb.DuckDBPyConnection, catalog: Catalog, spec: 
     if not catalog.has(spec):
         attach_latest(connection, catalog, spec, view)
         return
-    folded = Folded.newest(catalog.history(spec.name))
-    parts = {name: f"{view} {name}" for name in ("changes", "table", "tombstones")}
-    key = [spec.by_name[name] for name in spec.key]
-    catalog.attach(connection, parts["changes"], spec.name + CHANGES, where=folded.unfolded, columns=spec.columns)
-    catalog.attach(connection, parts["table"], spec.name, columns=shown_columns(spec))
-    catalog.attach(connection, parts["tombstones"], spec.name + TOMBSTONES, columns=key)
-    names = {name: DUCKDB.name(part) for name, part in parts.items()}
-    young = horizon(spec, now_us())
-    merge = MergeQuery(spec, DUCKDB, names["changes"], names["table"], names["tombstones"], folded, young)
+    at = replace(NEWEST, folded=Folded.newest(catalog.history(spec.name)))
+    merge = replace(attach_parts(connection, catalog, spec, view, at), horizon=horizon(spec, now_us()))
     columns = ", ".join(DUCKDB.name(column.name) for column in spec.columns)
     connection.execute(f"create view {DUCKDB.name(view)} as select {columns} from ({merge.live('keys')}) r")
 
 
 def _through(connection: duckdb.DuckDBPyConnection, query: str, pair: Pair, hook: Hook) -> None:
     """Send the rows of a query through the hook, into the new table ``desired``."""
-    shape = pa.schema([pa.field(column.name, column.type) for column in pair.derived.columns]).empty_table()
-    connection.register("shape", shape)
+    connection.register("shape", pair.derived.arrow.empty_table())
     connection.execute("create table desired as select * from shape")
     into = connection.cursor()
     extra = [field for field in pair.shown if field.name not in pair.source.by_name]

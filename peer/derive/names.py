@@ -77,7 +77,7 @@ def fitted(rows: pa.Table, spec: TableSpec, hook: str) -> pa.Table:
         arrays = [convert(rows.column(column.name), column.type, column.name) for column in spec.columns]
     except SchemaError as error:
         raise HookError(f"hook {hook}: {error.what}", error.hint) from None
-    made = pa.table(arrays, pa.schema([pa.field(column.name, column.type) for column in spec.columns]))
+    made = pa.table(arrays, spec.arrow)
     for name in spec.key:
         if made.column(name).null_count:
             raise HookError(f"hook {hook} made key column {name} NULL", "Key columns stay as they are")

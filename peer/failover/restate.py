@@ -136,7 +136,7 @@ def _attach(
 ) -> None:
     """Make ``current_version`` and ``base_version`` of the wanted keys: the newest one, and as of ``upto``."""
     if not catalog.has(spec):  # replay has not created its Iceberg tables yet
-        empty = pa.schema([*(pa.field(c.name, c.type) for c in spec.columns), *_VERSION_FIELDS]).empty_table()
+        empty = pa.schema([*spec.arrow, *_VERSION_FIELDS]).empty_table()
         connection.register("current_version", empty)
         connection.register("base_version", empty)
         return

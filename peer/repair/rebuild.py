@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 
 from peer.repair.on_disk import of_known_tables, on_disk, save_whole
 from peer.tables.commit_metadata import CommitMetadata
-from peer.tables.latest import Folded, MergeQuery
+from peer.tables.read import NEWEST, attach_parts
 from replication.config import Config
 from replication.core.coverage import Ranges
 from replication.core.definition.evolution import join
@@ -29,7 +29,7 @@ from replication.ledger.sql.rebuild import RebuildPlan, move_database, rebuild
 from replication.ledger.sql.store.definition_files import DefinitionFiles
 from replication.settings import sqlite_url
 from replication.tables.base import DUCKDB, Catalog
-from replication.tables.layout import CHANGES, TOMBSTONES, landing_name, shown_columns
+from replication.tables.layout import landing_name
 
 #: Consecutive sequences of a stream as one row: a table may have rows of very many frames.
 _SPANS = (
@@ -155,13 +155,10 @@ def _applied(catalog: Catalog, spec: TableSpec) -> tuple[dict[StreamId, Ranges],
     spans: dict[StreamId, list[tuple[int, int]]] = {}
     newest = 0
     with catalog.scratch_duckdb() as connection:
-        catalog.attach(connection, "table", spec.name, columns=shown_columns(spec))  # a group may be newer than it
+        parts = attach_parts(connection, catalog, spec, "every", NEWEST)
         place = f"_origin, _wal, {DUCKDB.text(spec.groups[0].name)} as _group, _seq, max(_commit)"
-        query = f'select {place} from "table" where _seq is not null group by all'  # others came by no WAL
-        if spec.key:
-            catalog.attach(connection, "changes", spec.name + CHANGES)
-            catalog.attach(connection, "tombstones", spec.name + TOMBSTONES)
-            query = MergeQuery(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", Folded()).brought_by()
+        by_no_key = f"select {place} from {parts.table} where _seq is not null group by all"  # others came by no WAL
+        query = parts.brought_by() if spec.key else by_no_key
         for origin, wal, group, begin, end, commit in connection.sql(_SPANS.format(query)).fetchall():
             slot, _, number = wal.partition("/")
             stream = StreamId(FileId(ClusterId.parse(origin), slot, int(number)), spec.uuid, group)

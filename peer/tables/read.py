@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import SupportsIndex, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, SupportsIndex, TypeVar
 from uuid import UUID
 
 import duckdb
@@ -44,6 +44,9 @@ class Pinned:
     folded: Folded = Folded()
 
 
+NEWEST = Pinned(None, None, None)
+
+
 def attach_latest(
     connection: duckdb.DuckDBPyConnection,
     catalog: Catalog,
@@ -62,30 +65,39 @@ def attach_latest(
     Raises:
         RequestError: ``as_of`` is before the last fold.
     """
-    parts = {name: f"{view} {name}" for name in ("changes", "table", "tombstones")}
     if not catalog.has(spec):  # replay has not created its Iceberg tables yet
-        empty = pa.schema([pa.field(column.name, column.type) for column in spec.columns]).empty_table()
-        connection.register(view, empty)
+        connection.register(view, spec.arrow.empty_table())
         return
-    at = pinned or Pinned(None, None, None)
+    at = pinned or NEWEST
     if spec.key and pinned is None:
         folded, snapshot = base_of(catalog.history(spec.name), spec, as_of)
         at = Pinned(None, snapshot, None, folded)
+    merge = attach_parts(connection, catalog, spec, view, at)
+    # without snapshots to read at, only a table that is read from before its first fold has none
+    parts = ("changes", "table", "tombstones") if pinned is not None else ("table",) if spec.key else ()
+    empty: dict[str, Any] = {
+        part: f"(select * from {getattr(merge, part)} where false)" for part in parts if getattr(at, part) is None
+    }
+    merge = replace(merge, **empty, horizon=horizon(spec, now_us() if as_of is None else as_of))
+    connection.execute(f"create or replace view {DUCKDB.name(view)} as {merge.latest(upto=as_of, versions=versions)}")
+
+
+def attach_parts(
+    connection: duckdb.DuckDBPyConnection, catalog: Catalog, spec: TableSpec, prefix: str, at: Pinned
+) -> MergeQuery:
+    """Create views of a table's Iceberg tables, at the snapshots of ``at``, for None at the newest; their query.
+
+    Of ``__changes`` files are left out that have nothing beyond the fold of ``at``. No row is expired in the query.
+    """
+    parts = {name: f"{prefix} {name}" for name in ("changes", "table", "tombstones")}
     if spec.key:
         landed, deleted = spec.name + CHANGES, spec.name + TOMBSTONES
         key, where = [spec.by_name[name] for name in spec.key], at.folded.unfolded
         catalog.attach(connection, parts["changes"], landed, snapshot=at.changes, where=where, columns=spec.columns)
         catalog.attach(connection, parts["tombstones"], deleted, snapshot=at.tombstones, columns=key)
     catalog.attach(connection, parts["table"], spec.name, snapshot=at.table, columns=shown_columns(spec))
-    names = {name: DUCKDB.name(part) for name, part in parts.items()}
-    # without snapshots to read at, only a table that is read from before its first fold has none
-    chosen = tuple(parts) if pinned is not None else ("table",) if spec.key else ()
-    for part in chosen:
-        if getattr(at, part) is None:
-            names[part] = f"(select * from {names[part]} where false)"
-    young = horizon(spec, now_us() if as_of is None else as_of)
-    merge = MergeQuery(spec, DUCKDB, names["changes"], names["table"], names["tombstones"], at.folded, young)
-    connection.execute(f"create or replace view {DUCKDB.name(view)} as {merge.latest(upto=as_of, versions=versions)}")
+    changes, table, tombstones = map(DUCKDB.name, parts.values())
+    return MergeQuery(spec, DUCKDB, changes, table, tombstones, at.folded)
 
 
 def base_of(history: History, spec: TableSpec, as_of: int | None) -> tuple[Folded, int | None]:

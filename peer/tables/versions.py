@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import duckdb
 
 from peer.tables.latest import CONSISTENT_TAG, Folded, MergeQuery
+from peer.tables.read import Pinned, attach_parts
 from replication.core.definition.schema import TableSpec
 from replication.errors import RequestError
-from replication.tables.base import DUCKDB, Catalog, History
-from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
+from replication.tables.base import Catalog, History
 
 
 def attach_versions(
@@ -16,11 +18,7 @@ def attach_versions(
 ) -> MergeQuery:
     """Attach a keyed table's parts and return the query whose ``kept`` gives the versions of keys.
 
-    Args:
-        connection: where the views are made.
-        catalog: has the table.
-        spec: the table.
-        upto: versions up to this commit time are complete; later ones may be missing. None for those that are current.
+    Versions up to the commit time ``upto`` are complete, and later ones may be missing; None for the current ones.
 
     Raises:
         RequestError: the table was folded past ``upto``, and the snapshot before that has expired.
@@ -30,14 +28,8 @@ def attach_versions(
         history = catalog.history(spec.name)
         snapshot = snapshot_upto(history, upto, spec.name)
         is_empty = snapshot is None
-    for name, suffix in (("changes", CHANGES), ("table", ""), ("tombstones", TOMBSTONES)):
-        columns = shown_columns(spec) if name == "table" else spec.columns
-        columns = columns if name != "tombstones" else tuple(spec.by_name[key] for key in spec.key)
-        at = snapshot if name == "table" else None
-        catalog.attach(connection, f"kept {name}", spec.name + suffix, columns=columns, snapshot=at)
-    changes, table, tombstones = (DUCKDB.name(f"kept {name}") for name in ("changes", "table", "tombstones"))
-    table = f"(select * from {table} where false)" if is_empty else table
-    return MergeQuery(spec, DUCKDB, changes, table, tombstones, Folded())
+    merge = attach_parts(connection, catalog, spec, "kept", Pinned(None, snapshot, None))
+    return replace(merge, table=f"(select * from {merge.table} where false)") if is_empty else merge
 
 
 def snapshot_upto(history: History, upto: int, name: str) -> int | None:

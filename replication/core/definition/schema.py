@@ -164,6 +164,11 @@ class TableSpec:
         return {column.name: column for column in self.columns}
 
     @cached_property
+    def arrow(self) -> pa.Schema:
+        """Its columns in Arrow, without their uuids."""
+        return pa.schema([pa.field(column.name, column.type) for column in self.columns])
+
+    @cached_property
     def by_uuid(self) -> dict[UUID, Column]:
         """Columns by uuid, in order."""
         return {column.uuid: column for column in self.columns}
