@@ -199,10 +199,8 @@ def _remember_batches(cluster: Cluster, headers: Iterable[SealedHeader]) -> None
     """Have the batches of merged frames be known, so that who repeats one adds only what is missing."""
     for header in headers:
         if header.batch_id:
-            content = (header.part, header.parts, header.payload_sha256)
-            part = BatchPart(header.group, *content, header.wal, header.sequence, 0)
             with suppress(BatchConflictError):  # status shows it
-                cluster.ledger.batches.put(header.table, header.batch_id, [part], header.commit_hi)
+                cluster.ledger.batches.put(header.table, header.batch_id, [BatchPart.of(header)], header.commit_hi)
 
 
 def _why_not_again(cluster: Cluster, unread: Sequence[str]) -> tuple[str, str] | None:

@@ -80,11 +80,10 @@ class LandingFile:
             end = at + len(envelope) + len(sealed)
             parts += (envelope, sealed)
             header = frame.header
-            claims.append(Claim(header.stream, header.sequence, header.previous, frame.hash, at, end, header.commit_hi))
+            claims.append(Claim.of(frame, at, end))
             if _has_batch_id(header):
-                content = (header.part, header.parts, header.payload_sha256)
-                part = BatchPart(header.group, *content, header.wal, header.sequence, 0)
-                batches.append(LandedPart(header.table, header.batch_id, part, header.role_epoch, header.commit_hi))
+                part = (BatchPart.of(header), header.role_epoch, header.commit_hi)
+                batches.append(LandedPart(header.table, header.batch_id, *part))
             at = end
         begin = self.written
         if parts:

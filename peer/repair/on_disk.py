@@ -9,7 +9,7 @@ from pathlib import PurePath
 from uuid import UUID
 
 from peer.repair.damaged import keep_damaged
-from peer.repair.readable import claim_of, find_readable
+from peer.repair.readable import find_readable
 from peer.repair.saved_copy import SENT_AGAIN, copied
 from replication.config import Config
 from replication.core.frame import FILE_HEADER_BYTES, check_payload, read_file_header
@@ -91,7 +91,7 @@ def read_file(files: Files, path: str) -> RebuildInput | None:
             check_payload(frame, payload)
             if frame.header.kind in SENT_AGAIN:
                 return None
-            claims.append(claim_of(frame))
+            claims.append(Claim.of(frame, frame.begin, frame.end))
     return RebuildInput(file, path, created, tuple(claims))
 
 

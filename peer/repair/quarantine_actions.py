@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from peer.repair.readable import claim_of, is_whole
+from peer.repair.readable import is_whole
 from peer.repair.saved_copy import copied
 from replication.config import Config
 from replication.core.frame import FrameView, check_payload, read_frame
@@ -98,4 +98,4 @@ def _damaged(frame: Quarantined) -> Claim | None:
         return None
     if view is None or is_whole(view, memoryview(content)):
         return None
-    return claim_of(view)
+    return Claim.of(view, view.begin, view.end)

@@ -86,12 +86,6 @@ def is_whole(frame: FrameView, content: memoryview) -> bool:
     return True
 
 
-def claim_of(frame: FrameView) -> Claim:
-    """A frame with its place."""
-    header = frame.header
-    return Claim(header.stream, header.sequence, header.previous, frame.hash, frame.begin, frame.end, header.commit_hi)
-
-
 def _open(path: str) -> tuple[memoryview, Ranges] | None:
     """A file's bytes, and which of them the disk gives; None of one that is gone, or empty."""
     try:
@@ -129,7 +123,7 @@ def _whole_frames(view: memoryview, spans: Iterable[Span]) -> Iterator[tuple[Cla
     for begin, end in spans:
         for frame in _frames(view, begin, end):
             if frame.header.kind not in SENT_AGAIN:
-                yield claim_of(frame), frame, view[frame.begin : frame.end]
+                yield Claim.of(frame, frame.begin, frame.end), frame, view[frame.begin : frame.end]
 
 
 def _frames(view: memoryview, at: int, end: int) -> Iterator[FrameView]:

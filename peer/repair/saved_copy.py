@@ -65,7 +65,7 @@ def _write(files: Files, row: FileRow, frames: Sequence[tuple[FrameView, Buffer]
     at = FILE_HEADER_BYTES
     for frame, content in frames:
         header, end = frame.header, at + len(content)
-        claims.append(Claim(header.stream, header.sequence, header.previous, frame.hash, at, end, header.commit_hi))
+        claims.append(Claim.of(frame, at, end))
         last = streams.get(header.stream)
         if last is None or last[0] < header.sequence:
             streams[header.stream] = (header.sequence, frame.hash)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
+from replication.core.frame import SealedHeader
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.position import Position
 
@@ -25,6 +26,12 @@ class BatchPart:
     wal: FileId
     sequence: int
     end: int
+
+    @staticmethod
+    def of(header: SealedHeader, end: int = 0) -> BatchPart:
+        """The part that a frame is."""
+        content = (header.part, header.parts, header.payload_sha256)
+        return BatchPart(header.group, *content, header.wal, header.sequence, end)
 
     @property
     def content(self) -> tuple[int, bytes]:

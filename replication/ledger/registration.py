@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
+from replication.core.frame import FrameView
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.ledger.batches import BatchPart
@@ -23,6 +24,12 @@ class Claim:
     begin: int
     end: int
     commit: int
+
+    @staticmethod
+    def of(frame: FrameView, begin: int, end: int) -> Claim:
+        """The claim of a frame that lies, or will lie, at ``[begin, end)`` of a file."""
+        header = frame.header
+        return Claim(header.stream, header.sequence, header.previous, frame.hash, begin, end, header.commit_hi)
 
 
 @dataclass(frozen=True, slots=True)

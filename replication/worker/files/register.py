@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from replication import log
-from replication.core.frame import FrameKind, FrameView
+from replication.core.frame import FrameKind
 from replication.core.ids import NIL_UUID
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import BatchConflictError, FormatError, ReplicationError, StorageError
@@ -99,25 +99,12 @@ def _scan(source: Source, begin: int) -> _Scanned:
             header = frame.header
             if header.kind is FrameKind.CLOSED:  # decoded first: an unreadable notice is not claimed
                 scanned.notices.append(ClosedNotice.decode(mapped.payload(frame)))
-            scanned.claims.append(_claim(frame))
+            scanned.claims.append(Claim.of(frame, frame.begin, frame.end))
             if header.batch_id:
-                part = BatchPart(
-                    header.group,
-                    header.part,
-                    header.parts,
-                    header.payload_sha256,
-                    source.file,
-                    header.sequence,
-                    frame.end,
-                )
+                part = BatchPart.of(header, frame.end)
                 scanned.batches.setdefault((header.table, header.batch_id), []).append(part)
             if len(scanned.claims) >= _CLAIMS_MAX or frame.end - begin >= _BYTES_MAX:
                 break
     except (FormatError, StorageError) as error:
         scanned.damage = error
     return scanned
-
-
-def _claim(frame: FrameView) -> Claim:
-    header = frame.header
-    return Claim(header.stream, header.sequence, header.previous, frame.hash, frame.begin, frame.end, header.commit_hi)

@@ -219,8 +219,8 @@ class BatchIds:
         with self._reading:
             self._unregistered = {row.file: self._read(row) for row in rows}
             existing = [
-                BatchPart(h.group, h.part, h.parts, h.payload_sha256, file, h.sequence, end)
-                for file, tail in self._unregistered.items()
+                BatchPart.of(h, end)
+                for tail in self._unregistered.values()
                 for end, h in tail.frames
                 if h.table == table and h.batch_id == batch_id
             ]
