@@ -56,11 +56,9 @@ class Cluster:
         self._opened = OpenedParts(config, ledger)
 
     def __enter__(self) -> Cluster:
-        """The handle itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def close(self) -> None:

@@ -104,7 +104,6 @@ class _ReplayHere:
         self._thread = threading.Thread(target=self._run, name="replay-on-demand")
 
     def __enter__(self) -> _ReplayHere:
-        """Start."""
         self._thread.start()
         return self
 

@@ -93,11 +93,9 @@ class ForkTables:
         self._scratch = catalog.scratch(fork.tag)
 
     def __enter__(self) -> Self:
-        """The fork itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def close(self) -> None:

@@ -42,13 +42,11 @@ class LagSampler:
         self._began_s = time.monotonic()
 
     def __enter__(self) -> LagSampler:
-        """Begin."""
         self._began_s = time.monotonic()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         self._stop.set()
         self._thread.join()
 

@@ -95,11 +95,9 @@ class HostReader:
         self._away: dict[str, HostAwayError] = {}
 
     def __enter__(self) -> HostReader:
-        """The reader itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def close(self) -> None:

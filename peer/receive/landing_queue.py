@@ -105,7 +105,6 @@ class LandingQueue:
         self._group: list[int] = []
 
     def __len__(self) -> int:
-        """The number of queued items."""
         return sum(len(queue.items) for queue in self._queues.values())
 
     def put(self, item: Item) -> None:

@@ -49,15 +49,12 @@ class HeldTables:
         self._held: dict[UUID, _Held] = {}
 
     def __contains__(self, table: UUID) -> bool:
-        """Whether a table is held back."""
         return table in self._held
 
     def __bool__(self) -> bool:
-        """Whether any table is held back."""
         return bool(self._held)
 
     def __iter__(self) -> Iterator[UUID]:
-        """The tables that are held back."""
         return iter(list(self._held))
 
     def reasons(self) -> dict[UUID, str]:

@@ -55,7 +55,6 @@ class Suspects:
         self.confirmed = 0
 
     def __enter__(self) -> Suspects:
-        """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:

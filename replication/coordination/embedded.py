@@ -100,12 +100,10 @@ class EmbeddedZookeeper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> EmbeddedZookeeper:
-        """Start."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
         self.stop()
 
     @property

@@ -63,11 +63,9 @@ class Coordination:
         self._root: _Root | None = None
 
     def __enter__(self) -> Coordination:
-        """The session itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def close(self) -> None:

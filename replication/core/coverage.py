@@ -122,7 +122,6 @@ class Ranges:
         return sum(end - begin for begin, end in self.spans)
 
     def __bool__(self) -> bool:
-        """Whether the set is not empty."""
         return bool(self.spans)
 
     def __iter__(self) -> Iterator[Span]:

@@ -21,7 +21,6 @@ class SequenceId:
     urn: str
 
     def __str__(self) -> str:
-        """As messages name it."""
         return f"{self.store}/{self.urn}"
 
 

@@ -53,7 +53,6 @@ class AppendQueue:
         self._failure = ""
 
     def __len__(self) -> int:
-        """The number of queued steps."""
         return len(self._steps)
 
     def put(self, step: AppendStep) -> None:

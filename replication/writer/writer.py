@@ -97,11 +97,9 @@ class Writer:
         self._importer = Importer(ledger, self._bulk, self._batch_ids, clock, codec, self._timeout_s)
 
     def __enter__(self) -> Writer:
-        """The writer itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     @property

@@ -55,7 +55,6 @@ class Display:
         self._live = Live(console=console, auto_refresh=False, transient=False) if live else None
 
     def __enter__(self) -> Self:
-        """Start showing."""
         import_module("sqlalchemy.orm")  # else the thread may ask a ledger while another one loads it, and fail
         if self._live is not None:
             self._live.start()

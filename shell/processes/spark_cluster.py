@@ -103,12 +103,10 @@ class SparkCluster:
         ]
 
     def __enter__(self) -> SparkCluster:
-        """Start."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
         self.stop()
 
     @property

@@ -61,11 +61,9 @@ class DatasetSnapshot:
         return reader_of(self.read_instant, self.versions, format)
 
     def __iter__(self) -> Iterator[str]:
-        """The addresses of the files."""
         return iter(self.paths)
 
     def __len__(self) -> int:
-        """How many files."""
         return len(self.versions)
 
     def close(self) -> None:

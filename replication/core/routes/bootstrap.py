@@ -52,7 +52,6 @@ class Purged:
     before: int = 0
 
     def __bool__(self) -> bool:
-        """Whether the range is not empty."""
         return self.since < self.before
 
     def join(self, other: Purged) -> Purged:

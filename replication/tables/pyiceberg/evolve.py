@@ -186,7 +186,6 @@ class _Changes:
             self.sets.setdefault(OWNER, layout.properties[OWNER])
 
     def __bool__(self) -> bool:
-        """Whether there are changes."""
         return bool(self.drops or self.renames or self.widens or self.adds or self.sort or self.sets or self.unsets)
 
     def apply(self, transaction: Transaction) -> None:

@@ -47,7 +47,6 @@ class LocalInput(InputFile):
     """A local file to read."""
 
     def __len__(self) -> int:
-        """Its size in bytes."""
         return os.stat(local_path(self.location)).st_size
 
     def exists(self) -> bool:

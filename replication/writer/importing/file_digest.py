@@ -50,11 +50,9 @@ class FileDigest:
         self._batch_id = self._thread.submit(self._hash)
 
     def __enter__(self) -> FileDigest:
-        """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
         self._leaving.set()
         self._thread.shutdown()
 
