@@ -54,7 +54,6 @@ class VerbCompleter(Completer):
     """Completes verbs, options and their values, from what the app says of them.
 
     Args:
-        app: the command line.
         names: values by metavar: tables and peers.
         clusters: names that ``use`` takes.
     """
@@ -107,7 +106,6 @@ class Shell:
 
     Args:
         run: runs a command line and returns its exit code.
-        app: the verbs.
         found: the first cluster; None if none was found.
         printer: for the shell's own messages.
         flags: options that every line has, such as --json.

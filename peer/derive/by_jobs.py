@@ -65,13 +65,7 @@ def changes_by_job(
 ) -> RowChanges | None:
     """Compare all rows of both tables; None when that is to be done here, as where replay does not run.
 
-    Args:
-        connection: gets the mutations as tables.
-        config: of the cluster.
-        catalog: where the tables are.
-        source: the source, as it is in the catalog.
-        pair: both tables; they have a key.
-        hook: with its options, since executors load it anew.
+    ``connection`` gets the mutations as tables. The tables of ``pair`` have a key. Executors load ``hook`` anew.
     """
     if not (catalog.has(source) and catalog.fits(source)):
         return None

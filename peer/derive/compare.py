@@ -101,13 +101,8 @@ def compare(
 ) -> RowChanges:
     """Find what is to be written, as tables in ``connection``.
 
-    Args:
-        connection: for this comparison only.
-        catalog: where the tables are.
-        pair: the tables.
-        hook: the rows go through it.
-        after: the source's replay commits up to this one are derived already; below 0 compares all rows.
-        upto: derive the commits up to this one, or later.
+    The source's replay commits up to ``after`` are derived already; below 0 compares all rows. Those up to ``upto`` are
+    derived now, and perhaps later ones. ``connection`` is for this comparison only.
 
     Raises:
         HookError: the hook failed, or its rows do not fit; nothing is to be written.

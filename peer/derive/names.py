@@ -59,10 +59,7 @@ def shown_schema(source: TableSpec, derived: TableSpec | None, names: Mapping[UU
 def fitted(rows: pa.Table, spec: TableSpec, hook: str) -> pa.Table:
     """A hook's rows with the columns and types of the derived table.
 
-    Args:
-        rows: from the hook; columns that the table does not have are left out.
-        spec: the derived table, under the hook's names.
-        hook: its name, for errors.
+    ``spec`` has the hook's names. Columns of ``rows`` that it lacks are left out.
 
     Raises:
         HookError: a column is missing or does not fit, or a key is NULL.

@@ -40,10 +40,7 @@ class DerivedHere:
 def derived_here(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> Iterator[DerivedHere]:
     """Every derived table, by name.
 
-    Args:
-        ledger: the cluster's.
-        specs: the tables that were not dropped.
-        now: microseconds since 1970.
+    ``now`` is in microseconds since 1970.
     """
     for found in sorted(ledger.derivations.all(), key=lambda d: specs[d.table].name if d.table in specs else ""):
         spec, source = specs.get(found.table), specs.get(found.source) or ledger.tables.by_uuid(found.source)

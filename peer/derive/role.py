@@ -38,11 +38,9 @@ class DeriveRole:
     """Derives the cluster's tables; ``run`` works until ``stop`` is set.
 
     Args:
-        config: of this host.
         ledger: of the cluster; the caller closes it.
         coordination: a session; the caller closes it.
         stop: when set, the role ends after the steps that are under way.
-        catalog: where the tables are.
         wait: returns when a position is visible here, or raises ``WaitTimeoutError`` after the given seconds.
         lease: the terms of its writer's lease.
     """

@@ -26,11 +26,7 @@ OPTIONS = ("where", "columns", "without", "null", "hash", "salt")
 
 
 def select(options: Mapping[str, str]) -> Callable[[pa.Table], pa.Table]:
-    """The hook with these options.
-
-    Raises:
-        RequestError: an unknown option, or options that contradict each other.
-    """
+    """The hook with these options. Raises RequestError: an unknown option, or options that contradict each other."""
     if unknown := [name for name in options if name not in OPTIONS]:
         raise RequestError(f"there is no option {', '.join(unknown)}", f"There are {', '.join(OPTIONS)}")
     lists = {name: _listed(options.get(name, "")) for name in ("columns", "without", "null", "hash")}

@@ -37,7 +37,6 @@ class RoleChange:
     """A cluster whose role changes.
 
     Args:
-        cluster: its handle.
         report: gets a line for each step as it begins.
         timeout_s: how long writes may be stopped before the change is given up.
 

@@ -52,7 +52,6 @@ class WalView:
     """One file, mapped for reading.
 
     Args:
-        content: its bytes.
         length: where its published frames end.
     """
 

@@ -208,14 +208,9 @@ def plan_decode(
 ) -> Decode:
     """Plan the decoding of one replay commit: frames in file order, in at most ``tasks`` tasks of similar bytes.
 
-    Args:
-        spec: the table.
-        versions: its schema versions; a frame of another version fails to decode.
-        frames: the frames to decode.
-        number: the replay commit's number, the ``_replay`` of its rows.
-        tasks: the maximum number of tasks.
-        now: microseconds since 1970, the ``_applied`` of its rows.
-        hosts: how executors read files of other hosts; None when there are no other hosts.
+    A frame of a schema version that ``versions`` lacks fails to decode. ``number``, the replay commit's, is the
+    ``_replay`` of its rows; ``now``, in microseconds since 1970, their ``_applied``. Executors read files of other
+    hosts through ``hosts``; None when there are none.
 
     Raises:
         SchemaError: a frame has a column that ``spec`` does not have yet, or has with a narrower type.

@@ -26,8 +26,6 @@ class HostWatch:
     """Keeps ``Hosts`` current in a thread of its own, from ``start`` to ``close``. Safe for threads.
 
     Args:
-        config: this host's.
-        cluster: the cluster of the hosts.
         coordination: the cluster's; the caller closes it.
     """
 

@@ -59,11 +59,7 @@ class Hosts:
         return f"{_SCHEME}{row.host}/{row.file}"
 
     def link(self, host: str) -> PeerLink:
-        """Connect to a host's receiver.
-
-        Raises:
-            HostAwayError: the host has no address.
-        """
+        """Connect to a host's receiver. Raises HostAwayError: the host has no address."""
         address = self.addresses.get(host)
         if address is None:
             raise HostAwayError(host, self.away.get(host, "its receiver is not running"))
@@ -84,7 +80,6 @@ class HostReader:
     """Reads files by their places; for one thread. Close it, or use it as a context.
 
     Args:
-        hosts: the hosts of the files.
         failed: called with the slot of a host that did not answer, and the reason.
     """
 

@@ -35,7 +35,6 @@ class CallerRights:
     """The rights of callers, read from the ledger at each call. Safe for threads.
 
     Args:
-        ledger: the cluster's.
         allow_plaintext: whether callers without TLS are believed, because the network is trusted.
         accept: which callers without a grant get one.
         denied: fingerprints of revoked certificates.

@@ -20,8 +20,6 @@ class StreamScope:
     """The rights of one stream, decided when it opens. For the thread that reads the stream.
 
     Args:
-        caller: who opened it.
-        grant: what is granted to it.
         ledger: the cluster's, to read again what a sender's routes carry.
         routes: the routes that the stream opened.
 

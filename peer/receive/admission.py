@@ -62,8 +62,6 @@ class Admission:
     """The checks of one receiver. Safe for threads.
 
     Args:
-        ledger: the cluster's.
-        definitions: the tables and schema versions of this cluster.
         message_bytes_max: the maximum size of a message with several frames.
         commit_ahead_max_s: how far commit times may be ahead of the clock here.
     """

@@ -28,7 +28,6 @@ class Definitions:
     """The tables and schema versions of one cluster. Safe for threads.
 
     Args:
-        ledger: the cluster's.
         commit_ahead_max_s: how far the times of changes to a definition may be ahead of the clock here.
     """
 

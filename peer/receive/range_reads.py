@@ -26,7 +26,6 @@ class RangeReads:
 
     Args:
         ledger: the cluster's; has the registered lengths.
-        host: this host's slot.
     """
 
     def __init__(self, ledger: Ledger, host: str) -> None:

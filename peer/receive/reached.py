@@ -77,7 +77,6 @@ class ReachedAnswers:
     """Answers whether everything up to some sequences is here, at once or as soon as it is. Safe for threads.
 
     Args:
-        ledger: the cluster's.
         wal_directory: where the processes of this host notify each other.
     """
 

@@ -69,7 +69,6 @@ class Reception:
 
     Args:
         seen: this cluster's role, and whether it keeps tables.
-        settings: limits of messages and commit times.
         answer: begins a comparison of tables; None where tables cannot be compared.
         rights: what callers may do.
         wal_directory: where the processes of this host notify each other.

@@ -29,8 +29,6 @@ class RefusedCounts:
     """Refused messages by sender and reason. Safe for threads.
 
     Args:
-        ledger: the cluster's.
-        host: this host's slot.
         changed: called when there is something to ``save``.
     """
 

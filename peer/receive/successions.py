@@ -26,8 +26,6 @@ class SuccessionRequests:
     """Answers for one receiver. Safe for threads.
 
     Args:
-        ledger: the cluster's.
-        rights: what callers may do here.
         takeover: changes the cluster's role; None where only frames are received.
     """
 

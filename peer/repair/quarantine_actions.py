@@ -55,11 +55,7 @@ def retry(config: Config, ledger: Ledger, files: Files, *frames: Quarantined) ->
 
 
 def saved_frame(frame: Quarantined) -> tuple[FrameView, bytes]:
-    """A frame's copy, which must be whole.
-
-    Raises:
-        MissingFileError, CorruptFrameError: as ``retry``.
-    """
+    """A frame's copy, which must be whole. Raises MissingFileError, CorruptFrameError: as ``retry``."""
     try:
         content = Path(frame.copy).read_bytes()
     except OSError as error:

@@ -46,9 +46,6 @@ class BootstrapReplay:
     One that takes long goes on beside the rounds. Its table is held back meanwhile; other tables are not delayed.
 
     Args:
-        context: ledger, tables and epoch.
-        tables: the replayer's open tables.
-        held: the tables that are held back.
         fail: closes a table after an error and holds it back; raises an error that ends the replayer.
         pool: a thread of it applies a bootstrap; None applies it in the round.
     """

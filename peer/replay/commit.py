@@ -50,7 +50,6 @@ class TableReplay:
 
     Args:
         spec: the table; its Iceberg table exists.
-        context: ledger, warehouse and epoch.
     """
 
     def __init__(self, spec: TableSpec, context: ReplayContext) -> None:
@@ -104,13 +103,9 @@ class TableReplay:
     ) -> int:
         """Commit the rows of ``frames``, all of the table's frames in ``ranges``; return how many frames.
 
-        Frames that cannot be decoded are quarantined. Without frames only the checkpoint moves.
-
-        Args:
-            frames: to commit.
-            ranges: by file, what counts as applied afterwards.
-            hosts: how frames on other hosts are read.
-            staged: what ``Tables.stage`` made of ``plan``; None decodes here.
+        Frames that cannot be decoded are quarantined. Without frames only the checkpoint moves. ``ranges`` are, by
+        file, what counts as applied afterwards. ``staged`` is what ``Tables.stage`` made of ``plan``; None decodes
+        here.
 
         Raises:
             CommitConflictError: another process committed rows first. Nothing was changed; ``open`` and select again.

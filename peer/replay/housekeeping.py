@@ -33,14 +33,7 @@ _FAILED_RETRY_S = 30.0  # the longest wait after a failure, even if the interval
 
 
 class Housekeeping:
-    """Folds, compaction and expiry of all tables. For one thread.
-
-    Args:
-        tables: the warehouse.
-        ledger: the cluster's.
-        settings: intervals and retention.
-        monotonic: seconds that never go back.
-    """
+    """Folds, compaction and expiry of all tables. For one thread."""
 
     def __init__(
         self,

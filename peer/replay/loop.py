@@ -260,11 +260,7 @@ def pause_after(interval_s: float, before_s: float, cost_s: float) -> float:
     """Return the pause after a round: as long as the round took, so that replay uses half the time at most.
 
     The shorter of the last two rounds counts, since one alone may be slow by chance, such as the first in a cold JVM.
-
-    Args:
-        interval_s: the shortest pause.
-        before_s: the cost of the previous round, 0.0 when it was cheap.
-        cost_s: the cost of this round.
+    ``before_s`` is the cost of the previous round, 0.0 when it was cheap. No pause is shorter than ``interval_s``.
     """
     return max(interval_s, min(before_s, cost_s))
 

@@ -59,7 +59,6 @@ class Replayer:
     """One cluster's replay under one epoch. For one thread.
 
     Args:
-        context: ledger, warehouse and epoch.
         others: the other hosts, looked up once a round; None for a cluster of one host.
         parallel: how many tables are committed at the same time.
         round_bytes: about how many bytes of frames a round takes; None leaves it to the warehouse.

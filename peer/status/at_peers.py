@@ -91,13 +91,8 @@ def tables_at_peers(
 ) -> Iterable[TableAtPeer]:
     """Every rule's table, by peer and name; dropped ones last.
 
-    Args:
-        ledger: of this cluster.
-        rows: its files.
-        fresh: durable bytes of files that are not registered yet.
-        specs: its tables; dropped ones are looked up.
-        lacking: finds since when a peer is behind.
-        report: of the own replay, which writes bootstraps.
+    ``fresh`` are durable bytes of files that are not registered yet. Dropped tables are looked up in ``specs``.
+    ``lacking`` finds since when a peer is behind. ``report`` is that of the own replay, which writes bootstraps.
     """
     progress = {(known.file, known.peer): known for known in ledger.files.progress()}
     by_rule: dict[tuple[str, UUID, str], list[tuple[FileId, ReplicationStatus]]] = {}

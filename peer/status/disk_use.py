@@ -41,11 +41,7 @@ class DiskUse:
 def disk_use(config: Config, rows: Iterable[FileRow], specs: Iterable[TableSpec], retired: int) -> DiskUse:
     """Add up the sizes.
 
-    Args:
-        config: of this host.
-        rows: the cluster's files.
-        specs: its tables.
-        retired: bytes of all its deleted files.
+    ``rows`` are the files of the whole cluster; ``retired`` the bytes of all its deleted ones.
     """
     known, here = list(rows), config.cluster.host
     mine = [row for row in known if row.host == here]

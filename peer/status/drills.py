@@ -42,12 +42,8 @@ def drill_health(drills: Iterable[Drill]) -> DrillHealth:
 def drill_warning(cluster: str, drilled: int, failure: str, stale_s: float, now: int) -> str:
     """Why a cluster should not be relied on without another drill; "" for no reason.
 
-    Args:
-        cluster: its name.
-        drilled: as of ``DrillHealth``.
-        failure: the same.
-        stale_s: after so many seconds a good drill says no more.
-        now: microseconds since 1970.
+    ``drilled`` and ``failure`` are as of ``DrillHealth``. After ``stale_s`` seconds a good drill says no more. ``now``
+    is in microseconds since 1970.
     """
     remedy = f"walship drill {cluster}"
     if failure:

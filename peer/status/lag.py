@@ -14,7 +14,6 @@ class PeerLag:
     """Reads files of one host for one ``collect``, each position once.
 
     Args:
-        host: this host's slot.
         now: microseconds since 1970.
     """
 
@@ -27,13 +26,8 @@ class PeerLag:
         """When the first frame of a file that a peer is missing was committed, in microseconds since 1970.
 
         A file may not grow for hours and then gain a frame. So neither the file's age nor that of the peer's newest
-        frame is the age of that frame. They are used only for a file that cannot be read from here.
-
-        Args:
-            row: the file.
-            status: its progress at the peer, which is missing part of it.
-            fresh: bytes durable beyond what is registered.
-            known: what is known of the file at the peer.
+        frame is the age of that frame. They are used only for a file that cannot be read from here. ``status`` is its
+        progress at the peer, which is missing part of it. ``fresh`` bytes are durable beyond what is registered.
         """
         end = max(row.needed, row.length + fresh, status.needed)  # the status was read later than the file's row
         at = row.file, max(status.finished, FILE_HEADER_BYTES), end

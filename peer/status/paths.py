@@ -37,11 +37,7 @@ def paths(
 ) -> dict[ClusterId, tuple[InboundPath, ...]]:
     """Every origin with its paths over open routes: live ones first, then the shortest.
 
-    Args:
-        routes: the open routes into the cluster.
-        own: the cluster.
-        now: microseconds since 1970.
-        names: of the cluster's tables.
+    ``now`` is in microseconds since 1970.
     """
     found: dict[ClusterId, dict[_Path, dict[_Stream, int]]] = {}
     for route in routes:

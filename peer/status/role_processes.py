@@ -47,10 +47,7 @@ class ProcessState:
 def unanswering(run_dir: Path, present: Collection[str], now_s: float) -> tuple[str, ...]:
     """Roles whose process runs here but has no session with ZooKeeper, as ``worker (process 7)``.
 
-    Args:
-        run_dir: where their state files are.
-        present: the roles that ZooKeeper knows to run here, as ``Host.roles``.
-        now_s: the time.
+    ``run_dir`` has their state files. ``present`` are the roles that ZooKeeper knows to run here, as ``Host.roles``.
     """
     found = []
     for role in _IN_ZOOKEEPER:

@@ -35,10 +35,7 @@ def is_large(config: Config, size: int) -> bool:
 def rows_query(catalog: Catalog, spec: TableSpec, as_of: int | None = None) -> str:
     """Spark SQL for a table's rows, from the snapshots that are the newest now.
 
-    Args:
-        catalog: where the table is.
-        spec: the table, as it is in the catalog.
-        as_of: a commit time, in microseconds since 1970; with it the rows have their version columns, too.
+    ``as_of`` is a commit time, in microseconds since 1970; with it the rows have their version columns, too.
 
     Raises:
         RequestError: ``as_of`` lies before the last fold.

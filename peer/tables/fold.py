@@ -76,13 +76,8 @@ def fold(
 ) -> FoldResult | None:
     """Fold one keyed table; None when there is nothing to do.
 
-    Args:
-        tables: the warehouse.
-        ledger: gives the replicated time and records the fold.
-        spec: the table.
-        now: microseconds since 1970.
-        hold_s: when replicated time stands still for longer, fold past it.
-        fully_folded: fully folded tables that this process remembers.
+    When replicated time stands still for more than ``hold_s`` seconds, fold past it. ``fully_folded`` are the tables
+    that this process remembers as such. ``now`` is in microseconds since 1970.
 
     Raises:
         CommitConflictError: another writer committed first; try again.

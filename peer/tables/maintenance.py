@@ -45,14 +45,8 @@ def tidy(
     """Compact one walship table's Iceberg tables and expire their snapshots, where due; cheap when not.
 
     Also releases the snapshots of killed bootstraps, whose files no process writes any more, and of drills that ended
-    or were killed.
-
-    Args:
-        tables: the warehouse.
-        ledger: the cluster's.
-        spec: the table.
-        now: microseconds since 1970.
-        compacted: for each Iceberg table the snapshot that this process compacted last, even if no file was worth it.
+    or were killed. ``compacted`` has for each Iceberg table the snapshot that this process compacted last, even if no
+    file was worth it. ``now`` is in microseconds since 1970.
     """
     compacted = {} if compacted is None else compacted
     for layout in layouts(spec):
@@ -140,14 +134,9 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention_s:
 
     Keeps changes that are not folded, changes and tombstones of a hold, and the rows of the newest replay commit. A
     tombstone expires after ``history_s``, once every origin's replicated time has passed it and ``__changes`` has no
-    older rows. Such rows are merged again when another engine's maintenance has expired the folds.
-
-    Args:
-        tables: the warehouse.
-        ledger: the cluster's.
-        spec: the table.
-        now: microseconds since 1970.
-        retention_s: how long ``__changes`` keeps folded rows, unless the table has ``changes_retention_s``.
+    older rows. Such rows are merged again when another engine's maintenance has expired the folds. ``__changes`` keeps
+    folded rows for ``retention_s`` seconds, unless the table has ``changes_retention_s``. ``now`` is in microseconds
+    since 1970.
     """
     if not spec.key:
         _age_off_keyless(tables, ledger, spec)
@@ -205,12 +194,8 @@ def purgeable(spec: TableSpec, replicated: int, now: int) -> str:
     """Return the condition for a tombstone that no later arriving version can lose to.
 
     A version that has not arrived yet has a commit time above ``replicated``. On cell tables its user timestamp may be
-    older by ``history_s``, and a little more when its append waited for the disk.
-
-    Args:
-        spec: the table.
-        replicated: the least replicated time of all origins.
-        now: microseconds since 1970.
+    older by ``history_s``, and a little more when its append waited for the disk. ``replicated`` is the least
+    replicated time of all origins; ``now`` is in microseconds since 1970, too.
     """
     history = longest_history_s(spec) * 1_000_000
     old = f"_commit <= {min(replicated, now - history)}"
@@ -223,12 +208,7 @@ def purged(ledger: Ledger, spec: TableSpec, now: int) -> Purged:
     """Return the timestamps for which the table may lack deletes that it has purged.
 
     It holds for snapshots of the table that were tagged before this call. It is empty where a frame was quarantined or
-    discarded: rows of that frame are missing, but were not deleted.
-
-    Args:
-        ledger: the cluster's.
-        spec: the table.
-        now: microseconds since 1970.
+    discarded: rows of that frame are missing, but were not deleted. ``now`` is in microseconds since 1970.
     """
     if not spec.key or any(frame.table == spec.uuid for frame in ledger.replay.quarantined()):
         return Purged()

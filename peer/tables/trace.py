@@ -74,12 +74,8 @@ def trace(
 ) -> Trace:
     """Return every known version of one key.
 
-    Args:
-        catalog: the cluster's.
-        ledger: the cluster's.
-        spec: the table, which has a key.
-        key: a value for each key column, of its Arrow type or convertible to it.
-        hosts: how files of other hosts are read; None when there are no other hosts.
+    ``key`` has a value for each key column, of its Arrow type or convertible to it. Files of other hosts are read
+    through ``hosts``; None when there are none.
 
     Raises:
         RequestError: the table has no key, or the names or values of ``key`` do not fit its key columns.

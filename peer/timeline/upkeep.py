@@ -39,11 +39,8 @@ class DatasetUpkeep:
     def clean(self, policy: KeepPolicy, *, every: bool = False) -> Instant | None:
         """Delete versions that were replaced and that neither the policy nor a reader keeps.
 
-        Looks at the partitions that instants have touched since the last clean, and lists none that it knows.
-
-        Args:
-            policy: what to keep.
-            every: look at every partition.
+        Looks at the partitions that instants have touched since the last clean, and lists none that it knows. ``every``
+        looks at every partition.
 
         Returns:
             The instant, completed; None if there was nothing to delete.

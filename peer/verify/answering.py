@@ -46,7 +46,6 @@ class ComparisonServer:
     """Answers questions about one cluster's tables. One thread uses it.
 
     Args:
-        config: of the cluster that answers.
         ledger: its ledger; the caller closes it.
         asker: name of the cluster that asks.
         spill: a folder for what does not fit into memory.

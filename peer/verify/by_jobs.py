@@ -45,13 +45,8 @@ def buckets_by_job(
 ) -> dict[int, tuple[int, int]] | None:
     """Return a table's buckets; None when they are to be computed here, as where replay does not run.
 
-    Args:
-        config: of the cluster.
-        catalog: where the table is.
-        found: the table as it is defined here.
-        compared: the same table, with the columns to compare.
-        groups: only rows that have a live version in one of these groups count.
-        as_of: read as of that commit time, in microseconds since 1970.
+    ``compared`` is the same table as ``found``, with the columns to compare. Only rows that have a live version in one
+    of ``groups`` count, as of the commit time ``as_of``, in microseconds since 1970.
 
     Raises:
         RequestError: ``as_of`` lies before the last fold.

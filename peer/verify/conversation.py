@@ -29,7 +29,6 @@ class Conversations:
     """Starts processes that answer, at most ``OPEN_MAX`` at once, ``PEER_OPEN_MAX`` for one asker. Safe for threads.
 
     Args:
-        config: the cluster's.
         seconds_max: how long one conversation may take.
     """
 

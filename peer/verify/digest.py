@@ -94,7 +94,6 @@ class Reading:
     Args:
         connection: where ``relation`` is.
         relation: a view or table that can be scanned more than once.
-        columns: the columns to compare.
         key: which of them are the key; empty when rows are compared whole.
 
     Attributes:
@@ -185,12 +184,9 @@ def open_reading(
 ) -> Reading:
     """Open a table's live rows for comparison.
 
-    Args:
-        catalog: where the table is.
-        spec: the table, with the columns to compare, the key among them.
-        groups: only rows that have a live version in one of these groups count.
-        as_of: read as of that commit time, in microseconds since 1970; None for now.
-        spill: a folder for what does not fit into memory; made when needed.
+    ``spec`` has the columns to compare, the key among them. Only rows that have a live version in one of ``groups``
+    count, as of the commit time ``as_of`` (microseconds since 1970; None for now). ``spill`` is a folder for what does
+    not fit into memory, made when needed.
 
     Raises:
         RequestError: ``as_of`` lies before the last fold.

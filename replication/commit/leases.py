@@ -24,7 +24,6 @@ class Leases:
     Progress goes to the store with each renewal, so quick sequences cost no writes for it.
 
     Args:
-        store: where the sequences are.
         lease_s: how long after a process vanished, with its machine, another one may run its sequences.
     """
 

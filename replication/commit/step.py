@@ -65,11 +65,7 @@ def step_to_json(step: CommitStep[Any]) -> str:
 
 
 def step_from_json(text: str) -> CommitStep[Any]:
-    """The step of ``step_to_json``.
-
-    Raises:
-        VersionError: its kind, version or fields are unknown here.
-    """
+    """The step of ``step_to_json``. Raises VersionError: its kind, version or fields are unknown here."""
     from pydantic import ValidationError
 
     try:

@@ -76,7 +76,6 @@ class EmbeddedZookeeper:
         directory: for data, configuration, log and pid file; created when missing.
         port: the port it listens on; 0 for a free one.
         host: the address it binds.
-        heap_mb: Java's heap.
         tls: serve only TLS, to clients with a certificate of the same authority.
         archive_to: a file to which the JVM writes its classes when it ends.
     """

@@ -41,7 +41,6 @@ class Coordination:
 
     Args:
         tree: the store; started and closed here.
-        root: the cluster's root node.
         connect_timeout_s: how long the first connection may take.
         reread_s: watched nodes and own members are read again at least this often.
         lost_data_s: after servers have refused this client for so long, it accepts that they have lost data.
@@ -153,11 +152,7 @@ class Coordination:
         return self._watch(self.paths.role, _role, deliver)
 
     def put_host(self, host: HostRecord) -> None:
-        """Write or replace the record of one host.
-
-        Raises:
-            ConfigError: the slot belongs to another data directory.
-        """
+        """Write or replace the record of one host. Raises ConfigError: the slot belongs to another data directory."""
         path = self.paths.host(host.slot)
         known = self._tree.get(path)
         record = None if known is None else HostRecord.decode(known.content)

@@ -40,11 +40,7 @@ class CronTimes:
 
     @staticmethod
     def parse(text: str) -> CronTimes:
-        """Read a line of crontab without its command.
-
-        Raises:
-            RequestError: it is none, or no day ever fits it.
-        """
+        """Read a line of crontab without its command. Raises RequestError: it is none, or no day ever fits it."""
         fields = _SHORT.get(text.strip().lower(), text).split()
         if len(fields) != len(_FIELDS):
             raise RequestError(f"a schedule has five fields, and {text!r} has {len(fields)}", _HINT)

@@ -121,12 +121,8 @@ def grant_of(
 ) -> Grant | PeerRefusedError:
     """What a caller may do here, or why nothing. A grant that was made comes before what policy says.
 
-    Args:
-        caller: who it is, which is proved.
-        own: this cluster.
-        made: the grant for the caller's name; its incarnation is zeros until it is pinned.
-        peer: the cluster of the caller's name that is defined here as a peer.
-        accept: which callers without a grant get one.
+    ``caller`` is proved. ``made`` is the grant for its name, its incarnation zeros until it is pinned; ``peer`` the
+    peer of its name that is defined here.
     """
     name = caller.cluster.name
     if made is not None and not made.tables:

@@ -56,11 +56,7 @@ class Grants(Protocol):
         """Set the incarnation of the grant that the cluster has."""
 
     def invite(self, invitation: Invitation, now: int) -> None:
-        """Keep an invitation until it is used or expires.
-
-        Raises:
-            RequestError: ``INVITATIONS_MAX`` are open.
-        """
+        """Keep an invitation until it is used or expires. Raises RequestError: ``INVITATIONS_MAX`` are open."""
 
     def redeem(self, digest: str, cluster: ClusterId, now: int) -> bool:
         """Use an invitation: its grant is the cluster's from now on. False when it is unknown, used or expired."""

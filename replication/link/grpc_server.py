@@ -24,7 +24,6 @@ class LinkServer:
     """Listens from construction on; serves from ``start`` to ``stop``.
 
     Args:
-        service: what answers.
         listen: host:port; port 0 takes a free one, which ``port`` then has.
         tls: for callers with a certificate only; None is plain text.
         renewed: gives what stands in place of ``tls`` before each handshake.

@@ -44,7 +44,6 @@ class LinkServicer:
     """The calls of ``walship.Link``, each under its name in ``walship.proto``, over encoded messages.
 
     Args:
-        service: what answers.
         caller: who makes a call, which was admitted.
         streams: places of streams; one too many is refused.
         slow_down: called before a stream of that caller is refused.

@@ -77,8 +77,6 @@ class Master:
         coordination: the cluster's coordination; stays open.
         disk: this host's disk; its slot is also the candidate's name.
         read_public: reads a peer's public part, given its ZooKeeper address.
-        limits: the planner's limits.
-        times: intervals and ages.
         peer_bytes_max: the disk budget per peer; past it files are kept until finished at the peer, not applied.
         budgets: enforces the disk budgets; None to skip that.
 

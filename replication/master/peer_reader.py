@@ -56,10 +56,7 @@ class PeerReader:
     def poll(self, peers: Sequence[Peer], failing: frozenset[str], now_s: float) -> dict[str, PeerReading]:
         """Return the last reading of each peer, by name, and start readings that are due. Never waits.
 
-        Args:
-            peers: the peers to read; readings of others are dropped.
-            failing: names of peers that workers cannot ship to; this counts as a failure.
-            now_s: the time in seconds, always of the same clock.
+        Readings of others are dropped. That workers cannot ship to the peers ``failing`` counts as a failure.
         """
         before = self._known
         self._known = {}

@@ -20,13 +20,7 @@ _Seen = tuple[list[Rule], int, InboundState | None]
 
 
 class RulesCache:
-    """Caches rules, peers, and the number of workers that share a peer's rate. For one thread.
-
-    Args:
-        ledger: the cluster's.
-        coordination: the cluster's.
-        monotonic: seconds that never go back.
-    """
+    """Caches rules, peers, and the number of workers that share a peer's rate. For one thread."""
 
     def __init__(
         self, ledger: Ledger, coordination: Coordination, monotonic: Callable[[], float] = time.monotonic

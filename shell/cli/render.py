@@ -219,12 +219,7 @@ def console(stderr: bool = False) -> Console:
 
 
 def rigid_columns(widths: Sequence[int], room: int) -> frozenset[int]:
-    """The columns that keep their width if a table is too wide: the narrow ones. The others wrap.
-
-    Args:
-        widths: of the columns, unwrapped.
-        room: for all of them.
-    """
+    """The columns that keep their width if a table is too wide: the narrow ones. The others wrap."""
     kept: set[int] = set()
     for at in sorted(range(len(widths)), key=lambda at: (widths[at], at)):
         wrapped = sum(min(widths[other], _WRAPPED_MIN) for other in range(len(widths)) if other not in {*kept, at})

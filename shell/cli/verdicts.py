@@ -14,11 +14,8 @@ if TYPE_CHECKING:
 def show_verdicts(printer: Printer, verdicts: list[Verdict], list_max: int, since: int = 0) -> None:
     """Print the verdicts, and some of the keys that differ.
 
-    Args:
-        printer: prints.
-        verdicts: one for each table.
-        list_max: how many keys per table.
-        since: when the comparison began, in microseconds since 1970; verdicts as of an earlier time get a note.
+    At most ``list_max`` keys per table. Verdicts as of a time before ``since``, when the comparison began (microseconds
+    since 1970), get a note.
     """
     for verdict in verdicts:
         if _is_old(verdict, since):

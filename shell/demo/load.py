@@ -62,7 +62,6 @@ class DemoApplication:
 
     Args:
         targets: the clusters' files: it connects to the first that answers, and follows the ACTIVE one.
-        table: whose rows.
         acks: of all applications.
     """
 

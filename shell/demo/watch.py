@@ -18,7 +18,6 @@ class Watch:
     """Looks at clusters, by handles of its own. Safe for threads.
 
     Args:
-        sites: the clusters.
         written: rows that were acked, by cluster.
         has_roles: whether roles are shown; then only the routes from an ACTIVE cluster are.
     """

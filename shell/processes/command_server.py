@@ -38,7 +38,6 @@ class CommandServer:
     Args:
         run: runs a command line and returns its exit code.
         load: loads what commands need; called when the first one comes.
-        run_dir: where the socket is.
         wakes: calls when a client connects, from the main thread.
     """
 

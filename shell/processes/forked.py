@@ -97,10 +97,7 @@ def load_shared(load: Callable[[], None]) -> None:
 def start_role(role: str, file: Path, output: Path) -> tuple[Process, int]:
     """Start a role's process in its own session; the process and its lifeline.
 
-    Args:
-        role: one of ``shell.processes.roles.ROLES``.
-        file: the cluster's TOML file.
-        output: the file that its output is appended to.
+    ``output`` is the file that its output is appended to.
     """
     if not CAN_FORK:
         return spawn(("_role", role, "--config", str(file)), output)
@@ -135,12 +132,8 @@ def _serve(role: str, file: Path, lifeline: int) -> int:
 def fork(run: Callable[[], int], standard: Sequence[str | int], keep: Sequence[int]) -> Forked:
     """Fork this process; the child calls ``run`` and exits with the code that it returns.
 
-    Call it from the main thread.
-
-    Args:
-        run: what the child does.
-        standard: the child's standard input, output and error: descriptors, or a file to read.
-        keep: other descriptors that it keeps. All others are closed.
+    Call it from the main thread. ``standard`` are the child's standard input, output and error: descriptors, or a file
+    to read. It keeps those in ``keep``; all others are closed.
     """
     _check_ledgers_closed()
     sys.stdout.flush()

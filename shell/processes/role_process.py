@@ -52,10 +52,7 @@ def serve_arguments(arguments: Sequence[str]) -> int:
 def serve(role: str, file: str, lifeline: int | None) -> int:
     """Run ``role`` until it is stopped; returns the exit code.
 
-    Args:
-        role: one of ``shell.processes.roles.ROLES``.
-        file: the cluster's TOML file.
-        lifeline: file descriptor of the pipe whose end means that the supervisor is gone; None without a supervisor.
+    The supervisor is gone when the pipe of ``lifeline`` ends; None without a supervisor.
     """
     supervisor = os.getppid()
     faulthandler.register(signal.SIGUSR1)

@@ -70,7 +70,6 @@ class SparkCluster:
 
     Args:
         folder: for configuration, logs, the master's memory and executors' files.
-        workers: how many.
         memory_mb: what a worker has for its executors.
         properties: further Spark properties of the daemons, and defaults of the applications.
         left_running: the processes may outlive this one.

@@ -21,10 +21,7 @@ def spawn(
 ) -> tuple[subprocess.Popen[bytes], int]:
     """Start ``walship ARGUMENTS``; the process and its lifeline.
 
-    Args:
-        arguments: of the command line.
-        output: the file that its output is appended to.
-        environment: what it has besides this process's environment.
+    Its output is appended to ``output``. ``environment`` is what it has besides this process's.
     """
     readable, writable = os.pipe()
     command = [sys.executable, "-m", "shell.main", *arguments, "--lifeline", str(readable)]

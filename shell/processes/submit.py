@@ -52,12 +52,8 @@ class Submission:
 def submission(config: Config, file: Path, deploy_mode: str) -> Submission:
     """Write the package, the properties and the program below ``run/submit``; return how to run them.
 
-    Standard input of the program is a pipe of Spark's. When it ends, replay stops.
-
-    Args:
-        config: the cluster's configuration.
-        file: its TOML file.
-        deploy_mode: ``client`` for a driver on this host, ``cluster`` for one on a host of Spark's choice.
+    Standard input of the program is a pipe of Spark's. When it ends, replay stops. ``deploy_mode`` is ``client`` for a
+    driver on this host, ``cluster`` for one on a host of Spark's choice.
 
     Raises:
         ConfigError: the deploy mode does not fit, or the jars cannot be found or fetched.

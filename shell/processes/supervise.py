@@ -173,10 +173,8 @@ class Supervisor:
     """All roles of one cluster on this host.
 
     Args:
-        config: the cluster's configuration.
         file: its TOML file, which each process reads.
         roles: in the order in which they start.
-        on_event: called with every event.
         later: roles that start once their condition is true; ``ready`` does not wait for them.
         load: called with each role before it starts, ahead for as long as ZooKeeper starts.
     """

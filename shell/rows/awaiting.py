@@ -47,13 +47,8 @@ def print_written(
 ) -> None:
     """Wait for rows that are durable here, and print the result; if the wait fails, before its error is raised.
 
-    Args:
-        cluster: where they are durable.
-        printer: prints.
-        result: for JSON; the position and the seconds waited are added.
-        text: for people.
-        position: of the rows; None if there are none.
-        wait: what to wait for.
+    JSON has ``result``, to which the position and the seconds waited are added; people get ``text``. ``position`` is
+    None if there are no rows.
     """
     shown = {**result, "waited_seconds": 0.0, "position": None if position is None else json.loads(position.to_json())}
     if wait.cluster is None or position is None:

@@ -64,7 +64,6 @@ class SpillableViews:
     """Views in a file, of which the last used are in memory. A process that starts again has all of them again.
 
     Args:
-        path: the file.
         memory_bytes_max: how much memory partitions may take, besides ``CACHE_BYTES`` for the file. A partition that
             is larger by itself is in memory only while it is read.
     """

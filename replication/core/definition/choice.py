@@ -23,11 +23,7 @@ def full_pattern(text: str) -> str:
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether ``text`` is a pattern.
-
-    Raises:
-        RequestError: a ``[`` is not closed.
-    """
+    """Return whether ``text`` is a pattern. Raises RequestError: a ``[`` is not closed."""
     if "[" in re.sub(r"\[!?.[^\]]*\]", "", text):
         raise RequestError(f"the [ in {text!r} is not closed", "Patterns are *, ? and [ab]")
     return any(sign in text for sign in _WILD)

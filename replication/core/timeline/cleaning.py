@@ -44,12 +44,8 @@ class KeepPolicy:
 def touched_since(newest_first: Iterable[Event], dataset: str, policy: KeepPolicy) -> set[str] | None:
     """The partitions that instants have touched since the oldest instant that the last clean retained.
 
-    Rollbacks and restores count, since they bring back and remove versions.
-
-    Args:
-        newest_first: the events of the timeline.
-        dataset: whose.
-        policy: of the clean that is to come.
+    Rollbacks and restores count, since they bring back and remove versions. ``newest_first`` are the events of the
+    timeline, ``policy`` that of the clean that is to come.
 
     Returns:
         None if every partition must be looked at: there was no clean yet, or it kept by another policy.

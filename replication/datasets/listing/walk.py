@@ -27,11 +27,8 @@ Visit = Callable[[RelativePath], Iterable[RelativePath]]
 def walk(begins: Iterable[RelativePath], visit: Visit, threads: int, elsewhere: FolderTasks | None = None) -> None:
     """Visit folders and all below them; returns when every one was visited.
 
-    Args:
-        begins: the first folders.
-        visit: called by several threads, once a folder; it handles its own errors.
-        threads: the maximum number of threads.
-        elsewhere: takes some of the folders that wait if they are many.
+    ``visit`` is called by several threads, once a folder; it handles its own errors. ``elsewhere`` takes some of the
+    folders that wait if they are many.
 
     Raises:
         BaseException: what ``visit`` raised first; the walk has ended then.

@@ -232,10 +232,6 @@ def prepare(store: SqlStore, cluster: ClusterId, role: RoleState = FIRST_ROLE) -
 def open_ledger(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Ledger:
     """Open the ledger at ``url``: a SQLAlchemy URL, or the path of a SQLite file.
 
-    Args:
-        url: ``/data/ledger.db``, ``sqlite:////data/ledger.db`` or ``postgresql://user@host/database``.
-        busy_timeout_s: how long a write waits for other processes.
-
     Raises:
         ConfigError: there is no ledger.
         VersionError: a newer walship created it.

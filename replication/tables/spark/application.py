@@ -36,7 +36,6 @@ class Application:
     """A session that exists while it is wanted. For any number of threads.
 
     Args:
-        start: starts the session.
         idle_s: the session ends after so many seconds without use; 0 starts it at once and keeps it.
         prepare: called with a session before it counts as started.
         executor_s: how long ``use`` waits for a Spark cluster's first executor.

@@ -31,10 +31,6 @@ class Spiller:
     """Keeps the bytes that one host retains for each peer within the budget. For one thread.
 
     Args:
-        ledger: of this cluster.
-        files: this host's file system.
-        host: its slot.
-        store: where files go.
         budget: bytes that may be on this host's disk for one peer.
         keeps_tables: whether this host replays. While any host replays, only replayed files are moved.
         directories: the directory of local files of each kind; other kinds are not moved.

@@ -17,7 +17,6 @@ class AttemptLog:
     """Collects attempts; ``flush`` writes changes to the ledger. Safe for threads.
 
     Args:
-        host: this host's slot.
         ask: called after a change, to ask for a ``flush``.
     """
 

@@ -17,7 +17,6 @@ class ProgressLog:
     """Collects progress; ``flush`` writes it. One joined report per file and peer waits. Safe for threads.
 
     Args:
-        ledger: the cluster's.
         ask: called after each report, to ask for a ``flush``.
     """
 

@@ -71,12 +71,8 @@ class Shipment:
     """A stream to one peer and the bytes in flight on it. For one thread; ``close`` ends the stream.
 
     Args:
-        session: the open stream.
-        peer: the peer's name.
-        context: what all streams to the peer share.
         selection: decides which frames are sent.
         schemas: the schema versions that the peer has.
-        term: the assignment's term.
         losses: by file, how often the peer had lost bytes when the stream opened; 0 for a file not listed.
     """
 

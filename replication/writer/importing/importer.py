@@ -111,12 +111,8 @@ class Importer:
     def run(self, spec: TableSpec, path: str | Path, form: str, report: Report, *, again: bool) -> Imported:
         """Import one file. All its rows are durable here on return. After any error none of them ever becomes visible.
 
-        Args:
-            spec: the table; columns are matched by name.
-            path: a Parquet, Arrow, ORC or CSV file.
-            form: its format; by suffix when empty.
-            report: called in this thread as rows are written, and with the result.
-            again: import the file even when the same content was imported before.
+        Columns are matched by name. ``form`` is by suffix when empty. ``report`` is called in this thread as rows are
+        written, and with the result. ``again`` imports a file even when the same content was imported before.
 
         Raises:
             RequestError: the file does not exist, has an unknown format, or changed during the import; or another
