@@ -19,9 +19,9 @@ def main() -> None:
     if _printed(sys.argv[1:]):
         return
     from replication.permissions import keep_private
-    from shell.processes.descriptors import have_standard
+    from shell.processes.descriptors import open_standard_streams
 
-    have_standard()
+    open_standard_streams()
     keep_private()  # configurations and ledgers may have passwords; rows are their owner's
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # unless its parent has it ignore the signal

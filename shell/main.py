@@ -28,7 +28,7 @@ from shell.cli.help import Sections
 from shell.cli.interrupting import INTERRUPTED, leave, leave_now, print_error
 from shell.cli.invocation import ClusterOption, DebugOption, Invocation, JsonOption, add_verb
 from shell.cli.render import Printer
-from shell.processes.descriptors import have_standard
+from shell.processes.descriptors import open_standard_streams
 
 _WrongLine = cast("type[Exception]", typer.BadParameter.__base__)  # the base of wrong command lines
 
@@ -160,7 +160,7 @@ def _foreseen(error: Exception) -> ReplicationError:
 
 def main() -> None:
     """The ``walship`` command."""
-    have_standard()
+    open_standard_streams()
     if sys.argv[1:2] == ["_role"]:
         from shell.processes import role_process
 

@@ -14,7 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from peer.bootstrap.snapshot import held
+from peer.bootstrap.snapshot import held_snapshots
 from peer.bootstrap.space import DiskSpace
 from peer.tables.maintenance import HOLD, purged
 from replication.core.definition.schema import TS, SchemaVersion, TableSpec
@@ -68,7 +68,7 @@ def export(
     try:
         writing = _Writing(handle, row)
         hold = f"{HOLD}{row.file.number}"
-        with held(tables, spec, hold, commit) as rows:
+        with held_snapshots(tables, spec, hold, commit) as rows:
             _check_is_defined_so(ledger, spec)
             coverages = _with_purged(ledger, spec, coverages)
             for encoded in _encoded(rows(coverages, known), [spec.versions[coverage.group] for coverage in coverages]):

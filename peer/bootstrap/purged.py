@@ -22,7 +22,7 @@ from peer.bootstrap.received import ReceivedBootstrap
 from peer.frames.hosts import Hosts
 from peer.tables.latest import group_of_family
 from peer.tables.read import attach_latest
-from peer.verify.digest import bound
+from peer.verify.digest import limit_memory
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec, user_field
 from replication.core.ids import StreamId
@@ -84,7 +84,7 @@ def tombstone_rows(
     """
     with refusing_unreadable(), open_duckdb() as connection:
         if scratch is not None:
-            bound(connection, scratch, MEMORY_BYTES_MAX)
+            limit_memory(connection, scratch, MEMORY_BYTES_MAX)
         keys = ", ".join(DUCKDB.name(name) for name in spec.key)
         if not _find_covered(connection, tables, spec, received, keys):
             return

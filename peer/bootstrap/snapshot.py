@@ -34,7 +34,7 @@ RowsOf: TypeAlias = Callable[[Sequence[Coverage], Known], Iterator[pa.RecordBatc
 
 
 @contextmanager
-def held(tables: Tables, spec: TableSpec, hold: str, commit: int) -> Iterator[RowsOf]:
+def held_snapshots(tables: Tables, spec: TableSpec, hold: str, commit: int) -> Iterator[RowsOf]:
     """Hold the table's snapshots while the context lasts; gives a function that reads the rows of some groups, once.
 
     The function gets the groups' coverage, and the sequences that the peer has already, whose rows are left out.

@@ -244,7 +244,7 @@ class Contacts:
                     raise PeerUnavailableError(f"the receiver at {address} is of {described.cluster}, not {cluster}")
             except BaseException as error:
                 link.close()
-                if not may_pass(error):
+                if not may_succeed_later(error):
                     raise
                 last = error
                 continue
@@ -254,7 +254,7 @@ class Contacts:
         raise PeerUnavailableError(f"no receiver of {name} answers: {last.what}", last.hint or "Is it running there?")
 
 
-def may_pass(error: BaseException) -> TypeGuard[ReplicationError]:
+def may_succeed_later(error: BaseException) -> TypeGuard[ReplicationError]:
     """Whether a call may succeed later, or at another receiver: this one does not answer, or not now."""
     is_busy = isinstance(error, PeerRefusedError) and error.reason == Reason.NOT_READY
     return is_busy or isinstance(error, PeerUnavailableError)
@@ -275,7 +275,7 @@ def with_root(zookeepers: str, name: str) -> str:
     return zookeepers if "/" in zookeepers else f"{zookeepers}/walship/{name}"
 
 
-def meant_by(zookeepers: str) -> list[Quorum]:
+def possible_quorums(zookeepers: str) -> list[Quorum]:
     """The quorums that an address may mean, likelier first. ConfigError when it is not ``host:port[,…]/root``."""
     given = Quorum.parse(zookeepers)
     return [given, *([Quorum(given.servers, f"/walship{given.root}")] if given.root.count("/") == 1 else [])]
@@ -291,7 +291,7 @@ def read_public(zookeepers: str, tls: ZookeeperTls | None = None) -> tuple[Quoru
     from replication.coordination.zookeeper import connect_public  # deferred: most commands need no ZooKeeper
 
     problem: CoordinationError | None = None
-    for quorum in meant_by(zookeepers):
+    for quorum in possible_quorums(zookeepers):
         try:
             return quorum, connect_public(quorum.servers, quorum.root, tls=tls)
         except CoordinationError as error:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from peer.client.contacts import Contacts, may_pass
+from peer.client.contacts import Contacts, may_succeed_later
 from peer.status.replay_report import silence
 from replication.core.ids import StreamId
 from replication.core.phase import Phase
@@ -112,7 +112,7 @@ class Waiting:
             except WaitTimeoutError as error:
                 raise WaitTimeoutError(self._with_names(error.what), self._hint(peer, position, error.what)) from None
             except TransferError as error:
-                if not may_pass(error):
+                if not may_succeed_later(error):
                     raise
                 if deadline.has_passed:
                     raise WaitTimeoutError(deadline.text(what, error.what), error.hint) from None

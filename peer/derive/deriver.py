@@ -19,7 +19,7 @@ from peer.derive.by_jobs import changes_by_job
 from peer.derive.compare import Pair, RowChanges, compare
 from peer.derive.hooks import LOST, Hook, is_restored, load, lost_position, version_of
 from peer.derive.names import as_known, widenings
-from peer.verify.digest import bound
+from peer.verify.digest import limit_memory
 from replication import log
 from replication.config import Config
 from replication.core.definition.aging import horizon
@@ -101,7 +101,7 @@ class Deriver:
         scratch = self.config.run_dir / "derive"  # for what does not fit into memory
         scratch.mkdir(parents=True, exist_ok=True)
         with open_duckdb() as connection:
-            bound(connection, scratch, MEMORY_BYTES_MAX)
+            limit_memory(connection, scratch, MEMORY_BYTES_MAX)
             found = self._compared(connection, derivation, source, pair, hook, newest)
             if not found.count:
                 return self.ledger.derivations.finish(derivation, newest, upto, self.now())

@@ -89,7 +89,7 @@ def plan_failback(context: RoleChange, peer: str, *, leave: bool = False) -> Fai
             " --leave-lost-writes leaves them as they are"
         )
     unready = unready_tables(context, peer) if there is not None else []
-    sent = {name: "what differs" if known_there(context, known, table) else "all rows" for table, name in unready}
+    sent = {name: "what differs" if sequences_at_peer(context, known, table) else "all rows" for table, name in unready}
     planned = plan_switchover(context, peer)
     brought = [f"{peer} gets {what} of {name}" for name, what in sent.items()]
     if not leave and not _has_sent_all(context, known):
@@ -133,7 +133,7 @@ def failback(context: RoleChange, peer: str, *, leave: bool = False) -> FailedBa
     return FailedBack(done.origin, peer, done.epoch, brought, done.outage_s, seconds)
 
 
-def known_there(context: RoleChange, peer: Peer, table: UUID) -> dict[StreamId, Ranges]:
+def sequences_at_peer(context: RoleChange, peer: Peer, table: UUID) -> dict[StreamId, Ranges]:
     """The sequences of a table that a peer has, of those that are here; none where a bootstrap must send all rows.
 
     A bootstrap may leave known rows out only if the peer knows every delete that this cluster has purged. It does if
@@ -185,7 +185,7 @@ def _bootstrap(context: RoleChange, peer: str) -> None:
     cluster, known, names = context.cluster, context.peer(peer), []
     for table, name in unready_tables(context, peer):
         context.report(f"{peer} gets rows of {name} that were not retained in WALs")
-        there = known_there(context, known, table)
+        there = sequences_at_peer(context, known, table)
         needed = needed_space(
             cluster.config, cluster.ledger, [cluster.table(name)], peer, lambda: cluster.reader.catalog
         )

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from peer.failover.lease import fence, lease_steps
 from peer.failover.loss import Loss, loss_of
-from peer.failover.opening import CONSISTENT, EVERYTHING, Opening, counting, opening
+from peer.failover.opening import CONSISTENT, EVERYTHING, Opening, counting_sequences, opening
 from peer.failover.role_change import RoleChange, refuse
 from peer.failover.take_back import TakeBack
 from peer.status.drills import drill_health, drill_warning
@@ -74,7 +74,7 @@ class EndOrigin(CommitStep[RoleChange]):
     def execute(self, context: RoleChange) -> None:
         """Store it, with the cut."""
         origin, now = ClusterId.parse(self.origin), time.time_ns() // 1000
-        within, opens = counting(context, origin, self.upto)
+        within, opens = counting_sequences(context, origin, self.upto)
         context.cluster.ledger.successions.take_over(origin, context.own, self.epoch, now, within, opens.whole)
 
     def describe(self) -> str:

@@ -66,7 +66,7 @@ def opening(context: RoleChange, origin: ClusterId, at: int) -> Opening:
     return Opening(upto, refusals=(why,))
 
 
-def counting(context: RoleChange, origin: ClusterId, upto: int) -> tuple[Cut | None, Opening]:
+def counting_sequences(context: RoleChange, origin: ClusterId, upto: int) -> tuple[Cut | None, Opening]:
     """The sequences that count, None for all that are claimed; and the opening.
 
     Raises:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from peer.tables.versions import attach_versions
-from peer.verify.digest import MEMORY_BYTES_MAX, bound
+from peer.verify.digest import MEMORY_BYTES_MAX, limit_memory
 from replication.core.definition.aging import horizon
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.rows.batch import LogBatch
@@ -86,7 +86,7 @@ def rows_again(
 @contextmanager
 def _bounded(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     with open_duckdb() as connection:
-        bound(connection, scratch, MEMORY_BYTES_MAX)
+        limit_memory(connection, scratch, MEMORY_BYTES_MAX)
         yield connection
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from peer.polling import polls
-from peer.replay.loop import alone
+from peer.replay.loop import replay_lock
 from replication.config import Config
 from replication.coordination.paths import Election, MemberKind
 from replication.coordination.session import Coordination
@@ -50,7 +50,7 @@ def without_replay(run_dir: Path, coordination: Coordination | None) -> Iterator
             "Stop the replay role on every host, salvage the file, and start them again",
         )
     try:
-        with alone(run_dir):
+        with replay_lock(run_dir):
             yield
     except LockedFileError:
         raise LockedFileError(

@@ -61,7 +61,7 @@ def run_replay(
     from replication.tables.spark.scratch import own_scratch
     from replication.tables.spark.session import application
 
-    with alone(config.run_dir):
+    with replay_lock(config.run_dir):
         properties = configured_catalog(config)
         catalog = IcebergCatalog(properties)
         scratch = own_scratch(config.run_dir / "spark")
@@ -266,7 +266,7 @@ def pause_after(interval_s: float, before_s: float, cost_s: float) -> float:
 
 
 @contextmanager
-def alone(run_dir: Path) -> Iterator[None]:
+def replay_lock(run_dir: Path) -> Iterator[None]:
     """Hold this host's replay lock. Raises LockedFileError when another process holds it."""
     run_dir.mkdir(parents=True, exist_ok=True)
     with open(run_dir / "replay.lock", "w") as lock:

@@ -23,7 +23,7 @@ from peer.status.paths import InboundPath, paths
 from peer.status.refused import RefusedMessages, refused_lately
 from peer.status.replay_report import ReplayReport
 from peer.status.retained import Retained, retained
-from peer.status.role_processes import unanswering
+from peer.status.role_processes import roles_without_session
 from peer.status.roles import RoleHistory, role_history
 from peer.status.sending import PeerSending, sending
 from peer.status.unreadable import Unreadable, unreadable
@@ -164,7 +164,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
     members = with_files(members, rows.values(), pending, report, config.cluster.host, now / 1e6)
     if not members.problem:
         present = [role for host in members.hosts if host.slot == config.cluster.host for role in host.roles]
-        members = replace(members, unanswering=unanswering(config.run_dir, present, now / 1e6))
+        members = replace(members, unanswering=roles_without_session(config.run_dir, present, now / 1e6))
     policy = RetentionPolicy(members.keeps_tables, config.master.peer_bytes_max)
     return ClusterStatus(
         cluster=ledger.cluster.name,

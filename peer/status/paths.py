@@ -79,7 +79,7 @@ def _of_origin(
     return sorted(made, key=lambda each: (each.silent_s is not None, len(each.path), each.path))
 
 
-def broken(origin: str, found: Iterable[InboundPath]) -> list[str]:
+def silent_path_messages(origin: str, found: Iterable[InboundPath]) -> list[str]:
     """Messages about an origin's paths, a sentence per silent one; none when all are live."""
     return [
         f"{origin} no longer comes by {each}: silent for {each.silent_s:.0f} s (down, paused or unreachable); "

@@ -44,7 +44,7 @@ class ProcessState:
             return None
 
 
-def unanswering(run_dir: Path, present: Collection[str], now_s: float) -> tuple[str, ...]:
+def roles_without_session(run_dir: Path, present: Collection[str], now_s: float) -> tuple[str, ...]:
     """Roles whose process runs here but has no session with ZooKeeper, as ``worker (process 7)``.
 
     ``run_dir`` has their state files. ``present`` are the roles that ZooKeeper knows to run here, as ``Host.roles``.

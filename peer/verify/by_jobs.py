@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from peer.tables.by_jobs import chunks, is_large, rows_query, stored_bytes
-from peer.verify.digest import Reading, among, decode_buckets, encode_buckets, sum_of
+from peer.verify.digest import Reading, decode_buckets, encode_buckets, in_groups, sum_of
 from replication.config import Config
 from replication.core.definition.schema import TableSpec
 from replication.tables.base import SPARK, Catalog, open_duckdb
@@ -57,7 +57,7 @@ def buckets_by_job(
     if not is_large(config, size):
         return None
     sql = rows_query(catalog, found, as_of)
-    if where := among(compared, groups, SPARK):
+    if where := in_groups(compared, groups, SPARK):
         sql = f"select * from ({sql}) r where {where}"
     names = {column.uuid: column.name for column in found.columns}
     columns = tuple((names.get(column.uuid), column.name, column.type) for column in compared.columns)

@@ -193,9 +193,9 @@ def open_reading(
     """
     connection = open_duckdb()
     try:
-        bound(connection, spill, MEMORY_BYTES_MAX)
+        limit_memory(connection, spill, MEMORY_BYTES_MAX)
         attach_latest(connection, catalog, spec, "every row", as_of=as_of, versions=True)
-        where = among(spec, groups, DUCKDB) if catalog.has(spec) else ""
+        where = in_groups(spec, groups, DUCKDB) if catalog.has(spec) else ""
         view = f"select * from {DUCKDB.name('every row')}" + (f" where {where}" if where else "")
         connection.execute(f"create view compared as {view}")
         return Reading(connection, "compared", tuple(spec.by_name), spec.key)
@@ -204,14 +204,14 @@ def open_reading(
         raise
 
 
-def bound(connection: duckdb.DuckDBPyConnection, spill: Path, memory_bytes_max: int) -> None:
+def limit_memory(connection: duckdb.DuckDBPyConnection, spill: Path, memory_bytes_max: int) -> None:
     """Limit the memory of a connection; what does not fit goes to files in ``spill``."""
     spill.parent.mkdir(parents=True, exist_ok=True)  # DuckDB makes only the last folder
     connection.execute(f"set memory_limit = '{memory_bytes_max}B'")
     connection.execute(f"set temp_directory = {literal(str(spill))}")
 
 
-def among(spec: TableSpec, groups: Sequence[str], dialect: Dialect) -> str:
+def in_groups(spec: TableSpec, groups: Sequence[str], dialect: Dialect) -> str:
     """The condition that a row belongs to one of ``groups``; empty when all rows do."""
     others = [group for group in spec.groups if group.name not in groups]
     if not others or not spec.key:

@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from peer.verify.digest import MEMORY_BYTES_MAX, bound, row_hash
+from peer.verify.digest import MEMORY_BYTES_MAX, limit_memory, row_hash
 from replication.tables.base import DUCKDB
 
 _SIDES = ("one", "two")
@@ -48,7 +48,7 @@ class Suspects:
         folder = Path(self._folder.name)
         self._db = duckdb.connect(str(folder / "suspects.db"), config={"threads": 2, "preserve_insertion_order": False})
         self._db.execute("set timezone = 'UTC'")
-        bound(self._db, folder / "spill", MEMORY_BYTES_MAX)
+        limit_memory(self._db, folder / "spill", MEMORY_BYTES_MAX)
         self._plain: list[str] = []
         self._names: list[str] = []
         self.count = 0

@@ -66,7 +66,7 @@ def detached(work: Callable[[], T]) -> T:
 
 
 @contextmanager
-def beside(work: Callable[[threading.Event], None], name: str) -> Iterator[None]:
+def run_beside(work: Callable[[threading.Event], None], name: str) -> Iterator[None]:
     """Run ``work`` in a thread as long as the block; it gets the event that is set at the end of the block."""
     ended = threading.Event()
     thread = threading.Thread(target=work, args=(ended,), name=name, daemon=True)

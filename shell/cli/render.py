@@ -191,7 +191,7 @@ class Printer:
 
 
 @contextmanager
-def printed_before(error: object) -> Iterator[None]:
+def print_before_error(error: object) -> Iterator[None]:
     """Print a result before an error is raised: the error is told though the result has no reader, or no room.
 
     Args:

@@ -11,7 +11,7 @@ from typer import Argument
 from replication.error_text import counted
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation
-from shell.cli.render import Printer, bytes_text, printed_before
+from shell.cli.render import Printer, bytes_text, print_before_error
 from shell.copying.groups import FileOptions, ReplaceOptions, RunOptions, SpeedOptions, SyncOptions, WriteOptions
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _sum_up(found: Preview, printer: Printer, what: str, problem: ReplicationErr
 
     wanted = found.found["missing"] + found.found["different"]
     outcomes = ", ".join(skipped_text(name, count) for name, count in sorted(found.found.items()))
-    with printed_before(problem):
+    with print_before_error(problem):
         printer.value(
             {"files": wanted, "bytes": found.bytes_listed, "outcomes": dict(found.found)},
             f"{counted(wanted, 'file')}, {bytes_text(found.bytes_listed)}, {what}; {outcomes or 'nothing was found'}",
@@ -154,7 +154,7 @@ def _report(printer: Printer, result: SyncResult, refusal: RequestError | None) 
     done = ", ".join(f"{number:,} {action}" for action, number in sorted(result.actions.items()))
     kept = f"; {counted(len(result.conflicts), 'conflict')} kept: {', '.join(result.conflicts[:5])}"
     shown = {"actions": dict(result.actions), "conflicts": result.conflicts, "failures": result.failures}
-    with printed_before(result.failures or refusal):
+    with print_before_error(result.failures or refusal):
         printer.value(shown, (done or "nothing was found") + (kept if result.conflicts else ""))
     if result.failures:
         raise incomplete(len(result.failures), result.failures)

@@ -18,7 +18,7 @@ from replication.errors import ConfigError, RequestError
 from replication.priority import lower_process
 from shell.cli.find import FoundCluster, current_folder, find_cluster
 from shell.cli.invocation import Invocation, timeout_option
-from shell.cli.render import Printer, moment_text, printed_before, seconds_text
+from shell.cli.render import Printer, moment_text, print_before_error, seconds_text
 
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
@@ -160,7 +160,7 @@ def _schedule(
 
 def _tell(report: DrillReport, printer: Printer) -> None:
     """Print what a drill found, and exit with 1 if it did not pass."""
-    with printed_before(not report.drill.passed):
+    with print_before_error(not report.drill.passed):
         _show(report, printer)
     if not report.drill.passed:
         raise typer.Exit(1)

@@ -14,7 +14,7 @@ from typer import Argument, Option
 from replication.error_text import counted
 from replication.errors import RequestError, StepFailedError
 from shell.cli.invocation import Invocation, TableArgument, table_option, timeout_option
-from shell.cli.render import Printer, bytes_text, moment_text, printed_before, seconds_text
+from shell.cli.render import Printer, bytes_text, moment_text, print_before_error, seconds_text
 
 if TYPE_CHECKING:
     from peer.failover.failback import FailbackPlan, FailedBack
@@ -299,7 +299,7 @@ def _show_plan(
 
     ``print_rest`` prints what follows the steps, for people.
     """
-    with printed_before(planned.refusals):
+    with print_before_error(planned.refusals):
         if printer.as_json:
             printer.value(planned)
         else:

@@ -84,11 +84,11 @@ def deletecluster(
     ] = "",
 ) -> None:
     """Delete a peer; nothing more is sent to it."""
-    from peer.client.contacts import known_peer, meant_by, with_root
+    from peer.client.contacts import known_peer, possible_quorums, with_root
 
     with invocation.connect() as (cluster, printer):
         defined = known_peer(cluster.ledger, name).zookeepers
-        if zookeepers and defined not in map(str, meant_by(with_root(zookeepers, name))):
+        if zookeepers and defined not in map(str, possible_quorums(with_root(zookeepers, name))):
             raise RequestError(f"peer {name} is at {defined}, not at {zookeepers}", "See: walship listclusters")
         peer, knows = cluster.peering.delete(name)
         result = {"deleted": peer.name, "knows": knows}

@@ -9,7 +9,7 @@ from typer import Argument, Option
 from replication.error_text import counted
 from replication.errors import ReplicationError, RequestError
 from shell.cli.invocation import Invocation
-from shell.cli.render import bytes_text, moment_text, printed_before
+from shell.cli.render import bytes_text, moment_text, print_before_error
 
 FramesArgument = Annotated[
     list[str] | None, Argument(metavar="FRAME", help="slot/number:offset, as quarantine list shows it.")
@@ -69,7 +69,7 @@ def quarantine_retry(
         except ReplicationError as error:
             failure = error
         if rows or failure is None:
-            with printed_before(failure):
+            with print_before_error(failure):
                 printer.rows(rows, empty="nothing is quarantined")
         if rows:
             printer.progress("replay applies them from these files; a frame that fails again is quarantined again")

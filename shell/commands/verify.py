@@ -15,7 +15,7 @@ from replication import config as configuration
 from replication.errors import ConfigError, DivergenceError, ReplicationError, RequestError, WaitTimeoutError
 from shell.cli.find import current_folder, find_cluster
 from shell.cli.invocation import Invocation, tables_argument, timeout_option
-from shell.cli.render import Printer, printed_before
+from shell.cli.render import Printer, print_before_error
 from shell.cli.verdicts import show_verdicts
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def verify(
         since = now()
         verdicts = [compare_sides(cluster, here, there, name, timeout_s, since) for name in _shown(names, printer)]
         failure = _failure(verdicts, unmatched, timeout_s)
-        with printed_before(failure):
+        with print_before_error(failure):
             show_verdicts(printer, verdicts, list_max, since)
         for error in unmatched:
             if error is not failure:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from replication.core.ids import NIL_UUID
 from replication.errors import CorruptFrameError, FormatError, MissingFileError, RequestError
 from shell.cli.invocation import Invocation
-from shell.cli.render import Printer, bytes_text, moment_text, printed_before
+from shell.cli.render import Printer, bytes_text, moment_text, print_before_error
 
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
@@ -120,7 +120,7 @@ def wal_verify(
                 "problems": "; ".join(result.problems),
             }
         bad = [result for result in checked if result.problems]
-        with printed_before(bad):
+        with print_before_error(bad):
             printer.rows(shown, _CHECKED, "no files")
             stored = sum(row.is_stored for row in cluster.ledger.files.all(cluster.config.cluster.host))
             if stored and not files:

@@ -18,8 +18,8 @@ from replication.datasets.stores.base import EntryKind
 from replication.error_text import counted
 from replication.errors import CopyIncompleteError, RequestError
 from replication.permissions import as_user
-from shell.cli.interrupting import beside
-from shell.cli.render import Printer, bytes_text, printed_before, seconds_text
+from shell.cli.interrupting import run_beside
+from shell.cli.render import Printer, bytes_text, print_before_error, seconds_text
 
 _BAR_EVERY_S, _LINE_EVERY_S = 0.2, 10.0
 
@@ -40,7 +40,7 @@ def print_counts(job: CopyJob, printer: Printer, name: str = "") -> None:
     counts = view.counts
     rate = counts.bytes_copied / view.seconds if view.seconds else 0.0
     of_dataset = {"dataset": name} if name else {}
-    with printed_before(counts.failed):
+    with print_before_error(counts.failed):
         printer.value(
             of_dataset | asdict(counts) | {"seconds": round(view.seconds, 3)},
             (name and f"{name}: ") + _summary(counts, view.seconds, rate),
@@ -96,7 +96,7 @@ def progress_shown(view: Callable[[], tuple[str, ProgressView]], printer: Printe
                 if bar.disable and not printer.as_json:
                     printer.err.print(line, markup=False, highlight=False)
 
-    return beside(show, "copy-progress")
+    return run_beside(show, "copy-progress")
 
 
 def _line(stage: str, view: ProgressView) -> str:

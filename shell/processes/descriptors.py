@@ -25,7 +25,7 @@ def raise_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def have_standard() -> None:
+def open_standard_streams() -> None:
     """Open standard input, output and error, on /dev/null if need be, and let them take any text.
 
     If one is closed, a file that is opened later, such as a WAL, gets its number, and messages of libraries would be

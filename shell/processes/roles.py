@@ -26,7 +26,7 @@ from replication.core.roles import Role as ClusterRole
 from replication.errors import ConfigError, CoordinationError
 from replication.ledger.base import Ledger
 from replication.log import redact
-from shell.cli.interrupting import beside
+from shell.cli.interrupting import run_beside
 from shell.processes.preflight import check_ledger_age, follow_files
 
 Ready = Callable[[], None]
@@ -226,4 +226,4 @@ def _ready_when_member(
             except CoordinationError:
                 continue
 
-    return beside(watch, "ready")
+    return run_beside(watch, "ready")

@@ -101,7 +101,7 @@ def write_package(file: Path, required: Sequence[str] = _EXECUTORS) -> None:
 
 
 def _check(config: Config, deploy_mode: str) -> None:
-    from peer.replay.loop import alone
+    from peer.replay.loop import replay_lock
 
     if deploy_mode not in ("client", "cluster"):
         raise ConfigError(f"there is no deploy mode {deploy_mode}", "Deploy modes are client and cluster")
@@ -111,7 +111,7 @@ def _check(config: Config, deploy_mode: str) -> None:
             "Set it to true, and leave replay out of walship up --roles",
         )
     if deploy_mode == "client":
-        with alone(config.run_dir):  # else the program would find out, a package later
+        with replay_lock(config.run_dir):  # else the program would find out, a package later
             return
     if config.replay.spark_master.startswith(("local", "spark:")):
         raise ConfigError(

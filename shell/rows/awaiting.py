@@ -13,7 +13,7 @@ from peer.client.cluster import Cluster
 from peer.status.replay_report import silence
 from replication.core.position import Position
 from replication.errors import PeerUnavailableError, ReplicationError, UnknownPeerError, WaitTimeoutError
-from shell.cli.interrupting import beside
+from shell.cli.interrupting import run_beside
 from shell.cli.render import Printer
 from shell.processes.preflight import running_pid
 
@@ -78,7 +78,7 @@ def _telling_standstill(cluster: Cluster, printer: Printer, wait: Wait) -> Abstr
                 printer.note(f"still waiting: {reason}")
                 return
 
-    return beside(look, "standstill")
+    return run_beside(look, "standstill")
 
 
 def _standstill(cluster: Cluster, wait: Wait) -> str:

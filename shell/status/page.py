@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from peer.status.operations import own_verb
-from peer.status.paths import broken
+from peer.status.paths import silent_path_messages
 from peer.status.replay_report import ReplayReport
 from replication.core.roles import Role
 from replication.error_text import counted
@@ -202,7 +202,7 @@ def _show_origins(printer: Printer, found: ClusterStatus) -> None:
     ]
     printer.rows(rows, empty="no origins yet")
     for row in found.origins:
-        for text in broken(row.origin.partition(":")[0], row.paths):
+        for text in silent_path_messages(row.origin.partition(":")[0], row.paths):
             printer.note(text)
 
 

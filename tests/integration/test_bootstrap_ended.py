@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from peer.repair.salvage import salvage
-from peer.replay.loop import alone
+from peer.replay.loop import replay_lock
 from peer.status.unreadable import unreadable
 from replication.core.definition.schema import TableSpec
 from replication.ledger.base import FileKind, FileRow, Phase
@@ -157,7 +157,7 @@ def test_a_bootstrap_file_that_is_lost_under_way_is_given_up_and_written_anew(tm
     Path(lost.path).unlink()
     (found,) = unreadable(east.ledger, east.ledger.files.all(), "h0", east.config.data_dir, None)
     assert found.remedy == f"It is written anew after: walship wal salvage {lost.file.local} --yes"
-    with alone(east.config.run_dir):  # the own replay
+    with replay_lock(east.config.run_dir):  # the own replay
         salvage(site_of(east), lost.file)
     east.ledger.rules.set_rate("west", 0, east.term)
     world.receive()

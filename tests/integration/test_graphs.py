@@ -12,7 +12,7 @@ import pytest
 
 from peer.status.collect import collect
 from peer.status.members import members_of
-from peer.status.paths import broken
+from peer.status.paths import silent_path_messages
 from replication.core.definition.schema import TableSpec
 from replication.errors import WaitTimeoutError
 from tests.graphs import Graph
@@ -268,7 +268,7 @@ def test_status_says_by_which_routes_an_origin_comes_and_which_are_broken(
     wait_until(lambda: ways_to(graph, "c", "a") == [("a → c", False), ("a → b → c", False)], timeout_s=60)
     assert ways_to(graph, "c", "b") == [("b → c", True)]
     found = collect(graph["c"].config, graph["c"].ledger, members_of(graph["c"].coordination)).origins
-    (told,) = [broken("a", each.paths) for each in found if each.origin == str(graph["a"].cluster)]
+    (told,) = [silent_path_messages("a", each.paths) for each in found if each.origin == str(graph["a"].cluster)]
     assert len(told) == 2 and all("no other route" in text for text in told)
     graph["a"].plan()
     wait_until(lambda: ways_to(graph, "c", "a") == [direct, around], timeout_s=60)

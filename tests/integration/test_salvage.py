@@ -15,7 +15,7 @@ import pytest
 from peer.repair.quarantine_actions import discard
 from peer.repair.salvage import salvage
 from peer.replay.commit import TableReplay
-from peer.replay.loop import alone
+from peer.replay.loop import replay_lock
 from peer.status.collect import collect
 from peer.status.members import Members
 from replication import config as configuration
@@ -215,7 +215,10 @@ def test_a_file_lost_while_its_sender_was_away_comes_when_it_is_back(tmp_path: P
 def test_while_replay_runs_nothing_is_given_up(world: World) -> None:
     world.east.assign(world.west.cluster, world.port)
     row = world.landed(world.east.wal())
-    with alone(world.west.config.run_dir), pytest.raises(LockedFileError, match="own replay is running.*walship down"):
+    with (
+        replay_lock(world.west.config.run_dir),
+        pytest.raises(LockedFileError, match="own replay is running.*walship down"),
+    ):
         salvage(site_of(world.west), row.file)
     assert world.covered() == [Ranges.of((0, 3))] and Path(row.path).exists()
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from peer.repair.salvage import SalvageSite, plan_salvage, salvage
 from peer.repair.unrecorded import unrecorded_of
-from peer.replay.loop import alone
+from peer.replay.loop import replay_lock
 from replication.core.coverage import Ranges
 from replication.core.frame import scan
 from replication.ledger.base import FileRow, ReplayCheckpoint, SenderKeeps
@@ -47,7 +47,7 @@ def dumped(site: Site) -> dict[str, list[Any]]:
 def asked(site: Site, where: SalvageSite, row: FileRow) -> None:
     """Ask, also while replay runs, and then salvage: what was told is what is done."""
     before, content = dumped(site), Path(row.path).read_bytes() if Path(row.path).exists() else b""
-    with alone(site.config.run_dir):
+    with replay_lock(site.config.run_dir):
         told = plan_salvage(where, row.file)
     assert dumped(site) == before and (not content or Path(row.path).read_bytes() == content)
     done = salvage(where, row.file).plan

@@ -13,7 +13,7 @@ import pytest
 
 from peer.repair import salvage as salvaging
 from peer.repair.salvage import plan_salvage, salvage
-from peer.replay.loop import alone
+from peer.replay.loop import replay_lock
 from peer.status.collect import ClusterStatus, collect
 from peer.status.members import Members
 from replication import config as configuration
@@ -270,7 +270,7 @@ def test_what_was_given_up_is_waived_by_clusters_that_pass_it_on(tmp_path: Path)
 def test_while_replay_runs_nothing_is_given_up(world: World) -> None:
     world.wal.finish()
     world.east.register()
-    with alone(world.east.config.run_dir), pytest.raises(LockedFileError, match="own replay is running"):
+    with replay_lock(world.east.config.run_dir), pytest.raises(LockedFileError, match="own replay is running"):
         world.salvage()
     assert world.east.ledger.files.get(world.wal.file) is not None
 

@@ -208,7 +208,7 @@ def test_copies_of_discarded_lost_writes_are_not_needed(world: World) -> None:
 
 def lands_during(world: World, monkeypatch: pytest.MonkeyPatch, *tables: int) -> None:
     """Rows land, and are applied, after the failover saw what has landed and before it made the cut."""
-    real = failing.counting
+    real = failing.counting_sequences
 
     def counting(*given: Any) -> Any:
         made = real(*given)
@@ -216,7 +216,7 @@ def lands_during(world: World, monkeypatch: pytest.MonkeyPatch, *tables: int) ->
             send(world, table, [1], "meanwhile")
         return made
 
-    monkeypatch.setattr(failing, "counting", counting)
+    monkeypatch.setattr(failing, "counting_sequences", counting)
 
 
 def as_keyless(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +274,7 @@ def test_rows_are_taken_back_in_batches_of_bounded_memory(world: World, monkeypa
     for ids in ([1, 2], [2, 3], [3, 4]):
         send(world, 0, ids, "later")
     limits = []
-    real_bound, real_rows = restate.bound, take_back.rows_in_place
+    real_bound, real_rows = restate.limit_memory, take_back.rows_in_place
 
     def bound(connection: duckdb.DuckDBPyConnection, scratch: Path, bytes_max: int) -> None:
         real_bound(connection, scratch, bytes_max)
@@ -287,7 +287,7 @@ def test_rows_are_taken_back_in_batches_of_bounded_memory(world: World, monkeypa
         return real_rows(catalog, spec, lost, *rest)
 
     monkeypatch.setattr(take_back, "_BYTES_MAX", 1)
-    monkeypatch.setattr(restate, "bound", bound)
+    monkeypatch.setattr(restate, "limit_memory", bound)
     monkeypatch.setattr(take_back, "rows_in_place", rows_in_place)
     fail_over(world, base.commit)
     assert sizes == [1, 1, 1] and limits == [True] * 3

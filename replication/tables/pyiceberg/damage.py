@@ -20,7 +20,7 @@ _SPILLING = re.compile("duckdb_temp_|Could not write|Failed to create directory"
 
 
 @contextmanager
-def naming(location: str) -> Iterator[None]:
+def naming_damaged_file(location: str) -> Iterator[None]:
     """Turn errors from reading a damaged file into StorageError. Errors of the file system are not changed."""
     try:
         yield
@@ -100,8 +100,8 @@ def _check_manifests(table: Table, snapshot: int | None) -> None:
     checked = table.current_snapshot() if snapshot is None else table.snapshot_by_id(snapshot)
     if checked is None:
         return
-    with naming(checked.manifest_list):
+    with naming_damaged_file(checked.manifest_list):
         manifests = checked.manifests(table.io)
     for manifest in manifests:
-        with naming(manifest.manifest_path):
+        with naming_damaged_file(manifest.manifest_path):
             manifest.fetch_manifest_entry(table.io)

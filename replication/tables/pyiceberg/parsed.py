@@ -14,7 +14,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
 
-from replication.tables.pyiceberg.damage import naming
+from replication.tables.pyiceberg.damage import naming_damaged_file
 from replication.tables.pyiceberg.local_io import LocalFileIO, local_path
 
 #: The maximum size of all cached files; parsed, they take about ten times as much memory.
@@ -35,7 +35,7 @@ def read_metadata(io: FileIO, location: str) -> TableMetadata:
         if identity is not None and identity in _cache:
             _cache.move_to_end(identity)
             return _cache[identity]
-    with naming(location):
+    with naming_damaged_file(location):
         metadata = FromInputFile.table_metadata(io.new_input(location))
     if identity is not None:
         _keep(identity, metadata)

@@ -57,7 +57,7 @@ def test_rows_of_a_bootstrap(damaged: str, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(snapshot, "arrow_batches", read)
     told = pytest.raises(StorageError, match=r"a\.parquet.*from a backup")
-    with snapshot.held(tables, spec, "hold", 0) as rows, told:
+    with snapshot.held_snapshots(tables, spec, "hold", 0) as rows, told:
         list(rows((), {}))
 
 
@@ -69,7 +69,10 @@ def test_a_file_that_is_gone_when_a_bootstrap_begins(monkeypatch: pytest.MonkeyP
         raise duckdb.IOException('IO Error: No files found that match the pattern "a.parquet"\n\nLINE 1: select')
 
     monkeypatch.setattr(snapshot, "_attached", attached)
-    with pytest.raises(MissingFileError, match="from a backup") as raised, snapshot.held(tables, spec, "hold", 0):
+    with (
+        pytest.raises(MissingFileError, match="from a backup") as raised,
+        snapshot.held_snapshots(tables, spec, "hold", 0),
+    ):
         pass
     assert "LINE" not in str(raised.value)
 

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 from rich.console import Console
 
-from peer.client.contacts import NO_PROOF, Contacts, Proof, known_peer, meant_by
+from peer.client.contacts import NO_PROOF, Contacts, Proof, known_peer, possible_quorums
 from peer.client.peering import Peering
 from peer.failover.switchover import PreparePeer
 from replication import __version__
@@ -278,7 +278,7 @@ class _There(Contacts):
     cluster = WEST
 
     def reach(self, name: str, zookeepers: str, proof: Proof = NO_PROOF) -> Any:
-        (quorum,) = [found for found in meant_by(zookeepers) if found.root.startswith("/walship/")]
+        (quorum,) = [found for found in possible_quorums(zookeepers) if found.root.startswith("/walship/")]
         described = SimpleNamespace(granted=("*",))
         return SimpleNamespace(quorum=quorum, public=SimpleNamespace(cluster=type(self).cluster), described=described)
 

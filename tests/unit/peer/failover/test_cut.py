@@ -42,7 +42,7 @@ def test_a_frame_of_a_keyless_table_that_lands_as_the_cut_is_made_counts(
         east.handle.drain("west")
         upto = max(row.commit_hi for row in west.site.ledger.files.all())
         wait_until(lambda: time.landed(east.site.cluster).t >= upto, timeout_s=20, what="a closed time")
-        real = failing.counting
+        real = failing.counting_sequences
 
         def counting(context: RoleChange, origin: ClusterId, upto: int) -> tuple[Cut | None, Opening]:
             made = real(context, origin, upto)
@@ -50,7 +50,7 @@ def test_a_frame_of_a_keyless_table_that_lands_as_the_cut_is_made_counts(
             wait_until(lambda: landed() == 4, timeout_s=20, what="the late row")
             return made
 
-        monkeypatch.setattr(failing, "counting", counting)
+        monkeypatch.setattr(failing, "counting_sequences", counting)
         west.site.ledger.replay.note_replayer("h0", True)
         failover(west.command(), plan_failover(west.command(), "east", force=True))
         (succession,) = west.site.ledger.successions.known().all

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from peer.failover import failback as returning
-from peer.failover.failback import failback, known_there, plan_failback
+from peer.failover.failback import failback, plan_failback, sequences_at_peer
 from peer.failover.failover import failover, plan_failover
 from peer.failover.opening import EVERYTHING
 from peer.failover.role_change import RoleChange
@@ -56,7 +56,7 @@ class Context:
         return nullcontext(SimpleNamespace(reached=reached))
 
     def known(self) -> dict[StreamId, Ranges]:
-        return known_there(cast(RoleChange, self), self.peer, TABLE)
+        return sequences_at_peer(cast(RoleChange, self), self.peer, TABLE)
 
 
 @pytest.fixture

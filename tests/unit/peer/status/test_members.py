@@ -12,7 +12,7 @@ import pytest
 
 from peer.status.members import Host, Members, with_files
 from peer.status.replay_report import ReplayReport
-from peer.status.role_processes import ProcessState, unanswering
+from peer.status.role_processes import ProcessState, roles_without_session
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import FileKind, FileRow, Pending
@@ -84,8 +84,8 @@ def test_a_process_that_runs_and_that_zookeeper_does_not_know_is_told_from_one_t
     for role, pid, state in (("master", os.getpid(), "ready"), ("worker", 2**22 + 1, "ready")):
         ProcessState(role, pid, state, at=now).write(tmp_path)
     ProcessState("receiver", os.getpid(), "stopped", at=now).write(tmp_path)
-    assert unanswering(tmp_path, ("worker",), now + 60) == (f"master (process {os.getpid()})",)
-    assert unanswering(tmp_path, ("master (leads)",), now + 60) == ()
-    assert unanswering(tmp_path, (), now + 1) == (), "it has just become ready"
+    assert roles_without_session(tmp_path, ("worker",), now + 60) == (f"master (process {os.getpid()})",)
+    assert roles_without_session(tmp_path, ("master (leads)",), now + 60) == ()
+    assert roles_without_session(tmp_path, (), now + 1) == (), "it has just become ready"
     ProcessState("master", os.getpid(), "ready", at=now - 86400 * 365).write(tmp_path)
-    assert unanswering(tmp_path, (), now) == (), "another process has its id now"
+    assert roles_without_session(tmp_path, (), now) == (), "another process has its id now"

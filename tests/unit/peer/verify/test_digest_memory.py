@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from peer.verify.digest import Reading, bound
+from peer.verify.digest import Reading, limit_memory
 
 
 def rows_hashed(folder: Path, rows: pa.Table, threads: int, memory_bytes: int, **written: int) -> int:
@@ -18,7 +18,7 @@ def rows_hashed(folder: Path, rows: pa.Table, threads: int, memory_bytes: int, *
     pq.write_table(rows, folder / "rows.parquet", compression=None, use_dictionary=False, **written)
     connection = duckdb.connect(config={"threads": threads})
     connection.execute(f"create view shown as from '{folder}/rows.parquet'")
-    bound(connection, folder / "spill", memory_bytes)
+    limit_memory(connection, folder / "spill", memory_bytes)
     reading = Reading(connection, "shown", ("k", "v"), ("k",))
     try:
         return reading.digest().rows
@@ -40,6 +40,6 @@ def test_rows_too_wide_for_the_memory_get_more(tmp_path: Path) -> None:
 
 def test_the_spill_folder_is_made_with_its_parents(tmp_path: Path) -> None:
     with duckdb.connect(config={"threads": 1}) as connection:
-        bound(connection, tmp_path / "comparisons" / "1234", 32 << 20)
+        limit_memory(connection, tmp_path / "comparisons" / "1234", 32 << 20)
         connection.execute("create table wide as select md5(range::varchar) as v from range(2_000_000)")
         assert connection.execute("select max(v) from wide").fetchone() is not None

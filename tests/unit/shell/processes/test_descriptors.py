@@ -30,10 +30,9 @@ def test_a_role_takes_all_the_descriptors_that_it_may_have() -> None:
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_standard_file_gives_its_number_to_no_other(tmp_path: Path, closed: str) -> None:
-    program = (
-        "from shell.processes.descriptors import have_standard as have; have(); print(open('other', 'w').fileno()); "
-    )
-    program += "import os, sys; open('told', 'w').write(str(open('other').fileno())); sys.stderr.write('x')"
+    program = "from shell.processes.descriptors import open_standard_streams; open_standard_streams(); "
+    program += "print(open('other', 'w').fileno()); import os, sys; "
+    program += "open('told', 'w').write(str(open('other').fileno())); sys.stderr.write('x')"
     command = f"'{sys.executable}' -c \"{program}\" {closed}"
     environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
     done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, timeout=60)

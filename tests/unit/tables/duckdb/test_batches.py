@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from peer.bootstrap.snapshot import held
+from peer.bootstrap.snapshot import held_snapshots
 from peer.tables.read import _stoppable, query_result, read
 from replication.errors import RequestError
 from replication.tables.base import open_duckdb
@@ -111,7 +111,7 @@ def test_rows_of_reads_and_of_bootstraps_are_bounded_by_bytes(tmp_path: Path, mo
     site.register()
     site.replay()
     coverages = site.ledger.bootstraps.coverage(spec.uuid, ["default"])
-    with held(site.tables, spec, "hold", 0) as rows_of:
+    with held_snapshots(site.tables, spec, "hold", 0) as rows_of:
         sent = [batch.num_rows for batch in rows_of(coverages, {})]
     shown = [batch.num_rows for batch in read(site.tables, spec)]
     assert sum(sent) == sum(shown) == 1_000 and max(sent) <= 150 and max(shown) <= 250  # and a step
