@@ -53,7 +53,6 @@ class SendBack(CommitStep[RoleChange]):
         context.takeover.prepare(ClusterId.parse(self.origin), "")
 
     def describe(self) -> str:
-        """See ``CommitStep``."""
         return f"{ClusterId.parse(self.origin).name} is to get what is written here, once it returns"
 
 
@@ -78,7 +77,6 @@ class EndOrigin(CommitStep[RoleChange]):
         context.cluster.ledger.successions.take_over(origin, context.own, self.epoch, now, within, opens.whole)
 
     def describe(self) -> str:
-        """See ``CommitStep``."""
         name = ClusterId.parse(self.origin).name
         counts = f"what it committed up to {moment_text(self.upto)}" if self.upto else "what has landed"
         return f"{name} is refused with role epochs below {self.epoch}; {counts} counts"
@@ -105,7 +103,6 @@ class TakeWrites(CommitStep[RoleChange]):
         context.started_s = time.monotonic()
 
     def describe(self) -> str:
-        """See ``CommitStep``."""
         return f"this cluster takes writes (ACTIVE, epoch {self.epoch})"
 
 

@@ -34,7 +34,6 @@ class TellWitness(CommitStep[RoleChange]):
         witness_of(context.cluster.config).end(ClusterId.parse(self.origin), self.epoch, context.own)
 
     def describe(self) -> str:
-        """See ``CommitStep``."""
         return f"the witness confirms no more leases of {ClusterId.parse(self.origin).name}"
 
 
@@ -57,7 +56,6 @@ class OutliveLeases(CommitStep[RoleChange]):
         context.outlived = self.epoch
 
     def describe(self) -> str:
-        """See ``CommitStep``."""
         name = ClusterId.parse(self.origin).name
         return f"in {outlived_s(self.lease_s):.1f} s no writer of {name} can ack any more: their leases have run out"
 

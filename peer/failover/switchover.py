@@ -61,7 +61,6 @@ class PreparePeer(CommitStep[RoleChange]):
             link.take_over(TakeOver(context.own, context.peer(self.peer).cluster, own_address(context)))
 
     def describe(self) -> str:
-        """See ``CommitStep``."""
         return f"{self.peer} gets ready to send its writes back"
 
 
@@ -95,7 +94,6 @@ class StopWrites(CommitStep[RoleChange]):
         change_role(context.cluster.ledger, context.cluster.coordination, decide)
 
     def describe(self) -> str:
-        """See ``CommitStep``."""
         return f"this cluster takes no more writes (STANDBY, epoch {self.epoch})"
 
 
@@ -118,7 +116,6 @@ class DrainToPeer(CommitStep[RoleChange]):
         context.cluster.drain(self.peer, timeout_s=context.timeout_s)
 
     def describe(self) -> str:
-        """See ``CommitStep``."""
         return f"{self.peer} gets everything that was acked here"
 
 
@@ -159,7 +156,6 @@ class PromotePeer(CommitStep[RoleChange]):
         context.cluster.ledger.successions.record(succession)
 
     def describe(self) -> str:
-        """See ``CommitStep``."""
         return f"{self.peer} takes writes (ACTIVE, epoch {self.epoch})"
 
 

@@ -63,7 +63,6 @@ class TakeBack(CommitStep[RoleChange]):
             raise RequestError(f"rows after {moment_text(self.upto)} are still in {'; '.join(failed)}", "Run it again")
 
     def describe(self) -> str:
-        """See ``CommitStep``."""
         name = ClusterId.parse(self.origin).name
         return (
             f"rows of {name} after {moment_text(self.upto)} that were applied are taken back, and kept as lost writes"

@@ -63,7 +63,6 @@ class TakeUpFiles(CommitStep[RestoredHost]):
             _log.warning("newer_file_taken_up", file=str(each.file), end=each.length)
 
     def describe(self) -> str:
-        """See ``CommitStep``."""
         return f"take up {counted(len(self.paths), 'file')} newer than the ledger"
 
 
@@ -87,7 +86,6 @@ class SaveFrames(CommitStep[RestoredHost]):
             context.saved.append(line)
 
     def describe(self) -> str:
-        """See ``CommitStep``."""
         return f"save the readable frames of {self.path}: {self.problem}"
 
 

@@ -150,7 +150,6 @@ class GrpcLink:
             call.cancel()
 
     def close(self) -> None:
-        """Close the channel; open streams end."""
         self._channel.close()
 
     def _call(self, method: str, request: bytes, more: Metadata = ()) -> bytes:
@@ -212,13 +211,11 @@ class GrpcShipSession:
         return reply
 
     def wake(self) -> None:
-        """Queue one empty reply, so that a waiting ``receive`` returns."""
         if not self._woken:
             self._woken = True
             self._replies.put(None)
 
     def close(self) -> None:
-        """Cancel the call and join the reader."""
         if not self._closed:
             self._closed = True
             self._call.cancel()
@@ -296,7 +293,6 @@ class GrpcConversation:
         return bytes(self._next().answer)
 
     def close(self) -> None:
-        """Cancel the call."""
         if not self._closed.is_set():
             self._closed.set()
             self._call.cancel()

@@ -126,7 +126,6 @@ class MemoryLink:
             yield piece
 
     def close(self) -> None:
-        """Open streams fail from now on."""
         self._closed = True
 
     def _admitted(self, call: str, source: ClusterId | None = None) -> Caller:
@@ -197,7 +196,6 @@ class MemoryShipSession:
         return answer
 
     def wake(self) -> None:
-        """Queue an empty reply, so that a waiting ``receive`` returns."""
         self._replies.put(None)
 
     def close(self) -> None:

@@ -48,7 +48,6 @@ class MemoryLedger(_Typed):
         return _Part(self, part, getattr(self._real, part))
 
     def decided(self) -> object | None:
-        """See ``Ledger``."""
         return self._real.decided()
 
     def close(self) -> None:

@@ -99,7 +99,6 @@ class SqlReplay:
         return sum(Ranges.union_of(each).total for each in spans.values())
 
     def unapplied(self, table: UUID) -> dict[FileId, int]:
-        """See ``Replay``."""
         with self._store.read() as connection:
             rows = connection.execute(FIRST_OF_TABLE, {"table": str(table)})
             return {file_id(row.file): int(row.begin) for row in rows}
