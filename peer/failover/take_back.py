@@ -103,7 +103,7 @@ class TakeBack(CommitStep[RoleChange]):
     def _count(self, context: RoleChange, why: str, frames: list[LandedFrame]) -> None:
         """Let frames count after all that landed while the cut was made: writing rows cannot undo theirs."""
         context.report(
-            f"{why}, so what landed during the failover is not taken back: {counted(len(frames), 'frame')}, which count"
+            f"{why}, so what landed during the failover counts and is not taken back: {counted(len(frames), 'frame')}"
         )
         cut = cut_of((frame.header.stream, frame.header.sequence) for frame in frames)
         context.cluster.ledger.successions.record(replace(self._succession(context), cut=cut))
