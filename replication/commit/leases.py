@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from replication.errors import ReplicationError, SequenceHeldError
@@ -51,13 +51,13 @@ class Leases:
         """Store sequences, leased to this process; see ``CommitStepStore.put_all``."""
         begun = boottime_ns()
         self.store.put_all(sequences, self.owner, self._lease_s)
-        self._hold([new.id for new in sequences], begun)
+        self._hold({new.id: 0 for new in sequences}, begun)
 
     def lease(self, ids: Sequence[SequenceId]) -> list[StoredSequence]:
         """Lease those of ``ids`` that can be run now; see ``CommitStepStore.lease``."""
         begun = boottime_ns()
         leased = self.store.lease(ids, self.owner, self._lease_s)
-        self._hold([stored.id for stored in leased], begun)
+        self._hold({stored.id: stored.done for stored in leased}, begun)
         return leased
 
     def check(self, sequence: SequenceId, done: int) -> None:
@@ -73,10 +73,12 @@ class Leases:
                 self.renew()
         if not self._holds(sequence):
             raise SequenceHeldError(
-                f"the lease of {sequence} has ended here; another process may run it", "See walship ops list"
+                f"this process cannot go on with {sequence}: another one has ended it or goes on with it, or the store"
+                " does not answer",
+                "See walship ops list",
             )
         with self._lock:
-            self._done[sequence] = done
+            self._done[sequence] = max(done, self._done[sequence])
 
     def _holds(self, sequence: SequenceId) -> bool:
         with self._lock:
@@ -121,12 +123,12 @@ class Leases:
     def _end(self, begun_ns: int) -> int:
         return begun_ns + int(self._lease_s * 1_000_000_000)
 
-    def _hold(self, ids: Sequence[SequenceId], begun_ns: int) -> None:
+    def _hold(self, done: Mapping[SequenceId, int], begun_ns: int) -> None:
         with self._lock:
-            for sequence in ids:
-                self._done[sequence] = 0
+            for sequence in done:
+                self._done[sequence] = done[sequence]
                 self._until_ns[sequence] = self._end(begun_ns)
-            if self._thread is None and ids:
+            if self._thread is None and done:
                 self._thread = threading.Thread(target=self._renew_until_ended, name="commit-leases", daemon=True)
                 self._thread.start()
 

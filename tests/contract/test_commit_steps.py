@@ -89,7 +89,7 @@ def test_failures_are_counted_until_the_sequence_alone_is_suspended(steps: Commi
     steps.put_all([NewSequence(ONE, STEPS), NewSequence(TWO, STEPS)])
     for count in (1, 2):
         (leased,) = steps.lease([ONE], "me", LONG_S)
-        after = steps.fail(ONE, "me", 1, "full", 2)
+        after = steps.fail(ONE, "me", 2 - count, "full", 2)  # the second time in a step that was done
         assert after is not None and steps.sequences("jobs", ONE.urn) == [after]
         assert (after.failures, after.done, after.error, after.owner) == (count, 1, "full", "")
         assert after.suspended is (count == 2) and after.changed >= leased.changed

@@ -34,7 +34,7 @@ def failed_once(stored: StoredSequence, done: int, error: str, failures_max: int
     failures = stored.failures + 1
     return replace(
         stored,
-        done=done,
+        done=max(stored.done, done),  # a run that begins anew may fail in a step that was done before
         failures=failures,
         error=error,
         suspended=failures >= failures_max,

@@ -141,7 +141,7 @@ def test_who_lost_the_lease_executes_nothing_more(ledger: MemoryLedger, leases: 
             leases.renew()
 
     world.at = lose
-    with pytest.raises(SequenceHeldError, match="lease of job/MyTopic has ended"):
+    with pytest.raises(SequenceHeldError, match="cannot go on with job/MyTopic: another one has ended it"):
         sequence(ledger).run(world, leases)
     assert world.effects == {"a": 1}
 
