@@ -202,7 +202,7 @@ class FollowingCluster(Cluster):
                     notes = "; ".join(dict.fromkeys(search.notes))
                     raise ReadOnlyClusterError(
                         f"no cluster takes writes: {notes}",
-                        f"{error.what}. See walship status; walship failover makes a cluster ACTIVE",
+                        f"{error.what}. See walship status. One becomes ACTIVE by walship readonly off, or failover",
                     ) from error
                 self._closing.wait(_POLL_S)
 

@@ -41,9 +41,14 @@ def find_refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list
 
     Returns these, and how the peer describes itself; None when it does not answer.
     """
-    found, there = _reach(context, peer)
-    if role.role is not Role.ACTIVE:
-        found.insert(0, f"{context.own.name} is STANDBY: run it on the ACTIVE cluster")
+    own = context.own.name
+    if role.role is Role.ACTIVE:
+        found, there = _reach(context, peer, f"until it answers, {own} stays ACTIVE")
+    else:
+        found, there = _reach(context, peer, f"if it is lost: walship failover {own} --from {peer}")
+        both = there is not None and there.role != Role.ACTIVE.value
+        first = f", and so is {peer}. If no other cluster is ACTIVE, first: walship readonly off"
+        found.insert(0, f"{own} is STANDBY{first if both else ': run it on the ACTIVE cluster'}")
     return [*found, *_unsent(context, peer), *_unsendable(context, peer), *_denied(context, peer)], there
 
 
@@ -51,7 +56,7 @@ def find_obstacles(
     context: RoleChange, peer: str, role: RoleState, epoch: int, pending_bytes: int
 ) -> tuple[list[str], Description | None]:
     """As ``find_refusals``, of an interrupted switchover that is to be finished under ``epoch``."""
-    found, there = _reach(context, peer)
+    found, there = _reach(context, peer, f"if it is lost: {when_lost(context, peer)}")
     if role.epoch >= epoch and role != RoleState(Role.STANDBY, epoch):
         found.append(f"the role of {context.own.name} was changed meanwhile: walship switchover --cancel")
     if pending_bytes or role.role is Role.ACTIVE:
@@ -61,17 +66,22 @@ def find_obstacles(
     return found, there
 
 
+def when_lost(context: RoleChange, peer: str) -> str:
+    """What to do when a peer is lost in the middle of a switchover to it; whether it took over does not matter then."""
+    return f"walship ops abandon role --yes, then walship failover {context.own.name} --from {peer}"
+
+
 def took_over(there: Description, epoch: int) -> bool:
     """Whether a peer is ACTIVE under an epoch, or a newer one."""
     return there.role == Role.ACTIVE.value and there.role_epoch >= epoch
 
 
-def _reach(context: RoleChange, peer: str) -> tuple[list[str], Description | None]:
+def _reach(context: RoleChange, peer: str, lost: str) -> tuple[list[str], Description | None]:
     known = context.peer(peer)
     try:
         there = context.cluster.contacts.reach(peer, known.zookeepers).described
     except ReplicationError as error:
-        return [f"{peer} does not answer ({error.what}): if it is lost, nothing is to be done here"], None
+        return [f"{peer} does not answer ({error.what}). There: walship up; {lost}"], None
     if there.cluster != known.cluster:
         remedy = f"walship deletecluster {peer}, then definecluster again"
         return [f"{peer} is {there.cluster} now, but was defined as {known.cluster}: {remedy}"], None

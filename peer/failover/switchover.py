@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from peer.client.draining import PendingAtPeer, PendingFiles, await_registered
-from peer.failover.ready import find_obstacles, find_refusals, not_ready, not_whole, took_over
+from peer.failover.ready import find_obstacles, find_refusals, not_ready, not_whole, took_over, when_lost
 from peer.failover.role_change import RoleChange, refuse
 from peer.status.collect import durable_lengths
 from peer.status.drills import drill_warning
@@ -23,6 +23,7 @@ from replication.core.ids import NIL_UUID
 from replication.core.roles import Role, RoleState
 from replication.core.succession import Succession, next_epoch
 from replication.errors import (
+    CoordinationError,
     PeerRefusedError,
     PeerUnavailableError,
     ReplicationError,
@@ -274,20 +275,25 @@ def cancel(context: RoleChange) -> RoleState:
 
     Raises:
         RequestError: none is unfinished.
-        PeerUnavailableError: the peer does not answer, and may be ACTIVE already. Nothing was changed.
+        PeerUnavailableError, CoordinationError: the peer does not answer, and may be ACTIVE already. Nothing changed.
         PeerRefusedError: it is ACTIVE already.
     """
     steps = context.unfinished_steps()
     promotion = next((step for step in steps if isinstance(step, PromotePeer)), None)
     if promotion is None:
         raise RequestError("no switchover of this cluster is unfinished", "See walship ops list")
-    with context.link(promotion.peer) as link:
-        asked = TakeOver(context.own, context.peer(promotion.peer).cluster, cancelled=promotion.epoch)
-        try:
+    peer = promotion.peer
+    asked = TakeOver(context.own, context.peer(peer).cluster, cancelled=promotion.epoch)
+    try:
+        with context.link(peer) as link:
             link.take_over(asked)
-        except PeerRefusedError as error:
-            error.hint += ". If the roles were changed again since, this one is over: walship ops abandon role --yes"
-            raise
+    except PeerRefusedError as error:
+        error.hint += ". If the roles were changed again since, this one is over: walship ops abandon role --yes"
+        raise
+    except (CoordinationError, PeerUnavailableError) as error:
+        error.what = f"nothing was undone: {peer} does not answer, and may be ACTIVE already ({error.what})"
+        error.hint = f"There: walship up. If it is lost: {when_lost(context, peer)}"
+        raise
     return _take_writes(context, promotion.epoch + 1, steps)
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from replication.files.owner import is_gone, shown_owner
-from replication.ledger.commit_steps import CommitStepStore, StoredSequence
+from replication.ledger.commit_steps import ROLE_CHANGE, CommitStepStore, StoredSequence
 from replication.ledger.decisions.leasing import is_held
 
 RUNNING, WAITING, SUSPENDED, INCOMPLETE = "running", "waiting", "suspended", "incomplete"
-_OWN_VERBS = {
-    "reincarnate": "walship reincarnate --yes",
-    "role": "walship switchover or failover, as before; to undo a switchover: walship switchover --cancel",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +20,8 @@ class UnfinishedOperation:
 
     ``store`` is the cluster's name for operations by verbs. ``state`` is running, waiting (nobody runs it), suspended
     (it failed too often) or incomplete (its steps were never all stored, and none was executed). ``done`` of ``steps``
-    steps are done, as last recorded. ``by`` is the process that runs it. Times are microseconds since 1970.
+    steps are done, as last recorded. ``by`` is the process that runs it. Times are microseconds since 1970. ``verb`` is
+    what finishes it, "" for ``walship ops resume``.
     """
 
     store: str
@@ -35,11 +34,22 @@ class UnfinishedOperation:
     by: str
     since: int
     changed: int
+    verb: str
 
 
-def own_verb(operation: str) -> str:
+def _own_verb(stored: StoredSequence) -> str:
     """What finishes an operation that ``walship ops resume`` does not; "" for others."""
-    return _OWN_VERBS.get(operation.partition(" ")[0], "")
+    if stored.id.urn.partition(" ")[0] == "reincarnate":
+        return "walship reincarnate --yes"
+    if stored.id.urn != ROLE_CHANGE:
+        return ""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):  # steps of another version
+        for step in map(json.loads, stored.steps):
+            if step["kind"] == "switchover.promote":
+                return f"walship switchover {step['peer']}; to undo it: walship switchover --cancel"
+            if step["kind"] == "failover.fence":
+                return f"walship failover {stored.id.store} --from {step['origin'].partition(':')[0]}"
+    return "walship switchover or failover, as before"
 
 
 def operations(store: CommitStepStore, now: int = 0) -> tuple[UnfinishedOperation, ...]:
@@ -63,4 +73,5 @@ def operation(stored: StoredSequence, now: int) -> UnfinishedOperation:
         shown_owner(stored.owner) if running else "",
         stored.created,
         stored.changed,
+        _own_verb(stored),
     )

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from replication.core.roles import Role
 from replication.error_text import counted
 from replication.errors import RequestError, VersionError
+from replication.ledger.commit_steps import ROLE_CHANGE, SequenceId
 from shell.cli.invocation import Invocation, timeout_option
 from shell.cli.render import Printer, moment_text
 
@@ -69,29 +71,23 @@ def ops_resume(
     ] = 0.0,
 ) -> None:
     """Finish an operation of this cluster that was interrupted, from the first step that is not done."""
-    from peer.status.operations import own_verb
-
     with invocation.connect() as (cluster, printer):
         stored = _stored(cluster, operation, "")
-        if verb := own_verb(operation):
+        if verb := _now(stored).verb:
             raise RequestError(f"{operation} is finished by its own verb", f"Run it again on that host: {verb}")
         _run(cluster, printer, stored, wait_s)
 
 
 def ops_retry(invocation: Invocation, operation: OperationArgument, store: StoreOption = "") -> None:
     """Let an operation that was suspended after too many failures run again; run it if it is this cluster's."""
-    from peer.status.operations import own_verb
-
     with invocation.connect() as (cluster, printer):
         stored = _stored(cluster, operation, store)
         cluster.ledger.steps.retry(stored.id.store, stored.id.urn)
-        if stored.id.store == cluster.name and not own_verb(operation):
+        if not (verb := _now(stored).verb) and stored.id.store == cluster.name:
             _run(cluster, printer, stored, 0.0)
         else:
-            printer.value(
-                {"operation": operation, "store": store, "state": "waiting"},
-                f"the next run of {store or operation} goes on with it",
-            )
+            text = f"it goes on when it is run again: {verb}" if verb else f"the next run of {store} goes on with it"
+            printer.value({"operation": operation, "store": store, "state": "waiting"}, text)
 
 
 def ops_abandon(
@@ -109,12 +105,24 @@ def ops_abandon(
         if found.state == RUNNING:
             raise RequestError(f"{found.by} runs {stored.id}", "Stop that process first")
         if not yes:
+            rather = f"To finish it: {found.verb}; to leave it so" if found.verb else "See walship ops show; to confirm"
             raise RequestError(
-                f"{stored.id} would stay half done: {found.done} of {found.steps} steps are done",
-                "See walship ops show; confirm with --yes",
+                f"{stored.id} would stay half done: {found.done} of {found.steps} steps are done", f"{rather}: --yes"
             )
         cluster.ledger.steps.remove(stored.id.store, stored.id.urn)
         printer.value(_row(found, cluster.name) | {"state": "abandoned"}, f"{stored.id} is abandoned")
+        if stored.id == SequenceId(cluster.name, ROLE_CHANGE):
+            printer.note(_roles_now(cluster))
+
+
+def _roles_now(cluster: Cluster) -> str:
+    """What to do once a role change is abandoned."""
+    if cluster.ledger.terms.role().role is Role.ACTIVE:
+        return f"{cluster.name} is ACTIVE; if the other cluster is, too, there: walship readonly on"
+    return (
+        f"{cluster.name} is STANDBY. If the other cluster is, too, no cluster takes writes: walship readonly off. If"
+        f" the other one is lost: walship failover {cluster.name}"
+    )
 
 
 def _run(cluster: Cluster, printer: Printer, stored: StoredSequence, wait_s: float) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from peer.status.operations import own_verb
 from peer.status.paths import silent_path_messages
 from peer.status.replay_report import ReplayReport
 from replication.core.roles import Role
@@ -221,8 +220,8 @@ def show_operations(printer: Printer, found: Sequence[UnfinishedOperation]) -> N
     for each in resting[:_OPERATIONS_MAX]:
         suspended = each.state == "suspended"
         verb = f"See walship ops show, then walship ops {'retry' if suspended else 'resume'}"
-        if own := own_verb(each.operation):
-            verb = f"Run it again: {own}"
+        if each.verb:
+            verb = f"Run it again: {each.verb}"
         what = f"failed {each.failures} times and is suspended" if suspended else "is unfinished and nobody runs it"
         why = f": {each.error}" if each.error else ""
         printer.note(f"{each.store}/{each.operation} {what}{why}. {verb}")

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from peer.client import contacts
 from peer.failover import switchover as switching
 from peer.failover.failback import plan_failback
 from peer.failover.failover import plan_failover
@@ -17,7 +18,7 @@ from peer.failover.switchover import DrainToPeer, cancel, plan_switchover, switc
 from replication.core.grants import Grant
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
-from replication.errors import RequestError, StepFailedError
+from replication.errors import CoordinationError, RequestError, StepFailedError
 from replication.ledger.base import Peer
 from replication.roles.takeover import change_role
 from tests.noted import need_bootstrap
@@ -216,6 +217,28 @@ def test_a_switchover_that_another_process_cancels_meanwhile_is_cancelled(
 
     monkeypatch.setattr(switching, "change_role", also_there)
     assert cancel(pair.east.command()) == RoleState(Role.ACTIVE, 3)
+
+
+def test_a_peer_that_is_lost_in_the_middle_of_a_switchover_has_a_way_out(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(pair, ack_without_shipping)
+
+    def no_answer(*_: object) -> None:
+        raise CoordinationError("ZooKeeper did not answer", "")
+
+    monkeypatch.setattr(contacts, "read_public", no_answer)
+    remedy = "walship ops abandon role --yes, then walship failover east --from west"
+    (refusal,) = plan_switchover(pair.east.command(), "west").refusals
+    assert "west does not answer" in refusal and refusal.endswith(f"if it is lost: {remedy}")
+    with pytest.raises(CoordinationError, match="nothing was undone: west does not answer") as lost:
+        cancel(pair.east.command())
+    assert lost.value.hint.endswith(f"If it is lost: {remedy}") and pair.east.role().role is Role.STANDBY
+    pair.east.command().forget()  # as abandoned
+    assert plan_switchover(pair.east.command(), "west").refusals[0] == "east is STANDBY: run it on the ACTIVE cluster"
+    monkeypatch.undo()
+    (refusal,) = plan_switchover(pair.east.command(), "west").refusals
+    assert refusal == "east is STANDBY, and so is west. If no other cluster is ACTIVE, first: walship readonly off"
 
 
 def test_plans_say_that_a_role_change_of_another_kind_is_unfinished(pair: Pair) -> None:
