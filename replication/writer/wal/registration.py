@@ -79,6 +79,7 @@ class WriterRegistration:
     Raises:
         ReadOnlyClusterError: the cluster is STANDBY.
         NoWorkerError: no worker is alive on this host.
+        CoordinationError: ZooKeeper or the ledger does not answer, or ZooKeeper has an older role than the ledger.
     """
 
     def __init__(
@@ -97,7 +98,8 @@ class WriterRegistration:
         self._clock_ns = clock_ns
         check_worker(coordination, place.host)
         started = clock_ns()
-        self._state = coordination.role().state
+        self._epoch_min = ledger.terms.role().epoch
+        self._state = self._own_role()
         if self._state.role is not Role.ACTIVE:
             raise standby_refusal(ledger, "it takes no writers")
         self._lease: Lease | None = Lease.begin(self._state, started, lease.lease_s)
@@ -217,9 +219,20 @@ class WriterRegistration:
 
     def _read(self) -> RoleState:
         """The role in force; STANDBY where the cluster that grants the lease knows of a successor."""
-        state = self._coordination.role().state
+        state = self._own_role()
         ended = self._terms.confirm(state.epoch) if state.role is Role.ACTIVE else 0
         return state if state.epoch > ended else RoleState(Role.STANDBY, ended)
+
+    def _own_role(self) -> RoleState:
+        """The role in ZooKeeper. CoordinationError while it is older than one that was known: ZooKeeper lost data."""
+        state = self._coordination.role().state
+        if state.epoch < self._epoch_min:
+            raise CoordinationError(
+                f"ZooKeeper has lost data: its role epoch is {state.epoch}, and was {self._epoch_min}",
+                "The cluster's processes restore it within a minute or two: walship readonly",
+            )
+        self._epoch_min = state.epoch
+        return state
 
     def _hold_lock(self) -> AppendFile:
         self._files.make_directory(self.place.directory)

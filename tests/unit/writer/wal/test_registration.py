@@ -12,7 +12,7 @@ import pytest
 from replication.coordination.membership import Membership
 from replication.coordination.paths import MemberKind
 from replication.core.ids import ClusterId
-from replication.core.roles import Role
+from replication.core.roles import Role, RoleState
 from replication.core.succession import Succession
 from replication.errors import (
     CoordinationError,
@@ -55,6 +55,29 @@ def test_the_refusal_of_open_and_new_writers_names_the_active_cluster(site: Site
         assert (address in str(refused.value)) == (known != "by name only")
         assert "follow=True" in refused.value.hint
     assert site.logged_keys() == [1]
+
+
+def test_a_role_that_a_zookeeper_which_lost_data_has_given_back_lets_nobody_ack(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site.writer(lease_s=0.5) as writer:
+        writer.upsert(site.table, [{"k": 1}])
+        site.ledger.terms.keep_role(RoleState(Role.STANDBY, 3))  # and ZooKeeper has ACTIVE, of epoch 1, again
+        with pytest.raises(CoordinationError, match="ZooKeeper has lost data: its role epoch is 1, and was 3"):
+            site.writer()
+        before = site.coordination.role()
+        site.coordination.set_role(RoleState(Role.ACTIVE, 3), before.version)
+        wait_until(lambda: site.coordination.members(MemberKind.WRITERS)[0].fields["epoch"] == 3)
+        monkeypatch.setattr(site.coordination, "role", lambda: before)  # until some process restores it
+
+        def refused() -> bool:
+            try:
+                writer.upsert(site.table, [{"k": 2}])
+            except ReplicationError as error:
+                return "was not confirmed" in str(error)
+            return False
+
+        wait_until(refused, what="the lease to run out")
 
 
 def test_a_host_without_a_worker_is_refused_with_the_remedy(site: Site) -> None:
