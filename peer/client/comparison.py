@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
@@ -283,7 +284,7 @@ def compare_sides(
         here: answers for it.
         there: answers for the other, where the same table may have another name.
         table: ``namespace.name`` on ``cluster``.
-        timeout_s: how long to wait until both have what was under way at ``since``.
+        timeout_s: how long to wait until both have what was under way at ``since``; less for a table that is held.
         since: microseconds since 1970; None for now. Who compares many tables gives the time it began, and waits once.
 
     Raises:
@@ -294,12 +295,35 @@ def compare_sides(
     spec = cluster.table(table)
     shared, groups = _shared(cluster, here, there, spec)
     sides = ComparedTable(here, shared, groups), ComparedTable(there, shared, groups)
-    first = (min(timeout_s, _FRESH_S), since or now())  # which need not be up to date
-    rounds = chain([first], ((timeout_s, now()) for _ in count()))
+    wait = _Wait((here, there), shared, timeout_s, since or now())
+    verdict = compare(table, spec.key, *sides, wait, values=[name for name in shared.by_name if name not in spec.key])
+    left, right = (replace(each, held=wait.held.get(each.cluster, "")) for each in (verdict.left, verdict.right))
+    return replace(verdict, left=left, right=right)
 
-    def wait() -> bool:
-        within_s, moment = next(rounds)
-        looks = polls(within_s, _POLL_S)
-        return any(min(side.reached()[0] for side in sides) >= moment for _ in looks)
 
-    return compare(table, spec.key, *sides, wait, values=[name for name in shared.by_name if name not in spec.key])
+class _Wait:
+    """Waits until both clusters have what was under way. Once one was held all through a wait, it is not awaited again.
+
+    ``held`` has the reasons of the last wait, by cluster.
+    """
+
+    def __init__(self, clusters: Sequence[ComparedCluster], spec: TableSpec, timeout_s: float, since: int) -> None:
+        first = (min(timeout_s, _FRESH_S), since)  # which need not be up to date
+        self._rounds = chain([first], ((timeout_s, now()) for _ in count()))
+        self._clusters = clusters
+        self._spec = spec
+        self.held: dict[str, str] = {}
+
+    def __call__(self) -> bool:
+        within_s, moment = next(self._rounds)
+        before, self.held = self.held, {}
+        for look, _ in enumerate(polls(within_s, _POLL_S)):
+            found = {cluster.name: cluster.about(self._spec) for cluster in self._clusters}
+            held = {name: about.held for name, about in found.items() if about.held}
+            self.held = {name: why for name, why in held.items() if not look or name in self.held}
+            if min(about.replicated for about in found.values()) >= moment:
+                self.held = {}
+                return True
+            if before.keys() & self.held.keys():
+                break
+        return False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from peer.replay.loop import run_replay
-from peer.status.replay_report import silence
+from peer.replay_report import silence
 from peer.tables.fold import FoldResult, fold
 from peer.tables.latest import latest_query
 from peer.tables.read import has_rows, named_in

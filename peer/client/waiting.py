@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from peer.client.contacts import Contacts, may_succeed_later
-from peer.status.replay_report import silence
+from peer.replay_report import silence
 from replication.core.ids import StreamId
 from replication.core.phase import Phase
 from replication.core.position import Position

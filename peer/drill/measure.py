@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from peer.status.replay_report import ReplayReport
+from peer.replay_report import ReplayReport
 from replication.errors import ReplicationError
 from replication.ledger.base import Ledger
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from peer.status.replay_report import silence
+from peer.replay_report import silence
 from replication.core.ids import StreamId
 from replication.core.routes.freshness import Reach, Until
 from replication.files.notifier import Listening, Subscriber

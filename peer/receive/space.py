@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from peer.receive.limits import LandingLimits
-from peer.status.replay_report import ReplayReport
+from peer.replay_report import ReplayReport
 from replication import log
 from replication.ledger.base import FileKind, FileRow, Ledger
 

@@ -18,14 +18,13 @@ from peer.replay.commit import TableReplay
 from peer.replay.context import ReplayContext
 from peer.replay.held_tables import HeldTables, retry_wait
 from peer.replay.open_tables import OpenTables
+from peer.replay_report import AWAITS, TAKING
 from replication import log
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
 from replication.ledger.base import Pending
 from replication.retries import Backoff
 
-AWAITS = "a bootstrap waits until frames that landed before are replayed"
-TAKING = "its bootstrap is being applied"
 _PROMPT_S = 1.0  # a round waits so long for a bootstrap
 _R = TypeVar("_R")
 _log = log.get(__name__)

@@ -17,7 +17,7 @@ from peer.frames.quarantine import Quarantine
 from peer.replay.context import ReplayContext
 from peer.replay.housekeeping import Housekeeping
 from peer.replay.rounds import Replayer, RoundResult
-from peer.status.replay_report import ReplayReport
+from peer.replay_report import ReplayReport
 from replication import log
 from replication.config import Config
 from replication.coordination.session import Coordination

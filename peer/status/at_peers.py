@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
 
+from peer.replay_report import ReplayReport
 from peer.status.lag import PeerLag
-from peer.status.replay_report import ReplayReport
 from replication.core.coverage import Span
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import FileId

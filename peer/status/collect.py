@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from peer.derive.progress import DerivedHere, derived_here
+from peer.replay_report import ReplayReport
 from peer.status.at_peers import TableAtPeer, tables_at_peers
 from peer.status.disk_use import DiskUse, disk_use
 from peer.status.drills import DrillHealth, drill_health
@@ -21,7 +22,6 @@ from peer.status.members import Members, with_files, with_replayers
 from peer.status.operations import UnfinishedOperation, operations
 from peer.status.paths import InboundPath, paths
 from peer.status.refused import RefusedMessages, refused_lately
-from peer.status.replay_report import ReplayReport
 from peer.status.retained import Retained, retained
 from peer.status.role_processes import roles_without_session
 from peer.status.roles import RoleHistory, role_history

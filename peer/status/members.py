@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from peer.polling import polls
-from peer.status.replay_report import ReplayReport
+from peer.replay_report import ReplayReport
 from replication.coordination.base import Member, keeps_tables
 from replication.coordination.paths import Election, MemberKind
 from replication.coordination.session import Coordination

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from peer.status.replay_report import ReplayReport
+from peer.replay_report import ReplayReport
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.ledger.base import FileKind, FileRow, Ledger
 

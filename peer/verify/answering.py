@@ -22,6 +22,7 @@ from uuid import UUID
 
 import duckdb
 
+from peer.replay_report import AWAITS, TAKING, ReplayReport
 from peer.tables.read import Reader, earliest
 from peer.verify.by_jobs import buckets_by_job
 from peer.verify.digest import Reading, encode_buckets, open_reading
@@ -30,6 +31,7 @@ from replication import log
 from replication.config import Config
 from replication.core.definition.schema import TableSpec
 from replication.core.grants import is_covered
+from replication.core.routes.freshness import QUARANTINED, Replicated, named
 from replication.errors import ReplicationError, RequestError, UnknownTableError
 from replication.files.notifier import Notifier
 from replication.ledger.base import Ledger
@@ -83,12 +85,22 @@ class ComparisonServer:
         self._worker.ask_closed_time()  # who asks waits for replicated time to pass
         rules = [rule for rule in self._ledger.rules.all() if rule.table == table and rule.peer == self._asker]
         times = self._ledger.time.replicated(table).values()
+        slowest = min(times, key=lambda reached: reached.t, default=Replicated(0))
         return q.About(
             spec,
             tuple(rule.group for rule in rules),
-            min((reached.t for reached in times), default=0),
+            slowest.t,
             earliest(self._reader.catalog, spec),
+            held=self._held(spec, slowest),
         )
+
+    def _held(self, spec: TableSpec, slowest: Replicated) -> str:
+        """Why a table's replicated time stays where it is; "" when it moves, as after a bootstrap that is applied."""
+        report = ReplayReport.load(self._ledger.replay)
+        why = report.held.get(spec.name, "") if report is not None else ""
+        if why and why not in (AWAITS, TAKING):
+            return why
+        return named(slowest.held_by, {spec.uuid: spec.name}) if QUARANTINED in slowest.held_by else ""
 
     def open(self, ask: q.AskRead) -> Reading:
         """Open a reading, closing the one before, and hash all its rows.

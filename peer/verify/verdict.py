@@ -10,11 +10,15 @@ DIFFERENCES_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One cluster's content of a table: its name, row count and content hash (32 hexadecimal digits)."""
+    """One cluster's content of a table: its name, row count and content hash (32 hexadecimal digits).
+
+    ``held`` says why the table could not move on there, "" when it could.
+    """
 
     cluster: str
     rows: int
     content: str
+    held: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,11 @@ class Verdict:
     def same(self) -> bool:
         """Whether nothing differs."""
         return self.differing == 0
+
+    @property
+    def held(self) -> str:
+        """Where and why the table was held while it was compared; "" when it was not."""
+        return "; ".join(f"at {side.cluster}: {side.held}" for side in (self.left, self.right) if side.held)
 
     @property
     def identical(self) -> bool:

@@ -77,7 +77,7 @@ class About:
     """A table: None when it is not there; the groups that go from there to the asker; its replicated time.
 
     It cannot be read as of commit times below ``earliest``; only as of now when that is None. ``is_taken``: it is not
-    there, but another table has its name.
+    there, but another table has its name. ``held``: why its replicated time stays.
     """
 
     spec: TableSpec | None
@@ -85,6 +85,7 @@ class About:
     replicated: int = 0
     earliest: int | None = 0
     is_taken: bool = False
+    held: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +163,14 @@ def encode_answer(answer: Answer | Refusal) -> bytes:
             message = pb.Answer(refusal=refusals.encode_refusal(answer))
         case TablesAnswer(uuids):
             message = pb.Answer(tables=pb.TablesAnswer(tables=sorted(uuid.bytes for uuid in uuids)))
-        case About(spec, groups, replicated, earliest, is_taken):
+        case About(spec, groups, replicated, earliest, is_taken, held):
             about = pb.TableAnswer(
                 table=spec.to_json() if spec is not None else "",
                 groups=groups,
                 replicated=replicated,
                 earliest=NOW if earliest is None else earliest,
                 taken=is_taken,
+                held=held,
             )
             message = pb.Answer(table=about)
         case Whole(rows, content):
@@ -203,7 +205,8 @@ def decode_answer(raw: bytes) -> Answer:
             about = message.table
             spec = foreign_table(about.table) if about.table else None
             earliest = None if about.earliest == NOW else about.earliest
-            return About(spec, tuple(about.groups), about.replicated, earliest, about.taken)
+            held = refusals.shown(about.held)
+            return About(spec, tuple(about.groups), about.replicated, earliest, about.taken, held)
         if kind == "digest":
             return Whole(message.digest.rows, message.digest.content.hex())
         if kind == "buckets":

@@ -22,8 +22,10 @@ def show_verdicts(printer: Printer, verdicts: list[Verdict], list_max: int, sinc
             age = seconds_text(time.time() - verdict.upto / 1e6)
             printer.note(
                 f"{verdict.table} is compared as of {moment_text(verdict.upto)}, {age} ago, its replicated time. Later"
-                " writes are not compared. walship status shows what holds replicated time"
+                f" writes are not compared.{'' if verdict.held else ' walship status shows what holds replicated time'}"
             )
+        if verdict.held:
+            printer.note(f"{verdict.table} is held {verdict.held}")
     if printer.as_json:
         printer.value(verdicts)
         return

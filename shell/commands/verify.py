@@ -79,6 +79,11 @@ def _failure(verdicts: list[Verdict], unmatched: list[ReplicationError], timeout
             "See walship status on both sides for quarantined frames, gaps, and groups that go one way only (their"
             " rows differ). What others changed in Iceberg comes back by rolling it back, or by writing rows anew",
         )
+    if held := [verdict.table for verdict in verdicts if verdict.moving and verdict.held]:
+        return WaitTimeoutError(
+            f"{', '.join(held)} {'is' if len(held) == 1 else 'are'} held: nobody can tell whether all is the same",
+            "End what holds it, then verify again",
+        )
     if moving := [verdict.table for verdict in verdicts if verdict.moving]:
         return WaitTimeoutError(
             f"{', '.join(moving)} did not settle in {timeout_s:g} s: nobody can tell whether all is the same",

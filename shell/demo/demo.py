@@ -18,7 +18,7 @@ from peer.client.cluster import Cluster
 from peer.client.comparison import compare_clusters
 from peer.client.connect import connect
 from peer.polling import polls
-from peer.status.replay_report import ReplayReport
+from peer.replay_report import ReplayReport
 from peer.verify.verdict import Verdict
 from replication.core.position import Position
 from replication.errors import DivergenceError

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 from peer.client.cluster import Cluster
-from peer.status.replay_report import silence
+from peer.replay_report import silence
 from replication.core.position import Position
 from replication.errors import PeerUnavailableError, ReplicationError, UnknownPeerError, WaitTimeoutError
 from shell.cli.interrupting import run_beside

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from peer.replay_report import ReplayReport
 from peer.status.paths import silent_path_messages
-from peer.status.replay_report import ReplayReport
 from replication.core.roles import Role
 from replication.error_text import counted
 from replication.tables.work import WorkDone

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from peer.status.replay_report import ReplayReport
+from peer.replay_report import ReplayReport
 from tests.bench.arrivals import Arrivals, paced, sleep_until, visible
 from tests.bench.clusters import pair
 from tests.bench.events import Events

@@ -202,7 +202,7 @@ def _calls() -> dict[str, Decoder]:
 def _comparison() -> dict[str, Decoder]:
     """What a comparison of tables asks and answers."""
     answers: list[questions.Answer | Refusal] = [
-        questions.About(true.NESTED, ("default",), 17, 5, True),
+        questions.About(true.NESTED, ("default",), 17, 5, True, "its schema is odd"),
         questions.Whole(3, "00" * 16),
         questions.TablesAnswer(frozenset((UUID(int=5),))),
         questions.RowsAnswer(decode_payload(true.payloads()[0][1], true.payloads()[0][0])),

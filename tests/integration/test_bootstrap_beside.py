@@ -10,7 +10,7 @@ import pytest
 
 from peer.bootstrap.decode import plan_bootstrap
 from peer.replay import bootstraps
-from peer.replay.bootstraps import TAKING
+from peer.replay_report import TAKING
 from replication.core.ids import StreamId
 from replication.errors import StorageError
 from tests.bootstrap_pair import Pair, ids

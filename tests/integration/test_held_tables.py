@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from peer.frames import hosts
-from peer.status.replay_report import ReplayReport
+from peer.replay_report import ReplayReport
 from replication.core.frame import FILE_HEADER_BYTES
 from tests.integration import replay_site
 from tests.origin import OriginWal

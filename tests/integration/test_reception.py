@@ -13,9 +13,9 @@ from random import Random
 import pytest
 
 from peer.receive.receiver import Receiver
+from peer.replay_report import ReplayReport
 from peer.status.collect import collect
 from peer.status.members import Host, Members
-from peer.status.replay_report import ReplayReport
 from replication.core.coverage import Ranges
 from replication.core.frame import read_frame
 from replication.core.ids import StreamId

@@ -24,6 +24,7 @@ from peer.client.comparison import (
     shared_tables,
     unmatched_tables,
 )
+from peer.replay_report import ReplayReport
 from peer.verify.conversation import Conversations
 from peer.verify.verdict import Verdict
 from replication.core.definition.define import typed_table
@@ -121,6 +122,27 @@ def test_rows_changed_removed_and_added_at_the_peer_are_listed_the_first_and_las
         ("z", "only in west", ()),
     ]
     assert (verdict.differing, verdict.moving, verdict.left.rows, verdict.right.rows) == (6, 0, 5000, 5000)
+
+
+def test_a_table_that_is_held_is_not_awaited_to_the_end_and_the_reason_is_told(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = keyed("ops.t", SCHEMA)
+    pair.fill(pair.east, spec, simple(3))
+    pair.fill(pair.west, spec, simple(2))
+    monkeypatch.setattr("peer.client.comparison._FRESH_S", 1.0)
+    later = time.time_ns() // 1000 + 86_400_000_000
+    monkeypatch.setattr("peer.client.comparison.now", lambda: later)
+    began = time.monotonic()
+    ReplayReport(held={"ops.t": "its schema is odd"}).save(pair.west.ledger.replay)
+    verdict = pair.compare(spec)
+    assert time.monotonic() - began < 20, "of 30"
+    assert (verdict.left.held, verdict.right.held) == ("", "its schema is odd")
+    assert verdict.held == "at west: its schema is odd"
+    ReplayReport().save(pair.west.ledger.replay)
+    pair.pass_time()
+    monkeypatch.undo()
+    assert pair.compare(spec).held == ""
 
 
 def test_tables_without_a_key_are_compared_as_bags_of_rows(pair: Pair) -> None:

@@ -534,18 +534,20 @@ class TablesAnswer(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class TableAnswer(_message.Message):
-    __slots__ = ("table", "groups", "replicated", "earliest", "taken")
+    __slots__ = ("table", "groups", "replicated", "earliest", "taken", "held")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     REPLICATED_FIELD_NUMBER: _ClassVar[int]
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     table: str
     groups: _containers.RepeatedScalarFieldContainer[str]
     replicated: int
     earliest: int
     taken: bool
-    def __init__(self, table: _Optional[str] = ..., groups: _Optional[_Iterable[str]] = ..., replicated: _Optional[int] = ..., earliest: _Optional[int] = ..., taken: _Optional[bool] = ...) -> None: ...
+    held: str
+    def __init__(self, table: _Optional[str] = ..., groups: _Optional[_Iterable[str]] = ..., replicated: _Optional[int] = ..., earliest: _Optional[int] = ..., taken: _Optional[bool] = ..., held: _Optional[str] = ...) -> None: ...
 
 class DigestAnswer(_message.Message):
     __slots__ = ("rows", "content")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peer.client.on_demand import catch_up, fold_now
-from peer.status.replay_report import ReplayReport
+from peer.replay_report import ReplayReport
 from replication import config as configuration
 from replication.errors import LockedFileError, WaitTimeoutError
 from replication.tables.memory import MemoryTables

@@ -12,7 +12,7 @@ import pytest
 from peer.client.cluster import Cluster
 from peer.client.contacts import NO_PROOF, ContactedPeer, Contacts, KeptLinks, Proof
 from peer.client.waiting import Waiting
-from peer.status.replay_report import ReplayReport
+from peer.replay_report import ReplayReport
 from replication.coordination.base import Public
 from replication.coordination.paths import Quorum
 from replication.core.coverage import Ranges

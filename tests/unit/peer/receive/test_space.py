@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from peer.receive import space
 from peer.receive.limits import LandingLimits
 from peer.receive.space import LandingSpace
-from peer.status.replay_report import ReplayReport
+from peer.replay_report import ReplayReport
 from replication.core.ids import ClusterId
 from replication.ledger.base import FileKind
 from replication.ledger.sql.memory import MemoryLedger

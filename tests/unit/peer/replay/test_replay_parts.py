@@ -15,7 +15,7 @@ from peer.frames.decode import FrameRef, find_poison, plan_decode
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import ReplaySelection, Selector
 from peer.replay.loop import pause_after
-from peer.status.replay_report import ReplayReport
+from peer.replay_report import ReplayReport
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.latest import Folded
 from replication.core.definition.schema import TableSpec

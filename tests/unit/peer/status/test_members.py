@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
+from peer.replay_report import ReplayReport
 from peer.status.members import Host, Members, with_files
-from peer.status.replay_report import ReplayReport
 from peer.status.role_processes import ProcessState, roles_without_session
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId

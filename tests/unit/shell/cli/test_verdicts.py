@@ -25,6 +25,13 @@ def test_what_holds_as_of_an_earlier_time_is_not_called_the_same_without_a_word(
         assert f"{verdict}  " in told.out and ("Later writes are not compared" in told.err) == noted
 
 
+def test_a_table_that_is_held_is_shown_with_the_cluster_and_the_reason(capfd):
+    found = Verdict("ops.c", Holding("east", 1, "a"), Holding("west", 1, "a", held="its schema is odd"), 2_000_000)
+    show_verdicts(Printer(as_json=False), [found], 20, since=5_000_000)
+    told = capfd.readouterr().err
+    assert "Later writes are not compared.\nops.c is held at west: its schema is odd\n" in told
+
+
 @pytest.mark.parametrize(("differing", "told"), [(1, "1 key differs"), (2, "2 keys differ")])
 def test_keys_that_differ_are_counted_in_words(capsys: pytest.CaptureFixture[str], differing: int, told: str) -> None:
     holdings = Holding("east", 1, "a"), Holding("west", 1, "b")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -79,3 +80,14 @@ def test_who_is_told_to_wait_longer_is_told_an_option_that_there_is(
     option = late.value.hint.split()[-1]
     shown = CliRunner(env={"COLUMNS": "200"}).invoke(main.make_app(), ["verify", "--help"]).output
     assert option.startswith("--") and option in shown.split()
+
+
+def test_who_compares_a_held_table_is_not_told_to_wait_longer(
+    invocation: Invocation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = Verdict("ops.t", EAST, replace(WEST, held="its schema is odd"), 0, moving=1)
+    monkeypatch.setattr("peer.client.comparison.compare_sides", lambda *_: held)
+    with pytest.raises(WaitTimeoutError, match=r"^ops\.t is held: nobody can tell") as given_up:
+        verify(invocation, "west", ["ops.t"])
+    assert "--timeout-s" not in given_up.value.hint
+    assert "ops.t is held at west: its schema is odd" in capsys.readouterr().err

@@ -14,10 +14,10 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from peer.replay_report import ReplayReport
 from peer.status import role_processes
 from peer.status.collect import collect
 from peer.status.members import members_of
-from peer.status.replay_report import ReplayReport
 from peer.status.role_processes import ProcessState
 from replication.coordination.host import host_record
 from replication.coordination.paths import MemberKind

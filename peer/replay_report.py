@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from replication.ledger.base import Replay
 
 SILENT_S = 15.0  # it reports every five to seven seconds, between rounds
+AWAITS = "a bootstrap waits until frames that landed before are replayed"
+TAKING = "its bootstrap is being applied"
 
 
 @dataclass(slots=True)
