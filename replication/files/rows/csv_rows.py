@@ -58,7 +58,12 @@ def csv_batches(opened: BinaryIO, delimiter: str, schema: pa.Schema | None) -> I
 
 
 def line_of(path: Path, delimiter: str, row: int | None) -> int | None:
-    """Return the line in which a row of a file begins, by its number as in ``RowError``; None when it is not found."""
+    """Return the line in which a row of a file begins, by its number as in ``RowError``; None when it is not found.
+
+    A pipe is not read again: it has ended, or would wait for another writer.
+    """
+    if not path.is_file():
+        return None
     with suppress(OSError, csv.Error), path.open(newline="", encoding="utf-8-sig", errors="replace") as lines:
         reader = csv.reader(lines, delimiter=delimiter)
         line, number, width = 1, 0, 0

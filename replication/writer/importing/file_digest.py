@@ -40,6 +40,15 @@ class FileFingerprint:
             )
 
 
+def check_regular(path: str | Path) -> None:
+    """Raise RequestError for a pipe or a device: of its bytes, rows and hash would each get a part."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise RequestError(
+            f"{path} is a pipe or a device, and an import reads its file twice",
+            "Save it as a file first; or: walship write, which reads once",
+        )
+
+
 class FileDigest:
     """Hashes a file in its own thread. A context manager; leaving it stops and joins the thread."""
 

@@ -28,7 +28,7 @@ from replication.files.rows.refused import first_refused
 from replication.files.rows.row_files import RowFile, place
 from replication.ledger.base import Ledger
 from replication.writer.importing.bulk_wals import BulkWals
-from replication.writer.importing.file_digest import FileDigest, FileFingerprint
+from replication.writer.importing.file_digest import FileDigest, FileFingerprint, check_regular
 from replication.writer.wal.batch_ids import BatchIds
 from replication.writer.wal.bulk_file import BulkFile
 from replication.writer.wal.commit_clock import CommitClock
@@ -115,13 +115,14 @@ class Importer:
         written, and with the result. ``again`` imports a file even when the same content was imported before.
 
         Raises:
-            RequestError: the file does not exist, has an unknown format, or changed during the import; or another
+            RequestError: the file does not exist, is a pipe, has an unknown format, or changed meanwhile; or another
                 writer has been importing the same content for ``timeout_s``; or this writer is closed.
             FormatError: the file is damaged or has another format.
             SchemaError, NullKeyError: a column or value does not fit the table.
             ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: the rows could not be written.
         """
         self._bulk.check_role()  # fail before any work when nothing may be written
+        check_regular(path)
         with RowFile(path, form, file_schema(spec)) as source, ExitStack() as stack:
             fingerprint = FileFingerprint.of(source.fileno())
             digest = None if again else stack.enter_context(FileDigest(source.path))

@@ -2,7 +2,9 @@
 
 import io
 import math
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -283,6 +285,15 @@ def test_a_bad_row_of_standard_input_is_named_by_its_number(monkeypatch):
     monkeypatch.setattr(sys, "stdin", Given())
     with pytest.raises(FormatError, match="standard input, row 2, column 'id': 'x' is not"):
         list(batches_of("-", "csv", SCHEMA))
+
+
+def test_a_bad_row_of_a_pipe_is_named_by_its_number_without_a_second_look_into_the_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    with ThreadPoolExecutor(1) as threads:
+        written = threads.submit((tmp_path / "pipe.csv").write_text, "id\n1\nx\n")
+        with pytest.raises(FormatError, match=r"pipe\.csv, row 2, column 'id': 'x' is not"):
+            list(batches_of(str(tmp_path / "pipe.csv"), schema=SCHEMA))
+        written.result()
 
 
 def test_csv_numbers_may_have_blanks_around_and_be_infinite(tmp_path):

@@ -313,3 +313,10 @@ def test_a_file_is_closed_later_when_the_ledger_was_out_of_reach_at_the_end(site
         assert done.position is not None and not bulk_rows(site)[0].closed
         site.ledger.fault = None
         wait_until(lambda: bulk_rows(site)[0].closed)
+
+
+def test_a_pipe_is_refused_since_rows_and_hash_would_each_get_a_part_of_it(site: Site, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    with site.writer() as writer, pytest.raises(RequestError, match="is a pipe or a device") as refused:
+        load(writer, site.table, tmp_path / "pipe.csv")
+    assert "walship write" in refused.value.hint and bulk_rows(site) == []
