@@ -146,7 +146,10 @@ def altertable(
         columns = ", ".join(f"{column.name} {column.type}" for column in spec.columns)
         printer.value(described(spec), f"{spec.name} has the columns {columns}; peers follow")
         if drop and (derived := _derived_from(cluster, spec.uuid)):
-            printer.note(f"Derived tables keep the values of {drop} that they took: {', '.join(derived)}")
+            printer.note(
+                f"Derived tables keep the values of {drop} that they took. In later rows their hooks find NULL, so a"
+                f" condition on {drop} leaves these rows out: {', '.join(derived)}"
+            )
 
 
 def settable(

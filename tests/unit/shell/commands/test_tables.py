@@ -12,7 +12,7 @@ import pytest
 
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
-from shell.commands.tables import TableOptions, createtable, describetable
+from shell.commands.tables import TableOptions, altertable, createtable, describetable
 from tests.tables_made import keyed
 
 
@@ -49,3 +49,18 @@ def test_a_described_table_is_shown_without_what_it_does_not_have(capsys: pytest
     assert "replicated_to      west: group default as ops.t\n" in shown and "partition" not in shown
     told = json.loads(described(True))
     assert (told["partition"], told["replicated_to"]) == ("", ["west: group default as ops.t"])
+
+
+def test_who_drops_a_column_that_hooks_read_is_told_what_they_find_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    spec, derived = keyed("ops.t"), keyed("ops.t_out")
+    derivation = SimpleNamespace(table=derived.uuid, source=spec.uuid)
+    ledger = SimpleNamespace(derivations=SimpleNamespace(all=lambda: [derivation]))
+
+    @contextmanager
+    def connect() -> Iterator[Any]:
+        altered = SimpleNamespace(alter_table=lambda *_, **__: spec, tables=lambda: [spec, derived], ledger=ledger)
+        yield altered, Printer(False)
+
+    altertable(cast(Invocation, SimpleNamespace(connect=connect)), "ops.t", drop="n")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "so a condition on n leaves these rows out" in told and told.endswith(": ops.t_out")
