@@ -114,10 +114,10 @@ def show_forecasts(printer: Printer, peer_forecasts: Sequence[PeerForecast], dis
             f"disk of {disk.host}: {bytes_text(disk.free)} free, less than the reserve of"
             f" {bytes_text(disk.reserved_bytes)}: nothing lands here until there is room"
         )
-    if disk.full_s is not None and disk.full_s < _FORECAST_S:
-        growing = f"growing {bytes_text(disk.growth or 0)}/s"
+    if disk.full_s and disk.full_s < _FORECAST_S:  # of a full one all is said above
+        filling = f"{bytes_text(disk.growth or 0)}/s are added"
         printer.note(
-            f"disk of {disk.host}: {bytes_text(disk.free)} free, {growing}: full in {seconds_text(disk.full_s)}"
+            f"disk of {disk.host}: {bytes_text(disk.free)} free, {filling}: full in {seconds_text(disk.full_s)}"
         )
 
 

@@ -94,7 +94,7 @@ def test_forecasts_say_when_and_what_happens_then(said: Said) -> None:
     assert (
         "files not complete at west: 3 (3.0 MiB of 4.0 MiB), growing 1.0 KiB/s: past its budget in 17 min" in said.text
     )
-    assert "then tables need a bootstrap" in said.text and "full in 2 h 00 min" in said.text
+    assert "then tables need a bootstrap" in said.text and "2.0 KiB/s are added: full in 2 h 00 min" in said.text
     show_forecasts(said.printer, [replace(NEAR, then="spill", stored_files=2, stored_bytes=1 << 20)], DISK)
     assert "nothing lands here" not in said.text
     show_forecasts(said.printer, [], replace(DISK, free=100 << 20, reserved_bytes=512 << 20))
@@ -102,6 +102,8 @@ def test_forecasts_say_when_and_what_happens_then(said: Said) -> None:
     show_forecasts(said.printer, [replace(NEAR, then="spill", stored_files=1, stored_bytes=1 << 20)], DISK)
     assert "in the store for west: 1 file (1.0 MiB)" in said.text
     assert "then files move to the store" in said.text and "in the store for west: 2 files (1.0 MiB)" in said.text
+    show_forecasts(said.printer, [], replace(DISK, free=0, reserved_bytes=512 << 20, growth=2048.0, full_s=0.0))
+    assert "0 B free, less than the reserve" in said.text and "full in 0" not in said.text
 
 
 def test_a_store_that_takes_nothing_is_told_with_the_reason(said: Said) -> None:
