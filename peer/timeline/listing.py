@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from replication.core.timeline.instants import FileVersion
 from replication.errors import RequestError
-from replication.files.store import driver_errors
+from replication.files.store import direct, driver_errors
 
 #: Names that begin so are walship's own: staged files, and its notes.
 STAGING_PREFIX = ".walship"
@@ -62,7 +62,7 @@ class FolderListings:
         folder = f"{root.rstrip('/')}/{partition}".rstrip("/")
         self.calls += 1
         with driver_errors(f"listing {folder}"):
-            fs, path = fsspec.core.url_to_fs(root.rstrip("/"))  # the root alone: a name may look like an address
+            fs, path = fsspec.core.url_to_fs(root.rstrip("/"), **direct(root))  # a name below may look like an address
             path = f"{path.rstrip('/')}/{partition}".rstrip("/")
             fs.invalidate_cache(path)
             try:

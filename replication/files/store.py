@@ -30,6 +30,15 @@ def is_stored(path: str) -> bool:
     return "://" in path
 
 
+def direct(url: str) -> dict[str, Any]:
+    """What fsspec's driver of an address is opened with: of S3, that it follows no redirect."""
+    if not url.startswith(("s3://", "s3a://")):
+        return {}
+    from replication.files.s3_direct import DirectSession  # deferred: s3fs may be missing
+
+    return {"config_kwargs": {"http_session_cls": DirectSession}}
+
+
 class RemoteStore:
     """Objects below one address. Safe for threads if fsspec's driver is."""
 
@@ -41,7 +50,7 @@ class RemoteStore:
             self._fs: Any
             self._fs, self._root = fsspec.implementations.local.LocalFileSystem(), os.path.abspath(self.url)
             if is_stored(url):
-                self._fs, self._root = fsspec.core.url_to_fs(self.url)
+                self._fs, self._root = fsspec.core.url_to_fs(self.url, **direct(self.url))
         self._is_local = isinstance(self._fs, fsspec.implementations.local.LocalFileSystem)
 
     def put(self, path: str, name: str) -> str:

@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 from peer.timeline.reading.instant import ReadInstant
 from replication.core.timeline.instants import FileVersion
 from replication.errors import ChangedFileError, FormatError, RequestError, StorageError
+from replication.files.store import direct
 
 _FORMATS = ("parquet", "arrow", "orc", "csv", "json")
 
@@ -73,7 +74,7 @@ def _opened(read: ReadInstant, version: FileVersion, format: str) -> ds.Dataset:
     import fsspec
 
     address = read.address(version)
-    fs, path = fsspec.core.url_to_fs(address)
+    fs, path = fsspec.core.url_to_fs(address, **direct(address))
     try:
         if (size := fs.size(path)) != version.size:
             read.check({version.key})

@@ -20,6 +20,7 @@ from replication.core.copying.ranges import Range
 from replication.datasets.stores.base import Parts, SentUpload, Upload, Uploads
 from replication.datasets.stores.drivers import ObjectDriver, WholeObject
 from replication.errors import MissingFileError
+from replication.files.store import direct
 
 PART_BYTES_MIN = 8 << 20
 _STORE_BYTES_MIN = 5 << 20  # what S3 takes as a part that is not the last
@@ -39,9 +40,7 @@ class S3Driver(ObjectDriver):
 
     def opening(self, options: dict[str, Any]) -> dict[str, Any]:
         """No redirect is followed."""
-        from replication.datasets.stores.s3_direct import DirectSession  # deferred: s3fs may be missing
-
-        config = {"http_session_cls": DirectSession, **options.get("config_kwargs", {})}
+        config = {**direct("s3://")["config_kwargs"], **options.get("config_kwargs", {})}
         return {**super().opening(options), "config_kwargs": config}
 
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> WholeUpload:

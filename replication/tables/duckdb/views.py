@@ -20,6 +20,7 @@ from pyiceberg.types import DecimalType, FixedType, IcebergType, ListType, MapTy
 from replication.core.definition.schema import Column
 from replication.core.ids import NIL_UUID
 from replication.errors import UnknownTableError
+from replication.files.store import direct
 from replication.tables.base import DUCKDB
 from replication.tables.duckdb.confined import confine
 from replication.tables.pyiceberg.evolve import ICEBERG_NAMES, column_ids
@@ -168,7 +169,7 @@ def _files(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> str:
     for scheme in {path.partition("://")[0] for path in paths if "://" in path} - {"file"}:
         with _REGISTERING:
             if not connection.filesystem_is_registered(scheme):
-                connection.register_filesystem(fsspec.filesystem(scheme))
+                connection.register_filesystem(fsspec.filesystem(scheme, **direct(f"{scheme}://")))
     return "[" + ", ".join(DUCKDB.text(local_path(path)) for path in paths) + "]"
 
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from peer.timeline.listing import FolderListings
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.open import open_store
 from replication.datasets.stores.remote import FsspecStore
 from replication.datasets.stores.s3 import S3Uploads
+from replication.files.store import RemoteStore
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -92,4 +94,24 @@ def test_a_redirect_is_not_followed_so_no_other_server_gets_the_token(monkeypatc
                 with pytest.raises(Exception, match="redirects to .*, which is not followed"):
                     call()
         assert "GET of the session" in asked and "PUT of the session" in asked
+        assert stolen == []
+
+
+def test_a_timeline_and_spilled_files_follow_no_redirect_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
+    given = {"ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "SESSION_TOKEN": "of the session", "MAX_ATTEMPTS": "1"}
+    s3fs = pytest.importorskip("s3fs").S3FileSystem
+    with served(lambda: "") as (other, stolen), served(lambda: f"{other}/files/a") as (address, asked):
+        for name, value in {**given, "ENDPOINT_URL": address}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        calls: list[Callable[[], object]] = [
+            lambda: RemoteStore("s3://files/a").load("b"),
+            lambda: FolderListings().files("data", "s3://files/a", "b"),
+        ]
+        for call in calls:
+            s3fs.clear_instance_cache()
+            with pytest.raises(Exception, match="redirects to .*, which is not followed"):
+                call()
+        s3fs.clear_instance_cache()
+        assert {each.partition(" ")[2] for each in asked} == {"of the session"}
         assert stolen == []

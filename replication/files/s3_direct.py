@@ -1,4 +1,7 @@
-"""Requests to S3 that follow no redirect: aiobotocore's would, with the session token, to whatever server it names."""
+"""Requests to S3 that follow no redirect: aiobotocore's would, with the session token, to whatever server it names.
+
+``store.direct`` has fsspec's driver use them.
+"""
 
 from __future__ import annotations
 
