@@ -38,8 +38,8 @@ class Driver:
     removes_absent = False
     options: dict[str, Any] = {}
 
-    def opening(self, options: dict[str, Any]) -> dict[str, Any]:
-        """What fsspec's driver is opened with, from the user's options."""
+    def opening(self, url: str, options: dict[str, Any]) -> dict[str, Any]:
+        """What fsspec's driver is opened with, for an address with the user's options."""
         return {**self.options, **options}
 
     def named(self, path: RelativePath) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from html.parser import HTMLParser
 from typing import Any
@@ -34,6 +35,13 @@ class HttpDriver(Driver):
 
     def __init__(self, *, is_secure: bool) -> None:
         self.traits = StoreTraits(is_secure=is_secure, precision_ns=_SECOND)
+
+    def opening(self, url: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Headers and cookies of the user, who may have put a token there, go to no server of another address."""
+        client: dict[str, Any] = options.get("client_kwargs", {})
+        headers = {*options.get("headers", {}), *client.get("headers", {}), "Cookie"}
+        kept = {"middlewares": (_OwnServer(url, frozenset(headers)),), **client}
+        return {**super().opening(url, options), "client_kwargs": kept}
 
     def named(self, path: RelativePath) -> str:
         return quote(path)
@@ -90,6 +98,20 @@ class HttpDriver(Driver):
     def make_folder(self, fs: Any, path: str) -> None:
         """Refused; it is a copy's first call."""
         raise _refusal(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnServer:
+    """Takes some headers out of requests to other servers, to which redirects lead; see aiohttp's middlewares."""
+
+    url: str
+    headers: frozenset[str]
+
+    async def __call__(self, request: Any, handler: Any) -> Any:
+        if request.url.origin() != type(request.url)(self.url).origin():
+            for name in self.headers:
+                request.headers.popall(name, None)
+        return await handler(request)
 
 
 def _links(fs: Any, folder: str) -> list[str]:

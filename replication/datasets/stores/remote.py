@@ -34,7 +34,7 @@ class FsspecStore:
         try:
             protocol = fsspec.utils.get_protocol(url)
             self._driver = _driver(protocol)
-            given = self._driver.opening(options or {})
+            given = self._driver.opening(url, options or {})
             if not self._driver.is_shared:
                 given["skip_instance_cache"] = True  # an instance of fsspec's cache may be closed by another store
             self._first, self._root = fsspec.core.url_to_fs(url, **given)

@@ -38,10 +38,10 @@ class S3Driver(ObjectDriver):
 
     removes_absent = True
 
-    def opening(self, options: dict[str, Any]) -> dict[str, Any]:
+    def opening(self, url: str, options: dict[str, Any]) -> dict[str, Any]:
         """No redirect is followed."""
-        config = {**direct("s3://")["config_kwargs"], **options.get("config_kwargs", {})}
-        return {**super().opening(options), "config_kwargs": config}
+        config = {**direct(url)["config_kwargs"], **options.get("config_kwargs", {})}
+        return {**super().opening(url, options), "config_kwargs": config}
 
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> WholeUpload:
         return WholeUpload(fs, path, max(PART_BYTES_MIN, -(-file.origin.size // _PARTS)))

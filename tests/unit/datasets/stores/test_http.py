@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.http import HttpDriver
+from replication.datasets.stores.open import open_store
 from replication.errors import StorageError, UnsafeNameError
+from tests.redirecting import served
 
 
 def test_of_an_answer_that_is_longer_than_the_server_told_no_more_is_read_than_shows_it() -> None:
@@ -57,3 +60,19 @@ def test_a_page_that_is_larger_than_a_listing_may_be_is_refused(monkeypatch: pyt
     assert listed(b'<a href="b">') == ["http://h/d/b"]
     with pytest.raises(StorageError, match="larger than"):
         listed(b'<a href="b">  ')
+
+
+@pytest.mark.parametrize("given", [{"headers": {"X-Key": "k"}}, {"client_kwargs": {"headers": {"X-Key": "k"}}}])
+def test_a_server_that_a_redirect_names_gets_no_header_or_cookie_of_the_user(given: dict[str, Any]) -> None:
+    given = {"client_kwargs": {"cookies": {"session": "s"}, **given.pop("client_kwargs", {})}, **given}
+    with (
+        served(lambda: "", b"four") as (other, there),
+        served(lambda: f"{other}/a") as (address, asked),
+        open_store(f"{address}/d", given | {"skip_instance_cache": True}) as store,
+    ):
+        found = store.status(RelativePath("a"))
+        assert found is not None and found.attributes is not None and found.attributes.size == 4
+        assert store.open(FileAttributes(RelativePath("a"), 4)).read(0, 9) == b"four"
+    assert all(each.headers["X-Key"] == "k" and "session" in each.headers["Cookie"] for each in asked)
+    assert len(there) == len(asked) > 1
+    assert not any(each.headers["X-Key"] or each.headers["Cookie"] for each in there)
