@@ -17,7 +17,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING
 from replication.datasets.stores.base import StoreTraits
 from replication.datasets.stores.drivers import Driver
-from replication.datasets.stores.webhdfs import Incoming, Outgoing, called, create, differences, sent
+from replication.datasets.stores.webhdfs import Incoming, Outgoing, called, create, differences, place, sent
 from replication.errors import CopyError
 
 _MILLISECOND = 1_000_000
@@ -240,6 +240,6 @@ def _append(fs: Any, path: str, part: str) -> None:
     with closing(Incoming(fs, part)) as opened:
         pieces = iter(lambda: opened.read(1 << 20), b"")
         first = next(pieces)  # raises if a CONCAT whose answer was lost has taken it
-        at = called(fs, "APPEND", path, "POST").headers["Location"]
+        at = place(fs, called(fs, "APPEND", path, "POST"))
         sent(fs, "POST", at, data=chain([first], pieces), headers={"Content-Type": "application/octet-stream"})
     called(fs, "DELETE", part, "DELETE")

@@ -16,11 +16,12 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from replication.core.copying.copyable import CopyableFile
-from replication.errors import RequestError
+from replication.errors import RequestError, StorageError
 
 _AHEAD = 2
 _DIFFERENCES_MAX = 64 << 20  # bytes, of some 400,000 paths
 _TIMEOUT_S = (20, 120)
+_PLACED = ("APPEND", "CREATE", "OPEN")  # the namenode redirects them to a datanode
 _ERRORS: dict[str, Callable[[str], OSError]] = {
     "FileNotFoundException": FileNotFoundError,
     "AccessControlException": PermissionError,
@@ -35,8 +36,16 @@ _ERRORS: dict[str, Callable[[str], OSError]] = {
 def create(fs: Any, path: str, file: CopyableFile, content: Any) -> None:
     """A new file in place of one that may be there, of bytes or an iterator of such."""
     given = {"replication": file.replication, "blocksize": file.block_size}
-    at = called(fs, "CREATE", path, "PUT", overwrite="true", **given).headers["Location"]
+    at = place(fs, called(fs, "CREATE", path, "PUT", overwrite="true", **given))
     sent(fs, "PUT", at, data=content, headers={"Content-Type": "application/octet-stream"})
+
+
+def place(fs: Any, answer: Any) -> str:
+    """The datanode that the namenode's answer names. StorageError if it names none."""
+    address = str(fs._apply_proxy(answer.headers.get("Location", "")))
+    if not address.startswith(("http://", "https://")):
+        raise _unexpected(answer, "names no datanode")
+    return address
 
 
 def called(fs: Any, operation: str, path: str, method: str = "GET", **given: Any) -> Any:
@@ -49,7 +58,9 @@ def _asked(fs: Any, method: str, path: str, given: dict[str, Any], *, stream: bo
     answer = fs.session.request(
         method, address, params=params, allow_redirects=False, timeout=_TIMEOUT_S, stream=stream
     )
-    return _checked(answer)
+    if _checked(answer).status_code >= 300 and given["op"] not in _PLACED:
+        raise _unexpected(answer, "redirects")
+    return answer
 
 
 def differences(fs: Any, path: str, older: str, newer: str) -> list[dict[str, str]]:
@@ -77,10 +88,21 @@ def differences(fs: Any, path: str, older: str, newer: str) -> list[dict[str, st
 
 def sent(fs: Any, method: str, address: str, **given: Any) -> Any:
     """A datanode's answer. It gets what the namenode put into the address, and no password."""
-    address = fs._apply_proxy(address)
-    if urlsplit(address).netloc != urlsplit(fs.url).netloc:
+    if urlsplit(address)[:2] != urlsplit(fs.url)[:2]:
         given["auth"] = lambda request: request
-    return _checked(fs.session.request(method, address, allow_redirects=False, timeout=_TIMEOUT_S, **given))
+    answer = _checked(fs.session.request(method, address, allow_redirects=False, timeout=_TIMEOUT_S, **given))
+    if answer.status_code >= 300:
+        raise _unexpected(answer, "redirects again")
+    return answer
+
+
+def _unexpected(answer: Any, what: str) -> StorageError:
+    with closing(answer):
+        where = urlsplit(answer.url)
+        return StorageError(
+            f"{where.scheme}://{where.netloc} {what}: it answers HTTP {answer.status_code}",
+            "Give the address of the namenode's or HttpFS's WebHDFS port",
+        )
 
 
 def _checked(answer: Any) -> Any:
@@ -107,8 +129,10 @@ class Incoming:
     def seek(self, position: int) -> None:
         if self._answer is None or position != self._at:
             self.close()
-            answer = called(self._fs, "OPEN", self._path, offset=position)
-            self._answer = sent(self._fs, "GET", answer.headers["Location"], stream=True)
+            answer = _asked(self._fs, "GET", self._path, {"op": "OPEN", "offset": position}, stream=True)
+            if answer.status_code != 200:  # HttpFS answers with the content itself
+                answer = sent(self._fs, "GET", place(self._fs, answer), stream=True)
+            self._answer = answer
             self._at = position
 
     def read(self, size: int) -> bytes:

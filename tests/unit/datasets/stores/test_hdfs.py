@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -16,6 +16,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.copying.faults import is_full
 from replication.datasets.stores.remote import FsspecStore
+from replication.errors import StorageError
 
 FILE = FileAttributes(RelativePath("file"), 4, 1_700_000_000_000_000_000)
 
@@ -94,6 +95,33 @@ def test_an_error_of_a_datanode_is_an_error_and_no_content(
         data.answers.append((status, "", content))
         with pytest.raises(error, match=said):
             store.open(FILE)
+
+
+def test_a_redirect_that_webhdfs_does_not_make_is_an_error_and_no_content(
+    servers: tuple[type[Server], type[Server], FsspecStore, str],
+) -> None:
+    name, data, store, address = servers
+    file = CopyableFile.build("src", FILE, CopyConfiguration(preserve=frozenset()))
+    calls: list[Callable[[], object]] = [lambda: store.open(FILE), lambda: store.write_small(FILE.path, file, b"four")]
+    for call in calls:
+        name.answers.append((307, address, b""))
+        data.answers.append((307, address, b"four"))
+        with pytest.raises(StorageError, match="redirects again: it answers HTTP 307"):
+            call()
+        name.answers.append((307, "file:///etc/passwd", b""))
+        with pytest.raises(StorageError, match="names no datanode"):
+            call()
+    name.answers.append((302, address, b""))
+    with pytest.raises(StorageError, match="redirects: it answers HTTP 302"):
+        store.status(FILE.path)
+    assert len(data.asked) == 2
+
+
+def test_httpfs_sends_the_content_itself(servers: tuple[type[Server], type[Server], FsspecStore, str]) -> None:
+    name, data, store, _ = servers
+    name.answers.append((200, "", b"four"))
+    assert store.open(FILE).read(0, 100) == b"four"
+    assert data.asked == []
 
 
 def test_of_a_file_with_parity_in_place_of_copies_no_replication_is_known(
