@@ -14,6 +14,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from http.client import HTTPMessage
 from typing import IO, Any, Protocol
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
 
 from replication.datasets.copying.file_sets import FileSet
 from replication.error_text import one_line
@@ -54,7 +56,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
-        raise OSError(f"{redact(req.full_url)} answers {code} and names {redact(newurl)}: send events there")
+        raise OSError(f"it answers {code} and names {redact(newurl)} instead")
 
 
 _OPENER = urllib.request.build_opener(_NoRedirects)
@@ -67,20 +69,27 @@ class WebhookEvents:
         self._url = url
 
     def send(self, events: Sequence[str]) -> None:
-        """Post them; any answer but 2xx is an error, a redirect, too."""
+        """Post them; OSError for any answer but 2xx, a redirect, too."""
         for begin in range(0, len(events), _EVENTS_PER_POST):
             body = f"[{','.join(events[begin : begin + _EVENTS_PER_POST])}]".encode()
             request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
             try:
                 with _OPENER.open(request, timeout=_TIMEOUT_S):
                     pass
-            except http.client.HTTPException as error:  # what answered does not speak HTTP
-                raise OSError(f"{redact(self._url)} gave no valid answer: {one_line(error)}") from error
+            except (OSError, http.client.HTTPException) as error:  # or what answered does not speak HTTP
+                raise OSError(f"the event was not sent ({_why(error)}) to {redact(self._url)}") from error
+
+
+def _why(error: Exception) -> str:
+    inner = None if isinstance(error, HTTPError) else getattr(error, "reason", None)  # urllib wraps the cause
+    return one_line(inner if isinstance(inner, BaseException) else error)
 
 
 def open_events(address: str) -> EventSink:
     """The sink of an address: a URL or a path; ConfigError for a scheme that is not known."""
     if address.startswith(("http://", "https://")):
+        if "@" in urlsplit(address).netloc:
+            raise ConfigError("the URL of a webhook holds no user or password", "Give its token in the path or query")
         return WebhookEvents(address)
     if address.startswith("kafka://"):
         from replication.datasets.publication.kafka import KafkaEvents  # deferred: few copies tell Kafka
