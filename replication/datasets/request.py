@@ -18,6 +18,7 @@ from replication.datasets.stores.base import Entry, EntryKind, HasSnapshots, Sto
 from replication.datasets.stores.open import check_address, is_local, local_path, open_source, open_store
 from replication.error_text import one_line
 from replication.errors import MissingFileError, ReplicationError, RequestError, StorageError
+from replication.files.mounts import place
 from replication.log import redact
 
 
@@ -132,20 +133,26 @@ def refuse_nested(source: str, target: str, *, either: bool = True) -> None:
     """
     for address in (source, target):
         check_address(address)
-    origin, there = _segments(source), _segments(target)
     shown, other = redact(source), redact(target)
-    if there[: len(origin)] == origin:
-        raise RequestError(f"target {other} is the source {shown} or within it", "Name a target outside of the source")
-    if either and origin[: len(there)] == there:
-        raise RequestError(f"{shown} is within {other}", "Name a target that does not hold the source")
+    for origin, there in zip(_segments(source), _segments(target), strict=False):
+        if there[: len(origin)] == origin:
+            raise RequestError(
+                f"target {other} is the source {shown} or within it", "Name a target outside of the source"
+            )
+        if either and origin[: len(there)] == there:
+            raise RequestError(f"{shown} is within {other}", "Name a target that does not hold the source")
 
 
-def _segments(url: str) -> list[str]:
-    """The parts of an address, the same for every address of one folder: the store's, then each folder's name."""
+def _segments(url: str) -> list[tuple[str, ...]]:
+    """The parts of an address, the same for every address of one folder: the store's, then each folder's name.
+
+    A folder of this host has others in its file system, which may be mounted at several places.
+    """
     if is_local(url):
-        return ["file", *Path(os.path.realpath(local_path(url))).parts]
+        path = os.path.realpath(local_path(url))
+        return [("file", *Path(path).parts), place(path)]
     scheme, _, rest = url.partition("://")
     host, *folders = rest.split("/")
     user, _, host = host.rpartition("@")
     store = ["s3" if scheme == "s3a" else scheme, user.partition(":")[0], host.lower()]
-    return [*store, *(folder for folder in folders if folder)]
+    return [(*store, *(folder for folder in folders if folder))]

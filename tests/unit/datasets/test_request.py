@@ -71,6 +71,23 @@ def test_addresses_side_by_side_are_taken() -> None:
         refuse_nested(*pair)
 
 
+def test_a_folder_that_is_mounted_at_a_second_place_is_known_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ("1 0 8:1 / / rw", "2 1 8:2 / /data rw", "3 1 8:2 /in /two\\040names rw", "4 1 8:1 /b /data/b rw")
+    (tmp_path / "mountinfo").write_text("".join(f"{line} - ext4\n" for line in lines))
+    monkeypatch.setattr("replication.files.mounts._MOUNTS", str(tmp_path / "mountinfo"))
+    for outer, inner in (("/data", "/two names"), ("/data/in", "/two names/a"), ("/two names", "/data/in/a")):
+        for pair in ((outer, inner), (inner, outer)):
+            with pytest.raises(RequestError, match="within"):
+                refuse_nested(*pair)
+    for pair in (("/data", "/data/b"), ("/b", "/data/b/c")):
+        with pytest.raises(RequestError, match="within"):
+            refuse_nested(*pair)
+    for pair in (("/data/out", "/two names"), ("/in", "/two names"), ("/data/a", "/b")):
+        refuse_nested(*pair)
+
+
 def test_delete_does_not_remove_the_source_and_what_is_beside_it(tmp_path: Path) -> None:
     write_tree(tmp_path / "t", {"s/x": b"1", "kept": b"2"})
     source, target = str(tmp_path / "t/s"), str(tmp_path / "t")
