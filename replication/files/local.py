@@ -18,7 +18,7 @@ from replication.files.base import Buffer
 
 _IOV_MAX = 1024
 _F_FULLFSYNC = getattr(fcntl, "F_FULLFSYNC", 51)
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
@@ -27,7 +27,7 @@ def path_errors(path: str, doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise NoSpaceError(
                 f"no space to {doing} {path}: {error.strerror}", "Free some space or raise the quota"
             ) from error

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from replication.errors import LockedFileError, MissingFileError, StorageError
-from replication.files.local import LocalFiles, path_errors, write_whole
+from replication.errors import LockedFileError, MissingFileError, NoSpaceError, StorageError
+from replication.files.local import FULL, LocalFiles, path_errors, write_whole
 
 _PIECE = 8 << 20
 _LOCK_S = 30.0
@@ -253,10 +253,11 @@ def driver_errors(store: str) -> Iterator[None]:
     except StorageError:
         raise
     except Exception as error:
-        raise StorageError(
-            f"{store} failed: {type(error).__name__}: {error}"[:500],
-            "Check the connection, the credentials, and that the driver is installed: an extra such as walship[s3]",
-        ) from error
+        what = f"{store} failed: {type(error).__name__}: {error}"[:500]
+        if getattr(error, "errno", None) in FULL:
+            raise NoSpaceError(what, "Make room and run it again") from error
+        hint = "Check the connection, the credentials, and that the driver is installed: an extra such as walship[s3]"
+        raise StorageError(what, hint if is_stored(store) else "Check the folder and its permissions") from error
 
 
 @contextmanager
