@@ -146,7 +146,8 @@ def _foreseen(error: Exception) -> ReplicationError:
     if isinstance(error, PermissionError) and error.filename:
         return ConfigError(f"permission denied: {error.filename}", "Run it as the user to whom that belongs")
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return ConfigError(f"this path is too long: {str(error.filename)[:80]}…", "Choose a shorter one")
+        named = f"this path is too long: {str(error.filename)[:80]}…" if error.filename else "a path is too long"
+        return ConfigError(named, "Choose a shorter one")
     full = os.strerror(errno.ENOSPC)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and (error.filename or error.strerror == full):
         return NoSpaceError(f"no space left for {error.filename or 'the output'}", "Make room, or write elsewhere")

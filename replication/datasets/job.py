@@ -47,6 +47,7 @@ from replication.log import get
 
 SPLIT_BYTES = 16 << 20
 EXTRAS_MAX = 1_000_000
+NOT_REMOVED = "not removed"  # what becomes of files that only the target has, in a run in which a file fails
 _THREADS = 8
 _HELD = f"the process that began with it is not known to have ended: run it again in {LEASE_S:g} s"
 _log = get(__name__)
@@ -291,7 +292,8 @@ class _Run:
     def _remove_extras(self) -> None:
         if self._job.progress.counts.failed:
             for path in self._extras:
-                self.skipped("not removed", path, 0)
+                self._job.progress.skipped(NOT_REMOVED)
+                self._job.report(NOT_REMOVED, path, 0, "nothing is removed in a run in which a file fails")
         else:
             if refusal := removals_refusal(len(self._extras), self._job.configuration):
                 raise refusal

@@ -13,7 +13,7 @@ from typing import TextIO
 from rich.progress import BarColumn, TextColumn
 
 from replication.datasets.copying.progress import CopyCounts, ProgressView
-from replication.datasets.job import CopyJob
+from replication.datasets.job import NOT_REMOVED, CopyJob
 from replication.datasets.stores.base import EntryKind
 from replication.error_text import counted
 from replication.errors import CopyIncompleteError, RequestError
@@ -80,7 +80,8 @@ def _summary(counts: CopyCounts, seconds: float, rate: float) -> str:
 def skipped_text(reason: str, count: int) -> str:
     """``3 same``; links and special files in the plural: ``2 symbolic links skipped``."""
     kinds = (EntryKind.LINK.value, EntryKind.OTHER.value)
-    return f"{counted(count, reason)} skipped" if reason in kinds else f"{count:,} {reason}"
+    why = ", since a file failed" if reason == NOT_REMOVED else ""
+    return f"{counted(count, reason)} skipped" if reason in kinds else f"{count:,} {reason}{why}"
 
 
 def progress_shown(view: Callable[[], tuple[str, ProgressView]], printer: Printer) -> AbstractContextManager[None]:

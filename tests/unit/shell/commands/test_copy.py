@@ -202,15 +202,15 @@ def test_what_waits_for_a_file_that_failed_is_told_and_extras_stay(
     assert run(["copy", "src", "dst", "--delete", "--report", "report.json"]) == 12
     assert set(read_tree(Path("dst"))) >= {"b/3.csv", "extra"} and not Path("dst/a").exists()
     shown = capsys.readouterr()
-    assert "1 not removed; 1 failed; 1 waiting for them" in shown.out
+    assert "1 not removed, since a file failed; 1 failed; 1 waiting for them" in shown.out
     assert "1 file not copied, and 1 file to be published with them; the first: a/1.csv: P" in shown.err
     assert "With --file-set file each is published alone" in shown.err
     lines = [json.loads(line) for line in Path("report.json").read_text().splitlines()]
-    assert sorted((line["outcome"], line["path"]) for line in lines) == [
-        ("copied", "b/3.csv"),
-        ("failed", "a/1.csv"),
-        ("not removed", "extra"),
-        ("waiting", "a/2.txt"),
+    assert sorted((line["outcome"], line["path"], line.get("reason", "")) for line in lines) == [
+        ("copied", "b/3.csv", ""),
+        ("failed", "a/1.csv", "PermissionError: not yours"),
+        ("not removed", "extra", "nothing is removed in a run in which a file fails"),
+        ("waiting", "a/2.txt", ""),
     ]
 
 
