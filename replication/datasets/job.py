@@ -39,8 +39,8 @@ from replication.datasets.publication.moves import Expected
 from replication.datasets.publication.publisher import PublishedJob, Publisher
 from replication.datasets.publication.recording import InstantRecorder, RecordedDataset
 from replication.datasets.publication.steps import CopySite, PublishFileSet, RemoveExtras, StartInstant, is_lost
+from replication.datasets.removals import removals_refusal
 from replication.datasets.stores.base import EntryKind, Store
-from replication.error_text import counted
 from replication.errors import LockedFileError, RequestError, SequenceHeldError, StepFailedError, SuspendedSequenceError
 from replication.ledger.commit_steps import StoredSequence
 from replication.log import get
@@ -108,7 +108,7 @@ class CopyJob:
 
         Raises:
             LockedFileError: the same copy runs already.
-            RequestError: more files would be removed than are allowed.
+            RequestError: more files would be removed than are allowed, or the source is empty.
             NoSpaceError: the target is full; the next run goes on.
         """
         with telling_faults(self.target.url):
@@ -295,7 +295,8 @@ class _Run:
                 self._job.progress.skipped(NOT_REMOVED)
                 self._job.report(NOT_REMOVED, path, 0, "nothing is removed in a run in which a file fails")
         else:
-            if refusal := removals_refusal(len(self._extras), self._job.configuration):
+            source = self._job.source if self._job.expected is None else None
+            if refusal := removals_refusal(len(self._extras), self._job.configuration, source):
                 raise refusal
             self._publisher.remove(self._extras, self._job.source)
             for path in self._extras:
@@ -346,17 +347,6 @@ class _Run:
             if len(kept) >= EXTRAS_MAX:
                 raise RequestError(f"more than {EXTRAS_MAX:,} {what}", "Check SRC, or copy its folders one by one")
             kept.append(path)
-
-
-def removals_refusal(count: int, configuration: CopyConfiguration) -> RequestError | None:
-    """The error if more files are to be removed than are allowed."""
-    most = configuration.delete_max
-    if most is None or count <= most:
-        return None
-    return RequestError(
-        f"{counted(count, 'file')} would be removed, more than --max-delete {most} allows",
-        "Nothing was removed. Look at them with --dry-run, then allow more",
-    )
 
 
 def list_into(dataset: Dataset, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:

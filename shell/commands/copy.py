@@ -68,12 +68,12 @@ def _run(job: CopyJob, printer: Printer) -> None:
 
 
 def _preview(job: CopyJob, printer: Printer) -> None:
-    from replication.datasets.job import removals_refusal
     from replication.datasets.preview import Preview
+    from replication.datasets.removals import removals_refusal
     from replication.errors import CopyIncompleteError
 
     found = Preview(job).run()
-    problem: ReplicationError | None = removals_refusal(found.found["extra"], job.configuration)
+    problem: ReplicationError | None = removals_refusal(found.found["extra"], job.configuration, job.source)
     if failed := found.found["failed"]:
         problem = CopyIncompleteError(
             f"{counted(failed, 'file')} would not be copied", "--report FILE has each of them, and why"
@@ -120,7 +120,7 @@ def sync(
     The newer keeps its name, and the older becomes NAME.conflict-…. A change wins over a removal.
     """
     from replication.core.copying.two_way import SyncAction
-    from replication.datasets.job import removals_refusal
+    from replication.datasets.removals import removals_refusal
     from replication.datasets.request import refuse_nested
     from replication.datasets.stores.open import open_store
     from replication.datasets.two_way.sync import TwoWaySync

@@ -26,10 +26,11 @@ from replication.datasets.copying.progress import CopyProgress, ProgressView
 from replication.datasets.copying.staging import job_id, make_state_dir, state_dir
 from replication.datasets.copying.transfer import digest_of
 from replication.datasets.finders.recursive import OneDataset
-from replication.datasets.job import CopyJob, locked, removals_refusal
+from replication.datasets.job import CopyJob, locked
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.walk import walk
 from replication.datasets.publication.moves import Listed, changed
+from replication.datasets.removals import removals_refusal
 from replication.datasets.request import is_missing
 from replication.datasets.stores.base import Entry, EntryKind, Store
 from replication.datasets.two_way.state import SyncState

@@ -187,6 +187,20 @@ def test_a_file_does_not_replace_a_device_or_a_pipe(capsys: pytest.CaptureFixtur
     assert "pipe is a special file" in capsys.readouterr().err and Path("pipe").is_fifo()
 
 
+def test_an_empty_source_which_may_not_be_mounted_removes_nothing_unless_it_is_said_how_many(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_tree(Path("dst"), {"a/b": b"1", "c": b"2"})
+    Path("mount").mkdir()
+    for line in (["copy", "mount", "dst", "--delete"], ["copy", "mount", "dst", "--delete", "-n"]):
+        assert run(line) == 4
+        said = capsys.readouterr().err
+        assert "mount is empty, and 2 files of the target would be removed" in said and "--max-delete 2" in said
+    assert len(read_tree(Path("dst"))) == 2
+    assert run(["copy", "mount", "dst", "--delete", "--max-delete", "2"]) == 0
+    assert read_tree(Path("dst")) == {}
+
+
 def test_what_waits_for_a_file_that_failed_is_told_and_extras_stay(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
