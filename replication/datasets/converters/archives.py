@@ -21,19 +21,23 @@ class Tar:
     def members(self, file: IO[bytes]) -> Iterator[ArchiveMember]:
         """See ``Unpacker``."""
         archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115 - lives as long as the file
+        files: dict[str, tarfile.TarInfo] = {}
         for info in archive:
+            content = files.get(info.linkname) if info.islnk() else info  # a hard link is a file once more
+            if content is not None and content.isreg():
+                files[info.name] = content
 
-            def opened(info: tarfile.TarInfo = info) -> IO[bytes]:
-                found = archive.extractfile(info)
+            def opened(content: tarfile.TarInfo | None = content) -> IO[bytes]:
+                found = archive.extractfile(content) if content is not None else None
                 assert found is not None
                 return found
 
             yield ArchiveMember(
                 info.name,
-                info.size,
+                content.size if content is not None else 0,
                 int(info.mtime * _SECOND),
                 info.mode & 0o777,
-                opened if info.isreg() else None,
+                opened if content is not None and content.isreg() else None,
                 is_folder=info.isdir(),
                 is_link=info.issym() or info.islnk(),
             )

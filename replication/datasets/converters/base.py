@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from typing import IO, Protocol, runtime_checkable
 
 #: What reading an archive may raise when it is damaged, or none.
-UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError, NotImplementedError)
+UNREADABLE = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    ArithmeticError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+)
 
 
 class Converter(Protocol):

@@ -71,6 +71,27 @@ def test_few_archives_are_open_at_once(tmp_path: Path, monkeypatch: pytest.Monke
         each.file.close()
 
 
+def test_a_hard_link_in_an_archive_is_a_file_once_more(tmp_path: Path) -> None:
+    links = [tarfile.TarInfo(name) for name in ("b/second", "b/third", "dangling")]
+    for link, of in zip(links, ("a/first", "b/second", "nobody"), strict=True):
+        link.type, link.linkname = tarfile.LNKTYPE, of
+    tar(tmp_path / "src/day.tar", {"a/first": b"content"}, *links)
+    counts = unpacked(tmp_path)
+    assert (counts.failures, counts.skipped) == ({}, {"symbolic link": 1})
+    assert read_tree(tmp_path / "dst") == {f"day/{name}": b"content" for name in ("a/first", "b/second", "b/third")}
+
+
+def test_a_time_that_is_none_refuses_the_archive(tmp_path: Path) -> None:
+    for number, time in enumerate(("inf", "nan", "1e300")):
+        info = tarfile.TarInfo("x")
+        info.pax_headers = {"mtime": time}
+        tar(tmp_path / f"src/{number}.tar", {"a/first": b"content"}, info)
+    counts = unpacked(tmp_path)
+    assert sorted(reason.partition(": c")[0] for reason in counts.failures.values()) == [
+        f"CopyError: {number}.tar is not an archive that can be read" for number in range(3)
+    ]
+
+
 def test_archives_in_a_folder_become_folders_without_the_one_that_holds_all_members(tmp_path: Path) -> None:
     tar(tmp_path / "src/a/day.tar", TREE)  # 000-2, 000-10, 000-32
     tar(tmp_path / "src/night.tar.gz", TREE, mode="w:gz")
