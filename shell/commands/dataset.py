@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from replication.error_text import counted, one_line
-from replication.errors import ConfigError, CopyIncompleteError, ReplicationError, RequestError
+from replication.errors import ConfigError, CopyIncompleteError, ReplicationError
+from replication.log import redact
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation
 from shell.cli.pairs import pairs
@@ -108,8 +109,7 @@ def dataset_add(
     definition = DatasetDefinition(
         name, source, target, declared.finder, *given, timeline, declared.priority, declared.after
     ).check()
-    if _configuration(definition.options).versions and not timeline:
-        raise RequestError("versions are kept on a cluster's timeline, and no cluster is named", "Give --cluster")
+    _configuration(definition.options)
     _ask_stores(definition, invocation.printer)
     DatasetFile(file).add(definition)
     invocation.printer.value({"dataset": name, "file": str(file)}, f"dataset {name} is in {file}")
@@ -144,8 +144,8 @@ def dataset_list(invocation: Invocation, file: FileOption = _FILE) -> None:
             rows.append(
                 {
                     "dataset": each.name,
-                    "source": each.source,
-                    "target": each.target,
+                    "source": redact(each.source),
+                    "target": redact(each.target),
                     "finder": each.finder,
                     "state": state.word,
                     "last_run": moment_text(runs[0].begun_us) if runs else "",
@@ -212,6 +212,7 @@ def _run_due(
     chosen = [definitions.get(name) for name in names] if names else _active(definitions, history)
     for definition in by_priority(chosen):
         try:
+            definition.check_timeline()
             if not schedule.is_due(definition):
                 continue
             _run_one(definition, history, printer)

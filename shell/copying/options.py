@@ -136,7 +136,10 @@ def declared(options: Mapping[str, Any]) -> CopyConfiguration:
         _taken(left, VersionOptions),
     )
     if left:
-        raise RequestError(f"the options {', '.join(sorted(left))} are unknown", "See walship copy --help")
+        raise RequestError(
+            f"there is no option {' and no '.join(sorted(left))}",
+            "Name them as walship copy --help does, without --: max-delete",
+        )
     return made
 
 
@@ -151,6 +154,8 @@ def _taken(left: dict[str, Any], group: type[_G]) -> _G:
             value = given[field.name] = _checked(name, left.pop(name), kind)
             if option.min is not None and value is not None and value < option.min:
                 raise RequestError(f"the option {name} cannot be {value}", f"Give at least {option.min}")
+            if option.max is not None and value is not None and value > option.max:
+                raise RequestError(f"the option {name} cannot be {value}", f"Give at most {option.max}")
     return group(**given)
 
 
@@ -162,14 +167,18 @@ def _text(value: Any) -> str:
 def _checked(name: str, value: Any, kind: Any) -> Any:
     """A declared value as its option has it: a size may be a number, and one of several a text."""
     if kind == list[str] | None:
-        return [_text(each) for each in (value if isinstance(value, list | tuple) else [value])]
-    if kind is str and not isinstance(value, bool):
-        return str(value)
-    if get_origin(kind) is Literal:
-        fits = value in get_args(kind)
+        found = value if isinstance(value, list | tuple) else [value]
+        fits, words = all(isinstance(each, str | int | float) for each in found), "a text, or a list of such"
+        value = [_text(each) for each in found] if fits else value
+    elif kind is str:
+        fits, words = isinstance(value, str | int | float) and not isinstance(value, bool), "a text"
+        value = str(value) if fits else value
+    elif get_origin(kind) is Literal:
+        fits, words = value in get_args(kind), f"one of {', '.join(get_args(kind))}"
+    elif kind is bool:
+        fits, words = isinstance(value, bool), "true or false, without quotes"
     else:
-        expected = bool if kind is bool else int
-        fits = type(value) is expected
+        fits, words = type(value) is int, "a whole number, without quotes"
     if not fits:
-        raise RequestError(f"the option {name} cannot be {value!r}", "See walship copy --help")
+        raise RequestError(f"the option {name} cannot be {value!r}", f"Write {words}")
     return value

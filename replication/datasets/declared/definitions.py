@@ -59,8 +59,7 @@ class DatasetDefinition:
         """
         check_name(self.name, "dataset")
         finder_of(self.finder)
-        if self.after and not self.timeline:
-            raise RequestError("a dataset follows another by a timeline, and no cluster is named", "Give --cluster")
+        self.check_timeline("Give --cluster")
         for url in (self.source, self.target):
             if redact(url) != url:
                 raise RequestError(
@@ -68,6 +67,13 @@ class DatasetDefinition:
                     "Give it as an option with a variable of the environment: --source-option password=$NAME",
                 )
         return self
+
+    def check_timeline(self, hint: str = "Write its timeline, or add it anew with --cluster") -> None:
+        """Raise RequestError if it needs a timeline and has none."""
+        if self.after and not self.timeline:
+            raise RequestError(f"a dataset follows another by a timeline, and {self.name} has none", hint)
+        if self.options.get("versions") is True and not self.timeline:
+            raise RequestError(f"versions are kept on a cluster's timeline, and dataset {self.name} has none", hint)
 
 
 class DatasetFile:
@@ -115,9 +121,11 @@ class DatasetFile:
 
     def _parsed(self, text: str) -> list[DatasetDefinition]:
         try:
-            sections = tomllib.loads(text).get("dataset", {})
-            found = [_of_section(name, section) for name, section in sections.items()]
-        except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
+            read = tomllib.loads(text)
+            if others := sorted(read.keys() - {"dataset"}):
+                raise TypeError(f"[{others[0]}] is unknown: each dataset is a section [dataset.NAME]")
+            found = [_of_section(name, section) for name, section in _sections(read.get("dataset", {}))]
+        except (tomllib.TOMLDecodeError, TypeError) as error:
             raise self._unreadable(error) from None
         return sorted(found, key=lambda each: each.name)
 
@@ -137,20 +145,38 @@ class DatasetFile:
         write_whole(self.path, text.encode())
 
 
+_KINDS: dict[str, tuple[type, str]] = {"str": (str, "a text in quotes"), "int": (int, "a whole number")}
+_TABLE = Mapping, "a table, such as {name = value}"
+
+
+def _sections(found: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    if not isinstance(found, Mapping) or not all(isinstance(each, Mapping) for each in found.values()):
+        raise TypeError("dataset is no section with a name: write [dataset.NAME], and source and target below it")
+    return list(found.items())
+
+
 def _of_section(name: str, section: Mapping[str, Any]) -> DatasetDefinition:
-    """The definition that a section of the file holds; TypeError if a value is of another kind than it should be."""
-    made = DatasetDefinition(name=name, **section)
-    for each in fields(made):
-        value = getattr(made, each.name)
-        kind: type = {"str": str, "int": int}.get(str(each.type), Mapping)
+    """The definition that a section of the file holds; TypeError if it lacks a value, or has one that does not fit."""
+    kinds = {each.name: _KINDS.get(str(each.type), _TABLE) for each in fields(DatasetDefinition) if each.name != "name"}
+    if unknown := sorted(section.keys() - kinds.keys()):
+        raise TypeError(f"{unknown[0]} of dataset {name} is unknown: it may have {', '.join(kinds)}")
+    if missing := [each for each in ("source", "target") if each not in section]:
+        raise TypeError(f"{missing[0]} of dataset {name} is missing")
+    for key, value in section.items():
+        kind, words = kinds[key]
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise TypeError(f"{each.name} of dataset {name} cannot be {value!r}")
-    return made
+            raise TypeError(f"{key} of dataset {name} cannot be {json.dumps(value, default=str)}: write {words}")
+    texts = dict(section.get("properties", {}))
+    for key, value in texts.items():
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise TypeError(f"{key} in properties of dataset {name} cannot be {json.dumps(value, default=str)}")
+        texts[key] = str(value)
+    return DatasetDefinition(name=name, **{**section, "properties": texts})
 
 
 def specification(definition: DatasetDefinition) -> dict[str, Any]:
     """The definition for others to read: of drivers' options only those are shown that name a variable."""
-    shown = asdict(definition)
+    shown = asdict(definition) | {"source": redact(definition.source), "target": redact(definition.target)}
     for name in ("source_options", "target_options"):
         shown[name] = {
             option: value if isinstance(value, str) and value.startswith("$") else "…"

@@ -92,5 +92,7 @@ def checked(properties: Mapping[str, str], *required: str, optional: str = "") -
     missing, unknown = set(required) - properties.keys(), properties.keys() - known
     if missing or unknown:
         what = f"{', '.join(sorted(missing))} is missing" if missing else f"{', '.join(sorted(unknown))} is unknown"
-        raise RequestError(f"the finder's properties do not fit: {what}", f"It takes {', '.join(sorted(known))}")
+        raise RequestError(
+            f"the finder's properties do not fit: {what}", f"It takes {', '.join(sorted(known)) or 'none'}"
+        )
     return properties

@@ -81,3 +81,32 @@ def test_a_value_of_another_kind_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "datasets.toml").write_text(f"[dataset.d]\n{text}\n")
     with pytest.raises(ConfigError, match=f"{line.partition(' ')[0]} of dataset d cannot be"):
         DatasetFile(tmp_path / "datasets.toml").all()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[dataset.d]\nsource = "/in"', "target of dataset d is missing"),
+        ('[dataset.d]\nsorce = "/in"\ntarget = "/out"', "sorce of dataset d is unknown: it may have source, target, f"),
+        ('[dataset.d]\nname = "e"', "name of dataset d is unknown"),
+        ('[dataset]\nsource = "/in"', r"write \[dataset.NAME\], and source and target below it"),
+        ('[[dataset]]\nsource = "/in"', r"write \[dataset.NAME\]"),
+        ("dataset = 3", r"write \[dataset.NAME\]"),
+        ('[datasets.d]\nsource = "/in"', r"\[datasets\] is unknown: each dataset is a section \[dataset.NAME\]"),
+        (
+            '[dataset.d]\nsource = "/in"\ntarget = 2030-01-01',
+            'target of dataset d cannot be "2030-01-01": write a text',
+        ),
+        ('[dataset.d]\nsource = "/in"\ntarget = "/out"\nproperties = {days = [7]}', "days in properties of dataset d"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_to_write(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "datasets.toml").write_text(text)
+    with pytest.raises(ConfigError, match=f"datasets.toml cannot be read: .*{said}"):
+        DatasetFile(tmp_path / "datasets.toml").all()
+
+
+def test_a_property_may_be_written_as_a_number(tmp_path: Path) -> None:
+    text = '[dataset.d]\nsource = "/in"\ntarget = "/out"\nfinder = "stream"\nproperties = {days = 7}\n'
+    (tmp_path / "datasets.toml").write_text(text)
+    assert DatasetFile(tmp_path / "datasets.toml").get("d").properties == {"days": "7"}

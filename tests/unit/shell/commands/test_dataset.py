@@ -166,7 +166,7 @@ def test_versions_of_a_dataset_are_kept_rolled_back_and_cleaned(capsys: pytest.C
     Path("east.toml").write_text(configuration.default_toml("east", "."))
     added = ["dataset", "add", "d", "src", "dst", "-o", "versions=true"]
     assert run(added) == 4
-    assert "no cluster is named" in capsys.readouterr().err
+    assert "on a cluster's timeline, and dataset d has none" in capsys.readouterr().err
     assert run([*added, "--cluster", "east.toml"]) == 0
     for second in range(3):
         write_tree(Path("src"), {"a/1.csv": b"x" * second}, 1_700_000_001 + second)
@@ -191,7 +191,7 @@ def test_versions_of_a_dataset_are_kept_rolled_back_and_cleaned(capsys: pytest.C
     [
         (["d", "src", "dst", "--finder", "nobody"], "no finder 'nobody'"),
         (["d", "src", "dst", "--finder", "glob"], "pattern is missing"),
-        (["d", "src", "dst", "-o", "colour=red"], "colour are unknown"),
+        (["d", "src", "dst", "-o", "colour=red"], "there is no option colour"),
         (["d", "src", "dst", "-o", "delete=7"], "cannot be 7"),
         (["d", "ftp://ann:secret@host/x", "dst"], "holds a password"),
         (["d", "src", "dst", "--source-option", "password=$NOT_SET_HERE"], "is not set"),
@@ -205,6 +205,36 @@ def test_what_does_not_fit_is_refused_when_it_is_declared(
     shown = capsys.readouterr().err
     assert said in shown and "secret" not in shown
     assert not Path("datasets.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "hint"),
+    [
+        ("options = {max_delete = 3}", "there is no option max_delete", "without --: max-delete"),
+        ('options = {delete = "yes"}', "the option delete cannot be 'yes'", "Write true or false"),
+        ('options = {max-delete = "3"}', "max-delete cannot be '3'", "Write a whole number"),
+        ("options = {threads = 1000}", "threads cannot be 1000", "at most 256"),
+        ("options = {exclude = {a = 1}}", "exclude cannot be", "a text, or a list of such"),
+        ("options = {versions = true}", "dataset d has none", "add it anew with --cluster"),
+        ('after = "e"', "and d has none", "add it anew with --cluster"),
+        ("properties = {pattern = '*'}", "pattern is unknown", "It takes none"),
+    ],
+)
+def test_what_does_not_fit_in_a_file_that_people_wrote_is_told_when_it_runs(
+    line: str, said: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("datasets.toml").write_text(f'[dataset.d]\nsource = "src"\ntarget = "dst"\n{line}\n')
+    assert run(["dataset", "run", "d"]) == 4
+    shown = capsys.readouterr().err
+    assert said in shown and hint in shown
+
+
+def test_a_password_that_people_wrote_into_an_address_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("datasets.toml").write_text('[dataset.d]\nsource = "ftp://ann:secret@host/x"\ntarget = "dst"\n')
+    for line in (["list"], ["list", "--json"], ["show", "d"]):
+        assert run(["dataset", *line]) == 0
+        shown = capsys.readouterr().out
+        assert "ftp://ann:" in shown and "secret" not in shown
 
 
 def test_a_warning_is_given_when_files_leave_for_a_store_without_encryption(
