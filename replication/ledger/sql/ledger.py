@@ -207,9 +207,8 @@ def _forget_dropped(store: SqlStore) -> None:
     if store.path is not None:
         from replication.ledger.sql.store.definition_files import DefinitionFiles  # deferred: it loads Arrow
 
-        with store.read() as connection:
-            dropped = connection.scalars(select(schema.tables.c.uuid).where(schema.tables.c.dropped)).all()
-        DefinitionFiles(store.path).forget_tables(dropped)
+        dropped = store.rows(select(schema.tables.c.uuid).where(schema.tables.c.dropped))
+        DefinitionFiles(store.path).forget_tables([row.uuid for row in dropped])
 
 
 def prepare(store: SqlStore, cluster: ClusterId, role: RoleState = FIRST_ROLE) -> None:

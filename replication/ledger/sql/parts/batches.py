@@ -41,8 +41,7 @@ class SqlBatches:
     def conflicts(self) -> list[BatchConflict]:
         wanted = sa.select(schema.tables.c.name, _x.batch_id, _x.wal, _x.at)
         of_table = schema.tables.c.uuid == _x.table_uuid
-        with self._store.read() as connection:
-            rows = connection.execute(wanted.where(of_table, ~schema.tables.c.dropped).order_by(_x.at)).all()
+        rows = self._store.rows(wanted.where(of_table, ~schema.tables.c.dropped).order_by(_x.at))
         return [BatchConflict(row.name, row.batch_id, FileId.parse(row.wal), row.at) for row in rows]
 
     def hold(self, table: UUID, batch_id: str, writer: str, host: str) -> str:

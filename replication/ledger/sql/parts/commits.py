@@ -107,8 +107,7 @@ class SqlCommitSteps:
             _ADD.run_each(connection, [_key(n.id) | leased | {"to_steps": "\n".join(n.steps)} for n in sequences])
 
     def sequences(self, store: str = "", urn: str = "") -> list[StoredSequence]:
-        with self._store.read() as connection:
-            found = _ALL[bool(store), bool(urn)].rows(connection, {"of_store": store, "of_urn": urn})
+        found = self._store.rows(_ALL[bool(store), bool(urn)], {"of_store": store, "of_urn": urn})
         return [_stored(row) for row in found]
 
     def lease(self, ids: Iterable[SequenceId], owner: str, lease_s: float) -> list[StoredSequence]:

@@ -43,8 +43,6 @@ class SqlDerivations:
     def all(self) -> list[Derivation]:
         joined = schema.derivations.join(schema.tables, _t.uuid == _d.table_uuid)
         wanted = sa.select(schema.derivations).select_from(joined).where(~_t.dropped).order_by(_d.table_uuid)
-        with self._store.read() as connection:
-            rows = connection.execute(wanted).all()
         return [
             Derivation(
                 UUID(row.table_uuid),
@@ -54,7 +52,7 @@ class SqlDerivations:
                 {UUID(uuid): name for uuid, name in json.loads(row.names).items()},
                 *row[5:],
             )
-            for row in rows
+            for row in self._store.rows(wanted)
         ]
 
     def begin(self, was: Derivation, batch_id: str, position: int) -> bool:

@@ -31,5 +31,4 @@ class SqlDrills:
 
     def all(self) -> list[Drill]:
         wanted = sa.select(drills).order_by(drills.c.begun.desc(), drills.c.id.desc())
-        with self._store.read() as connection:
-            return [Drill(**row) for row in connection.execute(wanted).mappings()]
+        return [Drill(**row._mapping) for row in self._store.rows(wanted)]

@@ -85,22 +85,18 @@ class SqlFileRecords:
     def last_seen_by(self, peer: ClusterId) -> tuple[FileId, ...]:
         kept, prefix = schema.counters.c, self._last_seen_name(peer, "")
         wanted = sa.select(kept.name, kept.value).where(kept.name.startswith(prefix, autoescape=True))
-        with self._store.read() as connection:
-            rows = connection.execute(wanted.order_by(kept.name)).all()
+        rows = self._store.rows(wanted.order_by(kept.name))
         return tuple(FileId(self._cluster, row.name.removeprefix(prefix), row.value) for row in rows)
 
     def _last_seen_name(self, peer: ClusterId, slot: str) -> str:
         return f"last_seen {self._cluster} {peer} {slot}"
 
     def get(self, file: FileId) -> FileRow | None:
-        with self._store.read() as connection:
-            row = _BY_NAME.row(connection, {"of_file": str(file)})
-        return None if row is None else file_row(row)
+        return next(map(file_row, self._store.rows(_BY_NAME, {"of_file": str(file)})), None)
 
     def all(self, host: str | None = None, *, open_only: bool = False) -> list[FileRow]:
         wanted, values = _ALL[host is not None, open_only], {} if host is None else {"of_host": host}
-        with self._store.read() as connection:
-            return [file_row(row) for row in wanted.rows(connection, values)]
+        return [file_row(row) for row in self._store.rows(wanted, values)]
 
     def close(self, file: FileId, length: int) -> None:
         with self._store.write() as connection:
@@ -163,8 +159,7 @@ class SqlFileRecords:
         )
         if peer is not None:
             wanted = wanted.where(_p.peer == peer)
-        with self._store.read() as connection:
-            rows = connection.execute(wanted.order_by(_f.file, _p.peer)).all()
+        rows = self._store.rows(wanted.order_by(_f.file, _p.peer))
         return [_progress(file_id(row.file), row) for row in rows]
 
     def withheld(self, file: FileId) -> Mapping[UUID, Ranges]:
@@ -173,13 +168,12 @@ class SqlFileRecords:
 
     def withholding(self) -> frozenset[FileId]:
         of_files = sa.select(_f.file).where(_f.id.in_(sa.select(sending.withheld.c.file_id)))
-        with self._store.read() as connection:
-            return frozenset(map(file_id, connection.scalars(of_files)))
+        return frozenset(file_id(row.file) for row in self._store.rows(of_files))
 
     def failing(self) -> frozenset[str]:
         held = sa.exists().where(_h.peer == _p.peer, _h.reason == _p.error)
-        with self._store.read() as connection:
-            return frozenset(connection.scalars(sa.select(_p.peer).where(_p.error != "", ~held).distinct()))
+        failing = sa.select(_p.peer).where(_p.error != "", ~held).distinct()
+        return frozenset(row.peer for row in self._store.rows(failing))
 
     def statuses(
         self,
@@ -212,8 +206,7 @@ class SqlFileRecords:
     def retirable(self, host: str, policy: RetentionPolicy = KEEP) -> list[FileRow]:
         closed = (_f.host == host) & (_f.closed_length >= 0)
         behind = sa.select(_f.id).where(closed, _f.applied < _f.length, ~is_held())
-        with self._store.read() as connection:
-            free = connection.scalars(behind).all()
+        free = [row.id for row in self._store.rows(behind)]
         if free:  # for instance after a table was dropped: the other bytes need no replay
             with self._store.write() as connection:
                 for key in free:

@@ -28,8 +28,7 @@ class SqlGrants:
         self._store = store
 
     def all(self) -> list[GrantRow]:
-        with self._store.read() as connection:
-            return [_row(*row) for row in connection.execute(sa.select(schema.grants).order_by(_g.name))]
+        return [_row(*row) for row in self._store.rows(sa.select(schema.grants).order_by(_g.name))]
 
     def of(self, name: str) -> GrantRow | None:
         rows = self._store.look_up(_OF_NAME, {"name": name})

@@ -61,8 +61,7 @@ class SqlLandingRecords:
 
     def received(self, source: FileId) -> Ranges:
         wanted = sa.select(_r.source_begin, _r.source_end).join(schema.sources).where(_o.file == str(source))
-        with self._store.read() as connection:
-            return Ranges.union_of((begin, end) for begin, end in connection.execute(wanted))
+        return Ranges.union_of((begin, end) for begin, end in self._store.rows(wanted))
 
     def accept_term(self, source: FileId, term: int) -> bool:
         with self._store.read() as connection:
@@ -144,8 +143,7 @@ class SqlLandingRecords:
         return [*self._routes.known(self._store)]
 
     def last_seen(self) -> dict[ClusterId, int]:
-        with self._store.read() as connection:
-            return {ClusterId.parse(row.source): row.at for row in _LAST_SEEN.rows(connection)}
+        return {ClusterId.parse(row.source): row.at for row in self._store.rows(_LAST_SEEN)}
 
     def carried_by(self, source: ClusterId) -> frozenset[ClusterId]:
         once = sa.select(schema.carriers.c.origin).where(schema.carriers.c.source == str(source))
@@ -164,13 +162,11 @@ class SqlLandingRecords:
             .where(of_stream, _d.seq_begin <= sequence, _d.seq_end > sequence)
             .order_by(_d.id)
         )
-        with self._store.read() as connection:
-            return [(file_row(row), row.low, row.high) for row in connection.execute(wanted)]
+        return [(file_row(row), row.low, row.high) for row in self._store.rows(wanted)]
 
     def duplicates(self, file: FileId, begin: int, end: int) -> Ranges:
-        with self._store.read() as connection:
-            found = connection.execute(_DUPLICATE, {"file": str(file), "low": begin, "high": end})
-            return Ranges.union_of((row.begin, row.end) for row in found)
+        found = self._store.rows(_DUPLICATE, {"file": str(file), "low": begin, "high": end})
+        return Ranges.union_of((row.begin, row.end) for row in found)
 
     def close_route(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
         here = (_route.source == str(source)) & (_route.table_uuid == str(table)) & (_route.table_group == group)
@@ -187,8 +183,7 @@ class SqlLandingRecords:
 
     def refused(self) -> dict[str, str]:
         name = schema.meta.c.name
-        with self._store.read() as connection:
-            rows = connection.execute(sa.select(name, schema.meta.c.value).where(name.startswith(_REFUSED))).all()
+        rows = self._store.rows(sa.select(name, schema.meta.c.value).where(name.startswith(_REFUSED)))
         return {row.name.removeprefix(_REFUSED): row.value for row in rows}
 
 

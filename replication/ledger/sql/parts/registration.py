@@ -22,8 +22,8 @@ from replication.ledger.sql.queries.replay import advance
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, KeysInTransaction, file_id, missing
 from replication.ledger.sql.store.last_seen import LastSeen
-from replication.ledger.sql.store.prepared import Prepared
-from replication.ledger.sql.store.store import counter, greatest
+from replication.ledger.sql.store.prepared import Prepared, greatest
+from replication.ledger.sql.store.store import counter
 
 _f, _r = schema.files.c, schema.received.c
 

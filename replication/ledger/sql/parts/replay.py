@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -26,8 +26,8 @@ from replication.ledger.sql.queries.replay import (
 )
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, file_id, file_row
-from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, chunked, count_up, greatest, put_meta, rows_in
+from replication.ledger.sql.store.prepared import Prepared, greatest, upsert
+from replication.ledger.sql.store.store import SqlStore, chunked, count_up, put_meta, rows_in
 
 _f, _c, _s, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.positions))
 _m, _q, _d = schema.checkpoints.c, schema.quarantined.c, schema.duplicates.c
@@ -92,16 +92,14 @@ class SqlReplay:
     def waiting_bytes(self, host: str, held: Collection[UUID]) -> int:
         spans: dict[int, list[tuple[int, int]]] = {}
         names = {str(table) for table in held}
-        with self._store.read() as connection:
-            for key, table, begin, end, *applied in connection.execute(WAITING, {"host": host}):
-                if table not in names:
-                    spans.setdefault(key, []).append((max(begin, *applied), end))
+        for key, table, begin, end, *applied in self._store.rows(WAITING, {"host": host}):
+            if table not in names:
+                spans.setdefault(key, []).append((max(begin, *applied), end))
         return sum(Ranges.union_of(each).total for each in spans.values())
 
     def unapplied(self, table: UUID) -> dict[FileId, int]:
-        with self._store.read() as connection:
-            rows = connection.execute(FIRST_OF_TABLE, {"table": str(table)})
-            return {file_id(row.file): int(row.begin) for row in rows}
+        rows = self._store.rows(FIRST_OF_TABLE, {"table": str(table)})
+        return {file_id(row.file): int(row.begin) for row in rows}
 
     def checkpoint_applied(self, checkpoint: ReplayCheckpoint) -> None:
         """See ``Replay``. Landings wait for this transaction, so its statements are prepared."""
@@ -178,12 +176,10 @@ class SqlReplay:
         connection.execute(schema.files.update().where(_f.id == key).values(applied=offset))
 
     def checkpoint(self, table: UUID) -> ReplayCheckpoint | None:
-        with self._store.read() as connection:
-            row = connection.execute(sa.select(schema.checkpoints).where(_m.table_uuid == str(table))).one_or_none()
-        if row is None:
-            return None
-        positions = {file_id(file): int(offset) for file, offset in json.loads(row.positions).items()}
-        return ReplayCheckpoint(table, row.epoch, row.commit, row.snapshot, positions)
+        for row in self._store.rows(sa.select(schema.checkpoints).where(_m.table_uuid == str(table))):
+            positions = {file_id(file): int(offset) for file, offset in json.loads(row.positions).items()}
+            return ReplayCheckpoint(table, row.epoch, row.commit, row.snapshot, positions)
+        return None
 
     def raise_epoch(self) -> int:
         with self._store.write() as connection:
@@ -230,10 +226,7 @@ class SqlReplay:
             _PUT_QUARANTINED.run(connection, row | {name: getattr(frame, name) for name in same})
 
     def quarantined(self) -> list[Quarantined]:
-        with self._store.read() as connection:
-            rows: Sequence[sa.Row[tuple[object, ...]]] = connection.execute(
-                sa.select(schema.quarantined).order_by(_q.file, _q.begin)
-            ).all()
+        rows = self._store.rows(sa.select(schema.quarantined).order_by(_q.file, _q.begin))
         return [
             Quarantined(
                 file_id(r.file), r.begin, r.end, UUID(r.table_uuid), r.reason, r.copy, r.at, r.discarded, r.succession
@@ -265,5 +258,4 @@ class SqlReplay:
 
     def folds(self) -> dict[UUID, int]:
         f = schema.folds.c
-        with self._store.read() as connection:
-            return {UUID(row.table_uuid): row.upto for row in connection.execute(sa.select(f.table_uuid, f.upto))}
+        return {UUID(row.table_uuid): row.upto for row in self._store.rows(sa.select(f.table_uuid, f.upto))}

@@ -233,8 +233,7 @@ class SqlRules:
 
     def ended(self, cluster: ClusterId) -> list[tuple[UUID, str, int]]:
         wanted = sa.select(_e.table_uuid, _e.table_group, _e.generation).where(_e.cluster == str(cluster))
-        with self._store.read() as connection:
-            return [(UUID(table), group, int(generation)) for table, group, generation in connection.execute(wanted)]
+        return [(UUID(table), group, int(generation)) for table, group, generation in self._store.rows(wanted)]
 
     @contextmanager
     def _deciding(self, term: int, peer: str) -> Iterator[Connection]:

@@ -40,16 +40,12 @@ class SqlSending:
             connection.execute(sending.attempts.update().where(here).values(total=known.total + more, **latest))
 
     def attempts(self) -> list[Attempt]:
-        with self._store.read() as connection:
-            rows = connection.execute(sa.select(sending.attempts).order_by(_a.peer, _a.host, _a.work)).all()
+        rows = self._store.rows(sa.select(sending.attempts).order_by(_a.peer, _a.host, _a.work))
         return [Attempt(r.peer, r.host, r.work, r.failures, r.total, r.next_at, r.at, r.error) for r in rows]
 
     def set_held(self, peer: str, host: str, held: Mapping[UUID, str], at: int) -> None:
         here = (_h.peer == peer) & (_h.host == host)
-        with self._store.read() as connection:
-            current = {
-                row.table_uuid: row.reason for row in connection.execute(sa.select(sending.held_tables).where(here))
-            }
+        current = {row.table_uuid: row.reason for row in self._store.rows(sa.select(sending.held_tables).where(here))}
         wanted = {str(table): reason for table, reason in held.items()}
         if current == wanted:
             return
@@ -65,8 +61,7 @@ class SqlSending:
                 connection.execute(sending.held_tables.insert().values(since=since.get(table, at), **values))
 
     def held(self) -> list[HeldTable]:
-        with self._store.read() as connection:
-            rows = _HELD.rows(connection)
+        rows = self._store.rows(_HELD)
         return [HeldTable(r.peer, UUID(r.table_uuid), r.host, r.reason, r.since) for r in rows]
 
     def sample(self, gauge: str, at: int, value: int, keep_since: int = 0) -> None:
@@ -76,8 +71,7 @@ class SqlSending:
 
     def samples(self, gauge: str) -> Sequence[tuple[int, int]]:
         wanted = sa.select(_s.at, _s.value).where(_s.gauge == gauge).order_by(_s.at)
-        with self._store.read() as connection:
-            return [(row.at, row.value) for row in connection.execute(wanted)]
+        return [(row.at, row.value) for row in self._store.rows(wanted)]
 
 
 def _is_known(connection: Connection, peer: str) -> bool:

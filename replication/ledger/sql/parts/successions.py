@@ -41,8 +41,7 @@ class SqlSuccessions:
         self._known: tuple[tuple[bytes, ...], Successions] = ((), Successions())
 
     def known(self) -> Successions:
-        with self._store.read() as connection:
-            contents = tuple(row.content for row in _KNOWN.rows(connection))
+        contents = tuple(row.content for row in self._store.rows(_KNOWN))
         kept, known = self._known
         if contents != kept:
             known = Successions(tuple(map(Succession.decode, contents)))
@@ -98,8 +97,7 @@ class SqlSuccessions:
     def contradictions(self) -> tuple[Succession, ...]:
         kept = schema.meta.c
         wanted = sa.select(kept.value).where(kept.name.startswith(_CONTRADICTION)).order_by(kept.name)
-        with self._store.read() as connection:
-            return tuple(Succession.decode(bytes.fromhex(text)) for text in connection.scalars(wanted))
+        return tuple(Succession.decode(bytes.fromhex(row.value)) for row in self._store.rows(wanted))
 
     def landed_beyond(self, succession: Succession) -> int:
         content = self._store.meta(_beyond_name(succession))

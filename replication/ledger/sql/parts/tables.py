@@ -6,6 +6,7 @@ import difflib
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -94,8 +95,7 @@ class SqlTableRecords:
     def get(self, name: str) -> TableSpec:
         for (spec,) in self._store.look_up(_BY_NAME, {"name": name}):
             return table_spec(spec)
-        with self._store.read() as connection:
-            names = connection.scalars(sa.select(_t.name).where(~_t.dropped).order_by(_t.name)).all()
+        names = [row.name for row in self._store.rows(sa.select(_t.name).where(~_t.dropped).order_by(_t.name))]
         near = difflib.get_close_matches(name, names, n=3) or names[:5]
         raise UnknownTableError(
             f"there is no table {name}",
@@ -136,15 +136,15 @@ class SqlTableRecords:
 
     def schema(self, name: bytes, table: UUID) -> SchemaVersion | None:
         wanted = sa.select(schema.schemas).where(_v.hash == name, _v.table_uuid == str(table))
-        with self._store.read() as connection:
-            row = connection.execute(wanted).one_or_none()
-        return None if row is None else schema_version(row.table_uuid, row.table_group, row.hash, row.body)
+        return next(map(_version, self._store.rows(wanted)), None)
 
     def schemas(self, table: UUID) -> list[SchemaVersion]:
         wanted = sa.select(schema.schemas).where(_v.table_uuid == str(table)).order_by(_v.table_group, _v.hash)
-        with self._store.read() as connection:
-            rows = connection.execute(wanted).all()
-        return [schema_version(row.table_uuid, row.table_group, row.hash, row.body) for row in rows]
+        return [_version(row) for row in self._store.rows(wanted)]
+
+
+def _version(row: Any) -> SchemaVersion:
+    return schema_version(row.table_uuid, row.table_group, row.hash, row.body)
 
 
 def _read_all(connection: Connection) -> list[TableSpec]:

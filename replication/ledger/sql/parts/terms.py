@@ -46,8 +46,7 @@ class SqlTerms:
     def assigned(self) -> dict[str, int]:
         kept = schema.counters.c
         wanted = sa.select(kept.name, kept.value).where(kept.name.startswith(_ASSIGNED))
-        with self._store.read() as connection:
-            return {row.name.removeprefix(_ASSIGNED): int(row.value) for row in connection.execute(wanted)}
+        return {row.name.removeprefix(_ASSIGNED): int(row.value) for row in self._store.rows(wanted)}
 
     def keep_credential(self, drawn: str) -> str:
         kept = self._store.meta("zookeeper_auth")
@@ -77,9 +76,8 @@ class SqlTerms:
             return why
 
     def knows(self, other: ClusterId, term_history: TermHistory) -> bool:
-        with self._store.read() as connection:
-            kept = _NEWEST.row(connection, {"of_cluster": str(other)})
-        return kept is not None and (kept.term, kept.nonce) in term_history
+        newest = self._store.rows(_NEWEST, {"of_cluster": str(other)})
+        return any((row.term, row.nonce) in term_history for row in newest)
 
     def role(self) -> RoleState:
         with self._store.read() as connection:

@@ -22,8 +22,8 @@ from replication.ledger.sql.queries.freshness import (
 from replication.ledger.sql.queries.notices import drop_reached, listed
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
-from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, counter, greatest, raise_counter
+from replication.ledger.sql.store.prepared import Prepared, greatest, upsert
+from replication.ledger.sql.store.store import SqlStore, counter, raise_counter
 
 _w, _f, _c, _s, _k = (t.c for t in (schema.writers, schema.files, schema.claims, schema.streams, schema.clocks))
 
@@ -77,9 +77,7 @@ class SqlTime:
             _REMOVE.run(connection, {"of_writer": writer})
 
     def writers(self) -> list[WriterRow]:
-        with self._store.read() as connection:
-            rows = _WRITERS.rows(connection)
-        return [WriterRow(r.writer, r.host, r.pid, r.boot, r.floor) for r in rows]
+        return [WriterRow(r.writer, r.host, r.pid, r.boot, r.floor) for r in self._store.rows(_WRITERS)]
 
     def raise_closed(self, host: str, floors: Mapping[str, int], now: int) -> int:
         with self._store.write() as connection:
@@ -108,8 +106,7 @@ class SqlTime:
                 _PUT_CLOCK.run(connection, {"origin": str(clock.origin), "commit": clock.commit, "at": clock.at})
 
     def ahead(self) -> list[SkewedClock]:
-        with self._store.read() as connection:
-            rows = connection.execute(sa.select(schema.clocks).order_by(_k.origin)).all()
+        rows = self._store.rows(sa.select(schema.clocks).order_by(_k.origin))
         return [SkewedClock(ClusterId.parse(row.origin), row.commit, row.at) for row in rows]
 
     def grown(self, after: int, seen: Mapping[FileId, int]) -> dict[FileId, Grown]:
@@ -140,9 +137,8 @@ class SqlTime:
             return reached(connection, self._cluster, sequences)
 
     def announced(self, origin: ClusterId) -> ClosedNotice:
-        with self._store.read() as connection:
-            payloads = [row.payload for row in _ANNOUNCED.rows(connection, {"of_origin": str(origin)})]
-        return accumulate(*map(decode_notice, payloads))
+        rows = self._store.rows(_ANNOUNCED, {"of_origin": str(origin)})
+        return accumulate(*(decode_notice(row.payload) for row in rows))
 
     def forget(self, origin: ClusterId) -> None:
         with self._store.write() as connection:

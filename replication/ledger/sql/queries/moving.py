@@ -17,7 +17,8 @@ from replication.ledger.decisions.claiming import Run
 from replication.ledger.sql.queries.claims import claim_row, place_row
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeysInTransaction
-from replication.ledger.sql.store.store import execute_many, greatest
+from replication.ledger.sql.store.prepared import greatest
+from replication.ledger.sql.store.store import execute_many
 
 PlacedRun = tuple[int | None, Run]  # the key of its file; None: applied
 _f, _c, _q = schema.files.c, schema.claims.c, schema.quarantined.c

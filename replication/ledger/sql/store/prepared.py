@@ -136,6 +136,11 @@ def upsert(table: sa.Table, *keys: str, keep: bool = False, but: Collection[str]
     return Prepared(made)
 
 
+def greatest(one: sa.ColumnElement[int], two: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    """The larger of two, in SQL that both stores have."""
+    return sa.case((one >= two, one), else_=two)
+
+
 def _decides(statement: Any) -> bool:
     is_new_writer = statement.is_insert and statement.table is schema.writers  # how far it has come is a fact
     return is_new_writer or statement.is_dml and statement.table.name not in schema.FACTS

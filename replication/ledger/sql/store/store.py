@@ -177,6 +177,13 @@ class SqlStore:
         with self._translated(), self._reader.connect() as connection, connection.begin():
             yield connection
 
+    def rows(self, query: sa.Select[Any] | Prepared, values: Mapping[str, Any] | None = None) -> Sequence[Any]:
+        """All rows of one query."""
+        with self.read() as connection:
+            if isinstance(query, Prepared):
+                return query.rows(connection, values or {})
+            return connection.execute(query, values or {}).all()
+
     def look_up(self, statement: Prepared, values: Mapping[str, Any]) -> Sequence[Any]:
         """The rows of one statement; on SQLite without SQLAlchemy's transaction, which takes longer than that."""
         if self.path is None:
@@ -340,11 +347,6 @@ def _query_only(connection: Any, _: object) -> None:
 def decisions_file(path: Path) -> Path:
     """The empty file beside a SQLite ledger whose time tells of decisions."""
     return path.with_name(f"{path.name}-decided")
-
-
-def greatest(one: sa.ColumnElement[int], two: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """The larger of two, in SQL that both stores have."""
-    return sa.case((one >= two, one), else_=two)
 
 
 def counter(connection: Connection, name: str) -> int:
