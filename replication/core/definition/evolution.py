@@ -167,7 +167,7 @@ def rebuilt(
         for column in by_uuid.values():
             of_group.setdefault(places.get(column.uuid, ""), []).append(column)
         groups = tuple(replace(g, members=_members(spec, g, of_group.get(g.name, ()), renamed)) for g in spec.groups)
-    sort = tuple(_renamed(text, r"\A([A-Za-z]\w*)", renamed) for text in spec.sort if text.split()[0] in renamed)
+    sort = tuple(text.replace(name, renamed[name], 1) for text in spec.sort if (name := text.split()[0]) in renamed)
     if "sort" in settings:
         parts = [part for part in settings["sort"].value.split(",") if part]
         sort = tuple(by_uuid[UUID(part[:36])].name + part[36:] for part in parts if UUID(part[:36]) in by_uuid)
@@ -256,10 +256,6 @@ def _members(spec: TableSpec, group: Group, here: Iterable[Column], renamed: Map
     """Return a group's columns: those that the table was created with, then the added ones of ``here``."""
     first = [renamed[m] for m in group.members if spec.by_name[m].added == 0 and m in renamed]
     return (*first, *(c.name for c in here if c.added))
-
-
-def _renamed(text: str, pattern: str, names: Mapping[str, str]) -> str:
-    return re.sub(pattern, lambda m: names.get(m[1], m[1]), text)
 
 
 def carried_uuids(schema: pa.Schema) -> dict[UUID, str]:

@@ -8,7 +8,7 @@ worker loses is *fenced*: the master raises the term first, so that receivers re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
@@ -153,7 +153,7 @@ def _reachable(snapshot: PlannerInput, decisions: list[Decision]) -> dict[str, P
         elif not receivers:
             decisions.append(RetryLater(peer.name, peer.backoff.until_s, "none of its receivers is known"))
         else:
-            reachable[peer.name] = PeerView(peer.name, peer.cluster, False, peer.answers_as, receivers, peer.backoff)
+            reachable[peer.name] = replace(peer, receivers=receivers)
     return reachable
 
 
