@@ -31,7 +31,7 @@ class SqlGrants:
         return [_row(*row) for row in self._store.rows(sa.select(schema.grants).order_by(_g.name))]
 
     def of(self, name: str) -> GrantRow | None:
-        rows = self._store.look_up(_OF_NAME, {"name": name})
+        rows = self._store.rows(_OF_NAME, {"name": name})
         return _row(*rows[0]) if rows else None
 
     def put(self, grant: Grant, at: int, *, asked: bool = False) -> None:

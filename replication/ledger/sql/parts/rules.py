@@ -81,7 +81,7 @@ class SqlRules:
             connection.execute(sending.peers.update().where(_peer.name == name).values(values))
 
     def peers(self) -> list[Peer]:
-        return read_peers(self._store.look_up(PEERS, {}))
+        return read_peers(self._store.rows(PEERS))
 
     def generation(self) -> int:
         return self._store.counter("generation")

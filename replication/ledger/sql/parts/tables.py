@@ -93,7 +93,7 @@ class SqlTableRecords:
             self._kept.forget_table(table)
 
     def get(self, name: str) -> TableSpec:
-        for (spec,) in self._store.look_up(_BY_NAME, {"name": name}):
+        for (spec,) in self._store.rows(_BY_NAME, {"name": name}):
             return table_spec(spec)
         names = [row.name for row in self._store.rows(sa.select(_t.name).where(~_t.dropped).order_by(_t.name))]
         near = difflib.get_close_matches(name, names, n=3) or names[:5]
@@ -103,7 +103,7 @@ class SqlTableRecords:
         )
 
     def by_uuid(self, table: UUID) -> TableSpec | None:
-        rows = self._store.look_up(_BY_UUID, {"uuid": str(table)})
+        rows = self._store.rows(_BY_UUID, {"uuid": str(table)})
         return table_spec(rows[0][0]) if rows else None
 
     def definitions(self, tables: Collection[UUID]) -> dict[UUID, tuple[TableSpec, list[SchemaVersion]]]:

@@ -28,7 +28,7 @@ class Counted(Generic[Value]):
     def known(self, store: SqlStore) -> Value:
         """As ``get``, in a transaction of its own."""
         kept = self._kept
-        if kept is not None and kept[0] >= _sum(store.look_up(self._revision, {})):
+        if kept is not None and kept[0] >= _sum(store.rows(self._revision)):
             return kept[1]
         with store.read() as connection:
             return self.get(connection)

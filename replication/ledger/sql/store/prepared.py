@@ -45,19 +45,20 @@ class Prepared:
         """Execute it. The result has ``rowcount`` and yields rows as sequences, where a flag may be 0 or 1."""
         driver = connection.connection.driver_connection
         if isinstance(driver, sqlite3.Connection):
-            found = self.run_by(driver, values)
+            found = driver.execute(self._compiled(), self._ordered(values))
             self._note(connection)
             return found
         return connection.execute(self._for(connection.dialect.name), values)
-
-    def run_by(self, driver: sqlite3.Connection, values: Mapping[str, Any]) -> sqlite3.Cursor:
-        """As ``run``, by SQLite's own connection, for reading."""
-        return driver.execute(self._compiled(), self._ordered(values))
 
     def rows(self, connection: Connection, values: Mapping[str, Any] = _NONE) -> list[Any]:
         """Execute it. All rows, with the names of their columns."""
         found = self.run(connection, values)
         return list(map(self._row, found)) if isinstance(found, sqlite3.Cursor) else found.all()
+
+    def rows_by(self, driver: sqlite3.Connection, values: Mapping[str, Any]) -> list[Any]:
+        """As ``rows``, by SQLite's own connection, for reading."""
+        found = driver.execute(self._compiled(), self._ordered(values))  # first: it makes ``_row``
+        return list(map(self._row, found))
 
     def row(self, connection: Connection, values: Mapping[str, Any] = _NONE) -> Any:
         """The only row; None when there is none."""

@@ -178,28 +178,23 @@ class SqlStore:
             yield connection
 
     def rows(self, query: sa.Select[Any] | Prepared, values: Mapping[str, Any] | None = None) -> Sequence[Any]:
-        """All rows of one query."""
+        """All rows of one query; on SQLite a prepared one runs without SQLAlchemy, which takes longer than the rest."""
+        if isinstance(query, Prepared) and self.path is not None:
+            with self._translated(), closing(self._reader.raw_connection()) as pooled:
+                return query.rows_by(cast(sqlite3.Connection, pooled.driver_connection), values or {})
         with self.read() as connection:
             if isinstance(query, Prepared):
                 return query.rows(connection, values or {})
             return connection.execute(query, values or {}).all()
 
-    def look_up(self, statement: Prepared, values: Mapping[str, Any]) -> Sequence[Any]:
-        """The rows of one statement; on SQLite without SQLAlchemy's transaction, which takes longer than that."""
-        if self.path is None:
-            with self.read() as connection:
-                return list(statement.run(connection, values))
-        with self._translated(), closing(self._reader.raw_connection()) as pooled:
-            return statement.run_by(cast(sqlite3.Connection, pooled.driver_connection), values).fetchall()
-
     def counter(self, name: str) -> int:
         """A counter's value by now; 0 when never raised."""
-        rows = self.look_up(_COUNTER, {"of_name": name})
+        rows = self.rows(_COUNTER, {"of_name": name})
         return int(rows[0][0]) if rows else 0
 
     def meta(self, name: str) -> str | None:
         """A value of ``meta`` by now."""
-        rows = self.look_up(_META, {"of_name": name})
+        rows = self.rows(_META, {"of_name": name})
         return str(rows[0][0]) if rows else None
 
     def close(self) -> None:
