@@ -88,12 +88,12 @@ class Public:
     def encode(self) -> bytes:
         """Encode as JSON."""
         receivers = _first(self.receivers)
-        return _json({"cluster": str(self.cluster), "version": self.version, "receivers": list(receivers)})
+        return encode_fields({"cluster": str(self.cluster), "version": self.version, "receivers": list(receivers)})
 
     @staticmethod
     def decode(content: bytes) -> Public:
         """Decode JSON; FormatError when it is malformed."""
-        fields = _fields(content, "public part")
+        fields = decode_fields(content, "public part")
         try:
             receivers = _first(map(str, fields["receivers"]))
             for address in receivers:
@@ -127,12 +127,12 @@ class HostRecord:
 
     def encode(self) -> bytes:
         """Encode as JSON."""
-        return _json(asdict(self))
+        return encode_fields(asdict(self))
 
     @staticmethod
     def decode(content: bytes) -> HostRecord:
         """Decode JSON; FormatError when it is malformed."""
-        fields = _fields(content, "host node")
+        fields = decode_fields(content, "host node")
         try:
             texts = {name: str(fields[name]) for name in ("slot", "data_dir", "ledger_url")}
             keeps, identity = bool(fields.get("keeps_tables", True)), str(fields.get("identity", ""))
@@ -165,20 +165,12 @@ class RoleRead:
 
 
 def encode_fields(fields: dict[str, Any]) -> bytes:
-    """Encode a member's fields as JSON."""
-    return _json(fields)
-
-
-def decode_fields(content: bytes) -> dict[str, Any]:
-    """Decode JSON; FormatError when it is malformed."""
-    return _fields(content, "member node")
-
-
-def _json(fields: dict[str, Any]) -> bytes:
+    """Encode as JSON."""
     return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
 
 
-def _fields(content: bytes, what: str) -> dict[str, Any]:
+def decode_fields(content: bytes, what: str = "member node") -> dict[str, Any]:
+    """Decode JSON; FormatError when it is malformed."""
     try:
         fields = json.loads(content)
     except (RecursionError, ValueError):

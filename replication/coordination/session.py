@@ -85,7 +85,7 @@ class Coordination:
         """
         if self._root is None:
             establish = partial(self.establish, cluster, version, former)
-            self._root = _Root(establish, self.put_host, self._keeper, self.paths, role)
+            self._root = _Root(self, establish, self._keeper, role)
             self._keeper.keep(self._root)
         for path in self.paths.parents:
             self._tree.create(path, b"")
@@ -310,29 +310,23 @@ class _Root:
     """Recreates the cluster's nodes when ZooKeeper has lost them while this process runs."""
 
     def __init__(
-        self,
-        establish: Callable[..., None],
-        put_host: Callable[[HostRecord], None],
-        keeper: Keeper,
-        paths: Paths,
-        role: RoleState | None,
+        self, cluster: Coordination, establish: Callable[..., None], keeper: Keeper, role: RoleState | None
     ) -> None:
+        self._cluster = cluster
         self._establish = establish
-        self._put_host = put_host
         self._keeper = keeper
-        self._paths = paths
         self._role = role
         self.host: HostRecord | None = None
 
     def refresh(self) -> None:
         """Recreate missing nodes, and replace a role of a lower epoch that another process has restored."""
         tree, wake = self._keeper.tree, self._keeper.wake
-        node = tree.get(self._paths.role, wake)
+        node = tree.get(self._cluster.paths.role, wake)
         stored = None if node is None else RoleState.decode(node.content)
         if stored is not None and (self._role is None or stored.epoch >= self._role.epoch):
             self._role = stored
         else:
             self._establish(role=self._role)
         host = self.host  # each process recreates its own host's record
-        if host is not None and tree.get(self._paths.host(host.slot), wake) is None:
-            self._put_host(host)
+        if host is not None and tree.get(self._cluster.paths.host(host.slot), wake) is None:
+            self._cluster.put_host(host)
