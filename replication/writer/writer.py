@@ -129,7 +129,7 @@ class Writer:
             ReadOnlyClusterError, CoordinationError, LeaseLostError, StorageError: the frame was not published.
             WaitTimeoutError: no ack within ``append_timeout_s``; the outcome is unknown.
         """
-        return self._upsert(PendingAppend(), spec, rows, batch_id).result(self._timeout_s)
+        return self._append(PendingAppend(), spec, rows, batch_id).result(self._timeout_s)
 
     def upsert_async(self, spec: TableSpec, rows: object, batch_id: str | None = None) -> Future[Position]:
         """As ``upsert``, but return when the rows are queued; the future gets the position or the error.
@@ -138,7 +138,7 @@ class Writer:
         future's callbacks run in the commit thread: a callback that blocks delays all appends.
         """
         future = _future()
-        self._upsert(PendingAppend(future), spec, copied(rows), batch_id)
+        self._append(PendingAppend(future), spec, copied(rows), batch_id)
         return future
 
     def delete(self, spec: TableSpec, keys: object) -> Position:
@@ -148,12 +148,12 @@ class Writer:
             SchemaError: the table has no key, or ``keys`` does not have exactly the key columns; otherwise as
                 ``upsert``.
         """
-        return self._delete(PendingAppend(), spec, keys).result(self._timeout_s)
+        return self._append(PendingAppend(), spec, keys, delete=True).result(self._timeout_s)
 
     def delete_async(self, spec: TableSpec, keys: object) -> Future[Position]:
         """As ``delete``, with a future as of ``upsert_async``."""
         future = _future()
-        self._delete(PendingAppend(future), spec, copied(keys))
+        self._append(PendingAppend(future), spec, copied(keys), delete=True)
         return future
 
     def apply(self, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> Position:
@@ -237,21 +237,16 @@ class Writer:
         self._encoders.shutdown()
         self._registration.close(clean=clean)
 
-    def _upsert(self, append: PendingAppend, spec: TableSpec, rows: object, batch_id: str | None) -> PendingAppend:
+    def _append(
+        self, append: PendingAppend, spec: TableSpec, rows: object, batch_id: str | None = None, *, delete: bool = False
+    ) -> PendingAppend:
         refuse_derived(spec)
         if batch_id is not None:
-            return self._upsert_once(append, spec, rows, batch_id)
-        if few := _few_rows(append, spec, rows, delete=False):
+            return self._append_once(append, spec, rows, batch_id)
+        if few := _few_rows(append, spec, rows, delete=delete):
             self._commit.submit(few)
             return append
-        return self._queue(append, self._encoded(append, log_batches(rows, spec)))
-
-    def _delete(self, append: PendingAppend, spec: TableSpec, keys: object) -> PendingAppend:
-        refuse_derived(spec)
-        if few := _few_rows(append, spec, keys, delete=True):
-            self._commit.submit(few)
-            return append
-        return self._queue(append, self._encoded(append, log_batches(keys, spec, delete=True)))
+        return self._queue(append, self._encoded(append, log_batches(rows, spec, delete=delete)))
 
     def _apply(self, append: PendingAppend, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> PendingAppend:
         refuse_derived(spec)
@@ -265,7 +260,7 @@ class Writer:
             check_history(rows, spec, self._clock.now())
             yield from cells(rows, spec)
 
-    def _upsert_once(self, append: PendingAppend, spec: TableSpec, rows: object, batch_id: str) -> PendingAppend:
+    def _append_once(self, append: PendingAppend, spec: TableSpec, rows: object, batch_id: str) -> PendingAppend:
         """Queue the missing parts of a batch. Its id is held from before the lookup until the ack."""
         logs: list[LogBatch] = []
         size = 0
