@@ -17,6 +17,7 @@ from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import Buffer, SealedHeader
 from replication.core.ids import StreamId
 from replication.core.routes.bootstrap import PLACE, PURGED_ROW, decode_rows
+from replication.error_text import counted
 from replication.errors import SchemaError
 from replication.tables.base import LABEL, Decode
 
@@ -52,7 +53,7 @@ def _check(log: pa.RecordBatch, header: SealedHeader) -> None:
     The receiver has checked the header's commit times against its clock.
     """
     if log.num_rows != header.row_count:
-        raise SchemaError(f"the frame has {log.num_rows} rows, but its header says {header.row_count}")
+        raise SchemaError(f"the frame has {counted(log.num_rows, 'row')}, but its header says {header.row_count}")
     if not log.num_rows:
         return
     if any(log.column(name).null_count for name, _ in PLACE):

@@ -20,6 +20,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import NIL_UUID, FileId
 from replication.core.phase import Phase
 from replication.core.status import ReplicationStatus
+from replication.error_text import counted
 from replication.errors import PeerRefusedError, RequestError, UnknownPeerError, WaitTimeoutError
 from replication.ledger.base import FileKind, Ledger, Rule
 
@@ -238,7 +239,7 @@ class _Wait:
         if time.monotonic() > self.until_s:
             raise WaitTimeoutError(
                 f"{self.peer} is not drained within {self.timeout_s:g} s:"
-                f" {left:,} of {self.pending:,} bytes in {files} files are left",
+                f" {left:,} of {self.pending:,} bytes are left in {counted(files, 'file')}",
                 "Shipping goes on; walship status shows why it is slow",
             )
         time.sleep(_POLL_S)

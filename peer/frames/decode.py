@@ -17,6 +17,7 @@ from replication.core.frame import Buffer, FrameView, check_payload, read_frame
 from replication.core.ids import FileId
 from replication.core.rows.batch import decode_payload
 from replication.core.rows.constant import constant, row_numbers
+from replication.error_text import counted
 from replication.errors import (
     CorruptFrameError,
     HostAwayError,
@@ -144,7 +145,9 @@ class Decoder:
         log = decode_payload(payload, version)
         count = log.num_rows
         if count != frame.header.row_count:
-            raise ReplicationError(f"the frame has {count} rows, but its header says {frame.header.row_count}")
+            raise ReplicationError(
+                f"the frame has {counted(count, 'row')}, but its header says {frame.header.row_count}"
+            )
         label = self.labels[(frame.header.wal, frame.header.group, through(frame))]
         columns = self.user_columns(log, version) | {
             "_commit": pa.repeat(pa.scalar(frame.header.commit_hi, pa.int64()), count),

@@ -10,6 +10,7 @@ from typing import Generic
 from replication.commit.leases import Leases
 from replication.commit.sequence import FAILURES_MAX, Around, CommitSequence, OnStep, ignore_step, nothing_around
 from replication.commit.step import C
+from replication.error_text import counted
 from replication.errors import (
     ReplicationError,
     SequenceHeldError,
@@ -123,7 +124,7 @@ class Redo(Generic[C]):
 def suspended(stored: StoredSequence) -> SuspendedSequenceError:
     """The error for a sequence that failed too often."""
     return SuspendedSequenceError(
-        f"{stored.id} failed {stored.failures} times and is suspended: {stored.error}",
+        f"{stored.id} failed {counted(stored.failures, 'time')} and is suspended: {stored.error}",
         f"Remove the cause, then: walship ops retry {stored.id.urn}",
     )
 

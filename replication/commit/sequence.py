@@ -8,7 +8,7 @@ from typing import Any, Generic
 
 from replication.commit.leases import Leases
 from replication.commit.step import C, CommitStep, step_from_json, step_to_json
-from replication.error_text import one_line
+from replication.error_text import counted, one_line
 from replication.errors import ReplicationError, SequenceHeldError, StepFailedError
 from replication.ledger.commit_steps import CommitStepStore, NewSequence, SequenceId, StoredSequence
 from replication.log import get
@@ -131,7 +131,8 @@ class CommitSequence(Generic[C]):
         fields = {"sequence": str(self.id), "step": number, "error": what}
         if after is not None and after.suspended:
             _log.error("sequence_suspended", failures=after.failures, **fields)
-            hint = f"It failed {after.failures} times and is suspended. See walship ops show, then walship ops retry"
+            often = counted(after.failures, "time")
+            hint = f"It failed {often} and is suspended. See walship ops show, then walship ops retry"
         else:
             _log.warning("step_failed", failures=after.failures if after else 0, **fields)
             hint = "The steps before it are done. It goes on there when repeated: walship ops resume"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from replication.core.ids import NIL_UUID
+from replication.error_text import counted
 from replication.errors import CorruptFrameError, FormatError, MissingFileError, RequestError
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer, bytes_text, moment_text, print_before_error
@@ -124,7 +125,7 @@ def wal_verify(
             printer.rows(shown, _CHECKED, "no files")
             stored = sum(row.is_stored for row in cluster.ledger.files.all(cluster.config.cluster.host))
             if stored and not files:
-                printer.line(f"{stored} more are in the store and were not looked at")
+                printer.line(f"not looked at: {counted(stored, 'more file')} in the store")
         if bad:
             raise CorruptFrameError(
                 f"{len(bad)} of {len(checked)} files are damaged; the first: {bad[0].path}: {bad[0].problems[0]}",

@@ -222,7 +222,8 @@ def show_operations(printer: Printer, found: Sequence[UnfinishedOperation]) -> N
         verb = f"See walship ops show, then walship ops {'retry' if suspended else 'resume'}"
         if each.verb:
             verb = f"Run it again: {each.verb}"
-        what = f"failed {each.failures} times and is suspended" if suspended else "is unfinished and nobody runs it"
+        often = counted(each.failures, "time")
+        what = f"failed {often} and is suspended" if suspended else "is unfinished and nobody runs it"
         why = f": {each.error}" if each.error else ""
         printer.note(f"{each.store}/{each.operation} {what}{why}. {verb}")
     if len(resting) > _OPERATIONS_MAX:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.chunk import Assignment, ChunkAssignment, Tail
+from replication.error_text import counted
 from replication.retries import Backoff
 
 
@@ -218,7 +219,7 @@ def _hand_out(
                 decisions.append(Assign(slot, chunk))
     for name in sorted(waiting):
         backoff = peers[name].backoff
-        decisions.append(RetryLater(name, backoff.until_s, f"it failed {backoff.failures} times in a row"))
+        decisions.append(RetryLater(name, backoff.until_s, f"it failed {counted(backoff.failures, 'time')} in a row"))
 
 
 def cut(missing: Ranges, range_bytes: int) -> list[tuple[int, int]]:

@@ -31,7 +31,8 @@ def run_dataset(
     """
     state = history.state(definition.name)
     if state.paused or state.suspended:
-        why = "is paused" if state.paused else f"failed {state.failures} times and is suspended: {state.error}"
+        often = counted(state.failures, "time")
+        why = "is paused" if state.paused else f"failed {often} and is suspended: {state.error}"
         raise RequestError(f"dataset {definition.name} {why}", f"walship dataset resume {definition.name}")
     if definition.finder == "folder" and definition.source_options == definition.target_options:
         refuse_nested(definition.source, definition.target, either=configuration.delete)

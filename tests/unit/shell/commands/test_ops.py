@@ -178,4 +178,4 @@ def test_status_names_operations_that_nobody_runs(site: Site) -> None:
     show_operations(Printer(False, err=Console(file=err, width=500)), operations(site.steps))
     assert "east/role is unfinished and nobody runs it. Run it again: walship switchover or failover" in err.getvalue()
     assert "east/move is unfinished and nobody runs it" in err.getvalue() and "walship ops resume" in err.getvalue()
-    assert "publish/MyTopic failed 1 times and is suspended: step 1 of 1: disk full" in err.getvalue()
+    assert "publish/MyTopic failed 1 time and is suspended: step 1 of 1: disk full" in err.getvalue()
