@@ -120,7 +120,7 @@ def test_a_file_never_covers_what_the_table_came_to_lack_since_it_was_wanted(sen
     bad = HEADER + 3 * FRAME
     sending.replay.quarantine(Quarantined(route.file, bad, bad + FRAME, FLIGHTS.uuid, "bad", "/copy", 1))
     applied(sending, FLIGHTS, {route.file: bad + FRAME}, commit=2)
-    with pytest.raises(RequestError, match="the table has 1 frame in quarantine here"):
+    with pytest.raises(RequestError, match="the table has 1 quarantined frame here"):
         sending.bootstraps.covered(wanted)
     sending.replay.discard(route.file, bad, 2)
     assert sending.bootstraps.covered(wanted)[1] == 2

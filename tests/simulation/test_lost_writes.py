@@ -237,7 +237,7 @@ def test_what_lands_of_a_table_without_a_key_while_the_cut_is_made_counts(
     west.context.report = told.append
     fail_over(world, base.commit)
     assert west.rows() == {log: {1: "meanwhile"}, typed: {1: "base"}}
-    assert len([text for text in told if f"{log} has no key" in text and "they count" in text]) == 1
+    assert len([text for text in told if f"{log} has no key" in text and "counts and is not taken back" in text]) == 1
     (taken,) = kept(world)
     assert taken.table == world.specs[1].uuid and west.context.unfinished() is None
 

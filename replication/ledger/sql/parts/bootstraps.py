@@ -211,7 +211,7 @@ def _lacks(connection: Connection, wanted: Bootstrap) -> str:
     held = sa.and_(_q.table_uuid == table, _q.discarded == 0, _q.succession == "", _q.held != "[]")
     count = connection.scalar(sa.select(sa.func.count()).select_from(schema.quarantined).where(held))
     if count:
-        return f"the table has {counted(count, 'frame')} in quarantine here: retry or discard (walship quarantine list)"
+        return f"the table has {counted(count, 'quarantined frame')} here: retry or discard (walship quarantine list)"
     of_rules = (_rule.peer == wanted.peer) & (_rule.table_uuid == table) & (_rule.phase == Phase.BOOTSTRAPPING.value)
     unapplied = (
         sa.select(_c.id)
