@@ -56,7 +56,7 @@ class PeerReader:
     def poll(self, peers: Sequence[Peer], failing: frozenset[str], now_s: float) -> dict[str, PeerReading]:
         """Return the last reading of each peer, by name, and start readings that are due. Never waits.
 
-        Readings of others are dropped. That workers cannot ship to the peers ``failing`` counts as a failure.
+        Readings of other peers are dropped. A peer in ``failing``, which workers cannot ship to, counts as failed.
         """
         before = self._known
         self._known = {}
