@@ -93,7 +93,7 @@ class ZookeeperTree:
         except KazooTimeoutError:
             raise CoordinationError(
                 f"ZooKeeper at {self._servers} did not answer within {timeout_s:g} s",
-                "Is it running, and are address and TLS right?",
+                "Is it running (of several servers: most of them), and are address and TLS right?",
             ) from None
 
     def close(self) -> None:

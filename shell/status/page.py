@@ -80,7 +80,9 @@ def _show_cluster(printer: Printer, found: ClusterStatus) -> None:
     if found.location:
         printer.line(f"location of this host: {found.location}")
     if members.problem:
-        printer.note(f"ZooKeeper does not answer, so this is what the ledger knows: {members.problem}")
+        printer.note(
+            f"ZooKeeper does not answer, so no writer acks; what follows is what the ledger knows. {members.problem}"
+        )
         return
     printer.line(
         f"{members.role} (epoch {members.role_epoch}), term {found.term}; "
