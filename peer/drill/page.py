@@ -196,7 +196,7 @@ def _failover(plan: FailoverPlan | None, note: str) -> str:
     known = ", ".join(f"{each.table}: {counted(each.frames, 'frame')}" for each in loss.tables if each.frames)
     lost = f"Known to be missing: {known}." if known else "Nothing is known to be missing."
     if loss.seconds is None:
-        lost += f" {plan.origin} never said what it acked."
+        lost += f" How much of what {plan.origin} acked would be lost is not known."
     else:
         lost += f" What {plan.origin} acked in the last {_seconds(loss.seconds)} would be lost, or is not known here."
     body = f"<p>{escape(lost)} Landed and not replayed yet: {plan.to_replay_bytes:,} bytes.</p>"

@@ -40,7 +40,8 @@ class Loss:
     Attributes:
         tables: those with frames that are known to be missing, or with rows that are left out.
         announced: the time, in microseconds since 1970, up to which the origin announced what it acked; 0 if never.
-        seconds: what it acked in the last so many seconds is lost or not known here; None if it never announced any.
+        seconds: what it acked in the last so many seconds is lost or not known here; None if it never announced any, or
+            if its clock is ahead of the one here, so that nobody can tell.
         upto: nothing that it acked up to this time is lost, and all that it acked later; 0 when that is not known.
         uncut: tables that keep what they have of later rows, and why.
     """
@@ -83,7 +84,7 @@ def loss_of(ledger: Ledger, origin: ClusterId, opening: Opening) -> Loss:
         if table in missing or rows[table]
     )
     since = opening.upto or notice.t
-    return Loss(tables, notice.t, max(0.0, (now - since) / 1e6) if since else None, opening.upto, opening.uncut)
+    return Loss(tables, notice.t, (now - since) / 1e6 if 0 < since <= now else None, opening.upto, opening.uncut)
 
 
 def missing_frames(notice: ClosedNotice, covered: Mapping[StreamId, Ranges], tables: Iterable[UUID]) -> dict[UUID, int]:

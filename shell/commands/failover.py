@@ -363,9 +363,10 @@ def _loss_text(loss: Loss, origin: str) -> str:
         parts.append(f"Landed and left out: {', '.join(left_out)}.")
     if loss.uncut:
         parts.append(f"These keep all that landed: {'; '.join(loss.uncut)}.")
-    if loss.seconds is None:
+    since = loss.upto or loss.announced
+    if not since:
         return f"{' '.join(parts)} {origin} never said what it acked."
-    ago = f"the last {seconds_text(loss.seconds)}, since {moment_text(loss.upto or loss.announced)}"
-    if loss.upto:
-        return f"{' '.join(parts)} What {origin} acked in {ago}, is lost: all tables open as of that time."
-    return f"{' '.join(parts)} What {origin} acked in {ago}, is not known here."
+    acked = f"What {origin} acked since {moment_text(since)} by its clock, which is ahead of the one here,"
+    if loss.seconds is not None:
+        acked = f"What {origin} acked in the last {seconds_text(loss.seconds)}, since {moment_text(since)},"
+    return f"{' '.join(parts)} {acked} is {'lost: all tables open as of that time' if loss.upto else 'not known here'}."

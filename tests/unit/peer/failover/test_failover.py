@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
-from peer.failover.loss import missing_frames
+import pytest
+
+from peer.failover.loss import loss_of, missing_frames
+from peer.failover.opening import Opening
 from peer.status.drills import drill_health, drill_warning
 from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
@@ -25,6 +31,19 @@ def test_frames_that_were_announced_and_have_not_landed_are_counted_by_table() -
     covered = {stream(ONE): Ranges.of((0, 4), (6, 9)), stream(TWO): Ranges.of((0, 5))}
     missing = missing_frames(ClosedNotice(1, tuple(sorted(announced.items()))), covered, (ONE, TWO))
     assert missing == {ONE: 4}  # sequences 4, 5 and 9, and 0 of the other group
+
+
+@pytest.mark.parametrize("upto", [0, 1])
+@pytest.mark.parametrize(("ahead_s", "is_under"), [(-30, True), (-90, False), (3600, False)])
+def test_no_loss_counts_as_small_if_the_lost_clusters_clock_is_ahead(upto: int, ahead_s: int, is_under: bool) -> None:
+    announced = time.time_ns() // 1000 + ahead_s * 1_000_000
+    ledger: Any = SimpleNamespace(
+        time=SimpleNamespace(announced=lambda _: ClosedNotice(announced, ())),
+        landing=SimpleNamespace(coverage=dict),
+        tables=SimpleNamespace(all=list),
+    )
+    loss = loss_of(ledger, WAL.cluster, Opening(upto and announced))
+    assert loss.is_under(60) is is_under and (loss.seconds is None) is (ahead_s > 0)
 
 
 def test_a_takeover_is_warned_of_without_a_good_drill_of_late() -> None:
