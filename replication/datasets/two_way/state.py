@@ -148,16 +148,17 @@ class SyncState:
             Paths that are a file on one side and a folder on the other, with those below, some thousand at most; and
             how many files had which action.
         """
-        stay = ",".join(f"'{action.name}'" for action in _STAYING)
-        below = f"b.path > a.path || '/' AND b.path < a.path || '0' AND b.action IN ({stay})"
+        actions = ",".join(f"'{action.name}'" for action in _STAYING)
+        stays = f"action IN ({actions}) AND coalesce({{0}}first, {{0}}second) IS NOT NULL"  # one side has it
+        below = f"b.path > a.path || '/' AND b.path < a.path || '0' AND b.{stays.format('b.')}"
         paths: list[str] = []
         taken: Counter[str] = Counter()
         with self._db.changing() as db:
             for (path,) in db.execute(
-                f"SELECT path FROM listing.files a WHERE action IN ({stay})"
+                f"SELECT path FROM listing.files a WHERE {stays.format('')}"
                 f" AND EXISTS (SELECT 1 FROM listing.files b WHERE {below})"
             ).fetchall():
-                meant = f"action IN ({stay}) AND (path = :path OR path > :path || '/' AND path < :path || '0')"
+                meant = f"{stays.format('')} AND (path = :path OR path > :path || '/' AND path < :path || '0')"
                 for name, action in db.execute(
                     f"SELECT path, action FROM listing.files WHERE {meant} ORDER BY path", {"path": path}
                 ):

@@ -326,6 +326,9 @@ def test_a_file_that_was_edited_where_a_folder_is_to_be_stays(pair: Path) -> Non
     write_tree(pair / "b", {"y/3": b"edited"}, LATER)
     assert set(sync(pair).failures) == {"y/3", "y/3/below"}
     assert read_tree(pair / "b")["y/3"] == b"edited" and read_tree(pair / "a")["y/3/below"] == b"of the folder"
+    (pair / "b/y/3").unlink()
+    assert not sync(pair).failures, "a file that neither side has any more is in nobody's way"
+    assert read_tree(pair / "b")["y/3/below"] == b"of the folder"
 
 
 def test_a_side_within_the_other_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
