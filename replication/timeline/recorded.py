@@ -112,8 +112,10 @@ class RecordedTimeline:
         Raises:
             RequestError: an instant is unknown, or a file that it had replaced was cleaned or written over.
         """
-        root = self.state().roots.get(dataset, dataset)
-        asked = self.request(action, dataset, root=root, key=f"undo {sorted(times)}")
+        state, key = self.state(), f"undo {sorted(times)}"
+        if all(instant.key != key for instant in state.pending.values()):
+            self._undoing(dataset, times)  # what cannot be undone leaves no event
+        asked = self.request(action, dataset, root=state.roots.get(dataset, dataset), key=key)
         if asked.state is InstantState.INFLIGHT:
             return asked
 
@@ -202,7 +204,8 @@ class RecordedTimeline:
             if not left:
                 break
         if left:
-            raise RequestError(f"{dataset} has no instants {sorted(left)}", "See walship timeline list")
+            named = ", ".join(map(str, sorted(left)))
+            raise RequestError(f"{dataset} has no instant{'s' * (len(left) > 1)} {named}", "See walship timeline list")
         return Changes(
             removes=tuple(removes),
             restores=tuple(key for key in restores if key not in removes),

@@ -154,8 +154,11 @@ def test_an_instant_whose_replaced_files_are_gone_cannot_be_undone(opened: Open)
     over = timeline.record(Action.COPY, OUT, added("a2", removes=("a2",)))
     with pytest.raises(RequestError, match="gone"):
         timeline.undo(OUT, [over.completed])
-    with pytest.raises(RequestError, match="no instants"):
-        timeline.undo(OUT, [7])
+    count = timeline.state().number
+    for unknown, said in (([7], "no instant 7"), ([8, 7], "no instants 7, 8")):
+        with pytest.raises(RequestError, match=f"{said}[.]"):
+            timeline.undo(OUT, unknown)
+    assert timeline.state().number == count, "a refused undo is no event"
 
 
 def test_undo_deletes_no_file_that_a_later_instant_wrote_at_the_same_path(opened: Open) -> None:
