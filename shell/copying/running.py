@@ -16,7 +16,7 @@ from replication.datasets.copying.progress import CopyCounts, ProgressView
 from replication.datasets.job import NOT_REMOVED, CopyJob
 from replication.datasets.stores.base import EntryKind
 from replication.error_text import counted
-from replication.errors import CopyIncompleteError, RequestError
+from replication.errors import CopyIncompleteError, RequestError, StorageError
 from replication.permissions import as_user
 from shell.cli.interrupting import run_beside
 from shell.cli.render import Printer, bytes_text, print_before_error, seconds_text
@@ -118,17 +118,20 @@ def _line(stage: str, view: ProgressView) -> str:
 @contextmanager
 def reporting(job: CopyJob, path: Path | None, printer: Printer, *, show: bool) -> Iterator[None]:
     """Have the job's outcomes written. ``show`` also prints each outcome that is not "same"."""
-    is_read = show
+    is_read, failed = show, list[OSError]()
     with ExitStack() as stack:
-        file = stack.enter_context(_opened(path)) if path is not None else None
+        file = stack.enter_context(_written(path, failed)) if path is not None else None
         lock = threading.Lock()
 
         def report(outcome: str, name: str, size: int, reason: str) -> None:
             nonlocal is_read
             with lock:
-                if file is not None:
+                if file is not None and not failed:
                     entry = {"outcome": outcome, "path": name, "bytes": size} | ({"reason": reason} if reason else {})
-                    file.write(json.dumps(entry) + "\n")
+                    try:
+                        file.write(json.dumps(entry) + "\n")
+                    except OSError as error:  # files are copied all the same
+                        failed.append(error)
                 if is_read and outcome != "same":
                     try:
                         printer.line(f"{outcome:<13} {name}{reason and f': {reason}'}")
@@ -139,8 +142,20 @@ def reporting(job: CopyJob, path: Path | None, printer: Printer, *, show: bool) 
         yield
 
 
-def _opened(path: Path) -> TextIO:
+@contextmanager
+def _written(path: Path, failed: list[OSError]) -> Iterator[TextIO]:
+    """The report, closed at the end; StorageError if it is not whole then, as others have noted in ``failed``."""
     try:
-        return path.open("w", encoding="utf-8")
+        file = path.open("w", encoding="utf-8")
     except OSError as error:
         raise RequestError(f"the report {path} cannot be written: {error.strerror}", "Give another path") from None
+    try:
+        yield file
+    finally:
+        try:
+            file.close()
+        except OSError as error:
+            failed.append(error)
+    if failed:
+        what = f"the report {path} is not whole: {failed[0].strerror}"
+        raise StorageError(what, "The files are copied as told. Make room, and run it again")

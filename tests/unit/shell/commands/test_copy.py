@@ -187,6 +187,17 @@ def test_a_file_does_not_replace_a_device_or_a_pipe(capsys: pytest.CaptureFixtur
     assert "pipe is a special file" in capsys.readouterr().err and Path("pipe").is_fifo()
 
 
+@pytest.mark.parametrize("count", [1, 300])
+def test_a_report_that_does_not_fit_its_disk_is_named_and_files_are_copied(
+    count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tree(Path("many"), {f"{number}": b"x" for number in range(count)})
+    assert run(["copy", "many", "dst", "--report", "/dev/full"]) == 7
+    shown = capsys.readouterr()
+    assert f"{count} file" in shown.out and "the report /dev/full is not whole: No space left on device" in shown.err
+    assert len(read_tree(Path("dst"))) == count
+
+
 def test_an_empty_source_which_may_not_be_mounted_removes_nothing_unless_it_is_said_how_many(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
