@@ -190,9 +190,9 @@ class MergeQuery:
         selected = [self.keys()]
         for group in self.groups:
             names = [(c, c) for c in group_columns(self.spec, group)] + [(f, version_column(f, group)) for f in VERSION]
+            mine = f"_group = {self.dialect.text(group)}"
             selected += [
-                f"any_value({self.dialect.name(source)}) filter (where _group = {self.dialect.text(group)})"
-                f" as {self.dialect.name(name)}"
+                f"{self.dialect.any_where(self.dialect.name(source), mine)} as {self.dialect.name(name)}"
                 for source, name in names
             ]
         return f"select {', '.join(selected)} from ({live}) m group by {self.keys()}"

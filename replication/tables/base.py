@@ -56,12 +56,14 @@ def print_nothing(connection: duckdb.DuckDBPyConnection) -> None:
 class Dialect:
     """How a SQL engine quotes names, and its 64-bit hash function if joins by hash are faster than by keys, else "".
 
-    ``backslash``: whether a backslash in a string literal escapes the next character, a quote too.
+    ``backslash``: whether a backslash in a string literal escapes the next character, a quote too. ``any_null``:
+    whether ``any_value`` may give NULL although there is a value.
     """
 
     quote: str
     hash: str = ""
     backslash: bool = False
+    any_null: bool = False
 
     def name(self, name: str) -> str:
         """Return ``name`` as a quoted identifier."""
@@ -73,8 +75,14 @@ class Dialect:
         quote = "\\'" if self.backslash else "''"
         return "'" + escaped.replace("'", quote) + "'"
 
+    def any_where(self, value: str, condition: str) -> str:
+        """Return the aggregate of the value of the one row, at most, that meets ``condition``; else NULL."""
+        if self.any_null:
+            return f"any_value({value}) filter (where {condition})"
+        return f"any_value(case when {condition} then {value} end)"  # DuckDB's filter copies all columns for each
 
-SPARK = Dialect("`", "xxhash64", backslash=True)
+
+SPARK = Dialect("`", "xxhash64", backslash=True, any_null=True)
 DUCKDB = Dialect('"')
 
 
