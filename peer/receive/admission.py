@@ -179,17 +179,17 @@ class Admission:
                     f"It is sent again. On {self._cluster.name}: walship status shows which tables are held, and why",
                 )
 
-    @staticmethod
-    def _check_commit(frame: FrameView, commit: int, latest: int, data: Data) -> None:
+    def _check_commit(self, frame: FrameView, commit: int, latest: int, data: Data) -> None:
         header = frame.header
         if commit > latest:
+            own = self._cluster.name
             raise _refused(
                 Reason.CLOCK_AHEAD,
                 data,
                 f"a commit time of {header.wal.cluster.name} is {(commit - latest) / 1e6:,.0f} s further ahead of the"
-                " clock here than it may be",
-                "Correct the clocks. Such rows land once the clock here is near enough, or with a larger [receiver]"
-                " commit_ahead_max_s here",
+                f" clock of {own} than it may be",
+                f"Correct the clocks. Such rows land once the clock of {own} is near enough, or with a larger"
+                f" [receiver] commit_ahead_max_s on {own}",
                 None if header.table == NIL_UUID else header.table,
             )
         if header.commit_lo > header.commit_hi:
