@@ -229,7 +229,7 @@ def test_a_peer_that_is_lost_in_the_middle_of_a_switchover_has_a_way_out(
 
     monkeypatch.setattr(contacts, "read_public", no_answer)
     remedy = "walship ops abandon role --yes, then walship failover east --from west"
-    (refusal,) = plan_switchover(pair.east.command(), "west").refusals
+    refusal = plan_switchover(pair.east.command(), "west").refusals[0]
     assert "west does not answer" in refusal and refusal.endswith(f"if it is lost: {remedy}")
     with pytest.raises(CoordinationError, match="nothing was undone: west does not answer") as lost:
         cancel(pair.east.command())
@@ -237,7 +237,7 @@ def test_a_peer_that_is_lost_in_the_middle_of_a_switchover_has_a_way_out(
     pair.east.command().forget()  # as abandoned
     assert plan_switchover(pair.east.command(), "west").refusals[0] == "east is STANDBY: run it on the ACTIVE cluster"
     monkeypatch.undo()
-    (refusal,) = plan_switchover(pair.east.command(), "west").refusals
+    refusal = plan_switchover(pair.east.command(), "west").refusals[0]
     assert refusal == "east is STANDBY, and so is west. If no other cluster is ACTIVE, first: walship readonly off"
 
 
