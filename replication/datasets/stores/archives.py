@@ -193,7 +193,8 @@ def _tree(file: IO[bytes], folder: RelativePath, origin: FileAttributes, members
             text = found.name.removeprefix("./").rstrip("/")
             name = ROOT if found.is_folder and text == "." else RelativePath(text)
         except UnsafeNameError as error:
-            refused.append(Entry(EntryKind.OTHER, None, f"{origin.path}: {error.what}"))
+            shown = folder.shown_child(found.name)
+            refused.append(Entry(EntryKind.OTHER, None, f"{origin.path}: {error.what}", shown))
             continue
         if name and not found.is_folder:
             checked.append((name, found))

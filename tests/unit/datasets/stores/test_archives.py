@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.filters import FilterRule, Filters
 from replication.datasets.converters import compression
 from replication.datasets.converters.plugins import conversions_of
 from replication.datasets.copying.progress import CopyCounts
@@ -79,6 +80,14 @@ def test_a_hard_link_in_an_archive_is_a_file_once_more(tmp_path: Path) -> None:
     counts = unpacked(tmp_path)
     assert (counts.failures, counts.skipped) == ({}, {"symbolic link": 1})
     assert read_tree(tmp_path / "dst") == {f"day/{name}": b"content" for name in ("a/first", "b/second", "b/third")}
+
+
+def test_each_name_of_an_archive_that_is_refused_is_told_and_may_be_excluded(tmp_path: Path) -> None:
+    tar(tmp_path / "src/day.tar", {"../evil": b"1", "/evil": b"2", "a/fine": b"3"})
+    assert set(unpacked(tmp_path).failures) == {r"day/..\x2fevil", r"day/\x2fevil"}
+    rules = Filters((FilterRule(False, r"*\x2fevil"),))
+    assert unpacked(tmp_path, filters=rules).failures == {}
+    assert read_tree(tmp_path / "dst") == {"day/fine": b"3"}
 
 
 def test_a_time_that_is_none_refuses_the_archive(tmp_path: Path) -> None:
