@@ -70,6 +70,7 @@ def test_a_path_that_is_too_long_is_named_as_that() -> None:
             Path(path).exists()
         told = _foreseen(failed.value)
         assert isinstance(told, ConfigError) and told.what.startswith("this path is too long: /tmp/aaa")
+    assert _foreseen(OSError(errno.ENAMETOOLONG, "File name too long")).what == "a path is too long"
 
 
 def test_what_was_not_foreseen_is_one_line_without_where_java_raised_it() -> None:
