@@ -164,7 +164,7 @@ def test_an_interactive_shell_prints_on_after_a_file_that_takes_nothing(tmp_path
     (tmp_path / "a.csv").write_text("a\n1\n")
     (tmp_path / "lines").write_text("copy a.csv there --report /dev/full\ncopy --help\n")
     done = command(tmp_path, "shell < lines")
-    assert "no space left" in done.stderr and "--report" in done.stdout, (done.stdout, done.stderr)
+    assert "No space left" in done.stderr and "--report" in done.stdout, (done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])

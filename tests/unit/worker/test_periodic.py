@@ -59,7 +59,7 @@ def test_reports_that_the_ledger_does_not_take_are_written_later_and_that_is_log
         thread.start()
         wait_until(lambda: len(calls) > 3)
         ledger.fault = None
-        wait_until(lambda: not progress.waiting())
+        wait_until(lambda: ledger.files.progress(peer().name))
         stop.set()
         thread.join(60)
     assert [entry["event"] for entry in logs] == ["periodic_work_failed"]

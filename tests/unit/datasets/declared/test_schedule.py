@@ -57,7 +57,7 @@ def test_priority_and_trigger_are_in_the_file_and_a_trigger_needs_a_timeline(tmp
     made = defined("d", timeline="file:///t", priority=3, after="lake")
     file.add(made)
     assert file.get("d") == made
-    with pytest.raises(RequestError, match="no cluster is named"):
+    with pytest.raises(RequestError, match="follows another by a timeline, and e has none"):
         file.add(defined("e", after="lake"))
 
 
