@@ -94,3 +94,8 @@ __all__ = [
     "dataset",
     "drill",
 ]
+
+if __name__ == "__main__":  # python -m walship
+    from shell.entry import main
+
+    main()

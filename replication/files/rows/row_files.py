@@ -110,7 +110,9 @@ def form_of(path: Path, form: str = "") -> str:
         raise RequestError(f"{path} is a folder", "Name a file")
     chosen = form or SUFFIXES.get(path.suffix.lower(), "")
     if chosen not in FORMATS:
-        raise RequestError(f"the format of {str(path)!r} is unknown", f"Use --format {'|'.join(FORMATS)}")
+        raise RequestError(
+            f"the format of {str(path)!r} is unknown", f"Use --format {'|'.join(FORMATS)}; walship write reads JSON"
+        )
     return chosen
 
 

@@ -94,8 +94,9 @@ def entered(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
 def test_version_and_overview_are_printed_without_loading_the_program(words: list[str]) -> None:
     at_once = entered(*words, stdout=subprocess.PIPE)
     assert (at_once.returncode, at_once.stderr.strip()) == (0, "[]")
-    whole = subprocess.run([sys.executable, "-m", "shell.main", *words], capture_output=True, text=True, timeout=60)
-    assert at_once.stdout == whole.stdout != ""
+    for module in ("shell.main", "walship"):
+        whole = subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, timeout=60)
+        assert at_once.stdout == whole.stdout != ""
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")

@@ -120,7 +120,7 @@ def test_csv_gets_the_tables_types_and_columns_go_by_name(site: Site, tmp_path: 
     (tmp_path / "a.dat").write_text("id\tcode\n3\tx\n")
     with site.writer() as writer:
         load(writer, spec, tmp_path / "a.csv")
-        with pytest.raises(RequestError, match="format"):
+        with pytest.raises(RequestError, match="format.*walship write reads JSON"):
             load(writer, spec, tmp_path / "a.dat")
         assert [(r["id"], r["code"], r["on"]) for r in site.logged(spec)] == [(1, "007", None), (2, None, None)]
 
