@@ -181,7 +181,7 @@ def test_a_drain_gives_up_in_time_and_says_what_is_left(world: World) -> None:
     wait_until(lambda: world.arrived(wal))
     for _ in range(10):
         wal.append(world.spec, noise(100))
-    with pytest.raises(WaitTimeoutError, match="west is not drained within 0.3 s: .* of .* bytes in"):
+    with pytest.raises(WaitTimeoutError, match="west is not drained within 0.3 s: .* of .* bytes are left in 1 file"):
         world.drain(timeout_s=0.3)
 
 
