@@ -38,7 +38,7 @@ LAYERS = {
     "replication.datasets": 4,
     "replication.commit": 4,
     "peer": 5,
-    "walship": 6,
+    "walship": 7,  # as a program it is the command
     "shell": 7,
 }
 
