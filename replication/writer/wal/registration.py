@@ -229,7 +229,7 @@ class WriterRegistration:
         if state.epoch < self._epoch_min:
             raise CoordinationError(
                 f"ZooKeeper has lost data: its role epoch is {state.epoch}, and was {self._epoch_min}",
-                "The cluster's processes restore it within a minute or two: walship readonly",
+                "The cluster's processes restore the role within two minutes; then try again",
             )
         self._epoch_min = state.epoch
         return state
