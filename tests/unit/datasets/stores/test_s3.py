@@ -6,7 +6,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import duckdb
 import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import FileScanTask
 
 from peer.timeline.listing import FolderListings
 from replication.core.copying.attributes import FileAttributes
@@ -15,6 +18,7 @@ from replication.datasets.stores.open import open_store
 from replication.datasets.stores.remote import FsspecStore
 from replication.datasets.stores.s3 import S3Uploads
 from replication.files.store import RemoteStore
+from replication.tables.duckdb.views import attach_deletes
 from tests.redirecting import served
 
 TOKEN = "x-amz-security-token"
@@ -67,7 +71,15 @@ def test_a_redirect_is_not_followed_so_no_other_server_gets_the_token(monkeypatc
         assert stolen == []
 
 
-def test_a_timeline_and_spilled_files_follow_no_redirect_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_deletes(path: str) -> FileScanTask:
+    """A data file with a file of deletes."""
+    kinds = {"content": DataFileContent.POSITION_DELETES, "file_format": FileFormat.PARQUET}
+    return FileScanTask(
+        DataFile.from_args(file_path="s3://files/a/data"), {DataFile.from_args(file_path=path, **kinds)}
+    )
+
+
+def test_timelines_spilled_files_and_duckdb_follow_no_redirect_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
     given = {"ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "SESSION_TOKEN": "of the session", "MAX_ATTEMPTS": "1"}
     s3fs = pytest.importorskip("s3fs").S3FileSystem
@@ -77,6 +89,7 @@ def test_a_timeline_and_spilled_files_follow_no_redirect_with_the_token(monkeypa
         calls: list[Callable[[], object]] = [
             lambda: RemoteStore("s3://files/a").load("b"),
             lambda: FolderListings().files("data", "s3://files/a", "b"),
+            lambda: attach_deletes(duckdb.connect(), "deletes", [with_deletes("s3://files/a/b")]),
         ]
         for call in calls:
             s3fs.clear_instance_cache()
