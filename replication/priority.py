@@ -1,4 +1,4 @@
-"""The lowest CPU priority, for work that everything else on its host goes before."""
+"""A low CPU priority, for work that everything else on its host goes before."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def lower_thread() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
-def lower_process() -> None:
-    """Lower the priority of this process; if it leads a session, of that too."""
-    os.nice(_NICE)
+def lower_process(nice: int) -> None:
+    """Lower the priority of this process and of threads that it starts; if it leads a session, of that too."""
+    os.nice(nice)
     if os.getsid(0) == os.getpid():
         lower_session()
 
 
 def lower_session() -> None:
-    """Lower the priority of this session. Linux may share the cores between sessions before it looks at processes."""
+    """Give this session its process's niceness. Linux may share the cores between sessions before processes."""
     with suppress(OSError):  # this kernel does not
         descriptor = os.open("/proc/self/autogroup", os.O_WRONLY)
         try:
-            os.write(descriptor, b"%d" % _NICE)
+            os.write(descriptor, b"%d" % os.getpriority(os.PRIO_PROCESS, 0))
         finally:
             os.close(descriptor)

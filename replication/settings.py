@@ -334,6 +334,7 @@ class DrillsSection(_Section):
     keep_s: Age = Field(86400.0, description="how long the tested instant stays tagged, with its files")
     stale_s: Age = Field(8 * 86400.0, description="a failover warns when the last good drill is older")
     write_bytes_max: Bytes = Field(1024 * _MIB, description="what the probes of one drill may write to its fork")
+    nice: int = Field(19, ge=0, le=19, description="CPU niceness of a drill; lower it if the cores are always busy")
 
 
 class TimelineSection(_Section):

@@ -14,7 +14,7 @@ _LONGEST_PAUSE_S = 0.5
 def wait_until(
     condition: Callable[[], Any],
     *,
-    timeout_s: float = 60.0,
+    timeout_s: float = 300.0,
     what: str = "the condition",
     despite: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Any:

@@ -68,8 +68,6 @@ def drill(
     An SQL probe passes if each statement succeeds, and every query of only boolean columns has rows that are all true.
     A script passes if it exits with 0.
     """
-    if not (history or schedule):
-        lower_process()  # before more is loaded; shipping and replay come first
     probes = tuple(path.absolute() for path in probe or ())
     with _opened(invocation, of) as (cluster, found, printer):
         if history:
@@ -78,6 +76,7 @@ def drill(
         if schedule:
             _schedule(cluster, schedule, probes, full, probe_timeout_s, printer)
             return
+        lower_process(cluster.config.drills.nice)  # before more is loaded; shipping and replay come first
         from peer.drill.run import DrillRequest, RunningDrill
 
         rehearse = _rehearsal(cluster) if full else None

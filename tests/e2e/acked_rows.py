@@ -22,19 +22,19 @@ def roles(*sites: Site) -> list[tuple[str, int]]:
 
 
 def await_same(one: Site, two: Site) -> None:
-    wait_until(lambda: rows(one) == rows(two), timeout_s=90, what="the same rows at both clusters")
+    wait_until(lambda: rows(one) == rows(two), timeout_s=400, what="the same rows at both clusters")
 
 
 def await_complete(site: Site, origin: Site) -> int:
     """Wait until everything of ``origin`` up to now has landed; now, in microseconds since 1970."""
     now = time.time_ns() // 1000
     with site.connect() as cluster, origin.connect() as other:
-        wait_until(lambda: cluster.ledger.time.landed(other.id).t >= now, timeout_s=60, what=f"closed time of {now}")
+        wait_until(lambda: cluster.ledger.time.landed(other.id).t >= now, timeout_s=400, what=f"closed time of {now}")
     return now
 
 
 def await_rows(site: Site, where: str, ids: list[int]) -> None:
-    wait_until(lambda: sorted(rows(site, where)) == ids, timeout_s=60, what=f"every acked row at {site.name}")
+    wait_until(lambda: sorted(rows(site, where)) == ids, timeout_s=400, what=f"every acked row at {site.name}")
 
 
 def put(site: Site, first: int, count: int, text: str) -> None:
@@ -72,5 +72,5 @@ class Load:
         self.join()
 
     def join(self) -> None:
-        self._thread.join(60)
+        self._thread.join(400)
         assert not self._thread.is_alive()

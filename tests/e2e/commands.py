@@ -85,7 +85,7 @@ class Commands:
         with self._lock:
             if self._server is not None and self._to_server is not None:
                 self._to_server.close()
-                self._server.wait(60)
+                self._server.wait(400)
             self._server = self._to_server = None
 
     def _start(self) -> None:

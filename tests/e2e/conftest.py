@@ -31,7 +31,7 @@ from tests.waiting import wait_until
 
 PLUGINS = Path(__file__).parent / "plugins"
 ROLES = ("zookeeper", "master", "worker", "receiver", "replay")
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 400.0
 RANGE_BYTES = 2 << 20  # so that files of a test are cut as large ones are
 _STARTED: list[Site] = []
 _WRONG = re.compile(r'"level": "(warning|error)"')
@@ -44,7 +44,7 @@ def await_fold(cluster: Cluster, table: str) -> None:
     try:
         wait_until(
             lambda: ledger.replay.folds().get(uuid, 0) >= now,
-            timeout_s=120,
+            timeout_s=400,
             what=f"the fold of {table} at {cluster.name}",
         )
     except AssertionError as error:
@@ -162,7 +162,7 @@ class Site(Launched):
         """End ``walship up`` and everything it started. Idempotent."""
         assert self.process is not None
         self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(400)
         super().stop()
 
     def await_roles(self, *roles: str) -> None:
@@ -187,7 +187,7 @@ class Site(Launched):
     def _run(
         self, arguments: Sequence[str], codes: Collection[int], stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        done = COMMANDS.run(["--cluster", str(self.file), *arguments], stdin, 400)
+        done = COMMANDS.run(["--cluster", str(self.file), *arguments], stdin, 900)
         assert done.returncode in codes, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done
@@ -244,7 +244,7 @@ def configured(sites: Sequence[Site], role: str, line: str) -> Iterator[None]:
         site.file.write_text(text.replace(old, line))
     try:
         for site, old in [(site, site.kill(role)) for site in sites]:
-            wait_until(lambda s=site, o=old: s.ready(role, other_than=o), timeout_s=120, what=f"{site.name}'s {role}")
+            wait_until(lambda s=site, o=old: s.ready(role, other_than=o), timeout_s=400, what=f"{site.name}'s {role}")
         yield
     finally:
         for site, text in texts:

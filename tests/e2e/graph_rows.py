@@ -79,7 +79,7 @@ class Load:
     def grows(self) -> bool:
         """Wait for three more rows on each cluster: the load goes on."""
         wanted = len(self.rows) + 3 * len(self._names)
-        return bool(wait_until(lambda: self.error or len(self.rows) >= wanted, timeout_s=60, what="the load to go on"))
+        return bool(wait_until(lambda: self.error or len(self.rows) >= wanted, timeout_s=400, what="the load to go on"))
 
     def finish(self) -> list[Position]:
         self._stop.set()

@@ -28,8 +28,8 @@ def main(config: str, table: str, first: int, directory: Path) -> None:
             told.rename(directory / "rows")
             pause.wait(0.1)
         assert position is not None
-        cluster.wait(position, cluster="west", until="visible", timeout_s=240)
-        cluster.wait(position, until="visible", timeout_s=240)
+        cluster.wait(position, cluster="west", until="visible", timeout_s=400)
+        cluster.wait(position, until="visible", timeout_s=400)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def await_application(spark: SparkCluster, other_than: str) -> str:
         names = [each.log.parent.parent.name for each in executors(spark) if each.started()]
         return next((name for name in names if name != other_than and names.count(name) == 2), "")
 
-    return wait_until(found, timeout_s=180, what="the application's executors to have begun")
+    return wait_until(found, timeout_s=400, what="the application's executors to have begun")
 
 
 def tasks_of_all(spark: SparkCluster) -> int:
@@ -88,11 +88,11 @@ def killed_in_a_task(spark: SparkCluster) -> Executor:
         for each in executors(spark):
             if each.in_progress():
                 os.kill(each.pid, signal.SIGKILL)
-                wait_until(lambda e=each: e not in executors(spark), timeout_s=60, what="the executor's end")
+                wait_until(lambda e=each: e not in executors(spark), timeout_s=400, what="the executor's end")
                 return each if each.in_progress() else None
         return None
 
-    return wait_until(killed, timeout_s=120, what="an executor to be in the middle of a task")
+    return wait_until(killed, timeout_s=400, what="an executor to be in the middle of a task")
 
 
 def committed(catalog: IcebergCatalog, name: str) -> set[str]:

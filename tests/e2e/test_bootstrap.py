@@ -35,7 +35,7 @@ def test_rows_from_before_come_while_writes_go_on_and_processes_die(sites, table
         old = [{"id": i, "version": -1, "text": f"old {i}"} for i in range(100_000)]
         here.upsert(table, pa.Table.from_pylist(old, schema=SCHEMA))
         position = here.delete(table, [{"id": i} for i in range(90_000, 90_100)])
-        here.wait(position.join(here.upsert(log, old[:1000])), until="visible", timeout_s=120)
+        here.wait(position.join(here.upsert(log, old[:1000])), until="visible", timeout_s=400)
         refused = east.shell("enablereplication", "-t", table, "west", code=4)
         assert "99,900 rows" in refused and "--bootstrap" in refused
         load = Load(here, table, log)
@@ -47,11 +47,11 @@ def test_rows_from_before_come_while_writes_go_on_and_processes_die(sites, table
         killed = (east.kill("replay"), west.kill("replay"), west.kill("receiver"))
         assert all(killed)
         for name in tables:
-            (told,) = east.json("bootstrap", "west", "-t", name, "--wait", "170")
+            (told,) = east.json("bootstrap", "west", "-t", name, "--wait", "400")
             assert (told["table"], told["phase"]) == (name, "live")
         position = load.finish()
         for cluster in ("east", "west"):  # both are compared
-            here.wait(position, cluster=cluster, timeout_s=120)
+            here.wait(position, cluster=cluster, timeout_s=400)
         wanted = {row["id"]: row for row in old if not 90_000 <= row["id"] < 90_100} | load.rows
         gone = {
             i for number in range(3, load.appended // 500, 7) for i in [(number * 500 + j) % 20_000 for j in range(50)]
@@ -72,13 +72,13 @@ def test_rows_of_a_gap_are_absent_and_said_to_be_until_they_are_bootstrapped(sit
         east.shell("disablereplication", "-t", table, "west")
         wait_until(lambda: not any(row["table"] == table for row in east.json("status")["peers"]))
         here.upsert(table, [{"id": 500_000 + i, "version": 0, "text": "gap"} for i in range(10)])
-        here.wait(here.upsert(table, [{"id": 500_010, "version": 0, "text": "gap"}]), until="visible", timeout_s=60)
+        here.wait(here.upsert(table, [{"id": 500_010, "version": 0, "text": "gap"}]), until="visible", timeout_s=400)
         east.shell("enablereplication", "-t", table, "--from-now", "west")
         later = here.upsert(table, [{"id": 600_000, "version": 0, "text": "later"}])
-        here.wait(later, cluster="west", until="visible", timeout_s=60)
+        here.wait(later, cluster="west", until="visible", timeout_s=400)
         assert [row["id"] for row in there.read(table, where="id >= 500000").read_all().to_pylist()] == [600_000]
         assert [row["gaps"] for row in east.json("status")["peers"] if row["table"] == table] != [[]]
-        east.shell("bootstrap", "west", "-t", table, "--wait", "120")
+        east.shell("bootstrap", "west", "-t", table, "--wait", "400")
         found = sorted(row["id"] for row in there.read(table, where="id >= 500000").read_all().to_pylist())
         assert found == [*range(500_000, 500_011), 600_000]
         verdict = compare_clusters(here, there, [table], 60)[0]

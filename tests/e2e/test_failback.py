@@ -45,9 +45,9 @@ def test_a_failback_after_the_wals_are_gone_sends_what_differs_and_nothing_else(
         def states() -> list[str]:
             return [row["state"] for row in west.json("status")["peers"] if row["table"] == "ops.t"]
 
-        wait_until(lambda: states() == ["needs_bootstrap"], timeout_s=180, what="WALs to be released")
+        wait_until(lambda: states() == ["needs_bootstrap"], timeout_s=400, what="WALs to be released")
         start_again(east)
-        wait_until(lambda: roles(east)[0][0] == "STANDBY", timeout_s=60, what="east to be STANDBY")
+        wait_until(lambda: roles(east)[0][0] == "STANDBY", timeout_s=400, what="east to be STANDBY")
         plan = west.plan("failback", "east")
         assert plan["bootstraps"] == {"ops.t": "what differs"} and plan["refusals"] == []
         assert west.json("failback", "east")["bootstraps"] == ["ops.t"]

@@ -94,12 +94,12 @@ def test_only_the_enabled_group_of_a_typed_table_is_at_the_peer(
         here.delete(typed, [{"id": 2}]),
     ]
     unsent = here.upsert(typed, [{"id": 3, "hidden": stay}])
-    here.wait(unsent, timeout_s=120)
+    here.wait(unsent, timeout_s=400)
     with pytest.raises(UnknownPeerError, match="group kept.* does not go to west"):
         here.wait(unsent, cluster="west")
     for position in positions:
-        here.wait(position, timeout_s=120)
-        here.wait(position, cluster="west", timeout_s=120)
+        here.wait(position, timeout_s=400)
+        here.wait(position, cluster="west", timeout_s=400)
     one = {"id": 1, "open": go, "hidden": None}
     assert shown(there, typed) == [one, one | {"id": 4}, one | {"id": 5}]
     assert [row["id"] for row in shown(here, typed)] == [1, 3, 4, 5]
@@ -119,25 +119,25 @@ def test_a_group_enabled_later_brings_what_is_written_from_then_on_and_one_disab
 ) -> None:
     here, there = both
     first = here.upsert(typed, [{"id": 10, "open": "a", "hidden": "before"}, {"id": 11, "hidden": "before"}])
-    here.wait(first, cluster="west", timeout_s=120)
+    here.wait(first, cluster="west", timeout_s=400)
     sites[0].shell("enablereplication", "-t", typed, "-lg", "kept", "west", "--from-now")
     second = here.upsert(typed, [{"id": 11, "hidden": "since"}, {"id": 12, "hidden": "since"}])
-    here.wait(second, cluster="west", timeout_s=120)
+    here.wait(second, cluster="west", timeout_s=400)
     found = {row["id"]: row for row in shown(there, typed)}
     assert found[10] == {"id": 10, "open": "a", "hidden": None}, "the gap is absent"
     assert [found[at]["hidden"] for at in (11, 12)] == ["since", "since"]
     gone = here.delete(typed, [{"id": 10}, {"id": 12}])
-    here.wait(gone, cluster="west", timeout_s=120)
+    here.wait(gone, cluster="west", timeout_s=400)
     assert {row["id"] for row in shown(there, typed)}.isdisjoint({10, 12})
     sites[0].shell("disablereplication", "-t", typed, "-lg", "shown", "west")
     third = here.upsert(typed, [{"id": 11, "open": "unsent", "hidden": "sent"}, {"id": 13, "open": "unsent"}])
-    here.wait(third, cluster="west", timeout_s=120)
+    here.wait(third, cluster="west", timeout_s=400)
     found = {row["id"]: row for row in shown(there, typed)}
     assert found[11] == {"id": 11, "open": None, "hidden": "sent"} and 13 not in found
-    here.wait(third, timeout_s=120)
+    here.wait(third, timeout_s=400)
     assert {row["open"] for row in shown(here, typed) if row["id"] in (11, 13)} == {"unsent"}
     last = here.delete(typed, [{"id": 11}])
-    here.wait(last, cluster="west", timeout_s=120)
+    here.wait(last, cluster="west", timeout_s=400)
     assert 11 not in {row["id"] for row in shown(there, typed)}, "its last live group is gone"
 
 
@@ -161,13 +161,13 @@ def test_only_the_enabled_families_of_a_cell_table_are_at_the_peer(
         here.apply(table, Mutation("r").put("open", "last", go)),
     ]
     for position in (positions[0], positions[1], positions[-1]):
-        here.wait(position, cluster="west", timeout_s=120)
+        here.wait(position, cluster="west", timeout_s=400)
     found = {(row["row"], row["family"], row["qualifier"]): row["value"] for row in shown(there, table)}
     wanted = {(b"r", "open", "q"), (b"r2", "meta", "q"), (b"r", "open", "last")}
     assert found == dict.fromkeys(wanted, go.encode())
     assert landed_groups(sites[1], table) == {"shown"}
     assert traces(sites[1], go) and traces(sites[0], stay)
     assert traces(sites[1], stay) == []
-    here.wait(positions[-1], timeout_s=120)
+    here.wait(positions[-1], timeout_s=400)
     verdict = compare_clusters(here, there, [table], 60)[0]
     assert verdict.same and verdict.left.rows == verdict.right.rows == 3

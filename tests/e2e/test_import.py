@@ -61,15 +61,15 @@ def test_an_import_whose_receiver_is_killed_midway_arrives_whole_and_once(sites,
                 return {(c.begin, c.end) for each in given for c in each.chunks if c.file in {row.file for row in wals}}
 
             assert min(row.length for row in wals) > 2 * RANGE_BYTES
-            wait_until(lambda: len(ranges()) >= 3, timeout_s=60, what="the files to be shipped as ranges")
-            wait_until(lambda: landed() > 1 << 20, timeout_s=120, what="some of the files to land")
+            wait_until(lambda: len(ranges()) >= 3, timeout_s=400, what="the files to be shipped as ranges")
+            wait_until(lambda: landed() > 1 << 20, timeout_s=400, what="some of the files to land")
             assert all(end - begin <= RANGE_BYTES for begin, end in ranges())
             old = west.kill("receiver")
             assert landed() < sum(row.length for row in wals), "killed while it was on its way"
-            wait_until(lambda: west.ready("receiver", other_than=old), timeout_s=120, what="west's receiver again")
+            wait_until(lambda: west.ready("receiver", other_than=old), timeout_s=400, what="west's receiver again")
     finally:
         east.shell("throttle", "west", "off")
-    again = east.json("import", "-t", table, *map(str, files), "--wait", "west", "--timeout-s", "300")
+    again = east.json("import", "-t", table, *map(str, files), "--wait", "west", "--timeout-s", "400")
     assert again["rows"] == 0 and all(file["repeated"] for file in again["files"])
     with east.connect() as here, west.connect() as there:
         verdict = compare_clusters(here, there, [table], 120)[0]
@@ -87,7 +87,7 @@ def test_a_bad_file_is_refused_and_those_before_it_stay(sites, table, tmp_path):
     assert "bad.csv" in said and "NULL" in said
     with east.connect() as here:
         position = here.import_files(table, good)
-        here.wait(position, until="visible", timeout_s=120)
+        here.wait(position, until="visible", timeout_s=400)
         assert here.read(table, where="id >= 1000000").read_all().to_pylist() == [{"id": 1_000_000, "text": "a"}]
 
 
@@ -111,10 +111,10 @@ def test_files_of_every_format_arrive_with_their_very_values(sites, tmp_path):
     with east.connect() as here, west.connect() as there:
         here.create_table(name, schema, ["id"])
         east.shell("enablereplication", "-t", name, "west")
-        told = east.json("import", "-t", name, *map(str, made), "--wait", "west", "--timeout-s", "120")
+        told = east.json("import", "-t", name, *map(str, made), "--wait", "west", "--timeout-s", "400")
         assert told["rows"] == 16 and not any(file["repeated"] for file in told["files"])
         wanted = pa.concat_tables(made.values()).to_pylist()
-        wait_until(lambda: here.read(name).read_all().num_rows == 16, timeout_s=120, what="the rows at home")
+        wait_until(lambda: here.read(name).read_all().num_rows == 16, timeout_s=400, what="the rows at home")
         for cluster in (here, there):
             assert sorted(cluster.read(name).read_all().to_pylist(), key=lambda row: row["id"]) == wanted
 

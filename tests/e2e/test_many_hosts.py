@@ -98,7 +98,7 @@ class Host:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(60)
+                self.process.wait(400)
             except subprocess.TimeoutExpired:
                 self.die()
         self._release()
@@ -106,7 +106,7 @@ class Host:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command on this host; its output and status."""
         command = [*self.inside, sys.executable, "-m", "shell.main", "--cluster", str(self.file), *arguments]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
 
     def shell(self, *arguments: str) -> str:
         done = self.run(*arguments)

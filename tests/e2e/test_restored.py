@@ -57,7 +57,7 @@ def write(sites: dict[str, Site], first: int) -> None:
     with sites["east"].connect() as here:
         position = here.upsert(TABLE, rows(first, 1000))
         for cluster in (None, "west"):
-            here.wait(position, cluster=cluster, until="visible", timeout_s=120)
+            here.wait(position, cluster=cluster, until="visible", timeout_s=400)
 
 
 def refilled(sites: dict[str, Site]) -> list[list[int]]:
@@ -71,9 +71,9 @@ def refilled(sites: dict[str, Site]) -> list[list[int]]:
         if "west" not in peers:
             define(east, west)
         done.result()
-    west.shell("enablereplication", "-t", TABLE, "--bootstrap", "--wait", "120", "east")
+    west.shell("enablereplication", "-t", TABLE, "--bootstrap", "--wait", "400", "east")
     if "west" not in peers:
-        east.shell("enablereplication", "-t", TABLE, "--bootstrap", "--wait", "120", "west")
+        east.shell("enablereplication", "-t", TABLE, "--bootstrap", "--wait", "400", "west")
     west.shell("verify", str(east.file), TABLE)
     found = []
     for site in (east, west):
@@ -124,7 +124,7 @@ def test_a_cluster_that_was_wiped_is_refilled_by_its_peer(both: dict[str, Site])
     assert west.json("listtables") == [] != gone
     east.shell("deletecluster", "west")
     define(east, west)
-    east.shell("enablereplication", "-t", TABLE, "--bootstrap", "--wait", "120", "west")
+    east.shell("enablereplication", "-t", TABLE, "--bootstrap", "--wait", "400", "west")
     east.shell("verify", "west", TABLE)
     write(both, 5000)
     with east.connect() as here, west.connect() as there:

@@ -26,7 +26,7 @@ def table(east, tmp_path_factory):
     east.shell("createtable", name, "--like", str(file), "--key", "id")
     told = east.shell("enablereplication", "-t", name, "-all-loc-groups", "west")
     assert f"{name} (groups default) goes to west" in told
-    wrote = east.json("write", name, str(file), "--wait", "west", "--timeout-s", "90")
+    wrote = east.json("write", name, str(file), "--wait", "west", "--timeout-s", "400")
     assert wrote["rows"] == 3
     return name
 
@@ -85,7 +85,7 @@ def test_enabling_a_table_with_rows_wants_from_now_and_system_tables_are_refused
     name = f"shell.old{uuid4().hex[:8]}"
     east.shell("createtable", name, "id long, name string", "--key", "id")
     east.shell(
-        "write", name, "-", "--format", "csv", "--wait", "east", "--timeout-s", "90", stdin="id,name\n1,a\n2,b\n"
+        "write", name, "-", "--format", "csv", "--wait", "east", "--timeout-s", "400", stdin="id,name\n1,a\n2,b\n"
     )
     refused = east.shell("enablereplication", "-t", name, "west", code=4)
     assert "holds 2 rows already, which will not be sent" in refused and "--from-now" in refused
@@ -108,10 +108,10 @@ def test_another_table_of_the_same_name_at_the_peer_is_refused_with_the_remedy(e
 
 
 def test_deletes_and_lines_on_standard_input(east, west, table):
-    told = east.json("write", table, "-", "--format", "json", "--delete", "--wait", "west", "--timeout-s", "90")
+    told = east.json("write", table, "-", "--format", "json", "--delete", "--wait", "west", "--timeout-s", "400")
     assert told["rows"] == 0
     east.shell(
-        "write", table, "-", "--format", "json", "--delete", "--wait", "west", "--timeout-s", "90", stdin='{"id": 3}\n'
+        "write", table, "-", "--format", "json", "--delete", "--wait", "west", "--timeout-s", "400", stdin='{"id": 3}\n'
     )
     assert len(west.shell("read", table, "--json").splitlines()) == 2
 
@@ -185,7 +185,7 @@ def test_a_spark_of_ones_own_shows_the_newest_rows(west, table):
     )
     query = f"select id from walship.{table}__latest order by id"
     command = [sys.executable, "-c", program, json.dumps(settings), query]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
     assert [row["id"] for row in json.loads(told)] == sorted(
         json.loads(line)["id"] for line in west.shell("read", table, "--json").splitlines()
     )

@@ -72,7 +72,7 @@ def pair(spark: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         await_ready(made, START_TIMEOUT_S)
         east, west = made
         await_application(spark, "")
-        wait_until(lambda: "spark_started" in events(west, "replay"), timeout_s=120, what="west's replay to have Spark")
+        wait_until(lambda: "spark_started" in events(west, "replay"), timeout_s=400, what="west's replay to have Spark")
         define(east, west)
         yield east, west
     finally:
@@ -103,7 +103,7 @@ def under_load(east: Site, west: Site) -> Iterator[Load]:
         finally:
             position = load.finish()
         for cluster in ("east", "west"):
-            here.wait(position, cluster=cluster, until="visible", timeout_s=180)
+            here.wait(position, cluster=cluster, until="visible", timeout_s=400)
         wanted = sorted(load.rows.values(), key=lambda row: row["id"])
         for cluster in (here, there):
             found = sorted(cluster.read(table).read_all().to_pylist(), key=lambda row: row["id"])
@@ -117,8 +117,8 @@ def under_load(east: Site, west: Site) -> Iterator[Load]:
 def arrives(load: Load) -> None:
     """What is written from now on becomes visible at west."""
     before = load.appended
-    wait_until(lambda: load.appended > before or load.error, timeout_s=60, what="another batch")
-    load.cluster.wait(load.position, cluster="west", until="visible", timeout_s=180)
+    wait_until(lambda: load.appended > before or load.error, timeout_s=400, what="another batch")
+    load.cluster.wait(load.position, cluster="west", until="visible", timeout_s=400)
 
 
 def bare_python(folder: Path) -> Path:
@@ -153,15 +153,15 @@ def test_replay_runs_by_spark_submit_on_executors_that_have_python_and_pyarrow_o
         with (tmp_path / "submit.out").open("wb") as out:
             replay = subprocess.Popen(submit, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         try:
-            wait_until(lambda: site.ready("replay") or replay.poll() is not None, timeout_s=180, what="replay")
+            wait_until(lambda: site.ready("replay") or replay.poll() is not None, timeout_s=400, what="replay")
             assert replay.poll() is None, (tmp_path / "submit.out").read_text()
-            wait_until(lambda: "spark_started" in events(site, "replay"), timeout_s=180, what="an executor")
+            wait_until(lambda: "spark_started" in events(site, "replay"), timeout_s=400, what="an executor")
             assert (site.config.run_dir / "submit" / "spark.conf").stat().st_mode & 0o077 == 0
             with site.connect() as here:
                 here.create_table("e2e.submitted", SCHEMA, ["id"])
                 rows = [{"id": i, "version": 0, "text": f"row {i}"} for i in range(20_000)]
                 here.upsert("e2e.submitted", rows[:10_000])
-                here.wait(here.upsert("e2e.submitted", rows[10_000:]), until="visible", timeout_s=180)
+                here.wait(here.upsert("e2e.submitted", rows[10_000:]), until="visible", timeout_s=400)
                 assert here.read("e2e.submitted").read_all().num_rows == 20_000
             work = wait_until(
                 lambda: (work := site.json("status")["replay"]["work"])["job_rows"] == 20_000 and work,
@@ -170,8 +170,8 @@ def test_replay_runs_by_spark_submit_on_executors_that_have_python_and_pyarrow_o
             assert work["tasks"]
         finally:
             replay.send_signal(signal.SIGINT)
-            replay.wait(60)
-        wait_until(lambda: not spark.state()["activeapps"], timeout_s=60, what="the end of the application")
+            replay.wait(400)
+        wait_until(lambda: not spark.state()["activeapps"], timeout_s=400, what="the end of the application")
     finally:
         site.stop()
 
@@ -187,20 +187,20 @@ def test_rows_old_and_new_imported_and_derived_arrive_by_executors_and_verify_sa
         for name in (old, bulk, people):
             here.create_table(name, SCHEMA, ["id"])
         east.shell("derivetable", f"{people}_out", "--from", people, "--hook", "select", "-o", "where=id < 10000")
-        here.wait(here.upsert(old, rows), until="visible", timeout_s=120)
+        here.wait(here.upsert(old, rows), until="visible", timeout_s=400)
         before = tasks_of_all(spark)
         east.shell("enablereplication", "-t", old, "--bootstrap", "west")
         east.shell("enablereplication", "-t", bulk, "-t", f"{people}_out", "west")
-        east.shell("import", "-t", bulk, str(file), "--wait", "west", "--timeout-s", "180")
+        east.shell("import", "-t", bulk, str(file), "--wait", "west", "--timeout-s", "400")
         here.upsert(people, rows)
         here.delete(people, [{"id": 7}])
-        east.shell("bootstrap", "west", "-t", old, "--wait", "170")
+        east.shell("bootstrap", "west", "-t", old, "--wait", "400")
         position = here.upsert(old, [{"id": i, "version": 1, "text": "new"} for i in range(0, 20_000, 2)])
         position = position.join(here.delete(old, [{"id": i} for i in range(1, 2000, 2)]))
-        here.wait(position, cluster="west", until="visible", timeout_s=120)
+        here.wait(position, cluster="west", until="visible", timeout_s=400)
         wait_until(
             lambda: there.read(f"{people}_out", columns=["id"]).read_all().num_rows == 9_999,
-            timeout_s=180,
+            timeout_s=400,
             what="west to have the derived rows",
         )
         assert there.read(old, where="version = 1").read_all().num_rows == 10_000
@@ -235,7 +235,7 @@ def test_executors_killed_in_the_middle_of_a_task_lose_and_double_nothing(spark,
         arrives(load)
         for name in (f"{load.table}{CHANGES}", load.log):
             left = unnamed(catalog, name)
-            wait_until(lambda n=name, f=left: not f & unnamed(catalog, n), timeout_s=180, what="what they left to go")
+            wait_until(lambda n=name, f=left: not f & unnamed(catalog, n), timeout_s=400, what="what they left to go")
 
 
 @pytest.mark.slow
@@ -243,11 +243,11 @@ def test_while_a_worker_stands_still_the_other_one_does_its_tasks(spark, pair):
     with under_load(*pair) as load:
         worker = spark.worker[1]
         wait_until(
-            lambda: any(each.in_progress() for each in executors_of(spark, worker)), timeout_s=120, what="a task there"
+            lambda: any(each.in_progress() for each in executors_of(spark, worker)), timeout_s=400, what="a task there"
         )
         with frozen(worker):
             arrives(load)
-        wait_until(lambda: len(spark.alive_workers()) == 2, timeout_s=120, what="the worker to be registered again")
+        wait_until(lambda: len(spark.alive_workers()) == 2, timeout_s=400, what="the worker to be registered again")
         arrives(load)
 
 
@@ -260,14 +260,14 @@ def test_what_lands_on_another_host_of_the_cluster_is_read_from_it_by_executors(
         other.await_roles("receiver")
         with under_load(east, west) as load:
             wait_until(
-                lambda: len(west.json("status")["members"]["receivers"]) == 2, timeout_s=60, what="two receivers"
+                lambda: len(west.json("status")["members"]["receivers"]) == 2, timeout_s=400, what="two receivers"
             )
             killed = west.kill("receiver")
-            wait_until(lambda: any(landing.glob("*.wal")), timeout_s=60, what="the second host to land something")
+            wait_until(lambda: any(landing.glob("*.wal")), timeout_s=400, what="the second host to land something")
             tasks = tasks_of_all(spark)
             arrives(load)
             assert tasks_of_all(spark) > tasks
-            wait_until(lambda: west.ready("receiver", other_than=killed), timeout_s=120, what="the first receiver")
+            wait_until(lambda: west.ready("receiver", other_than=killed), timeout_s=400, what="the first receiver")
         assert all(file.stat().st_size for file in landing.glob("*.wal"))
     finally:
         other.stop()
@@ -284,7 +284,7 @@ def test_small_files_are_merged_by_executors_while_rows_arrive(spark, pair):
             made = [line for line in lines if line["event"] == "compacted" and line["table"] == load.log]
             return any(line["files"] >= 24 for line in made)
 
-        wait_until(merged, timeout_s=240, what="a compaction")
+        wait_until(merged, timeout_s=400, what="a compaction")
         arrives(load)
 
 
@@ -299,13 +299,13 @@ def test_a_driver_killed_between_job_and_commit_goes_on_as_a_new_application_wit
         def killed() -> str | None:
             """Kill it as soon as an executor has written a file; its name, if no commit has it."""
             nonlocal old, application
-            wait_until(lambda: west.ready("replay", other_than=old), timeout_s=180, what="west's replay")
+            wait_until(lambda: west.ready("replay", other_than=old), timeout_s=400, what="west's replay")
             old = west.state("replay").pid
             application = await_application(spark, application)
             before = {file.name for file in folder.iterdir()}
             (new, *_) = wait_until(
                 lambda: {file.name for file in folder.iterdir() if file.suffix == ".parquet"} - before,
-                timeout_s=120,
+                timeout_s=400,
                 what="a data file",
             )
             os.kill(old, signal.SIGKILL)
@@ -316,10 +316,10 @@ def test_a_driver_killed_between_job_and_commit_goes_on_as_a_new_application_wit
 
         try:
             file = wait_until(killed, timeout_s=300, what="a kill between job and commit")
-            wait_until(lambda: west.ready("replay", other_than=old), timeout_s=180, what="west's replay again")
+            wait_until(lambda: west.ready("replay", other_than=old), timeout_s=400, what="west's replay again")
             arrives(load)
             assert file not in committed(catalog, load.log)
-            wait_until(lambda: not (folder / file).exists(), timeout_s=180, what="the file to be removed")
+            wait_until(lambda: not (folder / file).exists(), timeout_s=400, what="the file to be removed")
         finally:
             catalog.close()
 
@@ -329,12 +329,12 @@ def test_without_its_master_replay_goes_on_and_with_a_new_one_gets_executors_aga
     with under_load(*pair) as load:
         (application,) = [each["id"] for each in spark.state()["activeapps"]]
         os.kill(spark.master.pid, signal.SIGKILL)
-        spark.master.process.wait(60)
+        spark.master.process.wait(400)
         arrives(load)
         spark.start_master()
-        wait_until(lambda: len(spark.alive_workers()) == 2, timeout_s=120, what="the workers to be registered again")
+        wait_until(lambda: len(spark.alive_workers()) == 2, timeout_s=400, what="the workers to be registered again")
         old = killed_in_a_task(spark)
-        wait_until(lambda: len(executors(spark)) == 2, timeout_s=120, what="another executor instead of the killed one")
+        wait_until(lambda: len(executors(spark)) == 2, timeout_s=400, what="another executor instead of the killed one")
         assert old not in executors(spark)
         assert [each["id"] for each in spark.state()["activeapps"]] == [application]
         arrives(load)

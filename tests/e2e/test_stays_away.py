@@ -23,7 +23,7 @@ def set_budget(east: Site, text: str, *others: str) -> None:
     killed = {role: east.kill(role) for role in ("master", *others)}
     for role, pid in killed.items():
         wait_until(
-            lambda role=role, pid=pid: east.ready(role, other_than=pid), timeout_s=90, what=f"east's {role} again"
+            lambda role=role, pid=pid: east.ready(role, other_than=pid), timeout_s=400, what=f"east's {role} again"
         )
 
 
@@ -42,7 +42,7 @@ def await_forecast(east: Cluster, table: str) -> int:
         (outlook,) = [each for each in east.status().peer_forecasts if each.peer == "west"]
         return outlook.runs_out_s and outlook
 
-    outlook = wait_until(foreseen, timeout_s=60, what="the forecast")
+    outlook = wait_until(foreseen, timeout_s=400, what="the forecast")
     assert outlook.growth > 0 and outlook.budget == BUDGET and outlook.then == "bootstrap"
     assert outlook.local_bytes < BUDGET, "it is told beforehand"
     return number
@@ -71,7 +71,7 @@ def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_
             here.create_table(name, "id long, text string", ["id"])
         east.shell("enablereplication", "-t", f"{space}.*", "west")
         for name in names:
-            here.wait(here.upsert(name, rows(0, 10)), cluster="west", timeout_s=120)
+            here.wait(here.upsert(name, rows(0, 10)), cluster="west", timeout_s=400)
     west.stop()
     try:
         set_budget(east, before.replace(line, f"peer_bytes_max = {BUDGET}"))
@@ -84,20 +84,20 @@ def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_
                 here.upsert(lost, rows(number, 100_000))
         with east.connect() as here:
             position = here.upsert(late, rows(1, 10))
-            here.wait(position, timeout_s=120)
-            wait_until(lambda: states()[lost] == "needs_bootstrap", timeout_s=90, what="the loud state")
+            here.wait(position, timeout_s=400)
+            wait_until(lambda: states()[lost] == "needs_bootstrap", timeout_s=400, what="the loud state")
             found = states()
             assert "needs_bootstrap" not in (found[late], found[quiet])
             west.start()
             west.await_roles()
-            here.wait(position, cluster="west", timeout_s=120)
+            here.wait(position, cluster="west", timeout_s=400)
             with west.connect() as there:
                 assert [row["id"] for row in there.read(lost).read_all().to_pylist()] == [0], "a gap, and it is said"
-                east.shell("bootstrap", "west", "-t", lost, "--wait", "170")
+                east.shell("bootstrap", "west", "-t", lost, "--wait", "400")
                 for name in names:
                     assert_identical(here, there, name)
                 assert there.read(lost).read_all().num_rows == number + 1
-        wait_until(lambda: set(states().values()) <= {"caught_up", "behind"}, timeout_s=60)
+        wait_until(lambda: set(states().values()) <= {"caught_up", "behind"}, timeout_s=400)
     finally:
         set_budget(east, before)
         if west.process.poll() is not None:
@@ -125,7 +125,7 @@ def test_a_peer_that_is_away_for_too_long_is_sent_all_of_it_from_a_store(
     with east.connect() as here:
         here.create_table(table, "id long, text string", ["id"])
         east.shell("enablereplication", "-t", table, "west")
-        here.wait(here.upsert(table, rows(0, 10)), cluster="west", timeout_s=120)
+        here.wait(here.upsert(table, rows(0, 10)), cluster="west", timeout_s=400)
     west.stop()
     try:
         set_budget(east, before.replace(line, spilling), "worker")
@@ -135,20 +135,20 @@ def test_a_peer_that_is_away_for_too_long_is_sent_all_of_it_from_a_store(
         with east.connect() as here:
             wait_until(
                 lambda: outlook().stored_bytes > 0 and outlook().local_bytes <= BUDGET,
-                timeout_s=90,
+                timeout_s=400,
                 what="the store to take files",
             )
             assert outlook().then == "spill" and len(kept()) == outlook().stored_files
             position = here.upsert(table, rows(17, 10))
             west.start()
             west.await_roles()
-            here.wait(position, cluster="west", until="visible", timeout_s=120)
+            here.wait(position, cluster="west", until="visible", timeout_s=400)
             (state,) = [row["state"] for row in east.json("status")["peers"] if row["table"] == table]
             assert state in ("caught_up", "behind"), "no bootstrap is needed"
             with west.connect() as there:
                 assert_identical(here, there, table)
                 assert there.read(table).read_all().num_rows == 18
-            wait_until(lambda: not kept(), timeout_s=90, what="what west has applied to be deleted in the store")
+            wait_until(lambda: not kept(), timeout_s=400, what="what west has applied to be deleted in the store")
     finally:
         set_budget(east, before, "worker")
         if west.process.poll() is not None:

@@ -91,12 +91,12 @@ def test_every_process_is_killed_in_turn_during_a_load_and_the_tables_are_equal(
                 old = killed[site.name]
                 wait_until(
                     lambda s=site, r=role, o=old: s.ready(r, other_than=o),
-                    timeout_s=90,
+                    timeout_s=400,
                     what=f"{site.name}'s {role} again",
                 )
         position = load.finish()
-        here.wait(position, until="visible", timeout_s=120)
-        here.wait(position, cluster="west", until="visible", timeout_s=120)
+        here.wait(position, until="visible", timeout_s=400)
+        here.wait(position, cluster="west", until="visible", timeout_s=400)
         wanted = sorted(load.rows.values(), key=lambda row: row["id"])
         for cluster in (here, there):
             found = sorted(cluster.read(table).read_all().to_pylist(), key=lambda row: row["id"])
@@ -126,11 +126,11 @@ def test_a_jvm_and_executors_that_are_killed_lose_and_double_nothing(sites, tabl
         def written_until(found, what):
             def again():
                 if not (done := found()):
-                    here.wait(write(next(parts)), cluster="west", until="visible", timeout_s=120)
+                    here.wait(write(next(parts)), cluster="west", until="visible", timeout_s=400)
                     done = found()
                 return done
 
-            wait_until(again, timeout_s=240, what=what)
+            wait_until(again, timeout_s=400, what=what)
 
         written_until(lambda: west.json("status")["replay"]["work"]["jobs"], "a job")
         before = west.state("replay").pid
@@ -139,7 +139,7 @@ def test_a_jvm_and_executors_that_are_killed_lose_and_double_nothing(sites, tabl
         written_until(lambda: west.kill_below("replay", "pyspark.worker"), "an executor to be there")
         position = write(next(parts))
         west.kill_below("replay", "pyspark.worker")
-        here.wait(position, cluster="west", until="visible", timeout_s=120)
+        here.wait(position, cluster="west", until="visible", timeout_s=400)
         ids = there.read(name, columns=["id"]).read_all().column(0).to_pylist()
         assert sorted(ids) == list(range(next(parts) * 50_000))
     assert not west.json("status")["quarantined"]
@@ -153,8 +153,8 @@ def test_a_batch_repeated_by_another_writer_is_there_once(sites, tables):
         here.upsert(log, rows, batch_id="once")
     with east.connect() as here, west.connect() as there:
         position = here.upsert(log, rows, batch_id="once")
-        here.wait(position, cluster="west", until="visible", timeout_s=60)
-        here.wait(position, until="visible", timeout_s=60)
+        here.wait(position, cluster="west", until="visible", timeout_s=400)
+        here.wait(position, until="visible", timeout_s=400)
         for cluster in (here, there):
             assert cluster.read(log, where="id >= 900000").read_all().num_rows == 1000
 
@@ -168,7 +168,7 @@ def test_a_standby_refuses_writers_and_goes_on_receiving(sites, tables):
             there.upsert(table, [{"id": 1, "version": 0, "text": "x"}])
         with east.connect() as here:
             position = here.upsert(table, [{"id": 1, "version": 10**6, "text": "through"}])
-            here.wait(position, cluster="west", until="visible", timeout_s=60)
+            here.wait(position, cluster="west", until="visible", timeout_s=400)
         with west.connect() as there:
             assert there.read(table, where="id = 1").read_all().to_pylist()[0]["text"] == "through"
     finally:

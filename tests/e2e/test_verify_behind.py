@@ -39,7 +39,7 @@ def without(hidden: Site) -> list[str]:
 
 def verify(site: Site, peer: Site, *arguments: str, code: int) -> list[dict]:
     command = [*without(peer), sys.executable, "-m", "shell.main", "--cluster", str(site.file), "verify", *arguments]
-    done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=180)
+    done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
     return json.loads(done.stdout)
 
@@ -51,7 +51,7 @@ def test_rows_changed_removed_and_added_behind_the_peers_back_are_listed_without
     east.shell("createtable", name, "id long, text string, value double", "--key", "id")
     east.shell("enablereplication", "-t", name, "west")
     text = "\n".join(map(json.dumps, rows))
-    east.shell("write", name, "-", "--format", "json", "--wait", "west", "--timeout-s", "90", stdin=text)
+    east.shell("write", name, "-", "--format", "json", "--wait", "west", "--timeout-s", "400", stdin=text)
     catalog = load_catalog("walship", **catalog_properties(west.config.data_dir).pyiceberg)
 
     def is_folded() -> bool:  # a fold takes what lies before the replicated time, which follows within seconds
@@ -82,6 +82,6 @@ def test_rows_changed_removed_and_added_behind_the_peers_back_are_listed_without
     assert {(found["key"]["id"], found["what"]) for found in verdict["differences"]} == wanted
     assert all(found["columns"] == ["text"] for found in verdict["differences"] if found["what"] == "different")
     assert verdict["differing"] == len(wanted)
-    east.shell("write", name, "-", "--format", "json", "--wait", "west", "--timeout-s", "90", stdin=text)
+    east.shell("write", name, "-", "--format", "json", "--wait", "west", "--timeout-s", "400", stdin=text)
     (after,) = verify(east, west, "west", name, code=10)  # what was written since hides what was changed and removed
     assert {found["key"]["id"] for found in after["differences"]} == {-1, ROWS}

@@ -14,10 +14,13 @@ import pytest
 import typer
 
 from peer.drill import run
+from replication.settings import DrillsSection
 from shell.cli.find import FoundCluster
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands import drill
+
+CLUSTER = SimpleNamespace(config=SimpleNamespace(drills=DrillsSection()))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +36,7 @@ def test_probes_find_the_cluster_wherever_they_run(
 
     @contextmanager
     def opened(*_: object) -> Iterator[Any]:
-        yield SimpleNamespace(), FoundCluster("east", target), Printer(True)
+        yield CLUSTER, FoundCluster("east", target), Printer(True)
 
     class Running:
         def __init__(self, cluster: object, request: run.DrillRequest) -> None:
@@ -56,7 +59,7 @@ def test_a_drill_that_did_not_pass_exits_so_though_its_report_has_no_reader(
 ) -> None:
     @contextmanager
     def opened(*_: object) -> Iterator[Any]:
-        yield SimpleNamespace(), FoundCluster("east", "east.toml"), Printer(True)
+        yield CLUSTER, FoundCluster("east", "east.toml"), Printer(True)
 
     def no_reader(*_: object) -> None:
         raise BrokenPipeError
