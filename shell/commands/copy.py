@@ -133,7 +133,7 @@ def sync(
     if files.follow_links:
         raise RequestError("sync follows no links: what they point at would be written to both ways", "Leave it out")
     replacing = ReplaceOptions(max_delete=syncing.max_delete, backup_dir=syncing.backup_dir)
-    if kept := syncing.backup_dir.strip("/"):  # that folder only, and before any rule that includes it
+    if kept := syncing.backup_dir.rstrip("/"):  # that folder only, and before any rule that includes it
         files = replace(files, filters=[f"- regex:^{re.escape(kept)}(/|$)", *(files.filters or ())])
     configuration = configuration_of(files, replacing, WriteOptions(), speed)
     with open_store(first) as one, open_store(second) as other:

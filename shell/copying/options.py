@@ -67,7 +67,7 @@ def _mode(options: ReplaceOptions) -> Existing:
 def _backup(text: str) -> RelativePath:
     """The folder of backups; RequestError if it is the target itself, where nothing would be kept, or outside."""
     hint = "Name a folder below it, such as replaced"
-    if not (folder := text.strip("/")):
+    if not (folder := text.rstrip("/")):
         raise RequestError(f"--backup-dir {text} is the target itself", hint)
     try:
         path = RelativePath(folder)

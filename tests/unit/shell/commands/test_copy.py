@@ -247,6 +247,7 @@ def test_what_waits_for_a_file_that_failed_is_told_and_extras_stay(
         (["src", "dst", "--update", "--skip"], 4, "exclude each other"),
         (["src", "dst", "--backup-dir", "/"], 4, "is the target itself"),
         (["src", "dst", "--backup-dir", "../kept"], 4, "../kept is no folder below the target"),
+        (["src", "dst", "--backup-dir", "/kept"], 4, "/kept is no folder below the target"),
         (["src", "dst", "--backup-dir", ".walship/kept"], 4, "where copies keep their own files"),
         (["src", "dst", "--filter", "*.csv"], 4, "begins with neither"),
         (["src", "dst", "--since-snapshot", "s1"], 4, "has no snapshots"),
