@@ -114,10 +114,9 @@ proto: $(READY) ## make replication/link/_pb from proto/walship.proto
 docs: $(READY) ## the table of verbs in the papers, from the program
 	$(BIN)/python -m deploy.gen_docs
 
-lock: ## make constraints.txt anew, with hashes
-	@[ -x $(BIN)/pip-compile ] || { echo "Run make venv first" >&2; exit 2; }
-	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
-		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+lock: ## make constraints.txt anew, with hashes, for every Python from 3.11 on
+	@command -v uv > /dev/null || { echo "uv is needed: pip install uv" >&2; exit 2; }
+	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		$(addprefix --extra ,$(EXTRAS)) --output-file constraints.txt pyproject.toml
 
 clean: ## remove what was made, the jars excepted

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from deploy import audit, sbom
 
@@ -30,7 +34,7 @@ def test_every_pin_of_the_lock_file_and_every_jar_is_in_the_sbom_with_its_sums()
     names = {each.name for each in found}
     assert {"grpcio", "pyarrow", "org.xerial:sqlite-jdbc", "org.postgresql:postgresql"} <= names
     lock = (sbom.ROOT / "constraints.txt").read_text()
-    assert len([each for each in found if each.ecosystem == "PyPI"]) == lock.count("==")
+    assert len([each for each in found if each.ecosystem == "PyPI"]) == len(re.findall(r"^\S+==", lock, re.MULTILINE))
     assert all(each.sums for each in found)
     made = sbom.document(found, "1")
     assert (made["bomFormat"], made["specVersion"], len(made["components"])) == ("CycloneDX", "1.5", len(found))
@@ -47,6 +51,33 @@ def test_a_pin_without_a_sum_or_of_another_version_than_is_installed_is_told(tmp
     assert [(each.name, len(each.sums)) for each in found] == [("thing", 2), ("structlog", 0), ("plain", 1)]
     first, second = sbom.deviations(found)
     assert "structlog: no SHA-256 sum" in first and "0.0.1 is pinned" in second
+
+
+def test_what_a_newer_python_or_another_system_needs_is_in_the_lock_file() -> None:
+    pinned = {canonicalize_name(each.name) for each in sbom.components() if each.ecosystem == "PyPI"}
+    environments = [
+        {"python_version": version, "python_full_version": f"{version}.0", "sys_platform": system}
+        for version in ("3.11", "3.12", "3.13", "3.14")
+        for system in ("linux", "darwin")
+    ]
+    makefile = (sbom.ROOT / "Makefile").read_text()
+    extras = re.search(r"^EXTRAS := (.*)", makefile, re.MULTILINE)[1].split()
+    missing, seen, ahead = set(), set(), [("walship", extra) for extra in ("", *extras)]
+    while ahead:
+        name, extra = ahead.pop()
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        try:
+            requires = metadata.requires(name) or ()
+        except metadata.PackageNotFoundError:  # it is of another Python
+            continue
+        for needed in map(Requirement, requires):
+            if needed.marker is None or any(needed.marker.evaluate({**each, "extra": extra}) for each in environments):
+                if canonicalize_name(needed.name) not in pinned:
+                    missing.add(f"{needed.name}, which {name} requires")
+                ahead += [(needed.name, each) for each in ("", *needed.extras)]
+    assert len(seen) > 100 and not missing
 
 
 @contextmanager
