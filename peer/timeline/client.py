@@ -252,13 +252,12 @@ def _is_text(name: str) -> bool:
 
 
 def _pieces(response: Any, taken: socket.socket, deadline: float) -> Iterator[bytes]:
-    while True:
+    while not response.isclosed():  # from Python 3.13 on the last piece closes it, and the socket
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("its answer takes longer than [timeline] timeout_s")
         taken.settimeout(left)
-        piece = response.read1(_PIECE)
-        if not piece:
+        if not (piece := response.read1(_PIECE)):
             return
         yield piece
 

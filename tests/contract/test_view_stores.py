@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -207,8 +208,9 @@ def test_damage_is_an_error_that_says_what_to_delete(kind: Callable[..., ViewSto
     content = file.read_bytes()
     for begin, end in ((600, 700), (-1300, -1200)) if view.is_dir() else ((len(content) // 2, -1),):
         file.write_bytes(content[:begin] + b"\xaa" * len(content[begin:end]) + content[end:])
-        with pytest.raises(StorageError, match=r"view cannot be (read|opened).*delete it; it is made anew") as caught:
-            read_all(start())
+        told = pytest.raises(StorageError, match=r"view cannot be (read|opened).*delete it; it is made anew")
+        with told as caught, closing(start()) as damaged:
+            read_all(damaged)
         assert not isinstance(caught.value, LockedFileError)
         gc.collect()  # of what could not be opened
 

@@ -64,10 +64,10 @@ def test_what_its_owner_may_not_read_is_made_durable_with_all_else(
     opened, synced = os.open, list[str]()
     sync_all = LocalStore.sync_all
 
-    def refusing(path: str, flags: int, *given: int) -> int:
+    def refusing(path: str, flags: int, *given: int, **named: int | None) -> int:
         if flags & os.O_ACCMODE == os.O_RDONLY and str(path).endswith("sub/a") and "dst" in str(path):
             raise PermissionError(13, "Permission denied", path)
-        return opened(path, flags, *given)
+        return opened(path, flags, *given, **named)
 
     def noted(store: LocalStore) -> None:
         synced.append(store.root)
