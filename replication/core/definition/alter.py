@@ -5,6 +5,7 @@ Every function returns the new definition, or raises SchemaError. ``evolution.jo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -28,6 +29,22 @@ PROPERTIES = {
 }
 _FORMATS = ("write.format.default", "write.delete.format.default")
 CODECS = ("zstd", "lz4", "snappy", "gzip", "uncompressed")
+#: What values of Iceberg's properties have to be, by their names; a wrong one would stop every commit to the table.
+_ICEBERG = (
+    (r"write\.metadata\.metrics\.(default|column\..*)", r"none|counts|full|truncate\([1-9]\d{0,8}\)"),
+    (r".*[.-]enabled(\.column\..*)?|.*\.partitioned-paths", "true|false"),
+    (r"write\.(delete\.)?parquet\.compression-codec", "|".join(CODECS)),
+    (r"write\.metadata\.compression-codec", "none|gzip"),
+    (r"write\.(.*\.)?distribution-mode", "none|hash|range"),
+    (r"write\.(delete|update|merge)\.mode", "copy-on-write|merge-on-read"),
+    (r"write\.(delete|update|merge)\.isolation-level", "serializable|snapshot"),
+    (r".*-(retries|wait-ms)", r"\d{1,9}"),
+    (r".*-level", r"-?\d{1,2}"),
+    (r".*(-(age-ms|size|cost)|target(-file)?-size-bytes)", r"0*[1-9]\d{0,17}"),
+    (r".*-(bytes|ms|limit|count|lookback|max|to-merge|to-keep|defaults)", r"0*[1-9]\d{0,8}"),
+)
+
+_NUMBERS = (r"\d", r"-?\d", r"0*[1-9]")
 
 
 def add_column(spec: TableSpec, name: str, kind: pa.DataType, group: str, uuid: UUID, now: int) -> TableSpec:
@@ -160,6 +177,11 @@ def checked_setting(spec: TableSpec, name: str, value: str) -> str:
             raise SchemaError(f"there is no table property {name!r}", f"There are {known}; and Iceberg's, with a dot")
         if name in _FORMATS and value not in ("", "parquet"):
             raise SchemaError(f"{name} cannot be {value!r}", "Walship writes only Parquet: leave the property out")
+        fits = next((values for names, values in _ICEBERG if re.fullmatch(names, name)), ".*")
+        if value and not re.fullmatch(fits, value, re.DOTALL):
+            known = fits.partition(r"\(")[0].replace("|", ", ")
+            what = "a whole number in its range" if fits.startswith(_NUMBERS) else f"one of {known}"
+            raise SchemaError(f"{name} cannot be {value[:40]!r}", f"Give {what}; {name}= takes the default")
         return value
     if not value:
         return value

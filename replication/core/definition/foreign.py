@@ -117,6 +117,9 @@ def _problems(spec: TableSpec) -> Iterator[str]:
         yield from _setting_problems(spec, name.partition("@")[0], setting.value)
         if not _is_count(setting.at):
             yield f"property {name[:80]!r} was set at {str(setting.at)[:40]}"
+    for name, value in spec.properties.items():
+        if _is_text(name, value):
+            yield from _setting_problems(spec, name, value)
     texts = [*spec.properties.items(), *((name, setting.value) for name, setting in spec.settings.items())]
     yield from (f"property {str(name)[:80]!r} is not text" for name, value in texts if not _is_text(name, value))
 

@@ -203,3 +203,38 @@ def test_groups_are_added_to_typed_tables_with_a_key_only() -> None:
         add_group(cell("ops.c"), "extra", column, 5)
     with pytest.raises(SchemaError, match="has no key, so it cannot have more groups"):
         add_group(keyed("ops.log", SCHEMA, ()), "extra", column, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("commit.retry.num-retries", ("0", "4"), ("x", "-1", "1.5", "9" * 12)),
+        ("commit.retry.min-wait-ms", ("0", "100"), ("soon",)),
+        ("commit.retry.total-timeout-ms", ("1800000",), ("0",)),
+        ("commit.manifest.min-count-to-merge", ("100",), ("many",)),
+        ("commit.manifest-merge.enabled", ("true", "false"), ("maybe", "1")),
+        ("commit.manifest.target-size-bytes", ("8388608",), ("8MB",)),
+        ("history.expire.max-snapshot-age-ms", ("432000000", "31536000000"), ("1d",)),
+        ("write.target-file-size-bytes", ("536870912", "10737418240"), ("abc", "0", "512MB", "9" * 30)),
+        ("write.parquet.row-group-limit", ("1048576",), ("-1", "0")),
+        ("write.parquet.compression-codec", ("zstd", "uncompressed"), ("foo", "ZSTD")),
+        ("write.parquet.compression-level", ("3", "-1"), ("best",)),
+        ("write.parquet.bloom-filter-enabled.column.enabled", ("true",), ("full",)),
+        ("write.metadata.previous-versions-max", ("100",), ("-5", "0")),
+        ("write.metadata.metrics.default", ("none", "truncate(16)"), ("nonsense", "truncate()")),
+        ("write.metadata.metrics.column.enabled", ("full",), ("true",)),
+        ("write.metadata.metrics.max-inferred-column-defaults", ("100",), ("all",)),
+        ("write.distribution-mode", ("hash",), ("random",)),
+        ("write.delete.mode", ("merge-on-read",), ("fast",)),
+        ("read.split.target-size", ("134217728",), ("-1",)),
+    ],
+)
+def test_a_value_that_icebergs_property_cannot_have_is_refused(
+    name: str, good: tuple[str, ...], bad: tuple[str, ...]
+) -> None:
+    spec = keyed("ops.t")
+    for value in (*good, ""):
+        assert set_properties(spec, {name: value}, 1).setting(name) == value
+    for value in bad:
+        with pytest.raises(SchemaError, match=f"{name} cannot be .*Give (a whole|one of) .*{name}= takes the default"):
+            set_properties(spec, {name: value}, 1)

@@ -89,6 +89,8 @@ def test_what_this_cluster_could_have_made_is_taken_exactly(spec: TableSpec) -> 
         (lambda raw: raw["settings"].update({"commit.x": ["a\0b", 1]}), "not text"),
         (lambda raw: raw["properties"].update({"write.parquet.x": "\ud800"}), "not text"),
         (lambda raw: raw["properties"].update({"write.parquet.x": 5}), "not text"),
+        (lambda raw: raw["properties"].update({"commit.retry.num-retries": "x"}), "num-retries cannot be 'x'"),
+        (lambda raw: raw["settings"].update({"commit.retry.num-retries": ["x", 1]}), "num-retries cannot be 'x'"),
         (lambda raw: raw.update(derived="x'; --"), "cluster name"),
         (lambda raw: raw["groups"].append(["g'); copy t to '/x'; --", []]), "group name"),
         (lambda raw: raw["groups"].append(["h", ["no"]]), "column 'no'"),
