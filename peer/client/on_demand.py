@@ -19,6 +19,7 @@ from replication.config import Config
 from replication.coordination.paths import Election
 from replication.coordination.session import Coordination
 from replication.core.definition.schema import TableSpec
+from replication.error_text import one_line
 from replication.errors import CommitConflictError, LockedFileError, RequestError, WaitTimeoutError
 from replication.ledger.base import Ledger
 from replication.retries import repeated_on
@@ -199,4 +200,9 @@ def _tables(config: Config) -> Iterator[IcebergTables]:
 
     tables = IcebergTables(catalog, Application(start, float("inf")), scratch, config.replay.driver_bytes_max)
     with closing(tables):
-        yield tables
+        try:
+            yield tables
+        except Exception as error:
+            if type(error).__module__.startswith(("pyspark", "py4j")):  # its message goes with the session
+                raise RuntimeError(one_line(error)) from error
+            raise

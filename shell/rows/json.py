@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from replication.core.rows.escaped import unescaped, unescaped_column
-from replication.core.rows.exact import FLOAT32_END
+from replication.core.rows.exact import FLOAT32_END, number_in_words
 from replication.errors import FormatError
 from replication.files.rows.row_files import BATCH_ROWS
 
@@ -135,6 +135,8 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
             raise FormatError(f"row {row}: {error}", "Name it once") from None
         except RecursionError:
             raise FormatError(f"row {row} is nested too deeply", "Write it with fewer levels") from None
+        except InvalidOperation:
+            raise FormatError(f"row {row} has a number whose exponent is too large", "Correct the number") from None
         except ValueError as error:  # JSON's own, or a number of 4,300 digits
             raise FormatError(f"row {row} is not JSON: {error}", "Write one JSON object per line") from None
         if not isinstance(found, dict):
@@ -163,9 +165,11 @@ def _column(values: list[Any], name: str, kind: pa.DataType | None, first: int) 
     for at, value in enumerate(values):
         try:
             made.append(_value(value, kind))
-        except (ValueError, OverflowError, FormatError) as error:  # _Mismatch, or a date or number that is too large
+        except (_Mismatch, FormatError) as error:
             why = error.what if isinstance(error, FormatError) else str(error)
             raise _refused(first + at, name, kind, why) from None
+        except (ValueError, OverflowError):  # a date or number that is too large
+            raise _refused(first + at, name, kind, f"{_shown(value)} does not fit") from None
     try:
         return pa.array(made, kind)
     except (pa.ArrowException, ValueError, OverflowError):
@@ -229,12 +233,12 @@ def _of_text(text: str, kind: pa.DataType) -> Any:
             return date.fromisoformat(text)
         if t.is_timestamp(kind) and not _TOO_FINE.search(text):
             return _moment(datetime.fromisoformat(text), zoned=kind.tz is not None)
-        if t.is_decimal(kind):
-            return Decimal(text)
         if t.is_floating(kind) and text.lower() in _NOT_FINITE:
             return _NOT_FINITE[text.lower()]
-    except (ValueError, InvalidOperation):
+    except ValueError:
         pass
+    if t.is_decimal(kind):
+        return _decimal(text, kind)
     raise _Mismatch(f"{_shown(text)} does not fit")
 
 
@@ -252,12 +256,23 @@ def _of_number(number: int | float | Decimal, kind: pa.DataType) -> Any:
             raise _Mismatch(f"{_shown(number)} is larger than it can hold")
         return float(number)
     if t.is_decimal(kind) and not isinstance(number, float):
-        return Decimal(number)
+        return _decimal(number, kind)
     if t.is_integer(kind) and isinstance(number, int):
+        if number.bit_length() >= kind.bit_width and number != -1 << kind.bit_width - 1:
+            raise _Mismatch(f"{_shown(number)} is not {number_in_words(kind)}")
         return number
     if t.is_date(kind) and isinstance(number, int):
         return date(1970, 1, 1) + timedelta(number)
     raise _Mismatch(f"{_shown(number)} does not fit")
+
+
+def _decimal(value: int | Decimal | str, kind: pa.DataType) -> Decimal:
+    try:
+        number = Decimal(value)
+        pa.scalar(number, kind)
+    except (InvalidOperation, pa.ArrowException):
+        raise _Mismatch(f"{_shown(value)} is not {number_in_words(kind)}") from None
+    return number
 
 
 def _shown(value: Any) -> str:

@@ -17,6 +17,18 @@ FLOAT32_END = float.fromhex("0x1.ffffffp127")  # from here on a 32-bit float rou
 _NAT = "is pandas' NaT, which means no time: give None"
 
 
+def number_in_words(kind: pa.DataType) -> str:
+    """Return what a column of numbers holds, for messages; empty for another type."""
+    t = pa.types
+    if t.is_signed_integer(kind):
+        return f"a decimal whole number in the range of {kind}"
+    if t.is_float32(kind) or t.is_float64(kind):
+        return f"a decimal number in the range of {kind}"
+    if t.is_decimal128(kind):
+        return f"a number with at most {kind.precision - kind.scale} digits before the point and {kind.scale} after it"
+    return ""
+
+
 def check_exact(values: Iterable[Any], wanted: pa.DataType, column: str, *, times: bool = False) -> None:
     """Raise SchemaError when Arrow would silently change one of ``values`` in its conversion to ``wanted``.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from replication.core.rows.escaped import unescaped, unescaped_column
+from replication.core.rows.exact import number_in_words
 from replication.errors import FormatError
 
 _SHOWN_CHARACTERS = 40
@@ -88,13 +89,8 @@ def _has_x(text: pa.StringArray) -> bool:
 def _kind(wanted: pa.DataType) -> str | None:
     """What a value of the type is in a file, in words."""
     t = pa.types
-    if t.is_signed_integer(wanted):
-        return f"a decimal whole number in the range of {wanted}"
-    if t.is_float32(wanted) or t.is_float64(wanted):
-        return f"a decimal number in the range of {wanted}"
-    if t.is_decimal128(wanted):
-        before = wanted.precision - wanted.scale
-        return f"a number with at most {before} digits before the point and {wanted.scale} after it"
+    if number := number_in_words(wanted):
+        return number
     if t.is_timestamp(wanted):
         return "a time with a zone, as 2024-01-31T12:30:00Z" if wanted.tz else "a time as 2024-01-31T12:30:00, no zone"
     if t.is_date32(wanted):

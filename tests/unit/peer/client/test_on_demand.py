@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from peer.client.on_demand import catch_up, fold_now
+from peer.client.on_demand import _tables, catch_up, fold_now
 from peer.replay_report import ReplayReport
 from replication import config as configuration
 from replication.errors import LockedFileError, WaitTimeoutError
@@ -57,3 +57,19 @@ def test_other_tables_are_folded_beside_one_without_rows(tmp_path: Path, monkeyp
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     assert fold_now(config, ledger, specs) == {"ops.empty": None, "ops.full": None}
     ledger.close()
+
+
+def test_an_error_of_spark_keeps_its_message_after_its_session(tmp_path: Path) -> None:
+    class JavaError(Exception):
+        __module__ = "pyspark.errors.exceptions.captured"
+
+        def __str__(self) -> str:
+            assert "ended" not in said
+            return "For input string: x"
+
+    said: list[str] = []
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    with pytest.raises(RuntimeError) as told, _tables(config):
+        raise JavaError
+    said.append("ended")
+    assert str(told.value) == "JavaError: For input string: x"
