@@ -204,8 +204,34 @@ def test_a_json_value_that_does_not_fit_is_named_with_row_column_and_type(tmp_pa
     assert f"row 2, column 'x', which holds {kind}: " in refused.value.what
 
 
+@pytest.mark.parametrize("value", ["99999999999.5", '"99999999999.5"', "1.234", '"1e50"', '"NaN"', "1" * 45])
+def test_a_json_decimal_that_does_not_fit_is_told_the_digits_there_are(tmp_path, value):
+    (tmp_path / "a.json").write_text(f'{{"p": 12345678.10}}\n{{"p": {value}}}\n')
+    with pytest.raises(FormatError, match=r"row 2.*5?\"? is not a number with at most 8 digits before .* and 2 after"):
+        list(batches_of(str(tmp_path / "a.json"), schema=pa.schema([("p", pa.decimal128(10, 2))])))
+
+
+@pytest.mark.parametrize(("kind", "end"), [(pa.int32(), 1 << 31), (pa.int64(), 1 << 63)])
+def test_a_json_integer_out_of_range_is_told_the_range(tmp_path, kind, end):
+    schema = pa.schema([("n", kind), ("l", pa.list_(kind))])
+    (tmp_path / "a.json").write_text(f'{{"n": {-end}, "l": [{end - 1}]}}')
+    [batch] = batches_of(str(tmp_path / "a.json"), schema=schema)
+    assert batch.to_pylist() == [{"n": -end, "l": [end - 1]}]
+    for value in (f'"n": {end}', f'"l": [1, {-end - 1}]'):
+        (tmp_path / "a.json").write_text(f"{{{value}}}")
+        with pytest.raises(FormatError, match=f"is not a decimal whole number in the range of {kind}"):
+            list(batches_of(str(tmp_path / "a.json"), schema=schema))
+
+
 @pytest.mark.parametrize(
-    "text", ['{"d": 99999999999}', '{"d": -999999}', '{"n": ' + "1" * 5000 + "}", '{"n": ' + "[" * 100_000 + "}"]
+    "text",
+    [
+        '{"d": 99999999999}',
+        '{"d": -999999}',
+        '{"n": ' + "1" * 5000 + "}",
+        '{"n": ' + "[" * 100_000 + "}",
+        '{"n": 1e99999999999999999999}',
+    ],
 )
 def test_json_without_measure_is_refused_by_its_row(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
