@@ -46,7 +46,9 @@ class Hook:
             made = self.run(rows)
         except ReplicationError as error:
             raise HookError(f"hook {self.name}: {error.what}", error.hint) from None
-        except plugins.RAISED as error:  # an error of a user's code stops that table only
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of a user's code, as a panic in Rust: it stops that table only
             raise HookError(f"hook {self.name} failed: {type(error).__name__}: {error}"[:500]) from error
         if isinstance(made, pa.RecordBatch):
             return pa.Table.from_batches([made])

@@ -77,6 +77,13 @@ def test_a_hook_that_would_end_its_thread_fails_as_others_do(install: Install) -
         load("leave", {})(ROWS)
 
 
+def test_a_hook_that_panics_in_rust_fails_as_others_do(install: Install) -> None:
+    code = "class PanicException(BaseException):\n    pass\ndef panic(options):\n    def run(rows):\n"
+    install("panicking", "panic", code + "        raise PanicException('out of range')\n    return run\n")
+    with pytest.raises(HookError, match="hook panic failed: PanicException: out of range"):
+        load("panic", {})(ROWS)
+
+
 def test_two_packages_with_one_hook_name_are_an_error(install: Install) -> None:
     for package in ("one", "two"):
         install(package, "same", "def same(options):\n    return lambda rows: rows\n")
