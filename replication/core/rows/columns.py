@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from replication.core.definition.types import storable_type
-from replication.core.rows.exact import check_exact
+from replication.core.rows.exact import check_exact, number_in_words
 from replication.errors import SchemaError
 
 #: Arrow's errors for values that do not fit a type.
@@ -142,4 +144,16 @@ def from_values(values: Sequence[Any], wanted: pa.DataType, column: str) -> pa.A
     try:
         return pa.array(values, wanted)
     except NO_FIT as error:
-        raise SchemaError(f"column {column!r} holds {wanted}: {error}") from None
+        raise SchemaError(f"column {column!r} holds {wanted}: {_why(values, wanted) or error}") from None
+
+
+def _why(values: Sequence[Any], wanted: pa.DataType) -> str:
+    """Return which number of ``values`` the column cannot hold; empty when it is none."""
+    words = number_in_words(wanted)
+    for value in (each for each in values if isinstance(each, int | Decimal) and words):
+        try:
+            pa.scalar(value, wanted)
+        except NO_FIT:
+            with suppress(ValueError):  # an int of 4,300 digits has no text
+                return f"{str(value)[:60]} is not {words}"
+    return ""

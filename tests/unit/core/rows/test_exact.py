@@ -150,3 +150,18 @@ def test_a_class_derived_from_a_pandas_frame_is_one() -> None:
 def test_a_pandas_frame_that_cannot_be_arrow_is_refused(frame: pd.DataFrame) -> None:
     with pytest.raises(SchemaError, match="pandas"):
         next(row_pieces(frame))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        ("decimal(10,2)", Decimal("99999999999.5"), "99999999999.5 is not a number with at most 8 digits before"),
+        ("decimal(10,2)", Decimal("1.234"), "1.234 is not a number with at most 8 digits before the point and 2 after"),
+        ("decimal(10,2)", 1.5, "got float"),
+        ("int", 1 << 31, "2147483648 is not a decimal whole number in the range of int32"),
+        pytest.param("bigint", 10**5000, "too large", id="of 5,000 digits"),
+    ],
+)
+def test_a_number_that_does_not_fit_is_shown_beside_what_the_column_holds(kind: str, value: object, said: str) -> None:
+    with pytest.raises(SchemaError, match=f"column 'v' holds .*{said}"):
+        logged(kind, value)
