@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID, uuid4
 
-from peer.derive.hooks import LOST, Hook, load, lost_position, version_of
+from peer.derive.hooks import LOST, Hook, dropped_source, load, lost_position, version_of
 from peer.derive.names import as_known, check_key, fitted, shown_schema
 from replication.core.definition.aging import MAX_AGE
 from replication.core.definition.define import cell_table, typed_table
@@ -89,6 +89,8 @@ def _source(ledger: Ledger, name: str, source: str, was: Derivation | None) -> T
         assert origin is not None, "tables are never forgotten"
         if source and source != origin.name:
             raise RequestError(f"{name} is derived from {origin.name}", "Derive a table of another name")
+        if origin not in ledger.tables.all():
+            raise dropped_source(ledger.tables.get(name), origin.name)
         return origin
     if not source:
         raise RequestError(f"{name} is not derived yet", "Add the table to derive it from: --from TABLE")

@@ -17,7 +17,7 @@ import duckdb
 
 from peer.derive.by_jobs import changes_by_job
 from peer.derive.compare import Pair, RowChanges, compare
-from peer.derive.hooks import LOST, Hook, is_restored, load, lost_position, version_of
+from peer.derive.hooks import LOST, Hook, dropped_source, is_restored, load, lost_position, version_of
 from peer.derive.names import as_known, widenings
 from peer.verify.digest import limit_memory
 from replication import log
@@ -27,7 +27,7 @@ from replication.core.definition.alter import widen_column
 from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
 from replication.core.rows.batch import LogBatch
-from replication.errors import HookError, RequestError
+from replication.errors import HookError
 from replication.ledger.base import Derivation, Ledger
 from replication.tables.base import Catalog, open_duckdb
 
@@ -79,10 +79,7 @@ class Deriver:
             self._finish_pending(derivation, spec)
             return True
         if source is None or source not in self.ledger.tables.all():
-            raise RequestError(
-                f"{source.name if source else derivation.source}, which {spec.name} is derived from, was dropped here",
-                f"The derived rows stay. If they are not needed: walship droptable {spec.name}",
-            )
+            raise dropped_source(spec, source.name if source else str(derivation.source))
         hook = load(derivation.hook, derivation.options)
         version = version_of(hook, self.ledger.cluster, spec)
         checkpoint = self.ledger.replay.checkpoint(source.uuid)

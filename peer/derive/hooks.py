@@ -85,6 +85,14 @@ def lost_position(spec: TableSpec) -> RequestError:
     )
 
 
+def dropped_source(spec: TableSpec, source: str) -> RequestError:
+    """The error of a derived table whose source was dropped."""
+    return RequestError(
+        f"{source}, which {spec.name} is derived from, was dropped here",
+        f"The derived rows stay. If they are not needed: walship droptable {spec.name}",
+    )
+
+
 def load(name: str, options: Mapping[str, str]) -> Hook:
     """The hook of that name with these options.
 
