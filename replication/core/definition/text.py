@@ -19,7 +19,7 @@ from functools import cache
 from replication.core.arrow import pa
 from replication.errors import SchemaError
 
-_TOKEN = re.compile(r"\s*(?:([A-Za-z_][A-Za-z0-9_]*)|`([^`]+)`|(\d+)|([,<>():]))")
+_TOKEN = re.compile(r"\s*(?:([^\W\d]\w*)|`([^`]+)`|(\d+)|([,<>():]))")
 _OTHER_NAMES = {
     "bool": "boolean",
     "integer": "int",

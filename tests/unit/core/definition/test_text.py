@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pyarrow as pa
 import pytest
 
+from replication.core.definition.define import typed_table
 from replication.core.definition.text import parse_schema
 from replication.core.definition.types import storable_type
 from replication.errors import SchemaError
@@ -25,6 +28,13 @@ def test_every_type_can_be_written() -> None:
     assert all(storable_type(field.type, field.name) == field.type for field in schema), (
         "written types are storable ones"
     )
+
+
+def test_a_name_in_another_script_is_read_whole_so_that_the_table_can_refuse_it_by_name() -> None:
+    schema = parse_schema("größe int, s struct<имя: string>")
+    assert schema.names == ["größe", "s"] and schema.field("s").type.field(0).name == "имя"
+    with pytest.raises(SchemaError, match="column 'größe' must start with a letter and hold only letters A to Z"):
+        typed_table("t.t", schema, [], uuids=iter(uuid4, None))
 
 
 def test_quoted_names_and_line_breaks() -> None:
