@@ -18,10 +18,10 @@ from peer.client.cluster import Cluster
 from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
 from replication.core.rows.columns import convert
-from replication.core.rows.convert import log_batches
+from replication.core.rows.convert import deletes, upserts_from_arrow
 from replication.core.rows.mutation import Mutation
 from replication.error_text import counted
-from replication.errors import NullKeyError, RequestError, SchemaError
+from replication.errors import FormatError, NullKeyError, RequestError, SchemaError
 from replication.files.rows.refused import first_refused
 from replication.writer.importing.importer import file_schema
 from replication.writer.wal.batch_ids import check_batch_size
@@ -58,7 +58,7 @@ def write_file(
             "--batch-id cannot be used with a cell table", "walship import takes the same file only once"
         )
     batches = _counted(_known(batches_of(source, form, file_schema(spec)), spec, source), printer)
-    writing = _Writing(cluster, spec, printer, partial(place_in, source, form), delete=delete)
+    writing = _Writing(cluster, spec, printer, (source, form), delete=delete)
     if spec.kind == "cell":
         return writing.cells(batches)
     return writing.stream(batches) if batch_id is None else writing.once(batches, batch_id)
@@ -93,14 +93,15 @@ def _counted(batches: Iterator[pa.RecordBatch], printer: Printer) -> Iterator[pa
 class _Writing:
     """Rows on their way to one table. Counts those that are durable, for the message after Ctrl-C.
 
-    ``place`` says where a row is, by its number from 1.
+    ``source`` is a path or ``-``, and its format.
     """
 
     def __init__(
-        self, cluster: Cluster, spec: TableSpec, printer: Printer, place: Callable[[int], str], *, delete: bool
+        self, cluster: Cluster, spec: TableSpec, printer: Printer, source: tuple[str, str], *, delete: bool
     ) -> None:
         self._cluster, self._spec, self._printer = cluster, spec, printer
-        self._place, self._delete = place, delete
+        self._name, self._place = name_of(source[0]), partial(place_in, *source)
+        self._delete = delete
         self._durable = 0
         self._add_durable(0)
 
@@ -109,15 +110,20 @@ class _Writing:
         rows = size = 0
         last: Position | None = None
         waiting: deque[Future[Position]] = deque()
-        for batch in batches:
-            write = self._cluster.delete_async if self._delete else self._cluster.upsert_async
-            with self._placed(batch, rows + 1):
-                begun = write(self._spec.name, batch)
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-            begun.add_done_callback(partial(self._done, batch.num_rows))
-            waiting.append(begun)
-            if len(waiting) >= _IN_FLIGHT:
-                last = _joined(last, waiting.popleft().result())
+        try:
+            for batch in batches:
+                write = self._cluster.delete_async if self._delete else self._cluster.upsert_async
+                with self._placed(batch, rows + 1):
+                    begun = write(self._spec.name, batch)
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+                begun.add_done_callback(partial(self._done, batch.num_rows))
+                waiting.append(begun)
+                if len(waiting) >= _IN_FLIGHT:
+                    last = _joined(last, waiting.popleft().result())
+        except FormatError:
+            if not any(future.exception() for future in waiting):
+                self._note_before(rows)
+            raise
         for future in waiting:
             last = _joined(last, future.result())
         return WriteResult(rows, size, last)
@@ -142,24 +148,35 @@ class _Writing:
         """Write batches of cells, one after the other."""
         rows = size = 0
         last: Position | None = None
-        for batch in batches:
-            mutations = _mutations(batch, self._spec, rows + 1, self._place, self._delete)
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-            last = _joined(last, self._cluster.apply(self._spec.name, mutations))
-            self._add_durable(batch.num_rows)
+        try:
+            for batch in batches:
+                mutations = _mutations(batch, self._spec, rows + 1, self._place, self._delete)
+                last = _joined(last, self._cluster.apply(self._spec.name, mutations))
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+                self._add_durable(batch.num_rows)
+        except FormatError:
+            self._note_before(rows)
+            raise
         return WriteResult(rows, size, last)
+
+    def _note_before(self, rows: int) -> None:
+        if rows:
+            written = f"{counted(rows, 'row')} before that {'is' if rows == 1 else 'are'} written"
+            self._printer.note(f"{written}; walship import takes a file whole or not at all")
 
     @contextmanager
     def _placed(self, rows: pa.RecordBatch | pa.Table, first: int) -> Iterator[None]:
         """Say in errors which row does not fit the table; ``first`` is the number of the first one."""
+        convert_rows = deletes if self._delete else upserts_from_arrow
         try:
             yield
-        except (SchemaError, NullKeyError):
-            refused = first_refused(rows, lambda few: list(log_batches(few, self._spec, delete=self._delete)))
-            if refused is None:
-                raise
-            error, at = refused
-            raise type(error)(f"{self._place(first + at)}: {error.what}", error.hint) from None
+        except (SchemaError, NullKeyError) as error:
+            whole = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+            refused = first_refused(whole, lambda few: convert_rows(few, self._spec))
+            if refused is None:  # its columns do not fit
+                raise type(error)(f"{self._name}: {error.what}", error.hint) from None
+            found, at = refused
+            raise type(found)(f"{self._place(first + at)}: {found.what}", found.hint) from None
 
     def _done(self, rows: int, ended: Future[Position]) -> None:
         if not ended.cancelled() and ended.exception() is None:

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from peer.client.cluster import Cluster
@@ -22,6 +24,7 @@ from replication.core.position import Position
 from replication.core.rows.convert import log_batches
 from replication.core.rows.mutation import Mutation, cells_of
 from replication.errors import NullKeyError, RequestError, SchemaError, UnknownPeerError, WaitTimeoutError
+from replication.files.rows import row_files
 from replication.writer.wal import batch_ids
 from shell.cli.render import Printer
 from shell.rows import awaiting
@@ -107,6 +110,40 @@ def test_a_row_that_its_table_refuses_is_named_by_its_line(tmp_path: Path, batch
     with pytest.raises(NullKeyError, match=r"a\.csv, line 4: key column 'k' .* NULL in 1 row"):
         quiet = Printer(as_json=True)
         write_file(cast(Cluster, Refusing()), spec, str(file), "", quiet, delete=False, batch_id=batch_id)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("v\n1\n", "key column 'k' .* is missing"), ("k,v,v\na,1,2\n", "table t.k was given 'v' twice")],
+)
+def test_columns_that_do_not_fit_are_blamed_on_no_line(tmp_path: Path, text: str, said: str) -> None:
+    class Refusing:
+        def upsert_async(self, table: str, rows: object) -> object:
+            return list(log_batches(rows, keyed("t.k")))
+
+    file = tmp_path / "a.csv"
+    file.write_text(text)
+    with pytest.raises(SchemaError, match=rf"a\.csv: {said}"):
+        quiet = Printer(as_json=True)
+        write_file(cast(Cluster, Refusing()), keyed("t.k"), str(file), "", quiet, delete=False, batch_id=None)
+
+
+def test_a_refused_row_tells_how_many_before_it_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Taking(Applied):
+        def upsert_async(self, table: str, rows: object) -> Future[Position]:
+            list(log_batches(rows, keyed("t.k")))
+            ack: Future[Position] = Future()
+            ack.set_result(Position(ClusterId("east", UUID(int=1))))
+            return ack
+
+    count = row_files.BATCH_ROWS + 1
+    keys = pa.array([None if row == count - 1 else str(row) for row in range(count)])
+    pq.write_table(pa.table({"k": keys}), tmp_path / "a.parquet")
+    with pytest.raises(NullKeyError, match="row 65537: key column 'k'"):
+        told = Printer(as_json=False)
+        file = str(tmp_path / "a.parquet")
+        write_file(cast(Cluster, Taking()), keyed("t.k"), file, "", told, delete=False, batch_id=None)
+    assert "65,536 rows before that are written; walship import takes a file whole" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rows", ["", "1,2\n"])
