@@ -120,6 +120,8 @@ def _groups(
     all_groups: list[Group] = []
     for group, members in groups.items():
         check_name(group, "group name")
+        if not members and group != DEFAULT_GROUP:
+            problems.append(f"group {group!r} has no columns")
         for member in members:
             if member not in names:
                 problems.append(f"group {group!r}: column {member!r} is not in the schema")

@@ -54,3 +54,9 @@ def test_fields_may_be_any_words() -> None:
     struct = pa.struct([pa.field(name, pa.int32()) for name in ("select", "_1", "größe", "Key")])
     made = typed_table("ops.t", pa.schema([("k", pa.int64()), ("v", struct)]), ["k"], uuids=iter(uuid4, None))
     assert made.by_name["v"].type == struct
+
+
+def test_a_group_without_columns_is_refused() -> None:
+    schema = pa.schema([("id", pa.int64()), ("a", pa.int64())])
+    with pytest.raises(SchemaError, match="group 'g' has no columns"):
+        typed_table("ops.t", schema, ["id"], uuids=iter(uuid4, None), groups={"g": []})
