@@ -65,7 +65,9 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
     """
     path = Path(make_url(config.ledger_url).database or "")
     if path.exists():
-        raise RequestError(f"there is a ledger at {path}", "Move it away first, with its -wal and -shm files")
+        raise RequestError(
+            f"there is a ledger at {path}", "Only if it cannot be used: move it away, with its -wal and -shm files"
+        )
     part = path.with_name(f"{path.name}.part")
     for left in path.parent.glob(f"{part.name}*"):  # of one that was broken off
         left.unlink()
