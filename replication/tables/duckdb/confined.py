@@ -36,6 +36,8 @@ def refusal(error: duckdb.Error) -> RequestError:
     """What DuckDB says is wrong with a query, and its hint, without the line of the query that it quotes."""
     what, *more = str(error).strip().splitlines()
     hint = next((line for line in more if line.startswith(("Candidate bindings:", "Did you mean"))), "")
+    if "Table with name" in what and (not hint or "pg_" in hint or "duckdb_" in hint):  # tables of DuckDB's own
+        hint = "See walship listtables"
     return RequestError(what[:500].rstrip("!"), hint)
 
 

@@ -96,11 +96,9 @@ class SqlTableRecords:
         for (spec,) in self._store.rows(_BY_NAME, {"name": name}):
             return table_spec(spec)
         names = [row.name for row in self._store.rows(sa.select(_t.name).where(~_t.dropped).order_by(_t.name))]
-        near = difflib.get_close_matches(name, names, n=3) or names[:5]
-        raise UnknownTableError(
-            f"there is no table {name}",
-            f"Did you mean {', '.join(near)}?" if near else "Create it with: walship createtable",
-        )
+        near = difflib.get_close_matches(name, names, n=3)
+        hint = f"Did you mean {', '.join(near)}?" if near else "See walship listtables"
+        raise UnknownTableError(f"there is no table {name}", hint if names else "Create it with: walship createtable")
 
     def by_uuid(self, table: UUID) -> TableSpec | None:
         rows = self._store.rows(_BY_UUID, {"uuid": str(table)})

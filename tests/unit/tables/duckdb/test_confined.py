@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from replication.errors import RequestError
-from replication.tables.duckdb.confined import confine, one_query
+from replication.tables.duckdb.confined import confine, one_query, refusal
 
 
 @pytest.fixture
@@ -81,3 +81,14 @@ def test_a_query_is_one(text: str) -> None:
 def test_anything_else_is_refused(text: str, why: str) -> None:
     with duckdb.connect(":memory:") as connection, pytest.raises(RequestError, match=why):
         one_query(connection, text)
+
+
+def test_a_table_that_is_not_there_is_not_one_of_duckdb_itself() -> None:
+    hints = []
+    with duckdb.connect(":memory:") as connection:
+        for name in ("nosuch", "flight"):
+            connection.execute("create or replace table flights as select 1")
+            with pytest.raises(duckdb.CatalogException) as caught:
+                connection.sql(f"select * from {name}")
+            hints.append(refusal(caught.value).hint)
+    assert hints == ["See walship listtables", 'Did you mean "flights"?']
