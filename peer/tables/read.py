@@ -358,7 +358,8 @@ def _ended_if_left(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        connection.interrupt()
+        with suppress(duckdb.ConnectionException):  # it is closed
+            connection.interrupt()
         raise
 
 

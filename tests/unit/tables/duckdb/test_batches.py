@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -116,3 +117,14 @@ def test_rows_of_reads_and_of_bootstraps_are_bounded_by_bytes(tmp_path: Path, mo
     shown = [batch.num_rows for batch in read(site.tables, spec)]
     assert sum(sent) == sum(shown) == 1_000 and max(sent) <= 150 and max(shown) <= 250  # and a step
     site.close()
+
+
+def test_rows_left_unread_after_their_connection_was_closed_end_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda failed: told.append(failed.exc_value))
+    with duckdb.connect() as connection:
+        left = query_result(connection, "select * from range(1000000)")
+        left.read_next_batch()
+    del left
+    gc.collect()
+    assert told == []
