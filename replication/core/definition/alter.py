@@ -12,7 +12,7 @@ from uuid import UUID
 
 from replication.core.arrow import pa
 from replication.core.definition.aging import HISTORY, MAX_AGE, kept_as
-from replication.core.definition.define import AGE_MAX_S, check_column_name
+from replication.core.definition.define import AGE_MAX_S, check_column_name, unsortable
 from replication.core.definition.evolution import latest_stamp, places_of, rebuilt, widened
 from replication.core.definition.schema import DEFAULT_GROUP, Column, Group, Setting, TableSpec
 from replication.core.definition.types import storable_type
@@ -204,6 +204,8 @@ def _sort_part(spec: TableSpec, text: str) -> str:
     if direction.strip().lower() not in ("", "asc", "desc"):
         raise SchemaError(f"{text.strip()!r} is not a sort column", "Write COL or COL desc")
     column = _column(spec, name)
+    for problem in unsortable([column], [name]):
+        raise SchemaError(problem, "Sort by columns that are not nested")
     return f"{column.uuid}{' desc' if direction.strip().lower() == 'desc' else ''}"
 
 

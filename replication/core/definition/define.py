@@ -93,6 +93,7 @@ def typed_table(
     problems += column_problems(names, columns, key)
     all_groups = _groups(names, key, groups or {}, problems)
     problems += [f"sort column {s!r} is not in the schema" for s in sort if (s.split() or [s])[0] not in names]
+    problems += unsortable(columns, sort)
     problems += history_problems(history_s)
     if problems:
         raise SchemaError(f"table {name[:_NAME_MAX]} cannot be made: " + "; ".join(problems))
@@ -110,6 +111,15 @@ def column_problems(names: Sequence[str], columns: Sequence[Column], key: Sequen
     yield from (f"key column {k!r} is there twice" for k, count in keys.items() if count > 1)
     nested = {c.name for c in columns if pa.types.is_nested(c.type) or pa.types.is_floating(c.type)}
     yield from (f"key column {k!r} may not be nested or a float" for k in key if k in nested)
+
+
+def unsortable(columns: Iterable[Column], sort: Sequence[str]) -> Iterator[str]:
+    """Yield why data files cannot be sorted by columns of ``sort``, which Iceberg would refuse at each commit."""
+    nested = {c.name: c.type for c in columns if pa.types.is_nested(c.type)}
+    for text in sort:
+        name = text.partition(" ")[0]
+        if name in nested:
+            yield f"files cannot be sorted by column {name!r}, which is {nested[name]}"
 
 
 def _groups(

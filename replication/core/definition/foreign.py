@@ -19,6 +19,7 @@ from replication.core.definition.define import (
     check_column_name,
     column_problems,
     history_problems,
+    unsortable,
 )
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.definition.types import storable_type
@@ -104,6 +105,9 @@ def _problems(spec: TableSpec) -> Iterator[str]:
     yield from (f"a change has the time {str(stamp)[:40]}" for stamp in stamps if not _is_count(stamp))
     orders = [text for text in (*spec.partition, *spec.sort) if not _TERM.match(text)]
     yield from (f"{text[:80]!r} is not a sort order or partition" for text in orders)
+    yield from unsortable(spec.columns, spec.sort)
+    set_to_sort = [column for column in spec.columns if str(column.uuid) in str(spec.setting("sort"))]
+    yield from unsortable(set_to_sort, list(spec.by_name))
     yield from column_problems([column.name for column in spec.columns], spec.columns, spec.key)
     if len(spec.by_uuid) != len(spec.columns):
         yield "two columns have one uuid"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
+from replication.core.definition.alter import set_properties
 from replication.core.definition.define import cell_table, typed_table
-from replication.errors import SchemaError
+from replication.core.definition.foreign import foreign_table
+from replication.core.definition.schema import Setting
+from replication.errors import FormatError, SchemaError
 
 
 def test_groups_want_a_key_to_be_put_together_by() -> None:
@@ -60,3 +64,16 @@ def test_a_group_without_columns_is_refused() -> None:
     schema = pa.schema([("id", pa.int64()), ("a", pa.int64())])
     with pytest.raises(SchemaError, match="group 'g' has no columns"):
         typed_table("ops.t", schema, ["id"], uuids=iter(uuid4, None), groups={"g": []})
+
+
+def test_files_are_not_sorted_by_a_nested_column() -> None:
+    schema = pa.schema([("id", pa.int64()), ("l", pa.list_(pa.int64()))])
+    with pytest.raises(SchemaError, match="cannot be sorted by column 'l', which is list"):
+        typed_table("ops.t", schema, ["id"], uuids=iter(uuid4, None), sort=["l desc"])
+    made = typed_table("ops.t", schema, ["id"], uuids=iter(uuid4, None), sort=["id"])
+    with pytest.raises(SchemaError, match="cannot be sorted by column 'l', which is list"):
+        set_properties(made, {"sort": "id,l"}, 1)
+    nested = made.by_name["l"].uuid
+    other = replace(made, settings={"sort": Setting(str(nested), 1)})
+    with pytest.raises(FormatError, match="cannot be sorted by column 'l'"):
+        foreign_table(other.to_json())
