@@ -9,6 +9,7 @@ from collections.abc import Callable
 from replication import log
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
+from replication.core.succession import Successions
 from replication.errors import CoordinationError, FormatError
 from replication.ledger.base import Ledger, Peer, Rule
 from replication.ledger.changes import LedgerChanges
@@ -16,7 +17,7 @@ from replication.worker.ship.routes import InboundState
 
 _TIME_S = 3.0  # routes fall silent after 15 s
 _log = log.get(__name__)
-_Seen = tuple[list[Rule], int, InboundState | None]
+_Seen = tuple[list[Rule], int, Successions, InboundState | None]
 
 
 class RulesCache:
@@ -29,17 +30,17 @@ class RulesCache:
         self._coordination = coordination
         self._monotonic = monotonic
         self._changes = LedgerChanges(ledger)
-        self._seen: _Seen = ([], 0, None)
+        self._seen: _Seen = ([], 0, Successions(), None)
         self._peers: dict[str, Peer] = {}
         self._workers = 1
         self._read_s = 0.0
         self._is_failing = False
 
     def refresh(self) -> bool | None:
-        """Read the ledger; return whether rules, tables or inbound routes changed since the last call.
+        """Read the ledger; return whether rules, tables, successions or inbound routes changed since the last call.
 
         Returns None when they cannot be read. The worker calls this at every announcement and every heartbeat, so
-        peers get an altered definition within a heartbeat.
+        peers get an altered definition, and hear who took over, within a heartbeat.
         """
         now_s = self._monotonic()
         is_due = self._depends_on_time and now_s >= self._read_s + _TIME_S
@@ -50,6 +51,7 @@ class RulesCache:
             rules, revision = self._ledger.rules.all(), self._ledger.tables.revision()
             self._peers = {peer.name: peer for peer in self._ledger.rules.peers()}
             self._count_workers()
+            known = self._ledger.successions.known()
             inbound = InboundState.of(self._ledger, time.time_ns() // 1000) if rules else None
         except CoordinationError as error:
             if not self._is_failing:
@@ -58,13 +60,13 @@ class RulesCache:
             self._changes.forget()
             return None
         self._is_failing = False
-        before, self._seen = self._seen, (rules, revision, inbound)
+        before, self._seen = self._seen, (rules, revision, known, inbound)
         return self._seen != before
 
     @property
     def _depends_on_time(self) -> bool:
         """Whether what ``refresh`` reads may change while the ledger does not: routes fall silent, workers come."""
-        inbound = self._seen[2]
+        inbound = self._seen[-1]
         return bool(inbound and inbound.routes) or any(peer.rate for peer in self._peers.values())
 
     def paused(self) -> frozenset[str]:

@@ -10,10 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from replication.coordination.session import Coordination
+from replication.core.succession import Succession
 from replication.errors import CoordinationError, FormatError
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.worker.rules import RulesCache
-from tests.contract.ledger_stores import WEST, peer, table
+from tests.contract.ledger_stores import EAST, WEST, peer, table
 
 
 def test_rules_are_read_once_until_the_ledger_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +34,9 @@ def test_rules_are_read_once_until_the_ledger_changes(tmp_path: Path, monkeypatc
         other.rules.define(peer(), 0)
         other.rules.enable(peer().name, table("ops.one", 1).uuid, ["default"], "ops.one", 0)
         assert rules.refresh() and rules.refresh() is False and len(reads) == 2
+
+        other.successions.record(Succession(EAST, WEST, 3, 7, is_planned=False))
+        assert rules.refresh() and rules.refresh() is False, "peers are to hear who took over"
 
         monkeypatch.setattr(ledger, "decided", lambda: None)
         monkeypatch.setattr(type(ledger.tables), "revision", _fails)
