@@ -178,11 +178,11 @@ class Takeover:
     def _check_source(self, succession: Succession, source: ClusterId) -> None:
         """Only the origin, or a cluster whose routes carry the origin's frames, can report a succession.
 
-        What concerns this cluster itself only its successor can report, which must be a peer that it sends to.
+        What concerns this cluster itself only peers that it sends to can report, of each other, too: the successor may
+        be away.
         """
         if succession.origin == self.ledger.cluster:
-            is_peer = any(peer.cluster == source for peer in self.ledger.rules.peers())
-            believed = source == succession.successor and is_peer
+            believed = {source, succession.successor} <= {peer.cluster for peer in self.ledger.rules.peers()}
         else:
             routes = [route for route in self.ledger.landing.routes() if route.source == source]
             believed = source == succession.origin or any(route.brings(succession.origin) for route in routes)

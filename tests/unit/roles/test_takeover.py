@@ -63,6 +63,15 @@ def test_a_cluster_steps_down_only_for_a_successor_that_it_sends_to(takeover: Ta
     assert takeover.coordination.role().state == RoleState(Role.STANDBY, 2)
 
 
+def test_a_cluster_steps_down_when_another_peer_reports_its_successor_which_may_be_away(takeover: Takeover) -> None:
+    takeover.ledger.rules.define(Peer("north", "localhost:2181/walship/north", NORTH), 0)
+    with pytest.raises(SuccessionError):  # whoever takes over here is a peer
+        takeover.learn(of(OWN, WEST), NORTH)
+    takeover.ledger.rules.define(Peer("west", "localhost:2181/walship/west", WEST), 0)
+    takeover.learn(of(OWN, WEST), NORTH)
+    assert takeover.coordination.role().state == RoleState(Role.STANDBY, 2)
+
+
 def test_a_cluster_with_a_newer_epoch_does_not_take_over_and_stores_nothing(takeover: Takeover) -> None:
     for role in (Role.STANDBY, Role.ACTIVE, Role.STANDBY):
         change_role(takeover.ledger, takeover.coordination, lambda state, role=role: state.becomes(role))
