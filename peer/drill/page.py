@@ -89,8 +89,13 @@ def to_html(report: DrillReport) -> str:
     drill = report.drill
     verdict = "passed" if drill.passed else "failed"
     passed = sum(probe.passed for probe in report.probes)
+    is_ahead = drill.instant > 0 and drill.rpo_s is None
     tiles = (
-        ("Recovery point (RPO)", _seconds(drill.rpo_s), "age of the tested instant"),
+        (
+            "Recovery point (RPO)",
+            _seconds(drill.rpo_s),
+            "not known: a clock is ahead" if is_ahead else "age of the tested instant",
+        ),
         ("Recovery time (RTO)", _seconds(drill.rto_s), "until all tables answer"),
         (
             "Tables",

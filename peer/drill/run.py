@@ -1,7 +1,8 @@
 """Runs a drill: what would be lost, what has landed into the tables, a fork, its probes, a report, and no fork.
 
-RPO is how old the fork's instant was when it was forked. RTO is how long three things took: to plan the failover, to
-apply what had landed, and to read from every table of the fork. The role itself is not changed.
+RPO is how old the fork's instant was when it was forked; it is not known if commit times are ahead of the clock here.
+RTO is how long three things took: to plan the failover, to apply what had landed, and to read from every table of the
+fork. The role itself is not changed.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ class RunningDrill:
         with self._phase("fork"):
             fork = make_fork(catalog, ledger, self.drill, settings.write_bytes_max)
             forked = time.time_ns() // 1000
-        rpo_s = max(0.0, round((forked - fork.instant) / 1e6, 3))
+        is_ahead = fork.instant > forked or any(clock.commit > forked for clock in ledger.time.ahead())
+        rpo_s = None if is_ahead else round((forked - fork.instant) / 1e6, 3)
         self.drill = replace(self.drill, instant=fork.instant, rpo_s=rpo_s)
         ledger.drills.put(self.drill)
         names = tuple(table.spec.name for table in fork.tables)

@@ -23,7 +23,7 @@ class Drill:
         instant: the commit time up to which its fork has everything.
         passed: whether every check and probe passed.
         why: why it did not pass.
-        rpo_s: how old the instant was when it was forked.
+        rpo_s: how old the instant was when it was forked; None also if commit times were ahead of the clock here.
         rto_s: how long it took until the fork had answered.
         kept_until: the instant is tagged until then.
     """

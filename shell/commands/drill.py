@@ -178,8 +178,9 @@ def _show(report: DrillReport, printer: Printer) -> None:
     drill = report.drill
     verdict = "passed" if drill.passed else "did not pass"
     measured = ""
-    if drill.rpo_s is not None:
-        measured = f", as of {moment_text(drill.instant)}: RPO {seconds_text(drill.rpo_s)}"
+    if drill.instant:
+        rpo = "not known, since a clock is ahead (walship status)" if drill.rpo_s is None else seconds_text(drill.rpo_s)
+        measured = f", as of {moment_text(drill.instant)}: RPO {rpo}"
         measured += "" if drill.rto_s is None else f", RTO {seconds_text(drill.rto_s)}"
     printer.line(
         f"drill {drill.id} {verdict}{measured}. {counted(len(report.tables), 'table')}. Report: {drill.report}"
@@ -189,11 +190,21 @@ def _show(report: DrillReport, printer: Printer) -> None:
 
 
 def _list(cluster: Cluster, printer: Printer) -> None:
+    from peer.status.drills import drill_health
+
+    drills = cluster.ledger.drills.all()
+    running = drill_health(drills).running
     rows = [
         {
             "drill": each.id,
             "began": moment_text(each.begun),
-            "result": "passed" if each.passed else "did not pass" if each.ended else "runs, or was killed",
+            "result": "passed"
+            if each.passed
+            else "runs"
+            if each.id in running
+            else "did not pass"
+            if each.ended
+            else "was killed",
             "as_of": moment_text(each.instant),
             "rpo": "" if each.rpo_s is None else seconds_text(each.rpo_s),
             "rto": "" if each.rto_s is None else seconds_text(each.rto_s),
@@ -203,12 +214,12 @@ def _list(cluster: Cluster, printer: Printer) -> None:
             "why": each.why,
             "report": each.report,
         }
-        for each in cluster.ledger.drills.all()
+        for each in drills
     ]
     printer.rows(rows, empty="no drills yet")
     from peer.drill.schedule import DrillSchedule
 
     schedule = DrillSchedule.load(cluster.config.drills_dir)
     if schedule is not None:
-        due = schedule.due(cluster.ledger.drills.all(), cluster.config.cluster.host)
+        due = schedule.due(drills, cluster.config.cluster.host)
         printer.line(f"scheduled on this host at {schedule.cron!r} (UTC), next {moment_text(due)}")

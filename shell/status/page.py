@@ -236,7 +236,7 @@ def show_drills(printer: Printer, found: ClusterStatus) -> None:
     """When the last drill passed, if there was any, or the cluster is to take over one day."""
     good, failure = found.drills.good, found.drills.failure
     if good is not None:
-        rpo, rto = (seconds_text(value or 0.0) for value in (good.rpo_s, good.rto_s))
+        rpo, rto = ("not known" if value is None else seconds_text(value) for value in (good.rpo_s, good.rto_s))
         age = seconds_text(max(0.0, time.time() - good.ended / 1e6))
         printer.line(f"last good drill: {age} ago (RPO {rpo}, RTO {rto}); report {good.report}")
     elif found.members.role == Role.STANDBY.value and not failure:

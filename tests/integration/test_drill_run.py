@@ -8,13 +8,18 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from peer.drill.report import DrillReport
 from peer.drill.run import DrillRequest, RunningDrill
 from peer.tables.read import read
+from replication.core.ids import ClusterId
 from replication.errors import RequestError
+from replication.ledger.base import SkewedClock
+from shell.cli.render import Printer
+from shell.commands.drill import _show
 from tests.drilling import ForkSite
 from tests.tables_made import keyed
 
@@ -116,6 +121,18 @@ def test_a_drill_waits_for_what_has_landed_and_fails_when_it_does_not_come(site:
     assert "not in the tables within 0.5 s" in report.problems[0]
     site.replay()
     assert run(site).problems == ()
+
+
+def test_the_recovery_point_is_not_known_while_a_clock_is_ahead(
+    site: ForkSite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = time.time_ns() // 1000
+    site.ledger.time.note_ahead(SkewedClock(ClusterId("north", UUID(int=7)), now + 3_600_000_000, now))
+    report = run(site)
+    assert report.drill.passed and report.drill.instant and report.drill.rpo_s is None
+    assert "not known: a clock is ahead" in Path(report.drill.report).read_text()
+    _show(report, Printer(as_json=False))
+    assert "RPO not known, since a clock is ahead (walship status)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_rows_that_arrive_during_a_drill_are_replayed_and_not_in_its_fork(site: ForkSite, tmp_path: Path) -> None:
