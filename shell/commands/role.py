@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Argument
 
 from peer.status.members import await_writers
-from replication.core.roles import Role
+from replication.core.roles import Role, RoleState
+from replication.core.succession import next_epoch
 from replication.errors import CoordinationError, RequestError
 from replication.ledger.commit_steps import ROLE_CHANGE
 from replication.roles.active import known_active
@@ -35,6 +36,7 @@ def readonly(
             if state != read.state:
                 if wanted is Role.ACTIVE:
                     _check_may_take_writes(cluster, printer)
+                    state = RoleState(wanted, next_epoch(read.state.epoch, _ended(cluster)))
                 coordination.set_role(state, read.version)
             if wanted is Role.STANDBY:  # also if it is already: an earlier command may have been stopped here
                 await_writers(cluster.ledger, coordination, state.epoch, cluster.config.writer.lease_s)
@@ -46,6 +48,12 @@ def readonly(
         result = {"cluster": cluster.name, "role": read.state.role.value, "epoch": read.state.epoch}
         takes = "takes writers" if read.state.role is Role.ACTIVE else "takes no writers; what peers send goes on"
         printer.value(result, f"{cluster.name} is {read.state.role.value} (epoch {read.state.epoch}): it {takes}")
+
+
+def _ended(cluster: Cluster) -> int:
+    """The newest epoch of a succession from or to this cluster; a failover that was abandoned has one, too."""
+    known = cluster.ledger.successions.known().all
+    return max((each.epoch for each in known if cluster.id in (each.origin, each.successor)), default=0)
 
 
 def _check_may_take_writes(cluster: Cluster, printer: Printer) -> None:

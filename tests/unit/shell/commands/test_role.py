@@ -73,7 +73,7 @@ def test_a_cluster_whose_role_change_is_unfinished_is_not_made_active_beside_its
 
         @contextmanager
         def connect() -> Iterator[Any]:
-            yield SimpleNamespace(name="east", coordination=coordination, ledger=ledger), Printer(as_json=False)
+            yield SimpleNamespace(id=id, name="east", coordination=coordination, ledger=ledger), Printer(as_json=False)
 
         invocation = cast(Invocation, SimpleNamespace(connect=connect))
         ledger.steps.put_all([NewSequence(SequenceId("east", ROLE_CHANGE), ("{}",))])
@@ -84,5 +84,9 @@ def test_a_cluster_whose_role_change_is_unfinished_is_not_made_active_beside_its
         ledger.successions.record(Succession(id, west, 2, 7, is_planned=True))
         readonly(invocation, "off")
         assert coordination.role().state == RoleState(Role.ACTIVE, 3)
+        coordination.set_role(RoleState(Role.STANDBY, 4), coordination.role().version)
+        ledger.successions.record(Succession(west, id, 1007, 7, is_planned=False))  # of a failover that was abandoned
+        readonly(invocation, "off")
+        assert coordination.role().state == RoleState(Role.ACTIVE, 1008), "what it writes is newer than what was ended"
     ledger.close()
     assert "west took over from east" in capfd.readouterr().err
