@@ -25,7 +25,7 @@ from replication.core.ids import ClusterId
 from replication.core.phase import Phase
 from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
-from replication.core.succession import next_epoch
+from replication.core.succession import UNHEARD_MAX, next_epoch
 from replication.errors import ReplicationError, RequestError, StepFailedError, SuccessionError
 from replication.ledger.base import Peer
 from replication.link.base import Description
@@ -171,7 +171,7 @@ def plan_failover(
     if begun is not None:
         epoch, at = begun.epoch, begun.upto
     else:
-        epoch = next_epoch(role.epoch, ledger.landing.keep_epoch(origin, 0))
+        epoch = next_epoch(role.epoch, ledger.landing.keep_epoch(origin, 0)) + UNHEARD_MAX
     opens = opening(context, origin, EVERYTHING if incomplete and begun is None else at)
     loss, least = loss_of(ledger, origin, opens), loss_of(ledger, origin, Opening(EVERYTHING))
     pending = sum(part.end - part.begin for part in ledger.replay.pending())

@@ -25,6 +25,8 @@ JSON_BYTES_MAX = 64 << 20
 _JSON_ITEMS_MAX = 4 << 20
 #: An epoch grows by one with each change of a role.
 EPOCH_AHEAD_MAX = 1 << 20
+#: How often a lost cluster may have changed its role since it was last heard; a failover ends those epochs, too.
+UNHEARD_MAX = 1000
 #: The most that a stream reports: the newest ones.
 REPORTED_MAX = 64
 

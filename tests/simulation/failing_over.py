@@ -30,6 +30,7 @@ from replication.core.ids import StreamId
 from replication.core.roles import Role, RoleState
 from replication.core.rows.batch import EncodedBatch, LogBatch
 from replication.core.rows.convert import deletes, upserts_from_arrow
+from replication.core.succession import UNHEARD_MAX
 from replication.tables.memory import MemoryTables
 from replication.writer.importing.bulk_wals import BulkWals
 from replication.writer.wal.commit_clock import CommitClock
@@ -125,7 +126,7 @@ class World:
         """East is back: all that it acked reaches west, which applies or keeps it."""
         self.east.crash_writer()
         self.east.crash_worker()
-        self.east.role_epoch = 2  # it has learned of its successor, and is STANDBY
+        self.east.role_epoch = 2 + UNHEARD_MAX  # it has learned of its successor, and is STANDBY
         for _ in range(200):
             self.now_us += 1000
             for move in (self.east.register, self.east.close_time, self.east.ship):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,6 +28,7 @@ from replication.ledger.base import Peer, Quarantined
 from replication.ledger.sql.memory import MemoryLedger
 from replication.roles.takeover import change_role
 from tests.role_changes import role_pair
+from tests.waiting import wait_until
 
 EAST, WEST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "north"), 1))
 TABLE = UUID(int=9)
@@ -149,3 +151,18 @@ def test_a_failback_waits_for_lost_writes_of_the_cluster_that_returns(
         with pytest.raises(RequestError) as refused:
             failback(context, "east")
         assert "1 frame of lost writes" in str(refused.value) and pair.west.role().role is Role.ACTIVE
+
+
+def test_a_lost_cluster_steps_down_though_its_role_was_changed_since_it_was_last_heard(tmp_path: Path) -> None:
+    with role_pair(tmp_path) as pair:
+        pair.write()
+        pair.await_same(pair.east)
+        pair.east.is_away = True
+        east = pair.east.site
+        for role in (Role.STANDBY, Role.ACTIVE) * 3:
+            change_role(east.ledger, east.coordination, lambda state, role=role: state.becomes(role))
+        failover(pair.west.command(), plan_failover(pair.west.command(), "east", at=EVERYTHING))
+        pair.east.is_away = False
+        wait_until(
+            lambda: pair.east.role() == replace(pair.west.role(), role=Role.STANDBY), timeout_s=20, what="its return"
+        )

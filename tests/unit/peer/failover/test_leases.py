@@ -24,7 +24,7 @@ from replication.coordination.witness import Witness
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
-from replication.core.succession import Succession, Successions
+from replication.core.succession import UNHEARD_MAX, Succession, Successions
 from replication.errors import CoordinationError, RequestError, StepFailedError, SuccessionError
 from replication.ledger.base import Drill, Peer
 from replication.ledger.sql.memory import MemoryLedger
@@ -156,7 +156,7 @@ def test_a_failover_of_which_the_witness_may_have_heard_does_not_say_that_nothin
 
 
 def test_a_second_cluster_cannot_take_over_from_one_where_a_witness_knows_the_first(west: West) -> None:
-    west.witness.end(EAST, 3, NORTH)
+    west.witness.end(EAST, 3 + UNHEARD_MAX, NORTH)
     change = west.change(**WITNESS)
     with pytest.raises(StepFailedError, match="north:.* took over from east") as refused:
         failover(change, plan_failover(change, "", force=True, incomplete=True))

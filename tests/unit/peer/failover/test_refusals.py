@@ -20,6 +20,7 @@ from replication.core.ids import ClusterId
 from replication.core.phase import Phase
 from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
+from replication.core.succession import UNHEARD_MAX
 from replication.errors import CoordinationError, RequestError, StepFailedError, UnfinishedSequenceError
 from replication.ledger.base import Peer
 from replication.ledger.commit_steps import NewSequence, SequenceId
@@ -29,6 +30,7 @@ from tests.sites import table
 
 EAST, WEST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "north"), 1))
 STANDBY = RoleState(Role.STANDBY, 2)
+LATER = 7 + UNHEARD_MAX
 
 
 @pytest.fixture
@@ -101,22 +103,22 @@ def test_an_interrupted_failover_ends_when_the_cluster_was_made_active_by_hand_m
     change: RoleChange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt(change, monkeypatch)
-    change_role(change.cluster.ledger, change.cluster.coordination, lambda _: RoleState(Role.ACTIVE, 7))
+    change_role(change.cluster.ledger, change.cluster.coordination, lambda _: RoleState(Role.ACTIVE, LATER))
     assert failover(change, plan_failover(change, "east", force=True)).origin == "east"
-    assert change.cluster.coordination.role().state == RoleState(Role.ACTIVE, 7) and change.unfinished() is None
+    assert change.cluster.coordination.role().state == RoleState(Role.ACTIVE, LATER) and change.unfinished() is None
 
 
 def test_an_interrupted_failover_of_a_cluster_whose_role_was_changed_says_how_to_begin_again(
     change: RoleChange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt(change, monkeypatch)
-    change_role(change.cluster.ledger, change.cluster.coordination, lambda _: RoleState(Role.STANDBY, 7))
-    with pytest.raises(StepFailedError, match="west has role epoch 7 already") as failed:
+    change_role(change.cluster.ledger, change.cluster.coordination, lambda _: RoleState(Role.STANDBY, LATER))
+    with pytest.raises(StepFailedError, match=f"west has role epoch {LATER} already") as failed:
         failover(change, plan_failover(change, "east", force=True))
     assert failed.value.hint == "Begin again: walship ops abandon role --yes, then walship failover west --from east"
     change.forget()
-    assert failover(change, plan_failover(change, "east", force=True, incomplete=True)).epoch == 8
-    assert change.cluster.coordination.role().state == RoleState(Role.ACTIVE, 8)
+    assert failover(change, plan_failover(change, "east", force=True, incomplete=True)).epoch == LATER + 1 + UNHEARD_MAX
+    assert change.cluster.coordination.role().state == RoleState(Role.ACTIVE, LATER + 1 + UNHEARD_MAX)
 
 
 def test_the_plan_of_a_failover_says_that_another_one_is_unfinished(
