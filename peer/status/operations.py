@@ -43,13 +43,23 @@ def _own_verb(stored: StoredSequence) -> str:
         return "walship reincarnate --yes"
     if stored.id.urn != ROLE_CHANGE:
         return ""
-    with suppress(ValueError, KeyError, TypeError, AttributeError):  # steps of another version
+    change, other = role_change(stored)
+    if change == "switchover":
+        return f"walship switchover {other}; to undo it: walship switchover --cancel"
+    return (
+        f"walship failover {stored.id.store} --from {other}" if other else "walship switchover or failover, as before"
+    )
+
+
+def role_change(stored: StoredSequence) -> tuple[str, str]:
+    """Of a stored role change: switchover or failover, and the other cluster; "" for steps of another version."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
         for step in map(json.loads, stored.steps):
             if step["kind"] == "switchover.promote":
-                return f"walship switchover {step['peer']}; to undo it: walship switchover --cancel"
+                return "switchover", str(step["peer"])
             if step["kind"] == "failover.fence":
-                return f"walship failover {stored.id.store} --from {step['origin'].partition(':')[0]}"
-    return "walship switchover or failover, as before"
+                return "failover", str(step["origin"].partition(":")[0])
+    return "", ""
 
 
 def operations(store: CommitStepStore, now: int = 0) -> tuple[UnfinishedOperation, ...]:

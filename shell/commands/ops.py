@@ -55,7 +55,7 @@ def ops_show(invocation: Invocation, operation: OperationArgument, store: StoreO
             printer.value(row | {"steps": steps})
             return
         by = f" by {row['by']}" if row["by"] else ""
-        printer.line(f"{stored.id} is {row['state']}{by}, since {row['since']}; {row['done']} steps are done")
+        printer.line(f"{stored.id} is {row['state']}{by}, since {row['since']}; at least {row['done']} steps are done")
         printer.rows(steps, empty="no steps")
         if stored.error:
             printer.note(
@@ -97,7 +97,7 @@ def ops_abandon(
     yes: Annotated[bool, Option("--yes", help="Confirm that it stays half done.")] = False,
 ) -> None:
     """Forget an unfinished operation; what its steps have done stays."""
-    from peer.status.operations import RUNNING
+    from peer.status.operations import RUNNING, role_change
 
     with invocation.connect() as (cluster, printer):
         stored = _stored(cluster, operation, store)
@@ -107,21 +107,24 @@ def ops_abandon(
         if not yes:
             rather = f"To finish it: {found.verb}; to leave it so" if found.verb else "See walship ops show; to confirm"
             raise RequestError(
-                f"{stored.id} would stay half done: {found.done} of {found.steps} steps are done", f"{rather}: --yes"
+                f"{stored.id} would stay half done: at least {found.done} of {found.steps} steps are done",
+                f"{rather}: --yes",
             )
         cluster.ledger.steps.remove(stored.id.store, stored.id.urn)
         printer.value(_row(found, cluster.name) | {"state": "abandoned"}, f"{stored.id} is abandoned")
         if stored.id == SequenceId(cluster.name, ROLE_CHANGE):
-            printer.note(_roles_now(cluster))
+            printer.note(_roles_now(cluster, role_change(stored)[1]))
 
 
-def _roles_now(cluster: Cluster) -> str:
-    """What to do once a role change is abandoned."""
+def _roles_now(cluster: Cluster, other: str) -> str:
+    """What to do once a role change is abandoned; ``other`` is the other cluster, "" if that is not known."""
+    lost = f"walship failover {cluster.name}" + (f" --from {other}" if other else "")
+    other = other or "the other cluster"
     if cluster.ledger.terms.role().role is Role.ACTIVE:
-        return f"{cluster.name} is ACTIVE; if the other cluster is, too, there: walship readonly on"
+        return f"{cluster.name} is ACTIVE; if {other} is, too, there: walship readonly on"
     return (
-        f"{cluster.name} is STANDBY. If the other cluster is, too, no cluster takes writes: walship readonly off. If"
-        f" the other one is lost: walship failover {cluster.name}"
+        f"{cluster.name} is STANDBY. If {other} is, too, no cluster takes writes: walship readonly off. If {other} is"
+        f" lost: {lost}"
     )
 
 

@@ -115,9 +115,15 @@ def _show_role_history(printer: Printer, found: ClusterStatus) -> None:
         if each.applied_here:
             printer.note(
                 f"in the tables here, and not at {each.successor} when it took over: up to"
-                f" {counted(each.applied_here, 'frame')} of {each.origin}; {each.successor} keeps them as lost writes:"
+                f" {counted(each.applied_here, 'frame')} of {each.origin}; {each.successor} kept them as lost writes:"
                 " walship lostwrites list, there"
             )
+    last = known[-1]
+    if (found.members.role, last.successor) == (Role.STANDBY.value, found.cluster) and not found.role_history.active:
+        printer.note(
+            f"no cluster takes writes, as far as is known here: {found.cluster} took over from {last.origin}, and is"
+            " STANDBY: walship readonly off"
+        )
 
 
 def _show_hosts(printer: Printer, found: ClusterStatus) -> None:

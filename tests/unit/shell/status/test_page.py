@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 from rich.console import Console
@@ -21,6 +22,9 @@ from peer.status.members import members_of
 from peer.status.role_processes import ProcessState
 from replication.coordination.host import host_record
 from replication.coordination.paths import MemberKind
+from replication.core.ids import ClusterId
+from replication.core.roles import Role, RoleState
+from replication.core.succession import Succession
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.status import status
@@ -50,6 +54,27 @@ def test_a_frozen_worker_is_told_from_one_that_was_not_started(tmp_path: Path, m
     site.coordination.put_host(host_record(site.config))
     site.coordination.enrol(MemberKind.WORKERS, "h0", {})
     assert "does not answer" not in noted()
+    site.close()
+
+
+def test_a_successor_that_is_standby_says_that_no_cluster_takes_writes(tmp_path: Path) -> None:
+    """A failover was abandoned before it took writes."""
+    site = Site(tmp_path, "east")
+    west = ClusterId("west", uuid4())
+    err = io.StringIO()
+
+    def noted() -> str:
+        err.truncate(0)
+        printer = Printer(False, Console(file=io.StringIO()), Console(file=err, width=200))
+        show_status(printer, collect(site.config, site.ledger, members_of(site.coordination)))
+        return err.getvalue()
+
+    site.ledger.successions.record(Succession(west, site.cluster, 2, 7, is_planned=False))
+    assert "no cluster takes writes" not in noted(), "it is ACTIVE"
+    site.coordination.set_role(RoleState(Role.STANDBY, 2), site.coordination.role().version)
+    assert "no cluster takes writes, as far as is known here: east took over from west" in noted()
+    site.ledger.successions.record(Succession(site.cluster, west, 3, 8, is_planned=True))
+    assert "no cluster takes writes" not in noted()
     site.close()
 
 
