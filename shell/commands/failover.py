@@ -122,7 +122,8 @@ def failover(
         if most_s is not None and not planned.loss.is_under(most_s) and not failing.is_begun(context, planned):
             raise RequestError(
                 f"the loss is not known to be under {most_s:g} s, so nothing was changed: {shown}",
-                "Give a larger --if-loss-under, or leave it out and decide when asked",
+                "Leave --if-loss-under out, and decide when asked"
+                + (", or give a larger one" if planned.loss.seconds is not None else ""),
             )
         if options.plan:
             return

@@ -264,8 +264,11 @@ def test_the_loss_that_is_accepted_counts_for_the_plan_too_and_does_not_stop_a_f
     ahead = FailoverPlan("east", "west", 2, ("step",), (), 0, Loss((), 1 << 52, None), NO_LOSS, 0)
     monkeypatch.setattr("peer.failover.failover.plan_failover", lambda *_, **__: ahead)
     monkeypatch.setattr("peer.failover.failover.is_begun", lambda *_: False)
-    with pytest.raises(RequestError, match="by its clock, which is ahead of the one here, is not known here"):
+    with pytest.raises(
+        RequestError, match="by its clock, which is ahead of the one here, is not known here"
+    ) as refused:
         failover(commanding(), "west", FailoverOptions(yes=True, loss_under_s=30.0))
+    assert refused.value.hint == "Leave --if-loss-under out, and decide when asked", "no larger one helps"
 
 
 def test_where_no_lost_writes_are_kept_there_is_nothing_to_confirm_or_to_replay(
