@@ -57,7 +57,7 @@ def _ended(cluster: Cluster) -> int:
 
 
 def _check_may_take_writes(cluster: Cluster, printer: Printer) -> None:
-    """RequestError while a role change may have made another cluster ACTIVE; a note when one took over before."""
+    """RequestError while a role change may have made another cluster ACTIVE; a note when one may be ACTIVE."""
     if cluster.ledger.steps.sequences(cluster.name, ROLE_CHANGE):
         raise RequestError(
             f"a role change of {cluster.name} is unfinished, and another cluster may be ACTIVE by now",
@@ -67,4 +67,9 @@ def _check_may_take_writes(cluster: Cluster, printer: Printer) -> None:
         printer.note(
             f"{active.cluster.name} took over from {cluster.name}; if it is ACTIVE still, both take writes: walship"
             " status. Without a loss: walship switchover, there"
+        )
+    elif senders := ", ".join(sorted({route.source.name for route in cluster.ledger.landing.routes()})):
+        printer.note(
+            f"tables come from {senders}; if it is ACTIVE, both take writes. To change places: walship switchover"
+            f" {cluster.name}, there"
         )

@@ -13,6 +13,7 @@ import pytest
 from replication.coordination.memory import MemoryEnsemble
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
+from replication.core.routes.carried import InboundRoute
 from replication.core.succession import Succession
 from replication.errors import CoordinationError, RequestError
 from replication.ledger.commit_steps import ROLE_CHANGE, NewSequence, SequenceId
@@ -81,10 +82,15 @@ def test_a_cluster_whose_role_change_is_unfinished_is_not_made_active_beside_its
             readonly(invocation, "off")
         assert coordination.role().state == RoleState(Role.STANDBY, 2)
         ledger.steps.remove("east", ROLE_CHANGE)
-        ledger.successions.record(Succession(id, west, 2, 7, is_planned=True))
+        ledger.landing.declare_routes([InboundRoute(west, uuid4(), "default", 1)])
         readonly(invocation, "off")
-        assert coordination.role().state == RoleState(Role.ACTIVE, 3)
+        told = " ".join(capfd.readouterr().err.split())
+        assert "tables come from west; if it is ACTIVE, both take writes" in told
         coordination.set_role(RoleState(Role.STANDBY, 4), coordination.role().version)
+        ledger.successions.record(Succession(id, west, 4, 7, is_planned=True))
+        readonly(invocation, "off")
+        assert coordination.role().state == RoleState(Role.ACTIVE, 5)
+        coordination.set_role(RoleState(Role.STANDBY, 6), coordination.role().version)
         ledger.successions.record(Succession(west, id, 1007, 7, is_planned=False))  # of a failover that was abandoned
         readonly(invocation, "off")
         assert coordination.role().state == RoleState(Role.ACTIVE, 1008), "what it writes is newer than what was ended"
