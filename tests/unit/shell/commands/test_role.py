@@ -85,7 +85,7 @@ def test_a_cluster_whose_role_change_is_unfinished_is_not_made_active_beside_its
         ledger.landing.declare_routes([InboundRoute(west, uuid4(), "default", 1)])
         readonly(invocation, "off")
         told = " ".join(capfd.readouterr().err.split())
-        assert "tables come from west; if it is ACTIVE, both take writes" in told
+        assert "tables come from west; if one of these is ACTIVE, both take writes" in told
         coordination.set_role(RoleState(Role.STANDBY, 4), coordination.role().version)
         ledger.successions.record(Succession(id, west, 4, 7, is_planned=True))
         readonly(invocation, "off")
