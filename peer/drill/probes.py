@@ -167,10 +167,10 @@ def _die_with_drill() -> None:
 def _command(file: Path) -> list[str]:
     if file.suffix == ".py":
         return [sys.executable, str(file)]
+    if file.suffix == ".sh" and not (os.access(file, os.X_OK) and file.read_bytes().startswith(b"#!")):
+        return ["sh", str(file)]
     if os.access(file, os.X_OK):
         return [str(file.absolute())]
-    if file.suffix == ".sh":
-        return ["sh", str(file)]
     raise RequestError(f"{file} cannot be run", "Make it executable, or give a .sql, .py or .sh file")
 
 

@@ -106,6 +106,12 @@ def test_a_probe_that_does_not_pass_fails_the_drill_and_the_others_run(
     assert len(site.traces()) == 1
 
 
+def test_an_executable_script_that_names_no_program_is_run_by_sh(site: ForkSite, tmp_path: Path) -> None:
+    script = probe(tmp_path, "check.sh", 'test -n "$WALSHIP_DRILL"\n')
+    script.chmod(0o755)
+    assert run(site, script).problems == ()
+
+
 def test_a_probe_that_cannot_be_run_is_refused_before_anything_is_done(site: ForkSite, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no probe"):
         run(site, tmp_path / "none.sql")
