@@ -70,6 +70,6 @@ def _check_may_take_writes(cluster: Cluster, printer: Printer) -> None:
         )
     elif senders := ", ".join(sorted({route.source.name for route in cluster.ledger.landing.routes()})):
         printer.note(
-            f"tables come from {senders}; if one of these is ACTIVE, both take writes. To change places: walship switchover"
-            f" {cluster.name}, there"
+            f"tables come from {senders}; if one of these is ACTIVE, both take writes. To change places:"
+            f" walship switchover {cluster.name}, there"
         )
