@@ -96,7 +96,7 @@ class ItemCopier(Protocol):
 class FileCopier:
     """Copies items one after the other, each with retries.
 
-    ``stopped`` ends the waits between attempts, and the copy after the item at hand.
+    ``stopped`` ends the waits between attempts, and the copy: after the item at hand, or within it if there is a limit.
     """
 
     def __init__(
@@ -120,7 +120,10 @@ class FileCopier:
         for item in items:
             if self._stopped.is_set():
                 return
-            yield self._tried(item)
+            copied = self._tried(item)
+            if copied.has_failed and self._stopped.is_set():  # it was given up for that
+                return
+            yield copied
 
     def _verified(self, items: Sequence[CopyItem]) -> Iterator[CopiedItem]:
         """Copy items, and read them back after one sync for all; what differs is copied again."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from replication.core.copying.rates import RateTable, parse_rates
 from replication.error_text import one_line
-from replication.errors import MissingFileError, ReplicationError, RequestError
+from replication.errors import CopyError, MissingFileError, ReplicationError, RequestError
 from replication.log import get
 
 _BURST_S = 0.1
@@ -20,7 +20,10 @@ _log = get(__name__)
 
 
 class CopyThrottle:
-    """Bytes per second. ``rate`` is the limit now, None for none; ``stopped`` ends every wait."""
+    """Bytes per second. ``rate`` is the limit now, None for none.
+
+    ``stopped`` ends every wait, by an error: what is left would go without a limit.
+    """
 
     def __init__(self, rate: Callable[[], float | None], stopped: threading.Event) -> None:
         self._rate = rate
@@ -29,9 +32,9 @@ class CopyThrottle:
         self._free_at = 0.0
 
     def take(self, count: int) -> None:
-        """Wait until that many more bytes may go."""
+        """Wait until that many more bytes may go. CopyError if the copy is stopped, and has a limit."""
         left = float(count)
-        while left > 0 and not self._stopped.is_set() and (rate := self._rate()) is not None:
+        while left > 0 and (rate := self._rate()) is not None:
             part = min(left, rate * _TAKEN_S)
             with self._lock:
                 now = time.monotonic()
@@ -39,8 +42,8 @@ class CopyThrottle:
                 self._free_at = begin + part / rate
                 wait_s = self._free_at - now
             left -= part
-            if wait_s > 0:
-                self._stopped.wait(wait_s)
+            if self._stopped.wait(max(wait_s, 0.0)):
+                raise CopyError("the copy was stopped", "Run it again: it goes on where it was")
 
 
 class CurrentRate:

@@ -170,6 +170,16 @@ def test_a_limit_is_heeded_and_one_in_a_file_may_change_meanwhile(
         CurrentRate(f"@{tmp_path}/limit")
 
 
+def test_a_copy_that_is_stopped_copies_nothing_more_without_its_limit(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {f"{n}/{size}": b"x" * size for n in range(4) for size in (1 << 20, 5 << 20)})
+    (tmp_path / "dst").mkdir()
+    run = job(LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")), limit="1MiB")
+    threading.Timer(0.3, run.stopped.set).start()
+    run.run()
+    assert run.progress.counts.bytes_copied < 2 << 20
+    assert not run.progress.counts.failed, "what is given up has not failed"
+
+
 def test_a_timetable_has_a_rate_for_each_minute_of_the_day() -> None:
     table = parse_rates("18:00,off 08:00,10KiB 12:30,1MB/s")
     at = {hour: table.at(hour * 60) for hour in (0, 8, 12, 13, 17, 18, 23)}
