@@ -298,8 +298,7 @@ class _Run:
             source = self._job.source if self._job.expected is None else None
             if refusal := removals_refusal(len(self._extras), self._job.configuration, source):
                 raise refusal
-            self._publisher.remove(self._extras, self._job.source)
-            for path in self._extras:
+            for path in self._publisher.remove(self._extras, self._job.source):
                 self._job.report("deleted", path, 0, "")
 
     def _published(self, file_set: FileSet) -> None:

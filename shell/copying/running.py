@@ -55,7 +55,7 @@ def incomplete(failed: int, failures: Mapping[str, str], waiting: int = 0) -> Co
     of_set = f", and {counted(waiting, 'file')} to be published with them" if waiting else ""
     alone = ". With --file-set file each is published alone" if waiting else ""
     return CopyIncompleteError(
-        f"{counted(failed, 'file')} not copied{of_set}; the first: {path}: {reason}",
+        f"{counted(failed, 'file')} failed{of_set}; the first: {path}: {reason}",
         f"Remove the cause and run it again: it goes on where it was{alone}",
     )
 

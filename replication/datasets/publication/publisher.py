@@ -10,7 +10,7 @@ import hashlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from replication.commit.leases import Leases
@@ -54,7 +54,7 @@ from replication.log import get
 WAITING_MAX = 256
 _GATHERED_S = 0.3  # file sets of that time are published together, by one sync
 _FILES_PER_REMOVAL = 1000
-_AGAIN = "Run it again: it begins with what an earlier run left"
+_AGAIN = "an earlier run has begun with that: run it again"
 _log = get(__name__)
 
 
@@ -363,27 +363,26 @@ class Publisher:
         """Make folders that have no files, durably; why some could not be made. It is called after :meth:`finish`."""
         return self._new.make(folders)
 
-    def remove(self, paths: Sequence[RelativePath], source: Store) -> None:
-        """Remove files of the target that the source does not have, and folders that this empties.
+    def remove(self, paths: Sequence[RelativePath], source: Store) -> Iterator[RelativePath]:
+        """Remove files of the target that the source does not have, and folders that this empties; yield the files.
 
-        It is called after :meth:`finish`.
-
-        Raises:
-            CopyError: a file cannot be removed; the next run goes on.
+        It is called after :meth:`finish`. One that cannot be removed is told; the next run goes on with it.
         """
-        try:
-            with Leases(self._steps) as leases:
-                ordered = sorted(paths)
-                for begin in range(0, len(ordered), _FILES_PER_REMOVAL):
-                    some = ordered[begin : begin + _FILES_PER_REMOVAL]
+        with Leases(self._steps) as leases:
+            ordered = sorted(paths)
+            for begin in range(0, len(ordered), _FILES_PER_REMOVAL):
+                some, left, reason = ordered[begin : begin + _FILES_PER_REMOVAL], set[RelativePath](), ""
+                try:
                     self._removal(some, emptied(source, some)).run(self._site, leases)
-                    for _ in some:
+                except (StepFailedError, UnfinishedSequenceError) as error:
+                    left = {path for path in some if self._target.status(path) is not None}
+                    reason = _AGAIN if isinstance(error, UnfinishedSequenceError) else one_line(error.cause or error)
+                for path in some:
+                    if path in left:
+                        self._progress.failed(path, f"it was not removed: {reason}")
+                    else:
                         self._progress.deleted()
-        except StepFailedError as error:
-            reason = one_line(error.cause or error)
-            raise CopyError(f"files were not removed: {reason}", "Remove the cause and run it again") from error
-        except UnfinishedSequenceError as error:
-            raise CopyError("files were not removed: their removal of an earlier run is not done", _AGAIN) from error
+                        yield path
 
     def _removal(self, paths: Sequence[RelativePath], folders: Sequence[RelativePath]) -> CommitSequence[CopySite]:
         urn = f"remove-{hashlib.sha256(chr(0).join(paths).encode()).hexdigest()[:16]}"

@@ -169,9 +169,16 @@ class LocalStore:
                 raise
 
     def remove_files(self, paths: Sequence[RelativePath]) -> None:
+        failed: OSError | None = None
         for path in paths:
-            with suppress(FileNotFoundError):
+            try:
                 os.unlink(self.local_path(path))
+            except FileNotFoundError:
+                continue
+            except OSError as error:  # the others go all the same
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def remove_folder(self, path: RelativePath) -> None:
         assert path, "the root is never removed"

@@ -50,7 +50,7 @@ def test_files_that_failed_are_told_though_the_summary_has_no_reader(
     write_tree(Path("dst"), {"b": b"no folder"})
     monkeypatch.setattr(Printer, "value", no_reader)
     assert run(["copy", "src", "dst"]) == 12
-    assert "1 file not copied" in capsys.readouterr().err
+    assert "1 file failed" in capsys.readouterr().err
     assert run(["copy", "src", "dst", "--exclude", "b"]) == 0, "as head ends a pipe"
 
 
@@ -228,7 +228,7 @@ def test_what_waits_for_a_file_that_failed_is_told_and_extras_stay(
     assert set(read_tree(Path("dst"))) >= {"b/3.csv", "extra"} and not Path("dst/a").exists()
     shown = capsys.readouterr()
     assert "1 not removed, since a file failed; 1 failed; 1 waiting for them" in shown.out
-    assert "1 file not copied, and 1 file to be published with them; the first: a/1.csv: P" in shown.err
+    assert "1 file failed, and 1 file to be published with them; the first: a/1.csv: P" in shown.err
     assert "With --file-set file each is published alone" in shown.err
     lines = [json.loads(line) for line in Path("report.json").read_text().splitlines()]
     assert sorted((line["outcome"], line["path"], line.get("reason", "")) for line in lines) == [
