@@ -18,7 +18,9 @@ from shell.cli.render import bytes_text, moment_text
 
 if TYPE_CHECKING:
     from peer.timeline.upkeep import DatasetUpkeep
+    from replication.config import Config
     from replication.core.timeline.instants import Instant
+    from replication.timeline.recorded import RecordedTimeline
 
 _CHECK_S = 0.5
 
@@ -79,7 +81,9 @@ def timeline_files(
     from peer.timeline.configured import configured_timeline, verb_views
 
     config = invocation.config()
-    with verb_views(config, configured_timeline(config)) as views:
+    timeline = configured_timeline(config)
+    _refuse_table(config, timeline, dataset)
+    with verb_views(config, timeline) as views:
         instant = views.sync().instant if as_of is None else as_of
         rows = [
             {
@@ -178,5 +182,17 @@ def _upkeep(invocation: Invocation, dataset: str) -> Iterator[DatasetUpkeep]:
 
     config = invocation.config()
     timeline = configured_timeline(config)
+    _refuse_table(config, timeline, dataset)
     with verb_views(config, timeline) as views:
         yield DatasetUpkeep(dataset, timeline, views, TimelineHolds(config.timeline_url))
+
+
+def _refuse_table(config: Config, timeline: RecordedTimeline, name: str) -> None:
+    """Raise RequestError for the name of a table: its versions are snapshots, which its own verbs keep."""
+    from peer.timeline.of_tables import instants_of_table
+
+    if name not in timeline.state().roots and instants_of_table(config, name) is not None:
+        raise RequestError(
+            f"{name} is a table, and only the files of datasets are on the timeline",
+            f"See walship timeline list {name} for its instants, walship read {name} for its rows",
+        )

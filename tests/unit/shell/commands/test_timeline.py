@@ -70,6 +70,9 @@ def test_instants_of_one_dataset_or_table_are_listed(tmp_path: Path) -> None:
     with closing(open_ledger(config.ledger_url)) as ledger:
         ledger.tables.create(keyed("default.flights"))
         ledger.drills.put(Drill("d0", "h0", "p", 5, 9, ended=7))
+    for words in (["files", "flights"], ["clean", "flights", "--keep-versions", "1"]):
+        done = CliRunner().invoke(main.make_app(), ["timeline", *words, "--cluster", str(file)])
+        assert isinstance(done.exception, RequestError) and "flights is a table" in done.exception.what
     done = CliRunner().invoke(main.make_app(), ["timeline", "list", "flights", "--cluster", str(file)])
     assert done.stdout.split() == [
         "event",
