@@ -6,7 +6,6 @@ are joined at the end.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,7 @@ from replication.datasets.copying.file_sets import FileSet, FileSets
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyCounts, CopyProgress
 from replication.datasets.copying.stager import Stager
-from replication.datasets.copying.staging import LOCK, Staging, job_id, make_state_dir, state_dir
+from replication.datasets.copying.staging import LOCK, Staging, job_id, locked, make_state_dir, state_dir
 from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
 from replication.datasets.copying.uploading import give_up_all
 from replication.datasets.copying.window import CopyWindow
@@ -41,7 +40,7 @@ from replication.datasets.publication.recording import InstantRecorder, Recorded
 from replication.datasets.publication.steps import CopySite, PublishFileSet, RemoveExtras, StartInstant, is_lost
 from replication.datasets.removals import removals_refusal
 from replication.datasets.stores.base import EntryKind, Store
-from replication.errors import LockedFileError, RequestError, SequenceHeldError, StepFailedError, SuspendedSequenceError
+from replication.errors import RequestError, SequenceHeldError, StepFailedError, SuspendedSequenceError
 from replication.ledger.commit_steps import StoredSequence
 from replication.log import get
 
@@ -126,7 +125,7 @@ class CopyJob:
         self.target.make_folder(ROOT)
         make_state_dir(self.state_dir)
         self.progress.told = lambda path, reason: self.report("failed", path, 0, reason)
-        with locked(self.state_dir / LOCK, self.target.url), ExitStack() as stack:
+        with locked(self.state_dir / LOCK, self.target.url) as check, ExitStack() as stack:
             steps = FileCommitSteps(f"file://{self.state_dir}/commits")
             site = CopySite(self.target, redoes=True, events=self.events)
             blocked = self._redo(steps, site)
@@ -136,6 +135,7 @@ class CopyJob:
             carry = stack.enter_context(self._copier())
             run = _Run(self, (steps, journal), carry, blocked, recorder)
             run.run()
+            check()
             if recorder is not None:
                 recorder.archive()
             counts = self.progress.counts
@@ -359,31 +359,3 @@ def list_into(dataset: Dataset, target: Store, configuration: CopyConfiguration,
         sink.copy([file])
     for name in names:
         sink.ended(name)
-
-
-@contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file of this host; LockedFileError if another process does."""
-    while True:
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:  # the run before has just removed its folder
-            make_state_dir(path.parent)
-            continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            raise LockedFileError(
-                f"another process runs this copy to {what}", "Wait until it is done, or stop it"
-            ) from None
-        try:
-            if os.fstat(fd).st_ino == os.stat(path).st_ino:
-                break
-        except FileNotFoundError:
-            make_state_dir(path.parent)  # the run before has removed it
-        os.close(fd)
-    try:
-        yield
-    finally:
-        os.close(fd)

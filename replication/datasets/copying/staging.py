@@ -5,10 +5,12 @@ It is laid out like the final tree, below one folder a file set, so that a whole
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.stores.base import EntryKind, Store
 from replication.datasets.stores.local import LocalStore
-from replication.errors import RequestError
+from replication.errors import LockedFileError, RequestError, StorageError
 
 #: The file in the folder of a job's state that its run locks.
 LOCK = "lock"
@@ -53,6 +55,54 @@ def make_state_dir(folder: Path) -> None:
 def _make_private(folder: Path) -> None:
     for each in (folder.parent, folder):
         each.mkdir(mode=0o700, exist_ok=True)
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[Callable[[], None]]:
+    """Hold a lock file of this host; LockedFileError if another process does.
+
+    What is yielded raises StorageError if the file is no longer there, as when its disk was unmounted. So does an error
+    of the block then.
+    """
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # the run before has just removed its folder
+            make_state_dir(path.parent)
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise LockedFileError(
+                f"another process runs this copy to {what}", "Wait until it is done, or stop it"
+            ) from None
+        if _is_at(path, fd):
+            break
+        make_state_dir(path.parent)  # the run before has removed it
+        os.close(fd)
+
+    def check() -> None:
+        if not _is_at(path, fd):
+            raise StorageError(
+                f"{path.parent} was unmounted or removed while {what} was copied to",
+                "Remove what the copy has written below the mount point since, mount it, and run it again",
+            )
+
+    try:
+        yield check
+    except (OSError, StorageError):
+        check()
+        raise
+    finally:
+        os.close(fd)
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except OSError:
+        return False
 
 
 @lru_cache(maxsize=1024)

@@ -23,10 +23,10 @@ from replication.core.copying.two_way import Agreed, SideState, SyncAction, conf
 from replication.datasets.copying.faults import telling_faults
 from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.progress import CopyProgress, ProgressView
-from replication.datasets.copying.staging import job_id, make_state_dir, state_dir
+from replication.datasets.copying.staging import job_id, locked, make_state_dir, state_dir
 from replication.datasets.copying.transfer import digest_of
 from replication.datasets.finders.recursive import OneDataset
-from replication.datasets.job import CopyJob, locked
+from replication.datasets.job import CopyJob
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.walk import walk
 from replication.datasets.publication.moves import Listed, changed

@@ -16,7 +16,7 @@ from replication.core.copying.configuration import CopyConfiguration, Existing, 
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.copying.progress import CopyProgress
-from replication.datasets.job import locked
+from replication.datasets.copying.staging import locked
 from replication.datasets.publication.publisher import Publisher
 from replication.datasets.stores.local import LocalStore
 from replication.errors import LockedFileError, NoSpaceError, RequestError

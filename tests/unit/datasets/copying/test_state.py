@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from replication.commit.file_store import FileCommitSteps
 from replication.commit.step import step_to_json
 from replication.core.copying.names import RelativePath
-from replication.datasets.copying.staging import make_state_dir
-from replication.datasets.job import locked
+from replication.datasets.copying.file_sets import FileSet
+from replication.datasets.copying.staging import locked, make_state_dir
 from replication.datasets.publication.steps import PublishFileSet
 from replication.datasets.stores.local import LocalStore
+from replication.errors import StorageError
 from replication.ledger.commit_steps import NewSequence, SequenceId
 from tests.copying import copied, job, read_tree, write_tree
 
@@ -54,6 +56,26 @@ def test_a_run_begins_although_another_one_removes_the_folder_just_then(
     folder.rmdir()
     with locked(folder / "lock", "it"):
         assert (folder / "lock").exists()
+
+
+def test_a_target_that_is_unmounted_meanwhile_is_named_whether_or_not_the_copy_would_go_on(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"a/1": b"1", "b/1": b"2"})
+    for error in (None, FileNotFoundError(2, "No such file or directory")):
+        ending = job(LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")))
+
+        def unmounted(_: FileSet, error: OSError | None = error) -> None:
+            if not (tmp_path / "disk").exists():
+                (tmp_path / "dst").rename(tmp_path / "disk")
+                if error is not None:
+                    raise error
+
+        ending.published = unmounted
+        with pytest.raises(
+            StorageError, match="dst/.walship/.* was unmounted or removed while file://.*/dst was copied"
+        ):
+            ending.run()
+        shutil.rmtree(tmp_path / "disk")
+        shutil.rmtree(tmp_path / "dst", ignore_errors=True)
 
 
 def test_what_its_owner_may_not_read_is_made_durable_with_all_else(
