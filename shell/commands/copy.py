@@ -149,11 +149,17 @@ def sync(
 
 def _report(printer: Printer, result: SyncResult, refusal: RequestError | None) -> None:
     """Print what was done, and raise what failed or would be refused, also if nothing can be printed."""
-    from shell.copying.running import incomplete
+    from shell.copying.running import incomplete, skipped_text
 
-    done = ", ".join(f"{number:,} {action}" for action, number in sorted(result.actions.items()))
+    counts = [f"{number:,} {action}" for action, number in sorted(result.actions.items())]
+    done = ", ".join(counts + [skipped_text(kind, number) for kind, number in sorted(result.skipped.items())])
     kept = f"; {counted(len(result.conflicts), 'conflict')} kept: {', '.join(result.conflicts[:5])}"
-    shown = {"actions": dict(result.actions), "conflicts": result.conflicts, "failures": result.failures}
+    shown = {
+        "actions": dict(result.actions),
+        "conflicts": result.conflicts,
+        "failures": result.failures,
+        "skipped": dict(result.skipped),
+    }
     with print_before_error(result.failures or refusal):
         printer.value(shown, (done or "nothing was found") + (kept if result.conflicts else ""))
     if result.failures:

@@ -54,11 +54,13 @@ class SyncResult:
         actions: how many paths got which action.
         conflicts: the names under which older versions of conflicts are kept.
         failures: why a path failed.
+        skipped: how many links and special files of both sides were left out, by kind.
     """
 
     actions: Counter[str] = field(default_factory=Counter)
     conflicts: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
 
 
 class TwoWaySync:
@@ -125,10 +127,11 @@ class TwoWaySync:
         return result
 
     def _run(self, state: SyncState, *, dry_run: bool) -> SyncResult:
-        earlier = CopyProgress()
+        earlier, result = CopyProgress(), SyncResult()
         if not dry_run:
             for side in (0, 1):  # what they change is listed, then
                 self._job(side, state, earlier).finish_earlier()
+        result.failures |= earlier.counts.failures
         for side, store in enumerate(self._stores):
             progress = self._begin(f"listing {store.url}")
             list_side(store, self._configuration, side, state, progress)
@@ -136,7 +139,9 @@ class TwoWaySync:
                 raise RequestError(
                     f"{store.url} has none of the files that it had", "Check that it is mounted, or remove the rest"
                 )
-        result = SyncResult(state.decide(sync_action, self._is_meant), failures=dict(earlier.counts.failures))
+            result.failures |= progress.counts.failures
+            result.skipped.update(progress.counts.skipped)
+        result.actions = state.decide(sync_action, self._is_meant)
         clashes, left = state.leave_clashes()
         result.actions -= left
         result.failures |= dict.fromkeys(clashes, _CLASH)
@@ -307,6 +312,10 @@ def list_side(
         for entry in found(folder):
             if entry.refused or entry.attributes is None:
                 others.append(entry.path)
+                if not entry.refused:
+                    progress.skipped(entry.kind.value)
+                elif configuration.filters.names(entry.path):
+                    progress.failed(entry.path, entry.refused)
             elif entry.kind is EntryKind.FOLDER:
                 path = entry.attributes.path
                 if path.name != STAGING and configuration.recursive and configuration.filters.enters(path):

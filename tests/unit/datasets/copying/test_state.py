@@ -70,9 +70,7 @@ def test_a_target_that_is_unmounted_meanwhile_is_named_whether_or_not_the_copy_w
                     raise error
 
         ending.published = unmounted
-        with pytest.raises(
-            StorageError, match="dst/.walship/.* was unmounted or removed while file://.*/dst was copied"
-        ):
+        with pytest.raises(StorageError, match="was unmounted or removed while .*dst was copied to"):
             ending.run()
         shutil.rmtree(tmp_path / "disk")
         shutil.rmtree(tmp_path / "dst", ignore_errors=True)

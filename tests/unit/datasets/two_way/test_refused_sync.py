@@ -48,3 +48,14 @@ def test_a_dry_run_of_a_sync_that_would_remove_too_much_says_so(pair: Path, caps
     shown = capsys.readouterr()
     assert "copied to the second    n\ncopied to the second    y/3\n" in shown.out
     assert "x/1" in read_tree(pair / "b")
+
+
+def test_names_that_are_refused_fail_and_links_are_counted(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (pair / "a/new\nline").write_text("lost?")
+    (pair / "b/link").symlink_to("y/3")
+    write_tree(pair / "a", {"n": b"new"}, LATER)
+    assert run(["sync", str(pair / "a"), str(pair / "b")]) == 12
+    shown = capsys.readouterr()
+    assert "1 copied to the second, 3 same, 1 symbolic link skipped" in shown.out
+    assert "1 file failed; the first: new\\nline: the name 'new\\nline' is refused" in shown.err
+    assert run(["sync", str(pair / "a"), str(pair / "b"), "--exclude", "new*"]) == 0
