@@ -15,6 +15,7 @@ from replication.errors import UnsafeNameError
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _BYTES_MAX = 4096
 PART_BYTES_MAX = 255
+FOLDERS_MAX = 900  # Python makes and removes deeper ones by calls that are too deep for it
 _SHOWN_MAX = 200
 #: Folder of a copy's own files in a target; never listed or copied.
 STAGING = ".walship"
@@ -59,13 +60,17 @@ class RelativePath(str):
         """The path of an entry of this folder; ``name`` is one part.
 
         Raises:
-            UnsafeNameError: as for the class, or the name has a separator.
+            UnsafeNameError: as for the class, or the name has a separator or lies too deep.
         """
         if "/" in name:
             raise UnsafeNameError(f"the name {name!r:.300} is refused: it has a separator", "Rename it, or exclude it")
         checked = RelativePath(name) if name else None
         if checked is None:
             raise UnsafeNameError("an empty name is refused", "Check the store's listing")
+        if self.count("/") >= FOLDERS_MAX:
+            raise UnsafeNameError(
+                f"it is more than {FOLDERS_MAX} folders deep", "Copy a folder below SRC, or exclude it"
+            )
         return str.__new__(RelativePath, f"{self}/{checked}" if self else checked)
 
     def shown_child(self, name: str) -> RelativePath:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import random
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.core.copying.names import ROOT, RelativePath
+from replication.core.copying.names import FOLDERS_MAX, ROOT, RelativePath
 from replication.core.copying.versions import version_path
 from replication.datasets.stores.local import LocalStore
 from replication.errors import UnsafeNameError
@@ -125,3 +127,22 @@ def test_paths_join_and_part() -> None:
     assert path.below(RelativePath("x")) == "x/a/b/c d"
     assert path.relative_to(RelativePath("a")) == "b/c d"
     assert ROOT.child("a").parent == ROOT
+
+
+def test_folders_below_a_depth_are_refused_by_name_and_all_others_are_copied(tmp_path: Path) -> None:
+    at = tmp_path / "src"
+    at.mkdir()
+    (at / "f").write_bytes(b"1")
+    here = os.getcwd()
+    try:
+        os.chdir(at)
+        for _ in range(FOLDERS_MAX + 200):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("f").write_bytes(b"2")
+    finally:
+        os.chdir(here)
+    counts = copied(at, tmp_path / "dst").progress.counts
+    subprocess.run(["rm", "-r", str(at)], check=True)  # as shutil.rmtree cannot
+    assert counts.files_published == 1
+    assert list(counts.failures.values()) == [f"it is more than {FOLDERS_MAX} folders deep"]
