@@ -27,6 +27,9 @@ CREATE TABLE listing.others (path TEXT PRIMARY KEY) WITHOUT ROWID;
 _SIDES = ("first", "second")
 _Row = tuple[str, str | None, str | None, int | None, int | None, int | None, int | None]
 _PAGE = 1000
+#: Whether a path is below another one: 0 follows /. With + before its action SQLite finds it by path, not by action:
+#: else it looks at all others for each.
+_BELOW = "b.path > a.path || '/' AND b.path < a.path || '0'"
 _STAYING = (SyncAction.NOTHING, SyncAction.TO_SECOND, SyncAction.TO_FIRST, SyncAction.COMPARE)
 
 #: What is done with a path, from what the first side, the second side and the last agreement have.
@@ -132,11 +135,10 @@ class SyncState:
 
     def in_the_way(self, copied: SyncAction, removed: SyncAction, side: int) -> list[FileAttributes]:
         """Files of a side to be removed where a folder is to be copied, or below the path of a file that is."""
-        below = "b.path > a.path || '/' AND b.path < a.path || '0'"  # 0 follows /
-        pairs = f"SELECT {{}}.{_SIDES[side]} FROM listing.files a JOIN listing.files b ON {below} WHERE "
+        pairs = f"SELECT {{}}.{_SIDES[side]} FROM listing.files a JOIN listing.files b ON {_BELOW} WHERE "
         rows = self._db.rows(
-            f"{pairs.format('a')} a.action = :removed AND b.action = :copied"
-            f" UNION {pairs.format('b')} a.action = :copied AND b.action = :removed",
+            f"{pairs.format('a')} a.action = :removed AND +b.action = :copied"
+            f" UNION {pairs.format('b')} a.action = :copied AND +b.action = :removed",
             {"copied": copied.name, "removed": removed.name},
         )
         return [_file(text) for (text,) in rows]
@@ -150,7 +152,7 @@ class SyncState:
         """
         actions = ",".join(f"'{action.name}'" for action in _STAYING)
         stays = f"action IN ({actions}) AND coalesce({{0}}first, {{0}}second) IS NOT NULL"  # one side has it
-        below = f"b.path > a.path || '/' AND b.path < a.path || '0' AND b.{stays.format('b.')}"
+        below = f"{_BELOW} AND +b.{stays.format('b.')}"
         paths: list[str] = []
         taken: Counter[str] = Counter()
         with self._db.changing() as db:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.names import RelativePath
+from replication.core.copying.two_way import Agreed, SideState, SyncAction, sync_action
+from replication.datasets.two_way.state import SyncState
 from shell.main import run
 from tests.copying import read_tree, write_tree
 from tests.two_sides import LATER, both, sync
@@ -59,3 +64,16 @@ def test_names_that_are_refused_fail_and_links_are_counted(pair: Path, capsys: p
     assert "1 copied to the second, 3 same, 1 symbolic link skipped" in shown.out
     assert "1 file failed; the first: new\\nline: the name 'new\\nline' is refused" in shown.err
     assert run(["sync", str(pair / "a"), str(pair / "b"), "--exclude", "new*"]) == 0
+
+
+def test_clashes_of_many_files_are_found_without_comparing_each_with_all_others(tmp_path: Path) -> None:
+    state = SyncState(tmp_path / "state.db")
+    for side, name in enumerate(("old", "new")):
+        files = [FileAttributes(RelativePath(f"{name}-{number}"), 1, 1) for number in range(3000)]
+        state.listed(side, files, ())
+        state.change({file.path: Agreed(SideState.of(file), SideState.of(file)) for file in files if not side}, ())
+    state.decide(sync_action, lambda path: True)
+    state._db._db.set_progress_handler(lambda: 1, 2_000_000)  # steps of SQLite that one statement may take
+    assert state.leave_clashes() == ([], Counter())
+    assert state.in_the_way(SyncAction.TO_FIRST, SyncAction.REMOVE_FIRST, 0) == []
+    state.close()
