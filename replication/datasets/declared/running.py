@@ -16,6 +16,8 @@ from replication.datasets.stores.open import open_source, open_store
 from replication.error_text import counted, one_line
 from replication.errors import LockedFileError, RequestError
 
+_WALKING = ("folder", "glob", "stream", "table")  # these would find a target in their folder, and copy it into itself
+
 
 def run_dataset(
     definition: DatasetDefinition,
@@ -34,13 +36,16 @@ def run_dataset(
         often = counted(state.failures, "time")
         why = "is paused" if state.paused else f"failed {often} and is suspended: {state.error}"
         raise RequestError(f"dataset {definition.name} {why}", f"walship dataset resume {definition.name}")
-    if definition.finder == "folder" and definition.source_options == definition.target_options:
-        refuse_nested(definition.source, definition.target, either=configuration.delete)
     with (
         open_source(definition.source, configuration, resolved(definition.source_options)) as source,
         open_store(definition.target, resolved(definition.target_options)) as target,
     ):
-        job = CopyJob(source, target, finder_of(definition.finder)(source, definition.properties), configuration)
+        finder = finder_of(definition.finder)(source, definition.properties)
+        if definition.finder in _WALKING and definition.source_options == definition.target_options:
+            root = finder.common_root
+            walked = f"{definition.source.rstrip('/')}/{root}" if root else definition.source
+            refuse_nested(walked, definition.target, either=configuration.delete and definition.finder == "folder")
+        job = CopyJob(source, target, finder, configuration)
         job.recorded = RecordedDataset(definition.timeline, definition.name) if definition.timeline else None
         number = history.begin(definition.name, source.url, target.url)
         job.published = lambda file_set: history.copied(number, file_set)

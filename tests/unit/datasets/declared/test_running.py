@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from replication.datasets.declared.history import FAILURES_MAX, DatasetHistory
 from replication.datasets.declared.running import run_dataset
 from replication.datasets.job import CopyJob
 from replication.errors import CopyError, LockedFileError, RequestError
+from tests.copying import write_tree
 
 
 class Runs:
@@ -56,6 +58,16 @@ def test_a_dataset_whose_target_holds_its_source_is_not_run_with_delete(runs: Ru
     nested = DatasetDefinition("n", str(tmp_path / "src"), str(tmp_path))
     with pytest.raises(RequestError, match="src is within"):
         run_dataset(nested, CopyConfiguration(delete=True), runs.history)
+
+
+def test_a_target_that_a_finder_would_find_is_refused_and_one_beside_what_it_finds_is_not(
+    runs: Runs, tmp_path: Path
+) -> None:
+    write_tree(tmp_path, {"src/p/1": b"1", "src/q/2": b"2"})
+    inner = DatasetDefinition("i", str(tmp_path / "src"), str(tmp_path / "src/in"), "glob", {"pattern": "*"})
+    with pytest.raises(RequestError, match="src/in is the source .*/src or within it"):
+        run_dataset(inner, CopyConfiguration(), runs.history)
+    run_dataset(replace(inner, properties={"pattern": "p/*"}), CopyConfiguration(), runs.history)
     assert not runs.history.runs("n", 1)
 
 
