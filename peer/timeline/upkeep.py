@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from peer.timeline.views import Views
+from replication.core.clock import moment_text
 from replication.core.copying.names import RelativePath
 from replication.core.timeline.cleaning import KeepPolicy, touched_since, undone_by_restore
 from replication.core.timeline.instants import DELETING, Action, Changes, FileVersion, Instant, InstantState
+from replication.datasets.removals import is_empty
 from replication.datasets.stores.base import Store
 from replication.datasets.stores.open import open_store
 from replication.error_text import counted
-from replication.errors import LockedFileError, RequestError
+from replication.errors import LockedFileError, RequestError, StorageError
 from replication.log import get
 from replication.timeline.holds import Hold, TimelineHolds
 from replication.timeline.recorded import RecordedTimeline
@@ -47,12 +49,14 @@ class DatasetUpkeep:
 
         Raises:
             LockedFileError: another process cleans, rolls back or restores the dataset.
+            StorageError: nothing is where its files should be.
         """
         with self._alone() as mine:
             self._finish()
             versions = self._removable(policy, every=every)
             if not versions:
                 return None
+            self._check_there()
             with self._announced(max(version.removed for version in versions), mine) as holds:
                 held = min((hold.instant for hold in holds), default=_EVERYBODY)
                 versions = [version for version in versions if version.removed <= held]
@@ -94,12 +98,14 @@ class DatasetUpkeep:
     def _undo(self, times: Sequence[int], action: Action) -> Instant:
         with self._alone() as mine:
             self._finish()
+            self._check_there()
             with self._announced(_EVERYBODY, mine) as holds:
                 if held := [hold for hold in holds if hold.instant >= min(times)]:
                     readers = counted(len(held), "reader")
+                    until = moment_text(int(max(hold.until_s for hold in held) * 1e6))
                     raise LockedFileError(
                         f"files of {self._dataset} as of {held[0].instant} or later are held by {readers}",
-                        "Wait until they are done",
+                        f"Wait until they are done; if they were killed, until {until}",
                     )
                 started = self._timeline.undo(self._dataset, times, action=action)
             return self._delete(started)
@@ -125,6 +131,15 @@ class DatasetUpkeep:
         self._views.sync()
         _log.info("dataset_files_deleted", dataset=self._dataset, action=done.action.value, files=len(paths))
         return done
+
+    def _check_there(self) -> None:
+        """StorageError if nothing is at the root: what is not deleted now would be seen again once it is mounted."""
+        with self._open(root := self._root()) as store:
+            if is_empty(store):
+                raise StorageError(
+                    f"there is nothing at {root}, so no file of {self._dataset} can be deleted",
+                    "Nothing was changed. Check that it is mounted",
+                )
 
     def _root(self) -> str:
         root = self._timeline.state().roots.get(self._dataset)

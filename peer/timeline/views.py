@@ -16,7 +16,7 @@ from peer.timeline.remembered import BYTES_MAX, Remembered
 from peer.timeline.stores.base import ViewStore
 from replication.core.timeline.instants import Event, FileVersion, Instant, TimelineState
 from replication.core.timeline.view import Effects, FileSlice, effects, merged, slices, unseen
-from replication.errors import FormatError, RequestError
+from replication.errors import FormatError, RequestError, StorageError
 from replication.timeline.recorded import RecordedTimeline
 
 _NAMES = "\0"  # stands in a store for the listing of a dataset's partitions
@@ -256,6 +256,8 @@ class Views:
             before, refreshes = self.sync(), self._refreshes
             root = self._root(dataset)
         files = self._listings.files(dataset, root, partition)
+        if not files:
+            self._check_there(dataset, root, partition)
         with self._lock:
             after = self.sync()
             since = [e for e in self._timeline.following(before.number) if e.number <= after.number]
@@ -269,3 +271,12 @@ class Views:
                 self._store.put(dataset, partition, versions.values(), listed=is_current)
             elif is_current:
                 self._known.missing((dataset, partition))
+
+    def _check_there(self, dataset: str, root: str, partition: str) -> None:
+        """StorageError if nothing is at the root, although instants have added files: that would be remembered."""
+        with self._lock:
+            is_known = any(version.added for version in self._store.versions(dataset, partition))
+        if is_known and not self._listings.partitions(dataset, root):
+            raise StorageError(
+                f"there is nothing at {root}, where the files of {dataset} were", "Check that it is mounted"
+            )

@@ -15,7 +15,7 @@ def removals_refusal(count: int, configuration: CopyConfiguration, source: Store
     A source that is not mounted looks like that.
     """
     most = configuration.delete_max
-    if most is None and count and source is not None and _is_empty(source):
+    if most is None and count and source is not None and is_empty(source):
         return RequestError(
             f"{source.url} is empty, and {counted(count, 'file')} of the target would be removed",
             f"Nothing was removed. Check that the source is mounted; if they are to go, say --max-delete {count}",
@@ -28,7 +28,8 @@ def removals_refusal(count: int, configuration: CopyConfiguration, source: Store
     )
 
 
-def _is_empty(source: Store) -> bool:
+def is_empty(source: Store) -> bool:
+    """Whether a store has nothing at its address, as where it is not mounted."""
     try:
         return next(iter(source.scan(ROOT)), None) is None
     except FileNotFoundError:

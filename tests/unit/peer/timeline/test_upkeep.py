@@ -21,7 +21,7 @@ from replication.core.copying.names import RelativePath
 from replication.core.timeline.cleaning import KeepPolicy
 from replication.core.timeline.instants import Action, FileVersion, InstantState
 from replication.datasets.stores.local import LocalStore
-from replication.errors import LockedFileError, RequestError
+from replication.errors import LockedFileError, RequestError, StorageError
 from replication.settings import TimelineSection, TlsSection
 from replication.timeline.holds import TimelineHolds
 from replication.timeline.recorded import RecordedTimeline
@@ -212,6 +212,34 @@ class DyingAtRemoval(LocalStore):
             if type(self).removed > 1:
                 raise Killed
             super().remove_files([path])
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_nothing_is_listed_or_deleted_where_the_dataset_is_not_mounted(lake: Lake, is_listed: bool) -> None:
+    lake.copy(p_a="1")
+    instant = lake.copy(p_a="2")
+    if is_listed:
+        lake.views.sync()
+        lake.views.latest("lake", "p")
+    (lake.at / "dst").rename(lake.at / "away")
+    (lake.at / "dst").mkdir()
+    before = lake.timeline.state()
+    with pytest.raises(StorageError, match="nothing at .*dst, where the files of lake were"):
+        lake.read()
+    if is_listed:
+        assert lake.views.latest("lake", "p")
+    with pytest.raises(StorageError, match="nothing at .*dst, "):
+        lake.upkeep().clean(ONE)
+    with pytest.raises(StorageError, match="nothing at .*dst, so no file of lake can be deleted"):
+        lake.upkeep().rollback([instant])
+    assert lake.timeline.state() == before
+    (lake.at / "dst").rmdir()
+    (lake.at / "away").rename(lake.at / "dst")
+    with reader(lake.at).files(), pytest.raises(LockedFileError) as held:
+        lake.upkeep().rollback([instant])
+    assert "if they were killed, until 2" in held.value.hint
+    assert lake.upkeep().clean(ONE) is not None
+    assert lake.read() == {"p/a.csv": "2"} and len(lake.names()) == 1
 
 
 def test_a_clean_that_died_is_finished_by_the_next_one(lake: Lake, tmp_path: Path) -> None:
