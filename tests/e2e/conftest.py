@@ -15,6 +15,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,15 @@ def _can_write(config: Config) -> bool:
     return True
 
 
+def _stop(pid: int) -> None:
+    """Stop a process and wait until all its threads are: on busy cores one may go on for a while."""
+    os.kill(pid, signal.SIGSTOP)
+    states = f"/proc/{pid}/task/*/stat"  # none elsewhere than on Linux
+    wait_until(
+        lambda: all(" T " in Path(each).read_text() for each in glob(states)), what=f"{pid} to stop", despite=OSError
+    )
+
+
 class Site(Launched):
     """One cluster, run by ``walship up`` in a process of its own."""
 
@@ -147,11 +157,11 @@ class Site(Launched):
         """A role that neither works nor ends, nor is started again."""
         state = self.state(role)
         assert state is not None, f"{self.name} has no {role}"
-        os.kill(state.pid, signal.SIGSTOP)
+        _stop(state.pid)
         while not _can_write(self.config):  # it was stopped in a transaction
             os.kill(state.pid, signal.SIGCONT)
             time.sleep(0.05)
-            os.kill(state.pid, signal.SIGSTOP)
+            _stop(state.pid)
         try:
             yield
         finally:
