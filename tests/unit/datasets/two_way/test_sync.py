@@ -288,12 +288,12 @@ def test_only_the_folder_of_backups_itself_is_left_out(tmp_path: Path) -> None:
     write_tree(tmp_path / "a", {"p/o[l]d/f": b"1", "o[l]d": b"1", "old": b"1", "g": b"1"})
     write_tree(tmp_path / "b", {"k": b"1"})
     sides = [str(tmp_path / side) for side in "ab"]
-    assert run(["sync", *sides, "--backup-dir", "/o[l]d.d/", "--filter", "+ **"]) == 0
+    assert run(["sync", *sides, "--backup-dir", "o[l]d.d/", "--filter", "+ **"]) == 0
     (tmp_path / "a/p/o[l]d/f").unlink()
-    assert run(["sync", *sides, "--backup-dir", "/o[l]d.d/", "--filter", "+ **"]) == 0
+    assert run(["sync", *sides, "--backup-dir", "o[l]d.d/", "--filter", "+ **"]) == 0
     kept = {"o[l]d": b"1", "old": b"1", "g": b"1", "k": b"1"}
     assert both(tmp_path) == (kept, kept | {"o[l]d.d/p/o[l]d/f": b"1"})
-    assert run(["sync", *sides, "--backup-dir", "/o[l]d.d/", "--filter", "+ **"]) == 0
+    assert run(["sync", *sides, "--backup-dir", "o[l]d.d/", "--filter", "+ **"]) == 0
     assert read_tree(tmp_path / "a") == kept, "what is kept is not synced"
 
 
