@@ -24,7 +24,7 @@ def lower_process(nice: int) -> None:
 
 
 def lower_session() -> None:
-    """Give this session its process's niceness. Linux may share the cores between sessions before processes."""
+    """Give this session its process's niceness. Linux may share the cores between sessions first."""
     with suppress(OSError):  # this kernel does not
         descriptor = os.open("/proc/self/autogroup", os.O_WRONLY)
         try:

@@ -23,10 +23,10 @@ from replication.errors import FormatError, SuccessionError
 #: As JSON; about 500,000 streams.
 JSON_BYTES_MAX = 64 << 20
 _JSON_ITEMS_MAX = 4 << 20
-#: An epoch grows by one with each change of a role.
-EPOCH_AHEAD_MAX = 1 << 20
 #: How often a lost cluster may have changed its role since it was last heard; a failover ends those epochs, too.
 UNHEARD_MAX = 1000
+#: An epoch grows by one with each change of a role, and by ``UNHEARD_MAX`` more with a failover.
+EPOCH_AHEAD_MAX = 1 << 20
 #: The most that a stream reports: the newest ones.
 REPORTED_MAX = 64
 
@@ -241,7 +241,7 @@ def check_epoch(epoch: int, highest: int) -> None:
     if epoch > highest + EPOCH_AHEAD_MAX:
         raise SuccessionError(
             f"role epoch {epoch} is too far above {highest}, the newest that is known here",
-            "Find out which cluster made it: each change of a role raises it by one",
+            "Find out which cluster made it: a change of a role raises it by one, a failover by 1,001",
         )
 
 
