@@ -39,7 +39,7 @@ class GraphDisplay(Display):
 
     def _line(self) -> str:
         lags = (f"{one} → {two} {_text(lag)}" for (one, two), lag in self.flow.routes.items())
-        return f"         {self.written.total():,} rows written; not there yet: {', '.join(lags)}"
+        return f"         {self.written.total():,} rows written; lag: {', '.join(lags)}"
 
     def _picture(self) -> Panel:
         flow = self.flow
