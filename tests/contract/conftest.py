@@ -104,6 +104,14 @@ def spec(tables: Tables) -> TableSpec:
     return made
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """``make test`` has large work on queries and small work on rows; ``make test-all`` the other way, too."""
+    for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        if (params.get("tables"), params.get("given")) in {("spark", "rows"), ("small", "query")}:
+            item.add_marker("slow")
+
+
 @pytest.fixture(params=["query", "rows"])
 def given(request: pytest.FixtureRequest, tables: Tables) -> Callable[[str], Rows]:
     """What is to be replaced is handed in as a query or as rows."""

@@ -29,7 +29,7 @@ def test_rows_replaced_again_and_again_and_compacted_are_there_once(
 ) -> None:
     at = tables.append(spec.name, row(tables, spec, "a", 0), None, {})
     at = tables.append(spec.name, row(tables, spec, "b", 0), at, {})
-    for turn in range(1, 5):
+    for turn in range(1, 4):
         both = f"{row(tables, spec, 'a', turn)} union all {row(tables, spec, 'c', turn)}"
         keys = "select 'a' as k union all select 'c' as k"
         at = tables.replace(spec.name, ["k"], given(keys), given(both), at, {"walship.x": str(turn)})
@@ -37,11 +37,11 @@ def test_rows_replaced_again_and_again_and_compacted_are_there_once(
         by_engine = tables.query(f"select k, v from {tables.ref(spec.name)} order by k").to_pylist()
         assert by_engine == [{"k": "a", "v": turn}, {"k": "b", "v": 0}, {"k": "c", "v": turn}]
     tables.compact(spec.name, 1)
-    assert shown(tables, spec.name) == {"a": 4, "b": 0, "c": 4}
+    assert shown(tables, spec.name) == {"a": 3, "b": 0, "c": 3}
     current = tables.history(spec.name).current
     assert current is not None
     tables.replace(spec.name, ["k"], given("select 'a' as k"), given(row(tables, spec, "a", 9)), current, {})
-    assert shown(tables, spec.name) == {"a": 9, "b": 0, "c": 4}
+    assert shown(tables, spec.name) == {"a": 9, "b": 0, "c": 3}
 
 
 def test_maintenance_adds_no_rows_that_an_append_would_stumble_over(tables: Tables, spec: TableSpec) -> None:

@@ -41,6 +41,10 @@ from tests.versions import Version, append, shown
 from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int32()), ("note", pa.string())])
+#: Spark's reads of groups are tested with replay, and take longest: ``make test-all`` has them over changes, too.
+RARELY_BY_SPARK = pytest.mark.parametrize(
+    "warehouse", ["memory", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("spark", "small"))], indirect=True
+)
 
 
 class Site:
@@ -129,7 +133,7 @@ def test_frames_of_every_definition_become_rows_of_the_last_one(site: Site) -> N
     assert not site.ledger.replay.quarantined()
 
 
-@FOLDED
+@RARELY_BY_SPARK
 def test_groups_keep_their_own_columns_and_versions_over_a_change(tmp_path: Path, warehouse: Warehouse) -> None:
     site = Site(tmp_path, warehouse, grouped(f"{warehouse.namespace}.g{uuid4().hex[:6]}"))
     first = site.spec
@@ -144,7 +148,7 @@ def test_groups_keep_their_own_columns_and_versions_over_a_change(tmp_path: Path
     assert site.rows() == [{"k": "x", "a": 2, "b": "two", "c": 0.5}]
 
 
-@FOLDED
+@RARELY_BY_SPARK
 def test_a_group_added_later_has_versions_of_its_own_and_reads_need_not_wait(site: Site) -> None:
     first = site.spec
     site.put(first, {"k": "a", "v": 1, "note": "one"}, {"k": "b", "v": 2})

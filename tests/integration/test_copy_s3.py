@@ -202,7 +202,7 @@ def test_a_small_file_takes_three_requests_to_a_bucket_and_one_from_it_and_sever
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_killed_at_any_change_of_the_store_each_file_is_old_or_new_and_the_next_run_ends_it(
     bucket: Bucket, tmp_path: Path, when: str
 ) -> None:

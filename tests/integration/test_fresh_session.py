@@ -139,6 +139,7 @@ print("ended")
 """
 
 
+@pytest.mark.slow
 def test_an_application_ends_with_all_its_processes_and_starts_again_in_the_same_process(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _AGAIN, str(tmp_path)],

@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _DAEMON = """
 import os, signal
 from pathlib import Path
+
+import pytest
 from pyspark import daemon
 starts = Path(os.environ["STARTS"])
 before = len(starts.read_text()) if starts.exists() else 0
@@ -21,6 +25,8 @@ daemon.manager()
 _JOBS = """
 import os, signal, subprocess, sys
 from pathlib import Path
+
+import pytest
 from replication.errors import EngineLostError
 from replication.tables.catalog.catalog import catalog_properties
 from replication.tables.spark.refusals import refusals
@@ -51,6 +57,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_after_workers_were_killed_while_they_started_jobs_run_again_or_the_engine_is_lost(tmp_path: Path) -> None:
     """Which of the two depends on when Spark looks; a job that fails for ever would hold its tables."""
     (tmp_path / "dying_daemon.py").write_text(_DAEMON)
