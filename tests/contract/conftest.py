@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """``make test`` has large work on queries and small work on rows; ``make test-all`` the other way, too."""
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
-        if (params.get("tables"), params.get("given")) in {("spark", "rows"), ("small", "query")}:
+        if (params.get("tables"), params.get("given")) in (("spark", "rows"), ("small", "query")):
             item.add_marker("slow")
 
 

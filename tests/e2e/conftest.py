@@ -19,6 +19,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from peer.client.cluster import Cluster
@@ -86,13 +87,20 @@ def threads_of(config: Config, role: str) -> str:
 
 def processes_below(top: int) -> dict[int, str]:
     """The command lines of the processes started by a process, at any depth, by their ids."""
-    listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True).stdout
-    rows = [(int(pid), int(parent), line) for pid, parent, line in (r.split(maxsplit=2) for r in listed.splitlines())]
-    below, before = {top}, 0
-    while len(below) > before:
-        before = len(below)
-        below |= {pid for pid, parent, _ in rows if parent in below}
-    return {pid: line for pid, _, line in rows if pid in below - {top}}
+    found: dict[int, str] = {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in psutil.Process(top).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # zombies, too: they have no command line
+                found[each.pid] = command_line(each)
+    return found
+
+
+def command_line(process: psutil.Process) -> str:
+    """Its command line; "" for a zombie."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.ZombieProcess:
+        return ""
 
 
 def _can_write(config: Config) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -11,9 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.e2e.commands import ROOT
+from tests.e2e.conftest import command_line
 from tests.waiting import wait_until
 
 COLUMNS = 100
@@ -26,8 +29,11 @@ def demo(folder: Path, *arguments: str) -> list[str]:
 
 def running_in(folder: Path) -> list[str]:
     """Command lines of the processes that name a folder."""
-    listed = subprocess.run(["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True).stdout
-    return [line for line in listed.splitlines() if str(folder) in line]
+    lines = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            lines.append(command_line(process))
+    return [line for line in lines if str(folder) in line]
 
 
 def in_a_terminal(command: list[str]) -> str:

@@ -24,7 +24,7 @@ def test_snapshots_expire_before_the_session_has_run_any_sql_and_in_any_thread(s
 
 
 _SEEN = """
-import subprocess, sys
+import psutil, sys
 from dataclasses import replace
 from pathlib import Path
 from pyspark import SparkContext
@@ -36,8 +36,8 @@ catalog = catalog_properties(folder)
 catalog = replace(catalog, spark={**catalog.spark, "jdbc.password": "hidden-1"})
 given = {"spark.hadoop.fs.s3a.secret.key": "hidden-2", "spark.app.name": "shown"}
 spark = open_session(catalog, folder / "spark", properties=given)
-pid = str(SparkContext._gateway.proc.pid)
-print(subprocess.run(["ps", "-ww", "-o", "args=", "-p", pid], capture_output=True, text=True, check=True).stdout)
+pid = SparkContext._gateway.proc.pid
+print(" ".join(psutil.Process(pid).cmdline()))
 conf = spark.sparkContext.getConf()
 print([conf.get(key) for key in ("spark.sql.catalog.walship.jdbc.password", "spark.hadoop.fs.s3a.secret.key")])
 try:
