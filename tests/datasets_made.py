@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from replication.core.timeline.instants import Action, Changes, FileKey, FileVersion, Instant, partition_of
-from replication.timeline.memory import MemoryRecords
 from replication.timeline.recorded import RecordedTimeline
+from tests.fakes.timeline import MemoryRecords
 
 OUT = "memory://out"
 

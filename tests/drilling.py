@@ -15,7 +15,6 @@ from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer
 from peer.tables.fold import merge_changes
 from replication import config as configuration
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.session import Coordination
 from replication.core.definition.schema import TableSpec
 from replication.files.owner import owner_name
@@ -24,6 +23,7 @@ from replication.ledger.sql.ledger import open_ledger
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from replication.tables.layout import iceberg_names
 from replication.tables.spark.iceberg import IcebergTables
+from tests.fakes.coordination import MemoryEnsemble
 from tests.ledgers import ledger_url
 from tests.origin import OriginWal, new_ledger
 

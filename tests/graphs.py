@@ -28,7 +28,7 @@ from replication.ledger.base import FileKind, Peer
 from replication.link.base import PeerLink
 from replication.link.grpc_client import connect
 from replication.tables.layout import landing_name
-from replication.tables.memory import MemoryTables
+from tests.fakes.tables import MemoryTables
 from tests.frames_on_disk import registered
 from tests.sites import SCHEMA, Site, Wal
 

@@ -19,9 +19,9 @@ from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.ledger.base import Phase
 from replication.tables.base import Tables
-from replication.tables.memory import MemoryTables
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
+from tests.fakes.tables import MemoryTables
 from tests.sites import Site
 
 

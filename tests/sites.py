@@ -17,7 +17,6 @@ import pyarrow as pa
 from peer.receive.receiver import Receiver
 from peer.repair.salvage import SalvageSite
 from replication import config as configuration
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.session import Coordination
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
@@ -45,6 +44,7 @@ from replication.ledger.base import FileKind, Peer, Rule
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.worker.loop import Worker
 from replication.writer.wal.durable_length import DurableLength
+from tests.fakes.coordination import MemoryEnsemble
 from tests.ledgers import ledger_url
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

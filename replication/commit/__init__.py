@@ -33,5 +33,4 @@ Relies on: steps that may run twice, also at once after a process was frozen, an
 stays true once later steps are done. A lease is not proof (rule 6).
 
 Stores: ``ledger.steps`` (SQL), ``file_store.FileCommitSteps`` (any fsspec store); both are ``CommitStepStore``.
-``MemoryLedger.steps`` fails where a test wants it to.
 """

@@ -1,8 +1,8 @@
 """The protocol of a coordination store, and the values that are kept there.
 
 ``Tree`` is the protocol: versioned nodes, which may be ephemeral, sessions and one-shot watches. It is implemented over
-ZooKeeper (``zookeeper.py``) and in memory (``memory.py``). Election, membership, roles, assignments and announcements
-are implemented once, on top of it (``session.py``).
+ZooKeeper (``zookeeper.py``). Election, membership, roles, assignments and announcements are implemented on top of it
+(``session.py``).
 """
 
 from __future__ import annotations

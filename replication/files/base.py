@@ -1,7 +1,7 @@
 """The protocols of a file system: files that grow at their end, with explicit durability.
 
-Implemented over POSIX (``local.py``), and in memory with the faults of a disk (``memory.py``). Paths are strings. Every
-failure raises StorageError or a subclass: NoSpaceError for a full disk or quota, MissingFileError, LockedFileError.
+Implemented over POSIX (``local.py``). Paths are strings. Every failure raises StorageError or a subclass: NoSpaceError
+for a full disk or quota, MissingFileError, LockedFileError.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How clusters talk to each other: messages, the two ends, and their gRPC and in-memory forms.
+"""How clusters talk to each other: messages, the two ends, and their gRPC form.
 
 Guarantees: a message is an answer, a typed refusal, or an unknown outcome that may be repeated. Payloads are not
 copied. The messages are those of ``proto/walship.proto``. Begin at ``base.py``; ``wire.py`` has their bytes.

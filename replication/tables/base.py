@@ -1,9 +1,8 @@
 """The protocols of a warehouse: appends and rewrites by compare-and-swap, and reads by snapshot.
 
 There are two, since readers need neither Spark nor Java. ``Catalog`` creates, inspects and opens tables in DuckDB.
-``Tables`` adds commits. Both are implemented with Iceberg (``catalog.py``, ``iceberg.py``) and in memory
-(``memory.py``). SQL arguments are portable between Spark and DuckDB, except names, which come from ``ref`` and
-``Dialect``.
+``Tables`` adds commits. Both are implemented with Iceberg (``catalog.py``, ``iceberg.py``). SQL arguments are portable
+between Spark and DuckDB, except names, which come from ``ref`` and ``Dialect``.
 """
 
 from __future__ import annotations

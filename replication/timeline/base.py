@@ -1,4 +1,4 @@
-"""The protocol of a timeline's records, which are objects in a store (``stored.py``) or in memory (``memory.py``)."""
+"""The protocol of a timeline's records, which are objects in a store (``stored.py``)."""
 
 from __future__ import annotations
 

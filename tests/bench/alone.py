@@ -22,7 +22,6 @@ from peer.replay.rounds import Replayer
 from peer.tables.read import Reader
 from replication import config as configuration
 from replication.config import Config
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.definition.define import typed_table
@@ -40,6 +39,7 @@ from replication.worker.files.register import Registrar
 from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
 from tests.bench.measure import SCHEMA
+from tests.fakes.coordination import MemoryEnsemble
 from tests.noted import note_closed as keep_closed
 
 _BATCH = 10_000

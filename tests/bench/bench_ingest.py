@@ -24,7 +24,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import MemberKind
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
@@ -47,6 +46,7 @@ from tests.bench.measure import (
     ratio,
     seeded_rows,
 )
+from tests.fakes.coordination import MemoryEnsemble
 
 BATCH_ROWS = 10_000
 BATCHES = 60 if QUICK else 500

@@ -24,9 +24,9 @@ from peer.timeline.stores.embedded import EmbeddedViews
 from peer.timeline.stores.memory import MemoryViews, SpillableViews
 from peer.timeline.views import Views
 from replication.core.timeline.instants import Action, Changes, FileVersion
-from replication.timeline.memory import MemoryRecords
 from replication.timeline.recorded import RecordedTimeline
 from tests.bench.measure import QUICK, Figure, at_least, at_most
+from tests.fakes.timeline import MemoryRecords
 from tests.file_servers import s3_server
 
 FILES = 50_000 if QUICK else 1_000_000

@@ -16,9 +16,9 @@ from replication.errors import ConfigError, SparkMissingError
 from replication.ledger.base import Ledger
 from replication.ledger.commit_steps import CommitStepStore
 from replication.tables.base import Rows, Tables
-from replication.tables.memory import MemoryTables
 from replication.tables.spark.iceberg import IcebergTables
 from tests.contract.ledger_stores import FLIGHTS, WEATHER, Stores, at, memory, peer, postgresql_database
+from tests.fakes.tables import MemoryTables
 from tests.hdfs import hdfs_server
 from tests.tables_made import keyed
 

@@ -19,7 +19,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.ledger.base import Claim, FileKind, FileRow, Landed, Ledger, Peer, ReplayCheckpoint
 from replication.ledger.sql.ledger import initialise, open_ledger
-from replication.ledger.sql.memory import MemoryLedger
+from tests.fakes.ledger import MemoryLedger
 
 EAST = ClusterId("east", UUID(int=1))
 WEST = ClusterId("west", UUID(int=2))

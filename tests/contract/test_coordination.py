@@ -11,12 +11,12 @@ from kazoo.client import KazooClient
 
 from replication.coordination import zookeeper as real
 from replication.coordination.base import HostRecord, Public, RoleRead, keeps_tables
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.errors import ConfigError, CoordinationError, NotLeaderError, RequestError, StaleEpochError
+from tests.fakes.coordination import MemoryEnsemble
 from tests.sessions import holds, session_of
 from tests.waiting import wait_until
 

@@ -17,7 +17,7 @@ from replication.errors import LockedFileError, MissingFileError, NoSpaceError, 
 from replication.files.base import Files, append
 from replication.files.boot import boot_id, boottime_ns
 from replication.files.local import LocalFiles
-from replication.files.memory import MemoryFiles
+from tests.fakes.files import MemoryFiles
 
 
 @pytest.fixture(params=["local", "memory"])

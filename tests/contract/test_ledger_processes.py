@@ -23,7 +23,6 @@ from replication.errors import ConfigError, CoordinationError, LedgerBusyError, 
 from replication.ledger.base import FileKind, Ledger, PeerProgress
 from replication.ledger.batches import BatchPart
 from replication.ledger.sql.ledger import SqlLedger, initialise, open_ledger
-from replication.ledger.sql.memory import MemoryLedger
 from replication.ledger.sql.reincarnate import reincarnate
 from replication.ledger.sql.store.store import SqlStore
 from shell.processes.roles import make_ledger
@@ -39,6 +38,7 @@ from tests.contract.ledger_stores import (
     table,
     wal,
 )
+from tests.fakes.ledger import MemoryLedger
 
 #: New processes are forked from one that has loaded this module and nothing else, so that none loads it again.
 CLEAN = multiprocessing.get_context("forkserver")

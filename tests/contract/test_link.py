@@ -32,7 +32,6 @@ from replication.link.base import (
 )
 from replication.link.grpc_client import connect
 from replication.link.grpc_server import LinkServer
-from replication.link.memory import LinkFaults, MemoryLink
 from tests.contract.link_service import (
     EAST,
     FILE,
@@ -47,6 +46,7 @@ from tests.contract.link_service import (
     content,
     data,
 )
+from tests.fakes.link import LinkFaults, MemoryLink
 from tests.slow_route import slow_route
 from tests.waiting import wait_until
 

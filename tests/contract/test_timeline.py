@@ -15,9 +15,9 @@ from replication.core.timeline.instants import Action, Changes, FileVersion, Ins
 from replication.errors import ConfigError, FormatError, RequestError, StorageError
 from replication.files.store import RemoteStore
 from replication.timeline.base import Records
-from replication.timeline.memory import MemoryRecords
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import ArchivedRecords, open_records
+from tests.fakes.timeline import MemoryRecords
 
 Open = Callable[[], Records]
 OUT = "out"

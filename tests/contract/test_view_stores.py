@@ -18,9 +18,9 @@ from peer.timeline.views import Views
 from replication.core.timeline.instants import Action, Changes, FileVersion, Instant, InstantState, TimelineState
 from replication.core.timeline.view import Effects
 from replication.errors import LockedFileError, StorageError
-from replication.timeline.memory import MemoryRecords
 from replication.timeline.recorded import RecordedTimeline
 from tests.datasets_made import versions
+from tests.fakes.timeline import MemoryRecords
 
 Open = Callable[[], ViewStore]
 STATE = TimelineState(

@@ -12,9 +12,9 @@ import pytest
 
 from peer.receive.receiver import Receiver
 from replication.tables.base import Tables
-from replication.tables.memory import MemoryTables
 from replication.tables.spark.iceberg import IcebergTables
 from replication.worker import host
+from tests.fakes.tables import MemoryTables
 from tests.integration.receiving import Pair
 
 

@@ -32,7 +32,7 @@ from replication.errors import CommitConflictError, SchemaError
 from replication.settings import ReplaySection
 from replication.tables.base import SPARK, Tables
 from replication.tables.layout import LATEST
-from replication.tables.memory import MemoryTables
+from tests.fakes.tables import MemoryTables
 from tests.integration.conftest import Warehouse
 from tests.integration.replay_site import FOLDED
 from tests.origin import OriginWal, new_ledger

@@ -16,8 +16,8 @@ from replication.core.routes.bootstrap import Coverage
 from replication.errors import StorageError
 from replication.ledger.base import FileKind, Phase, ReplayCheckpoint
 from replication.tables.layout import CHANGES, layouts
-from replication.tables.memory import MemoryTables
 from tests.bootstrap_pair import Pair, bootstraps, ids
+from tests.fakes.tables import MemoryTables
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table
 from tests.waiting import wait_until

@@ -14,8 +14,8 @@ from peer.tables.maintenance import purged, trim
 from replication.core.definition.alter import rename_column, set_properties
 from replication.core.routes.bootstrap import Coverage, Purged
 from replication.ledger.base import Bootstrap, Quarantined, ReplayCheckpoint
-from replication.tables.memory import MemoryTables
 from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair
+from tests.fakes.tables import MemoryTables
 from tests.integration.conftest import Warehouse
 from tests.integration.test_bootstrap import Killed
 from tests.replaying import TableSite

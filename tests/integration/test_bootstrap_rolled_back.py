@@ -10,8 +10,8 @@ import pytest
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.tables.layout import landing_name, layouts
-from replication.tables.memory import MemoryTables
 from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair
+from tests.fakes.tables import MemoryTables
 from tests.sites import SCHEMA
 from tests.tables_made import uuids
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from peer.repair.reincarnate import reincarnate
 from replication.core.definition.schema import TableSpec
-from replication.tables.memory import MemoryTables
+from tests.fakes.tables import MemoryTables
 from tests.integration.test_restored import sites
 from tests.replaying import TableSite
 from tests.sites import Wal, rows

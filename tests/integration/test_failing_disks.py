@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from replication.coordination.memory import MemoryEnsemble
 from replication.core.frame import FILE_HEADER_BYTES, scan
 from replication.errors import StorageError
 from replication.ledger.base import FileKind, FileRow
 from tests.bench.shipping_process import started
+from tests.fakes.coordination import MemoryEnsemble
 from tests.frames_on_disk import registered
 from tests.integration.test_writer_crash import everything
 from tests.integration.writing import BATCH_ROWS, TABLE, batch, connect, ledger

@@ -29,7 +29,7 @@ from replication.core.position import Position
 from replication.core.routes.freshness import Reach, Until
 from replication.errors import UnknownPeerError, WaitTimeoutError
 from replication.ledger.base import Peer
-from replication.tables.memory import MemoryTables
+from tests.fakes.tables import MemoryTables
 from tests.sites import Site, Wal
 from tests.waiting import wait_until
 

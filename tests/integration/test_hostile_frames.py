@@ -40,9 +40,9 @@ from replication.ledger.sql.parts.landing import SqlLandingRecords
 from replication.ledger.sql.parts.registration import SqlRegistration
 from replication.link import callers, channel
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
-from replication.tables.memory import MemoryTables
 from shell.cli.render import Printer
 from shell.status.page import show_status
+from tests.fakes.tables import MemoryTables
 from tests.hostile import memory_below
 from tests.integration.conftest import Warehouse
 from tests.integration.receiving import Pair, answer, refused

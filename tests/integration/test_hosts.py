@@ -42,11 +42,11 @@ from replication.link import tls
 from replication.link.grpc_client import connect
 from replication.settings import TlsSection
 from replication.tables.base import Tables
-from replication.tables.memory import MemoryTables
 from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 from tests.certificates import tls_section
+from tests.fakes.tables import MemoryTables
 from tests.integration.test_link_tls import Authority
 from tests.sites import Site, rows, site_of, table
 from tests.waiting import wait_until

@@ -27,8 +27,8 @@ from replication.errors import (
 )
 from replication.files.local import LocalFiles
 from replication.master.loop import HostDisk, Master, MasterTimes
-from replication.tables.memory import MemoryTables
 from tests.contract.ledger_stores import postgresql_database
+from tests.fakes.tables import MemoryTables
 from tests.sites import Site, rows, table
 from tests.waiting import wait_until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peer.replay import held_tables
-from replication.tables.memory import MemoryTables
+from tests.fakes.tables import MemoryTables
 from tests.replaying import TableSite
 from tests.sites import rows, table
 

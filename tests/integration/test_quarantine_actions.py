@@ -21,10 +21,10 @@ from replication import config as configuration
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
 from replication.ledger.base import Ledger, Quarantined
-from replication.tables.memory import MemoryTables
 from shell.cli.render import Printer
 from shell.main import run
 from shell.status.page import show_status
+from tests.fakes.tables import MemoryTables
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
 

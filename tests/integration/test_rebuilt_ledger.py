@@ -21,8 +21,8 @@ from replication.core.ids import ClusterId
 from replication.errors import NoSpaceError, RequestError
 from replication.files.local import LocalFiles
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
-from replication.tables.memory import MemoryTables
 from replication.tables.spark.iceberg import IcebergTables
+from tests.fakes.tables import MemoryTables
 from tests.integration.test_restored import connect, send, settle, sites
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table

@@ -23,9 +23,9 @@ from replication.ledger.base import FileKind, FileRow, Phase
 from replication.ledger.sql.ledger import open_ledger
 from replication.ledger.sql.parts.commits import SqlCommitSteps
 from replication.ledger.sql.parts.registration import SqlRegistration
-from replication.tables.memory import MemoryTables
 from replication.worker.files.control_log import ControlLog
 from shell.processes.preflight import check_ledger_age
+from tests.fakes.tables import MemoryTables
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table
 from tests.tables_made import SIMPLE, keyed

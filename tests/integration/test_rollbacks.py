@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replication.errors import SchemaError
-from replication.tables.memory import MemoryTables
+from tests.fakes.tables import MemoryTables
 from tests.integration.replay_site import Site, settle
 from tests.origin import OriginWal
 from tests.tables_made import keyed

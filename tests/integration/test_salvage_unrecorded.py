@@ -9,7 +9,7 @@ import pytest
 from peer.repair.unrecorded import unrecorded_of
 from replication.errors import RequestError
 from replication.tables.layout import UNSYNCED_TAG, landing_name
-from replication.tables.memory import MemoryTables
+from tests.fakes.tables import MemoryTables
 from tests.integration.conftest import Warehouse
 from tests.integration.replay_site import Site
 from tests.integration.replay_site import settle as replay

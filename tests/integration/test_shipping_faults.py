@@ -13,13 +13,13 @@ from peer.receive.limits import LandingLimits
 from peer.receive.reception import Reception, SeenCluster
 from replication.core.coverage import Ranges
 from replication.errors import CoordinationError, CorruptFrameError, LedgerBusyError, TransferError
-from replication.link.memory import LinkFaults, MemoryLink
 from replication.settings import WorkerSection
 from replication.worker.files.host_files import Source
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.opening import Destination, open_shipment
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.throttle import Throttle
+from tests.fakes.link import LinkFaults, MemoryLink
 from tests.sites import Site, Wal, rows, table
 
 LIMITS = WorkerSection(window_bytes=10_000, message_bytes_max=4000, ack_timeout_s=0.2)

@@ -20,8 +20,8 @@ from replication.errors import CommitConflictError
 from replication.retries import repeated_on
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.layout import CHANGES
-from replication.tables.memory import MemoryTables
 from replication.tables.spark.iceberg import IcebergTables
+from tests.fakes.tables import MemoryTables
 from tests.integration.conftest import Warehouse
 from tests.integration.replay_site import HOUR_US, Site
 from tests.tables_made import as_decode, keyed

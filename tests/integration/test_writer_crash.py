@@ -14,7 +14,6 @@ from uuid import UUID
 
 import pytest
 
-from replication.coordination.memory import MemoryEnsemble
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES, check_payload
 from replication.core.rows.batch import decode_payload
@@ -24,6 +23,7 @@ from replication.files.frames import frames
 from replication.files.local import LocalFiles
 from replication.ledger.base import Ledger
 from replication.writer.wal.recovery import recover_writers
+from tests.fakes.coordination import MemoryEnsemble
 from tests.integration.writing import BATCH_ROWS, TABLE, batch, connect, ledger
 
 ROUNDS = 6
@@ -115,7 +115,7 @@ def test_a_batch_repeated_after_kill_9_is_added_once(tmp_path: Path) -> None:
 
 FORKING = """
 import os, sys
-from replication.coordination.memory import MemoryEnsemble
+from tests.fakes.coordination import MemoryEnsemble
 from tests.integration.writing import TABLE, batch, connect, ledger
 
 book = ledger(sys.argv[1])

@@ -18,7 +18,6 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 import structlog
 
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import MemberKind
 from replication.core.definition.define import typed_table
 from replication.core.ids import ClusterId
@@ -28,6 +27,7 @@ from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.settings import WriterSection
 from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
+from tests.fakes.coordination import MemoryEnsemble
 
 CLUSTER = ClusterId("east", UUID(int=9))
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.binary())])

@@ -25,7 +25,7 @@ from replication.errors import HistoryError
 from replication.ledger.base import Ledger
 from replication.tables.base import Tables
 from replication.tables.layout import CHANGES, TOMBSTONES
-from replication.tables.memory import MemoryTables
+from tests.fakes.tables import MemoryTables
 from tests.versions import Version, append, model, shown
 
 HOUR = 3_600_000_000

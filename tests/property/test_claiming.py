@@ -13,9 +13,9 @@ from replication.core.coverage import UNKNOWN_HASH, Ranges
 from replication.ledger.base import Claim
 from replication.ledger.decisions import claiming
 from replication.ledger.decisions.claiming import Held, Run, judge
-from replication.ledger.sql.memory import MemoryLedger
 from tests.budget import examples
 from tests.contract.ledger_stores import FRAME, HEADER, WEST, Route, applied, claims, stream, table, wal
+from tests.fakes.ledger import MemoryLedger
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
 S, W = stream(FLIGHTS, wal()), stream(WEATHER, wal())

@@ -11,8 +11,8 @@ from peer.tables.latest import Folded
 from peer.tables.read import earliest
 from replication.core.definition.schema import TableSpec
 from replication.errors import RequestError
-from replication.tables.memory import MemoryTables
 from tests.budget import examples
+from tests.fakes.tables import MemoryTables
 from tests.tables_made import cell, grouped, keyed
 from tests.versions import Version, append, model, shown
 

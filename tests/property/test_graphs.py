@@ -16,7 +16,6 @@ from peer.receive.limits import LandingLimits
 from peer.receive.reception import Reception, SeenCluster
 from replication.core.coverage import Ranges
 from replication.ledger.base import FileKind, Peer
-from replication.link.memory import MemoryLink
 from replication.settings import WorkerSection
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
@@ -25,6 +24,7 @@ from replication.worker.ship.opening import Destination, open_shipment
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.throttle import Throttle
 from tests.budget import examples
+from tests.fakes.link import MemoryLink
 from tests.frames_on_disk import registered
 from tests.sites import Site, Wal
 from tests.tables_made import grouped

@@ -14,8 +14,8 @@ from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.core.status import FileState, ReplicationStatus, combine
 from replication.ledger.base import FileKind, Ledger, PeerProgress
-from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.ledger_stores import EAST, FLIGHTS, FRAME, HEADER, claims, peer, stream
+from tests.fakes.ledger import MemoryLedger
 
 FRAMES = 8
 END = HEADER + FRAMES * FRAME

@@ -32,12 +32,12 @@ from replication.errors import (
     ReplicationError,
 )
 from replication.ledger.base import Ledger, Peer, ReplayCheckpoint
-from replication.ledger.sql.memory import MemoryLedger
-from replication.link.memory import LinkFaults
 from replication.master.retire import retire
 from replication.writer.wal.commit_clock import CommitClock
 from replication.writer.wal.registration import lock_path
 from replication.writer.wal.wal_series import Place, WalSeries
+from tests.fakes.ledger import MemoryLedger
+from tests.fakes.link import LinkFaults
 from tests.simulation.faulty_files import FaultyFiles, lose
 from tests.simulation.worker import HOST, Worker
 

@@ -21,7 +21,6 @@ from peer.replay.rounds import Replayer
 from peer.tables.fold import fold
 from peer.tables.read import read
 from replication.config import Config
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.session import Coordination
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
@@ -31,12 +30,13 @@ from replication.core.roles import Role, RoleState
 from replication.core.rows.batch import EncodedBatch, LogBatch
 from replication.core.rows.convert import deletes, upserts_from_arrow
 from replication.core.succession import UNHEARD_MAX
-from replication.tables.memory import MemoryTables
 from replication.writer.importing.bulk_wals import BulkWals
 from replication.writer.wal.commit_clock import CommitClock
 from replication.writer.wal.ended import EndedWals
 from replication.writer.wal.registration import lock_path
 from replication.writer.wal.wal_series import Place, WalSeries
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.tables import MemoryTables
 from tests.simulation.cluster import SCHEMA, WAL_BYTES, Cluster, Lease
 from tests.simulation.faulty_files import FaultyFiles
 from tests.simulation.worker import HOST

@@ -15,7 +15,6 @@ from replication.errors import (
     ReplicationError,
 )
 from replication.ledger.base import FileKind
-from replication.link.memory import MemoryLink
 from replication.settings import WorkerSection
 from replication.worker.files.closed_time import ClosedTime
 from replication.worker.files.control_log import ControlLog
@@ -27,6 +26,7 @@ from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.throttle import Throttle
 from replication.writer.wal.recovery import recover_file, recover_writers
+from tests.fakes.link import MemoryLink
 from tests.simulation.faulty_files import FaultyFiles
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from replication.ledger.sql import memory
-from replication.ledger.sql.memory import MemoryLedger
+from tests.fakes import ledger as fakes
+from tests.fakes.ledger import MemoryLedger
 
 #: Calls that change nothing.
 _READS = {
@@ -102,7 +102,7 @@ def forget(ledger: MemoryLedger) -> None:
 
 def patch(patched: pytest.MonkeyPatch) -> None:
     """Ledgers remember."""
-    patched.setattr(memory._Part, "__getattr__", _remembering)
+    patched.setattr(fakes._Part, "__getattr__", _remembering)
 
 
 def _remembering(part: Any, method: str) -> Callable[..., Any]:

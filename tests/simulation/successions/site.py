@@ -18,7 +18,6 @@ from peer.receive.reception import Reception
 from peer.receive.successions import SuccessionRequests
 from replication.config import Config
 from replication.coordination.base import RoleRead
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.frame import FILE_HEADER_BYTES
@@ -36,9 +35,10 @@ from replication.errors import (
     SuccessionError,
 )
 from replication.ledger.base import FileKind, Landed
-from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import PROTOCOL, AskedLease, Description, Hello, Reason, TakeOver
 from replication.roles.takeover import Takeover
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.ledger import MemoryLedger
 from tests.noted import note_closed
 from tests.simulation.successions.frames import Stored, Versions, address, claim, newest
 from tests.simulation.successions.granting import HOST, PEERS, config_of

@@ -19,7 +19,6 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from replication.coordination.memory import MemoryEnsemble
 from replication.core.definition.define import typed_table
 from replication.core.frame import Codec
 from replication.core.grants import Caller
@@ -31,9 +30,10 @@ from replication.core.succession import Succession
 from replication.errors import CoordinationError, PeerRefusedError, PeerUnavailableError, ReplicationError
 from replication.ledger.base import Peer
 from replication.ledger.sql.ledger import SqlLedger
-from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import AskedLease, Description, Reason, TakeOver
-from replication.link.memory import MemoryLink
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.ledger import MemoryLedger
+from tests.fakes.link import MemoryLink
 from tests.simulation.successions import remembered
 from tests.simulation.successions.frames import Acked, address
 from tests.simulation.successions.granting import WITNESS

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from replication.coordination.session import Coordination
 from replication.core.frame import FILE_HEADER_BYTES, scan
 from replication.core.ids import FileId
-from replication.files.memory import MemoryFiles
 from replication.ledger.base import FileKind, FileRow
 from replication.writer.wal.commit_clock import CommitClock
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.recovery import recover_writers
 from replication.writer.wal.registration import WriterRegistration
 from replication.writer.wal.wal_series import Place, WalSeries
+from tests.fakes.files import MemoryFiles
 from tests.simulation.successions.frames import Acked, Stored, claim
 from tests.simulation.successions.granting import lease_terms
 

@@ -24,9 +24,9 @@ from replication.errors import (
 )
 from replication.files.boot import boottime_ns
 from replication.ledger.commit_steps import NewSequence, SequenceId
-from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.commit_steps import Put, World
 from tests.contract.ledger_stores import WEST
+from tests.fakes.ledger import MemoryLedger
 from tests.waiting import wait_until
 
 

@@ -13,12 +13,12 @@ from kazoo.client import KazooState, KeeperState
 from kazoo.exceptions import ConnectionLoss
 
 from replication.coordination.keeper import Subscription
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.coordination.zookeeper import ZookeeperTree
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NotLeaderError
+from tests.fakes.coordination import MemoryEnsemble
 from tests.sessions import holds, session_of
 from tests.waiting import wait_until
 

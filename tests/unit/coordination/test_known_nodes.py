@@ -8,11 +8,11 @@ import pytest
 
 from replication.coordination.base import Public
 from replication.coordination.known_nodes import KnownNodes
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError
+from tests.fakes.coordination import MemoryEnsemble
 from tests.waiting import wait_until
 
 EAST = ClusterId("east", uuid4())

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from replication.coordination.base import Tree
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.witness import Witness, Witnessed
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, FormatError, SuccessionError
+from tests.fakes.coordination import MemoryEnsemble
 
 EAST, WEST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "north"), 1))
 

@@ -17,8 +17,8 @@ from replication.errors import TableExistsError
 from replication.ledger.base import FileKind
 from replication.ledger.changes import LedgerChanges
 from replication.ledger.sql.ledger import initialise, open_ledger
-from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.ledger_stores import table
+from tests.fakes.ledger import MemoryLedger
 
 
 def test_a_ledger_has_changed_once_after_each_decision_of_any_process_and_not_by_facts(tmp_path: Path) -> None:

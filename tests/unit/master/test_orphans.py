@@ -14,10 +14,10 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.retention import RetentionPolicy
 from replication.files.local import LocalFiles
-from replication.files.memory import MemoryFiles
 from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.master.orphans import OrphanRemover
 from replication.master.retire import delete, retire
+from tests.fakes.files import MemoryFiles
 
 EAST = ClusterId("east", UUID(int=1))
 

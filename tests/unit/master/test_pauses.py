@@ -12,15 +12,15 @@ from uuid import uuid4
 import pytest
 
 from replication.coordination.base import HostRecord, Public
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.core.shipping.planner import Limits
 from replication.files.local import LocalFiles
 from replication.files.notifier import Listening, Notifier
-from replication.ledger.sql.memory import MemoryLedger
 from replication.master.loop import HostDisk, Master, MasterTimes, woken
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.ledger import MemoryLedger
 from tests.waiting import wait_until
 
 pytestmark = [

@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
@@ -15,8 +14,9 @@ from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.succession import Succession
 from replication.errors import SuccessionError
 from replication.ledger.base import Peer
-from replication.ledger.sql.memory import MemoryLedger
 from replication.roles.takeover import Takeover, change_role
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.ledger import MemoryLedger
 
 OWN, EAST, WEST, NORTH = (ClusterId(n, UUID(int=i)) for i, n in enumerate(("own", "east", "west", "north"), 1))
 TABLE = UUID(int=9)

@@ -9,10 +9,10 @@ from structlog.testing import capture_logs
 from replication.core.coverage import Ranges
 from replication.errors import CoordinationError
 from replication.ledger.base import FileKind, PeerProgress
-from replication.ledger.sql.memory import MemoryLedger
 from replication.worker.periodic import PeriodicTimer, when_asked
 from replication.worker.report.progress import ProgressLog
 from tests.contract.ledger_stores import WEST, peer
+from tests.fakes.ledger import MemoryLedger
 from tests.waiting import wait_until
 
 

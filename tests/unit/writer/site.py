@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.definition.define import cell_table, typed_table
@@ -21,15 +20,16 @@ from replication.core.position import Position
 from replication.core.roles import Role
 from replication.core.rows.batch import decode_payload
 from replication.errors import WaitTimeoutError
-from replication.files.memory import MemoryFiles
 from replication.ledger.base import BatchPart, Claim, FileRow
-from replication.ledger.sql.memory import MemoryLedger
 from replication.settings import WriterSection
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.recovery import Recovered, recover_writers
 from replication.writer.wal.times import DEFAULT_TIMES, WriterTimes
 from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.files import MemoryFiles
+from tests.fakes.ledger import MemoryLedger
 from tests.waiting import wait_until
 
 EAST = ClusterId("east", UUID(int=1))

@@ -22,7 +22,7 @@ for module in pkgutil.walk_packages(sql.__path__, f"{sql.__name__}."):
     importlib.import_module(module.name)
 
 from replication.core.routes.freshness import ClosedNotice
-from replication.ledger.sql.memory import MemoryLedger
+from tests.fakes.ledger import MemoryLedger
 from tests.contract.ledger_stores import EAST, FLIGHTS, NORTH, WEST, Peer
 from tests.noted import note_closed
 

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, StreamId
 from replication.ledger.base import Landed
-from replication.ledger.sql.memory import MemoryLedger
 from replication.ledger.sql.schema import tables as schema
 from tests.contract.ledger_stores import FLIGHTS, FRAME, HEADER, WEST, Route, applied, claims, stream, wal
+from tests.fakes.ledger import MemoryLedger
 
 S, SYSTEM = stream(FLIGHTS, wal()), StreamId(wal(), NIL_UUID, "")
 

@@ -14,9 +14,9 @@ from peer.bootstrap import snapshot
 from peer.tables import read as reading
 from replication.errors import MissingFileError, StorageError
 from replication.tables.base import open_duckdb
-from replication.tables.memory import MemoryTables
 from replication.tables.pyiceberg.damage import refuse_unreadable
 from shell.rows.reading import save_rows
+from tests.fakes.tables import MemoryTables
 from tests.tables_made import keyed
 
 _ROWS = 400_000

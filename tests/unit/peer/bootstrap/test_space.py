@@ -17,10 +17,10 @@ from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError, RequestError
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, PeerProgress
-from replication.ledger.sql.memory import MemoryLedger
 from replication.tables.base import Catalog, History, Snapshot
-from replication.tables.memory import MemoryTables
 from tests.contract.ledger_stores import EAST, WEST, peer
+from tests.fakes.ledger import MemoryLedger
+from tests.fakes.tables import MemoryTables
 from tests.sites import table
 
 MIB = 1 << 20

@@ -12,8 +12,8 @@ from peer.client.contacts import Contacts
 from peer.client.peering import Peering
 from replication.coordination.session import Coordination
 from replication.errors import RequestError, WaitTimeoutError
-from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.ledger_stores import FLIGHTS, WEATHER, WEST, peer
+from tests.fakes.ledger import MemoryLedger
 from tests.noted import need_bootstrap
 
 

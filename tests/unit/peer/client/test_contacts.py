@@ -8,10 +8,10 @@ from peer.client.contacts import NO_PROOF, ContactedPeer, Contacts, Proof
 from replication.coordination.base import Public
 from replication.coordination.paths import Quorum
 from replication.errors import PeerUnavailableError
-from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import Description
 from replication.settings import TlsSection
 from tests.contract.ledger_stores import EAST, WEST, peer
+from tests.fakes.ledger import MemoryLedger
 
 
 def test_a_cluster_that_a_relay_names_is_found_without_asking_those_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:

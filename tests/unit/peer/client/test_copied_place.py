@@ -14,11 +14,11 @@ from replication.config import Config
 from replication.coordination import zookeeper
 from replication.coordination.base import HostRecord
 from replication.coordination.host import check_cluster, check_place, host_record
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.errors import ConfigError
-from replication.ledger.sql.memory import MemoryLedger
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.ledger import MemoryLedger
 from tests.sessions import session_of
 
 EAST = ClusterId("east", UUID(int=1))

@@ -15,8 +15,8 @@ from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.errors import RequestError, UnknownPeerError, UnknownTableError, WaitTimeoutError
 from replication.ledger.base import FileKind, PeerProgress
-from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.ledger_stores import FLIGHTS, FRAME, HEADER, WEST, applied, claims, own_wal, peer, stream
+from tests.fakes.ledger import MemoryLedger
 from tests.tables_made import keyed
 
 pytestmark = pytest.mark.heavy

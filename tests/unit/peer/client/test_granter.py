@@ -26,10 +26,10 @@ from replication.errors import (
     UnknownPeerError,
 )
 from replication.ledger.base import Ledger, Peer
-from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import AskedLease
 from replication.writer.wal.registration import LeaseTerms, WriterRegistration
 from replication.writer.wal.wal_series import Place
+from tests.fakes.ledger import MemoryLedger
 from tests.unit.writer.site import DIRECTORY, EAST, Site
 
 WEST = ClusterId("west", UUID(int=2))

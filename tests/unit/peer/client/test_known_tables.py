@@ -14,7 +14,7 @@ from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, UnknownTableError
-from replication.ledger.sql.memory import MemoryLedger
+from tests.fakes.ledger import MemoryLedger
 
 EAST = ClusterId("east", UUID(int=1))
 

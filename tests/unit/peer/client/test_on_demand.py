@@ -14,7 +14,7 @@ from peer.client.on_demand import _tables, catch_up, fold_now
 from peer.replay_report import ReplayReport
 from replication import config as configuration
 from replication.errors import LockedFileError, WaitTimeoutError
-from replication.tables.memory import MemoryTables
+from tests.fakes.tables import MemoryTables
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
 

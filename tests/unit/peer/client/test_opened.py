@@ -14,10 +14,10 @@ from peer.status.members import Members
 from replication import config as configuration
 from replication.coordination import zookeeper
 from replication.coordination.host import host_record
-from replication.coordination.memory import MemoryEnsemble
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, RequestError, StorageError
-from replication.ledger.sql.memory import MemoryLedger
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.ledger import MemoryLedger
 from tests.sessions import session_of
 
 EAST = ClusterId("east", UUID(int=1))

@@ -10,10 +10,10 @@ import pytest
 from peer.client.operations import Operations
 from peer.status.sending import sending
 from replication.coordination.base import HostRecord
-from replication.coordination.memory import MemoryEnsemble
 from replication.core.ids import ClusterId
 from replication.ledger.base import Peer
-from replication.ledger.sql.memory import MemoryLedger
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.ledger import MemoryLedger
 
 EAST = ClusterId("east", UUID(int=1))
 

@@ -29,7 +29,6 @@ from replication.errors import (
     WaitTimeoutError,
 )
 from replication.ledger.base import FileKind, Peer, PeerProgress, Quarantined
-from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import Description, PeerLink
 from replication.settings import TlsSection
 from shell.commands.data import _reach
@@ -49,6 +48,7 @@ from tests.contract.ledger_stores import (
     wal,
     write,
 )
+from tests.fakes.ledger import MemoryLedger
 
 
 class ComparedCluster:

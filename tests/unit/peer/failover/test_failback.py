@@ -25,8 +25,8 @@ from replication.core.routes.freshness import Reach
 from replication.core.succession import Succession
 from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.base import Peer, Quarantined
-from replication.ledger.sql.memory import MemoryLedger
 from replication.roles.takeover import change_role
+from tests.fakes.ledger import MemoryLedger
 from tests.role_changes import role_pair
 from tests.waiting import wait_until
 

@@ -15,13 +15,13 @@ from peer.client.cluster import Cluster
 from peer.failover import switchover as switching
 from peer.failover.hooks import RoleHooks
 from peer.failover.role_change import RoleChange
-from replication.coordination.memory import MemoryEnsemble
 from replication.core.ids import ClusterId
 from replication.core.roles import RoleState
 from replication.errors import ConfigError, RequestError, StepFailedError
 from replication.ledger.base import Peer
-from replication.ledger.sql.memory import MemoryLedger
 from replication.settings import FailoverSection, WriterSection
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.ledger import MemoryLedger
 from tests.waiting import wait_until
 
 EAST, WEST = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west"), 1))

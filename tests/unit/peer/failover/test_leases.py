@@ -18,7 +18,6 @@ from peer.failover.lost_writes import discard_refusal
 from peer.failover.role_change import RoleChange
 from peer.status.members import await_writers
 from replication.config import Config
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import MemberKind
 from replication.coordination.witness import Witness
 from replication.core.ids import ClusterId
@@ -27,7 +26,8 @@ from replication.core.routes.carried import InboundRoute
 from replication.core.succession import UNHEARD_MAX, Succession, Successions
 from replication.errors import CoordinationError, RequestError, StepFailedError, SuccessionError
 from replication.ledger.base import Drill, Peer
-from replication.ledger.sql.memory import MemoryLedger
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.ledger import MemoryLedger
 from tests.sites import table
 from tests.unit.coordination.test_witness import opening
 

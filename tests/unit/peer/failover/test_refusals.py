@@ -15,7 +15,6 @@ from peer.failover.role_change import RoleChange
 from peer.failover.switchover import PreparePeer
 from replication.commit.step import step_to_json
 from replication.config import Config
-from replication.coordination.memory import MemoryEnsemble
 from replication.core.ids import ClusterId
 from replication.core.phase import Phase
 from replication.core.roles import Role, RoleState
@@ -24,8 +23,9 @@ from replication.core.succession import UNHEARD_MAX
 from replication.errors import CoordinationError, RequestError, StepFailedError, UnfinishedSequenceError
 from replication.ledger.base import Peer
 from replication.ledger.commit_steps import NewSequence, SequenceId
-from replication.ledger.sql.memory import MemoryLedger
 from replication.roles.takeover import change_role
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.ledger import MemoryLedger
 from tests.sites import table
 
 EAST, WEST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "north"), 1))

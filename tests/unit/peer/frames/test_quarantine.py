@@ -12,7 +12,7 @@ from peer.frames.hosts import HostReader, Hosts
 from peer.frames.quarantine import Quarantine
 from replication.core.ids import ClusterId, FileId
 from replication.files.local import LocalFiles
-from replication.ledger.sql.memory import MemoryLedger
+from tests.fakes.ledger import MemoryLedger
 
 EAST = ClusterId("east", UUID(int=1))
 

@@ -16,10 +16,10 @@ from peer.status.refused import load_refused
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError
 from replication.files.local import LocalFiles
-from replication.files.memory import MemoryFiles
-from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import Data, Reason
 from tests.contract.ledger_stores import wal
+from tests.fakes.files import MemoryFiles
+from tests.fakes.ledger import MemoryLedger
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.heavy

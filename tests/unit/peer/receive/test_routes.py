@@ -22,9 +22,9 @@ from replication.core.grants import Grant
 from replication.core.ids import COUNT_END, ClusterId
 from replication.core.routes.carried import Carried, InboundRoute
 from replication.errors import PeerRefusedError
-from replication.ledger.sql.memory import MemoryLedger
 from replication.ledger.sql.parts.landing import SqlLandingRecords
 from replication.link.base import Reason, Route
+from tests.fakes.ledger import MemoryLedger
 from tests.tables_made import keyed
 
 OWN, EAST = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("own", "east"), 1))

@@ -16,9 +16,9 @@ from peer.receive.space import LandingSpace
 from peer.replay_report import ReplayReport
 from replication.core.ids import ClusterId
 from replication.ledger.base import FileKind
-from replication.ledger.sql.memory import MemoryLedger
 from replication.ledger.sql.parts.files import SqlFileRecords
 from tests.contract.ledger_stores import wal
+from tests.fakes.ledger import MemoryLedger
 from tests.sites import table
 
 WEST = ClusterId("west", UUID(int=2))

@@ -9,7 +9,6 @@ import pytest
 
 from peer.grants.rights import CallerRights
 from peer.receive.successions import SuccessionRequests
-from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.session import Coordination
 from replication.core.grants import Caller, Grant
 from replication.core.ids import ClusterId
@@ -18,9 +17,10 @@ from replication.core.routes.carried import InboundRoute
 from replication.core.succession import Succession
 from replication.errors import PeerRefusedError, SuccessionError
 from replication.ledger.base import Peer
-from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import Hello, TakeOver
 from replication.roles.takeover import Takeover
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.ledger import MemoryLedger
 from tests.sites import table
 
 OWN, EAST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("own", "east", "north"), 1))

@@ -17,10 +17,10 @@ from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.errors import CommitConflictError
 from replication.files.local import LocalFiles
-from replication.ledger.sql.memory import MemoryLedger
 from replication.settings import ReplaySection
-from replication.tables.memory import MemoryTables
 from tests.contract.ledger_stores import peer, table
+from tests.fakes.ledger import MemoryLedger
+from tests.fakes.tables import MemoryTables
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from peer.tables import fold as folding
 from replication.errors import StorageError
-from replication.tables.memory import MemoryTables
+from tests.fakes.tables import MemoryTables
 from tests.sites import Site
 from tests.tables_made import keyed
 

@@ -19,10 +19,10 @@ from replication.errors import CommitConflictError, StorageError
 from replication.tables.base import Tables
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.layout import CHANGES, TOMBSTONES, layouts, merge_groups
-from replication.tables.memory import MemoryTables
 from replication.tables.pyiceberg.local_io import local_path
 from replication.tables.pyiceberg.write import WriteFiles
 from replication.tables.spark.iceberg import IcebergTables
+from tests.fakes.tables import MemoryTables
 from tests.tables_made import cell, grouped, keyed
 
 pytestmark = pytest.mark.heavy

@@ -10,7 +10,7 @@ import pytest
 from peer.tables.fold import merge_changes
 from peer.tables.read import read
 from replication.errors import RequestError
-from replication.tables.memory import MemoryTables
+from tests.fakes.tables import MemoryTables
 from tests.tables_made import keyed
 from tests.versions import Version, append, shown
 

@@ -9,7 +9,7 @@ import pytest
 
 from peer.tables.maintenance import tidy
 from replication.tables.layout import CHANGES
-from replication.tables.memory import MemoryTables
+from tests.fakes.tables import MemoryTables
 from tests.origin import new_ledger
 from tests.tables_made import keyed
 

@@ -13,9 +13,9 @@ from peer.timeline.views import Known, Views
 from replication.core.timeline.instants import Action, Changes, FileVersion
 from replication.core.timeline.view import FileSlice
 from replication.errors import RequestError
-from replication.timeline.memory import MemoryRecords
 from replication.timeline.recorded import RecordedTimeline
 from tests.datasets_made import OUT, Dataset, Listing
+from tests.fakes.timeline import MemoryRecords
 from tests.waiting import wait_until
 
 

@@ -16,11 +16,11 @@ from replication.core.ids import ClusterId
 from replication.core.routes.carried import InboundRoute
 from replication.errors import FormatError, RequestError
 from replication.ledger.base import Peer
-from replication.ledger.sql.memory import MemoryLedger
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.grants import grants_add, grants_list, grants_remove, invite
 from tests.contract.ledger_stores import EAST, WEST, table
+from tests.fakes.ledger import MemoryLedger
 
 NORTH = ClusterId("north", uuid4())
 

@@ -10,18 +10,18 @@ from uuid import uuid4
 
 import pytest
 
-from replication.coordination.memory import MemoryEnsemble
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
 from replication.core.succession import Succession
 from replication.errors import CoordinationError, RequestError
 from replication.ledger.commit_steps import ROLE_CHANGE, NewSequence, SequenceId
-from replication.ledger.sql.memory import MemoryLedger
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands import role
 from shell.commands.role import readonly
+from tests.fakes.coordination import MemoryEnsemble
+from tests.fakes.ledger import MemoryLedger
 
 
 def test_a_change_that_the_ledger_could_not_note_is_told_as_done(capfd: pytest.CaptureFixture[str]) -> None:

@@ -20,10 +20,10 @@ from replication.config import Config
 from replication.core.ids import ClusterId
 from replication.errors import FormatError, RequestError
 from replication.ledger.base import Drill
-from replication.ledger.sql.memory import MemoryLedger
 from shell.cli.render import Printer
 from shell.commands.drill import _schedule
 from shell.processes.drilling import has_schedule, run_drill, run_schedule
+from tests.fakes.ledger import MemoryLedger
 from tests.waiting import wait_until
 
 

@@ -17,12 +17,12 @@ import pytest
 from peer.replay.housekeeping import Housekeeping
 from peer.tables.maintenance import ORPHAN_AGE_US, remove_orphans
 from replication.core.ids import ClusterId
-from replication.ledger.sql.memory import MemoryLedger
 from replication.settings import ReplaySection
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.layout import CHANGES
 from replication.tables.pyiceberg import write
 from replication.tables.spark.iceberg import IcebergTables
+from tests.fakes.ledger import MemoryLedger
 from tests.tables_made import as_decode, keyed
 
 pytestmark = pytest.mark.heavy

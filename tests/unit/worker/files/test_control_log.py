@@ -10,11 +10,11 @@ import pytest
 
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError, StorageError
-from replication.files.memory import MemoryFiles
-from replication.ledger.sql.memory import MemoryLedger
 from replication.worker.files.control_log import ControlLog
 from replication.writer.wal.durable_length import DurableLength
 from tests.contract.ledger_stores import at
+from tests.fakes.files import MemoryFiles
+from tests.fakes.ledger import MemoryLedger
 
 
 def test_a_control_file_that_could_not_be_made_is_tried_again_under_its_number(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 
 from replication.errors import CoordinationError
-from replication.ledger.sql.memory import MemoryLedger
 from replication.worker.report.attempts import AttemptLog
 from tests.contract.ledger_stores import WEST, peer
+from tests.fakes.ledger import MemoryLedger
 
 TABLE, OTHER = UUID(int=7), UUID(int=8)
 

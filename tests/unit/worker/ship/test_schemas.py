@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import uuid4
 
-from replication.ledger.sql.memory import MemoryLedger
 from replication.worker.ship.schemas import PeerSchemas
 from tests.contract.ledger_stores import FLIGHTS, WEST
+from tests.fakes.ledger import MemoryLedger
 
 
 def test_a_table_with_the_columns_of_another_has_its_own_version_sent() -> None:

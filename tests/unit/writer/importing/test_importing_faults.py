@@ -28,7 +28,6 @@ from replication.errors import (
     StorageError,
     UnknownTableError,
 )
-from replication.files.memory import MemoryFile
 from replication.writer.importing import importer as importing
 from replication.writer.importing.bulk_wals import BulkWals
 from replication.writer.importing.file_digest import FileDigest
@@ -36,6 +35,7 @@ from replication.writer.importing.importer import Imported
 from replication.writer.wal.bulk_file import BulkFile
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.writer import Writer
+from tests.fakes.files import MemoryFile
 from tests.unit.writer.importing.imports import ROWS, bulk_rows, load, parquet
 from tests.unit.writer.site import Site, some
 from tests.unit.writer.wal.test_recovery import kill

@@ -15,13 +15,13 @@ from replication.core.ids import ClusterId, FileId
 from replication.errors import CoordinationError, CorruptFrameError, LeaseLostError, PoisonedFileError, StorageError
 from replication.files.base import append
 from replication.files.local import LocalFiles
-from replication.files.memory import MemoryFile
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.writer.wal import recovery
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.recovery import Recovered, Recovery, recover_file
 from replication.writer.wal.registration import lock_path
 from replication.writer.writer import Writer
+from tests.fakes.files import MemoryFile
 from tests.unit.writer.site import DIRECTORY, Site, some
 from tests.waiting import wait_until
 
