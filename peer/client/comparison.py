@@ -7,7 +7,6 @@ receiver must be reachable.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -41,6 +40,7 @@ from replication.errors import (
 from replication.link import questions as q
 from replication.link.base import Conversation, PeerLink
 from replication.settings import check_address
+from replication.wall_clock import now_us
 
 _POLL_S = 0.2
 _FRESH_S = 10.0
@@ -221,7 +221,7 @@ def compare_clusters(left: Cluster, right: Cluster, tables: Sequence[str], timeo
     """Compare tables of two clusters whose files this process can read; see ``compare_sides``."""
     with ExitStack() as stack:
         here, there = (stack.enter_context(own_side(one, other.name)) for one, other in ((left, right), (right, left)))
-        since = now()
+        since = now_us()
         return [compare_sides(left, here, there, table, timeout_s, since) for table in tables]
 
 
@@ -264,11 +264,6 @@ def _shared(
     return shared, groups
 
 
-def now() -> int:
-    """Microseconds since 1970, by this host's clock."""
-    return time.time_ns() // 1000
-
-
 def compare_sides(
     cluster: Cluster,
     here: ComparedCluster,
@@ -295,7 +290,7 @@ def compare_sides(
     spec = cluster.table(table)
     shared, groups = _shared(cluster, here, there, spec)
     sides = ComparedTable(here, shared, groups), ComparedTable(there, shared, groups)
-    wait = _Wait((here, there), shared, timeout_s, since or now())
+    wait = _Wait((here, there), shared, timeout_s, since or now_us())
     verdict = compare(table, spec.key, *sides, wait, values=[name for name in shared.by_name if name not in spec.key])
     left, right = (replace(each, held=wait.held.get(each.cluster, "")) for each in (verdict.left, verdict.right))
     return replace(verdict, left=left, right=right)
@@ -309,7 +304,7 @@ class _Wait:
 
     def __init__(self, clusters: Sequence[ComparedCluster], spec: TableSpec, timeout_s: float, since: int) -> None:
         first = (min(timeout_s, _FRESH_S), since)  # which need not be up to date
-        self._rounds = chain([first], ((timeout_s, now()) for _ in count()))
+        self._rounds = chain([first], ((timeout_s, now_us()) for _ in count()))
         self._clusters = clusters
         self._spec = spec
         self.held: dict[str, str] = {}

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from peer.derive.hooks import Hook
 from peer.derive.names import fitted, shown_schema
-from peer.tables.latest import Folded, now_us
+from peer.tables.latest import Folded
 from peer.tables.read import NEWEST, attach_latest, attach_parts
 from replication.core.definition.aging import horizon
 from replication.core.definition.schema import TableSpec
@@ -27,6 +27,7 @@ from replication.ledger.base import Derivation
 from replication.tables.base import DUCKDB, Catalog
 from replication.tables.duckdb.batches import arrow_batches
 from replication.tables.layout import CHANGES
+from replication.wall_clock import now_us
 
 #: The tables that a comparison makes: rows to write, keys to delete.
 UPSERTS, GONE = "upserts", "gone"

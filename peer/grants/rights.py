@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Container, Iterable
 from dataclasses import replace
 from hashlib import sha256
@@ -27,6 +26,7 @@ from replication.core.ids import NIL_UUID, ClusterId
 from replication.core.routes.forks import TermHistory
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Ledger
+from replication.wall_clock import now_us
 
 _log = log.get(__name__)
 
@@ -99,7 +99,7 @@ class CallerRights:
         if made is not None and not made.asked:
             return bool(made.grant.tables)
         if self._accept == "ask" and caller.certified is not None:
-            self._ledger.grants.put(Grant(caller.cluster, by="asked"), _now_us(), asked=True)
+            self._ledger.grants.put(Grant(caller.cluster, by="asked"), now_us(), asked=True)
         return False
 
     def find(self, caller: Caller) -> Grant | None:
@@ -126,7 +126,7 @@ class CallerRights:
             self._pin(caller.cluster)
         grant = self.of(caller)
         if grant.by == "certificate":
-            self._ledger.grants.put(grant, _now_us())
+            self._ledger.grants.put(grant, now_us())
         elif pinned is not None and pinned != grant.cluster:
             self._pin(grant.cluster)
         return grant
@@ -141,7 +141,7 @@ class CallerRights:
         if cluster.name == own.name:
             raise namesake(cluster, own)
         if made is None or made.asked:
-            self._ledger.grants.put(Grant(cluster, by=f"administrator {administrator}"), _now_us())
+            self._ledger.grants.put(Grant(cluster, by=f"administrator {administrator}"), now_us())
             _log.info("administrator_granted", cluster=str(cluster), administrator=administrator)
         elif not made.grant.tables or made.grant.cluster not in (cluster, replace(cluster, incarnation=NIL_UUID)):
             raise PeerRefusedError(
@@ -152,7 +152,7 @@ class CallerRights:
             )
 
     def _redeem(self, caller: Caller) -> None:
-        if not self._ledger.grants.redeem(digest_of(caller.invitation), caller.cluster, _now_us()):
+        if not self._ledger.grants.redeem(digest_of(caller.invitation), caller.cluster, now_us()):
             name, own = caller.cluster.name, self._ledger.cluster.name
             raise PeerRefusedError(
                 f"{own} has no open invitation of {name} like that: it was used, has expired, or was copied wrong",
@@ -199,10 +199,6 @@ class CallerRights:
 def digest_of(secret: str) -> str:
     """What the ledger keeps of an invitation's secret."""
     return sha256(secret.encode()).hexdigest()
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
 
 
 def check_table(grant: Grant, own: ClusterId, table: str) -> None:

@@ -7,7 +7,6 @@ converge; the log and ``walship status`` name the origin. Frames further ahead t
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from replication import log
@@ -16,13 +15,10 @@ from replication.core.frame import FrameView
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger, SkewedClock
+from replication.wall_clock import now_us
 
 AGAIN_US = 60_000_000
 _log = log.get(__name__)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
 
 
 class ClockWatch:
@@ -34,7 +30,7 @@ class ClockWatch:
         now: the wall clock in microseconds since 1970.
     """
 
-    def __init__(self, ledger: Ledger, ahead_max_s: float, now: Callable[[], int] = _now_us) -> None:
+    def __init__(self, ledger: Ledger, ahead_max_s: float, now: Callable[[], int] = now_us) -> None:
         self._ledger = ledger
         self._ahead_max_s = ahead_max_s
         self._now = now

@@ -23,6 +23,7 @@ from replication.ledger.changes import LedgerChanges
 from replication.settings import ReplaySection
 from replication.tables.base import Tables
 from replication.tables.layout import landing_name
+from replication.wall_clock import now_us
 
 _log = log.get(__name__)
 _ALTER_RETRY_S = 10.0
@@ -184,7 +185,7 @@ class Housekeeping:
             return
         self._scratch_due = self._monotonic() + self._settings.maintenance_interval_s
         try:
-            drop_scratch(self._tables, self._ledger, _now())
+            drop_scratch(self._tables, self._ledger, now_us())
         except Exception as error:  # of the catalog's store; tables go on
             _log.warning("scratch_not_dropped", reason=one_line(error))
 
@@ -196,17 +197,13 @@ class Housekeeping:
             raise
 
     def _fold(self, spec: TableSpec) -> None:
-        fold(self._tables, self._ledger, spec, _now(), self._settings.fold_hold_s, self._fully_folded)
+        fold(self._tables, self._ledger, spec, now_us(), self._settings.fold_hold_s, self._fully_folded)
 
     def _tidy(self, spec: TableSpec) -> None:
-        tidy(self._tables, self._ledger, spec, _now(), self._compacted)
+        tidy(self._tables, self._ledger, spec, now_us(), self._compacted)
 
     def _trim(self, spec: TableSpec) -> None:
-        trim(self._tables, self._ledger, spec, _now(), self._settings.changes_retention_s)
+        trim(self._tables, self._ledger, spec, now_us(), self._settings.changes_retention_s)
 
     def _orphans(self, spec: TableSpec) -> None:
-        remove_orphans(self._tables, spec, _now())
-
-
-def _now() -> int:
-    return time.time_ns() // 1000
+        remove_orphans(self._tables, spec, now_us())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from peer.tables.latest import Folded, MergeQuery, now_us
+from peer.tables.latest import Folded, MergeQuery
 from peer.tables.read import base_of
 from replication.config import Config
 from replication.core.definition.aging import horizon
@@ -15,6 +15,7 @@ from replication.tables.base import SPARK, Catalog, History
 from replication.tables.catalog.catalog import CATALOG
 from replication.tables.layout import CHANGES, TOMBSTONES
 from replication.tables.together import together
+from replication.wall_clock import now_us
 
 # By jobs the demo compared 7 MiB in 50 s on two cores, and without them in 12.
 _TIMES_A_ROUND = 256

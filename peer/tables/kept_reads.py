@@ -10,7 +10,7 @@ from uuid import UUID
 
 import duckdb
 
-from peer.tables.latest import Folded, MergeQuery, now_us
+from peer.tables.latest import Folded, MergeQuery
 from replication.core.definition.aging import horizon
 from replication.core.definition.schema import TableSpec
 from replication.tables.base import DUCKDB, open_duckdb
@@ -18,6 +18,7 @@ from replication.tables.catalog.catalog import IcebergCatalog, history_of
 from replication.tables.duckdb.confined import confine
 from replication.tables.duckdb.kept_view import KeptView
 from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
+from replication.wall_clock import now_us
 
 _TABLES_MAX = 8
 

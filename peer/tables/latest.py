@@ -9,7 +9,6 @@ tombstones are compared only with late versions and with user timestamps.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from replication.core.definition.aging import horizon
 from replication.core.definition.schema import DEFAULT_GROUP, TableSpec
 from replication.tables.base import Dialect, History, Tables
 from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, group_columns, merge_groups, version_column
+from replication.wall_clock import now_us
 
 FOLD_SUMMARY = "walship.fold"
 #: Tags the snapshot of ``<table>`` that consistent reads start from while a hold lasts.
@@ -369,11 +369,6 @@ def _latest(tables: Tables, spec: TableSpec, named: Callable[[str], str], now: i
     merge = MergeQuery(spec, tables.dialect, names[0], names[1], names[2], folded, young)
     late = bool(spec.key) and tables.may_have(spec.name + CHANGES, merge.came_late)
     return merge.latest(late=late)
-
-
-def now_us() -> int:
-    """Microseconds since 1970."""
-    return time.time_ns() // 1000
 
 
 def group_of_family(spec: TableSpec, dialect: Dialect, prefix: str = "") -> str:

@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from peer.tables.kept_reads import KeptReads
-from peer.tables.latest import CONSISTENT_TAG, Folded, MergeQuery, now_us
+from peer.tables.latest import CONSISTENT_TAG, Folded, MergeQuery
 from replication.config import Config
 from replication.core.definition.aging import horizon
 from replication.core.definition.choice import DEFAULT_NAMESPACE
@@ -28,6 +28,7 @@ from replication.tables.duckdb.batches import arrow_batches
 from replication.tables.duckdb.confined import confine, one_query, refusal
 from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, landing_name, shown_columns
 from replication.tables.pyiceberg.damage import refuse_unreadable
+from replication.wall_clock import now_us
 
 T = TypeVar("T")
 _SHOW_TABLES = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)

@@ -7,7 +7,6 @@ lock; on object stores that is an object, which a killed process may leave. The 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -18,6 +17,7 @@ from replication.files.owner import is_gone
 from replication.files.store import RemoteStore
 from replication.ledger.commit_steps import NewSequence, SequenceId, StoredSequence
 from replication.ledger.decisions.leasing import can_lease, failed_once, leased_to, not_growing, unfinished, until
+from replication.wall_clock import now_us
 
 _NAME_CHARS_MAX = 150
 _LOCKS = 16
@@ -40,7 +40,7 @@ class FileCommitSteps:
             made = not self.exists(store)
             self._files.write(f"{_quoted(store)}/{_MADE}", b"")
             return made
-        id, now = SequenceId(store, urn), _now()
+        id, now = SequenceId(store, urn), now_us()
         with self._changing(id) as found:
             if found is None:
                 self._write(StoredSequence(id, (), complete=False, created=now, changed=now))
@@ -76,7 +76,7 @@ class FileCommitSteps:
             if taken is not None:
                 raise unfinished(taken)
         for new in sequences:
-            now = _now()
+            now = now_us()
             with self._changing(new.id) as taken:
                 if taken is not None:
                     raise unfinished(taken)
@@ -96,7 +96,7 @@ class FileCommitSteps:
         leased = []
         for id in ids:
             with self._changing(id) as found:
-                now = _now()
+                now = now_us()
                 if found is not None and can_lease(found, owner, now, is_gone):
                     leased.append(leased_to(found, owner, until(now, lease_s)))
                     self._write(leased[-1])
@@ -107,7 +107,7 @@ class FileCommitSteps:
         for id, number in done.items():
             with self._changing(id) as found:
                 if found is not None and found.owner == owner:
-                    self._write(replace(found, done=number, leased_until=until(_now(), lease_s)))
+                    self._write(replace(found, done=number, leased_until=until(now_us(), lease_s)))
                     kept.add(id)
         return frozenset(kept)
 
@@ -121,7 +121,7 @@ class FileCommitSteps:
         with self._changing(failed) as found:
             if found is None or found.owner != owner:
                 return None
-            after = failed_once(found, done, error, failures_max, _now())
+            after = failed_once(found, done, error, failures_max, now_us())
             self._write(after)
             return after
 
@@ -134,7 +134,7 @@ class FileCommitSteps:
     def retry(self, store: str, urn: str) -> bool:
         with self._changing(SequenceId(store, urn)) as found:
             if found is not None:
-                self._write(replace(found, failures=0, suspended=False, changed=_now()))
+                self._write(replace(found, failures=0, suspended=False, changed=now_us()))
         return found is not None
 
     @contextmanager
@@ -155,10 +155,6 @@ class FileCommitSteps:
 
     def _forget(self, id: SequenceId) -> None:
         self._files.remove(self._files.address(_file(id)))
-
-
-def _now() -> int:
-    return time.time_ns() // 1000
 
 
 def _quoted(name: str) -> str:

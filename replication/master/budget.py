@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 
 from replication import log
 from replication.files.local import path_errors
 from replication.ledger.base import Ledger
+from replication.wall_clock import now_us
 
 SAMPLE_US = 10_000_000
 KEEP_US = 3_600_000_000
@@ -41,7 +41,7 @@ class Budgets:
         data_dir: str,
         budget: int | None,
         spills: bool,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+        clock: Callable[[], int] = now_us,
     ) -> None:
         self._ledger = ledger
         self._host = host

@@ -9,6 +9,7 @@ from replication import log
 from replication.core.shipping.planner import PeerView, RetryLater
 from replication.errors import ReplicationError, StaleTermError
 from replication.ledger.base import Ledger
+from replication.wall_clock import now_us
 
 _log = log.get(__name__)
 
@@ -40,7 +41,7 @@ class RoundReport:
         for later in waiting - self._waiting:
             _log.warning("peer_waits", peer=later.peer, error=later.reason)
         shown = {later.peer: later for later in waiting if later.peer in peers and not peers[later.peer].paused}
-        now, now_s = time.time_ns() // 1000, time.monotonic()
+        now, now_s = now_us(), time.monotonic()
         for later in shown.values():
             if later not in self._waiting:
                 failures = max(1, peers[later.peer].backoff.failures)

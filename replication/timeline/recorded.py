@@ -7,7 +7,6 @@ reads new events and lists nothing.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -27,12 +26,9 @@ from replication.core.timeline.instants import (
 )
 from replication.errors import CoordinationError, FormatError, LockedFileError, RequestError
 from replication.timeline.base import ARCHIVED_TOGETHER, Records
+from replication.wall_clock import now_us
 
 _TRIES = 1000
-
-
-def _clock() -> int:
-    return time.time_ns() // 1000
 
 
 class RecordedTimeline:
@@ -43,7 +39,7 @@ class RecordedTimeline:
     ``request`` with a key, ``start`` or ``complete`` is safe. Each event is read once for the state.
     """
 
-    def __init__(self, records: Records, clock: Callable[[], int] = _clock) -> None:
+    def __init__(self, records: Records, clock: Callable[[], int] = now_us) -> None:
         self._records = records
         self._clock = clock
         self._lock = threading.Lock()

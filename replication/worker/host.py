@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -14,6 +13,7 @@ from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind, Ledger
+from replication.wall_clock import now_us
 from replication.worker.files.closed_time import ClosedTime
 from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import HostFiles
@@ -52,9 +52,7 @@ class HostWork:
         self.registrar = Registrar(ledger, self.files)
         self._recovery = Recovery(ledger, self._local, wal_dir, host, self._boot)
         self._control = ControlLog(ledger, self._local, wal_dir, host, self._boot)
-        self._closed_time = ClosedTime(
-            ledger, host, self.files, self.registrar, self._control, lambda: time.time_ns() // 1000, role_epoch
-        )
+        self._closed_time = ClosedTime(ledger, host, self.files, self.registrar, self._control, now_us, role_epoch)
         closed_s = config.worker.closed_time_interval_s
         # Writers of other hosts wait for this host's part of closed time, so it is raised as often as theirs.
         self._closing = PeriodicTimer(closed_s, closed_s if config.shares_ledger else max(closed_s, _QUIET_S))

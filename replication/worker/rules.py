@@ -13,6 +13,7 @@ from replication.core.succession import Successions
 from replication.errors import CoordinationError, FormatError
 from replication.ledger.base import Ledger, Peer, Rule
 from replication.ledger.changes import LedgerChanges
+from replication.wall_clock import now_us
 from replication.worker.ship.routes import InboundState
 
 _TIME_S = 3.0  # routes fall silent after 15 s
@@ -52,7 +53,7 @@ class RulesCache:
             self._peers = {peer.name: peer for peer in self._ledger.rules.peers()}
             self._count_workers()
             known = self._ledger.successions.known()
-            inbound = InboundState.of(self._ledger, time.time_ns() // 1000) if rules else None
+            inbound = InboundState.of(self._ledger, now_us()) if rules else None
         except CoordinationError as error:
             if not self._is_failing:
                 _log.warning("rules_not_read", error=str(error))

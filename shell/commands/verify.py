@@ -48,7 +48,8 @@ def verify(
     Exits with 10 if they differ, with 9 if they changed too much to tell in time, and with 4 if the other cluster lacks
     one that is sent there, or has another table of the name. Only a receiver of it must be reachable.
     """
-    from peer.client.comparison import compare_sides, now, other_side, own_side, shared_tables, unmatched_tables
+    from peer.client.comparison import compare_sides, other_side, own_side, shared_tables, unmatched_tables
+    from replication.wall_clock import now_us
 
     with (
         invocation.connect() as (cluster, printer),
@@ -59,7 +60,7 @@ def verify(
         unmatched = [] if tables else unmatched_tables(cluster, there)
         if not names and not unmatched:
             raise RequestError(f"{cluster.name} and {there.name} have no table in common", "Enable replication first")
-        since = now()
+        since = now_us()
         verdicts = [compare_sides(cluster, here, there, name, timeout_s, since) for name in _shown(names, printer)]
         failure = _failure(verdicts, unmatched, timeout_s)
         with print_before_error(failure):

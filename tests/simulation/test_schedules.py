@@ -42,9 +42,10 @@ _RUN_S = float(os.environ.get(_LONGER, "12"))
 STEPS = 1000 if _LONGER in os.environ else 600
 SEED = "WALSHIP_TEST_SIMULATION_SEED"
 _CLOCKS = (
-    *(f"replication.worker.ship.{name}" for name in ("shipment", "routes", "skipped_files", "write_order")),
+    "replication.wall_clock",
+    *(f"replication.worker.ship.{name}" for name in ("shipment", "skipped_files", "write_order")),
     *(f"replication.writer.wal.{name}" for name in ("ended", "wal_series")),
-    *(f"peer.receive.{name}" for name in ("clock_watch", "landing", "open_files", "refused_counts", "space")),
+    *(f"peer.receive.{name}" for name in ("landing", "open_files", "refused_counts", "space")),
 )
 
 

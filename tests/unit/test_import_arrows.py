@@ -17,6 +17,7 @@ LAYERS = {
     "replication.errors": 0,
     "replication.priority": 0,
     "replication.retries": 0,
+    "replication.wall_clock": 0,
     "replication.core": 1,
     "replication.settings": 2,
     "replication.config": 2,

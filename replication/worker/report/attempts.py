@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger
+from replication.wall_clock import now_us
 
 SPILL = "spill"  # moving files to the store; recorded for every peer
 
@@ -40,7 +40,7 @@ class AttemptLog:
 
     def failed(self, peer: str, work: str, failures: int, wait_s: float, error: str) -> None:
         """Note the ``failures``-th failure in a row; the next attempt is in ``wait_s``."""
-        now = time.time_ns() // 1000
+        now = now_us()
         with self._lock:
             self._failing.add((peer, work))
             self._waiting[peer, work] = failures, now + int(wait_s * 1e6), now, error
@@ -55,7 +55,7 @@ class AttemptLog:
         if (peer, work) in self._failing:
             with self._lock:
                 self._failing.discard((peer, work))
-                self._waiting[peer, work] = 0, 0, time.time_ns() // 1000, ""
+                self._waiting[peer, work] = 0, 0, now_us(), ""
             self._ask()
 
     def withholds(self, peer: str, held: Mapping[UUID, str]) -> None:
@@ -79,7 +79,7 @@ class AttemptLog:
                 self._ledger.sending.attempted(peer, self._host, work, *attempt)
                 del batch[peer, work]
             for peer, tables in list(held.items()):
-                self._ledger.sending.set_held(peer, self._host, tables, time.time_ns() // 1000)
+                self._ledger.sending.set_held(peer, self._host, tables, now_us())
                 del held[peer]
         except CoordinationError:
             with self._lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,6 +20,7 @@ from replication.core.routes.carried import (
 )
 from replication.ledger.base import Ledger, PassedOn, Rule
 from replication.link.base import Route
+from replication.wall_clock import now_us
 
 
 def routes_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Route]:
@@ -29,7 +29,7 @@ def routes_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Ro
     inbound: dict[tuple[UUID, str], list[InboundRoute]] = {}
     for route in as_seen(ledger.landing.routes(), ledger.landing.last_seen()):
         inbound.setdefault((route.table, route.group), []).append(route)
-    now = time.time_ns() // 1000
+    now = now_us()
     passed_on = ledger.bootstraps.passed_on() if inbound else frozenset()
     tables = ledger.tables.definitions({rule.table for rule in rules})
     routes: list[Route] = []

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-
-def now_us() -> int:
-    """The wall clock in microseconds since 1970."""
-    return time.time_ns() // 1000
+from replication.wall_clock import now_us
 
 
 @dataclass(frozen=True, slots=True)

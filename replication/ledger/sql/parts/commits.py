@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress, groupby, product
 from typing import Any
@@ -16,6 +15,7 @@ from replication.ledger.decisions.leasing import can_lease, failed_once, leased_
 from replication.ledger.sql.schema.tables import commit_sequences, commit_stores
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import SqlStore, chunked
+from replication.wall_clock import now_us
 
 _c = commit_sequences.c
 _of_one: dict[Any, Any] = {_c.store: sa.bindparam("of_store"), _c.urn: sa.bindparam("of_urn")}
@@ -183,7 +183,7 @@ def _found(connection: Connection, ids: Iterable[SequenceId]) -> list[StoredSequ
 def _now(connection: Connection) -> int:
     """Microseconds since 1970 by the one clock that all processes of the ledger share."""
     if connection.dialect.name == "sqlite":
-        return time.time_ns() // 1000
+        return now_us()
     return int(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp()) * 1000000").scalar_one())
 
 

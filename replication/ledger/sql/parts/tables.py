@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from replication.ledger.sql.store.definition_files import DefinitionFiles
 from replication.ledger.sql.store.keys import schema_version, table_spec
 from replication.ledger.sql.store.prepared import Prepared, upsert
 from replication.ledger.sql.store.store import SqlStore, count_up, counter, rows_in
+from replication.wall_clock import now_us
 
 _t, _v, _f = schema.tables.c, schema.schemas.c, schema.files.c
 _BY_NAME = Prepared(sa.select(_t.spec).where(_t.name == sa.bindparam("name"), ~_t.dropped))
@@ -85,7 +85,7 @@ class SqlTableRecords:
     def drop(self, table: UUID) -> None:
         with self._store.write() as connection:
             here = (_t.uuid == str(table)) & ~_t.dropped
-            at = max(time.time_ns() // 1000, counter(connection, "closed"))  # writers' clocks may be ahead
+            at = max(now_us(), counter(connection, "closed"))  # writers' clocks may be ahead
             connection.execute(schema.tables.update().where(here).values(dropped=True, dropped_at=at))
             for key in connection.scalars(sa.select(_f.id).where(_f.applied < _f.length)).all():
                 advance(connection, key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -16,6 +15,7 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.prepared import Prepared, upsert
 from replication.ledger.sql.store.store import chunked, raise_counter
+from replication.wall_clock import now_us
 
 _c, _f, _r, _slot = schema.claims.c, schema.files.c, schema.received.c, schema.slots.c
 _SEEN = Prepared(
@@ -66,7 +66,7 @@ def add_file(connection: Connection, cluster: ClusterId, new: NewFile) -> tuple[
         boot=new.boot,
         writer=new.writer,
         applied=FILE_HEADER_BYTES,
-        created=time.time_ns() // 1000,
+        created=now_us(),
         commit_hi=0,
         source=new.source,
         peer=new.peer,

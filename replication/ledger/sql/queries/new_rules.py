@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -22,6 +21,7 @@ from replication.ledger.sql.queries.rules import RuleCache, gaps_of_new, read_pa
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.store import IN_LIST, count_up, execute_many
+from replication.wall_clock import now_us
 
 _f, _s, _rule, _p = schema.files.c, schema.streams.c, sending.rules.c, sending.progress.c
 
@@ -36,7 +36,7 @@ def begin(connection: Connection, rules: Sequence[Rule]) -> list[Rule]:
     """
     if not rules:
         return []
-    now, generation = time.time_ns() // 1000, count_up(connection, "generation")
+    now, generation = now_us(), count_up(connection, "generation")
     rules = [replace(rule, generation=generation, since=now) for rule in rules]
     peer, whole = rules[0].peer, rules[0].phase is Phase.BOOTSTRAPPING
     first: dict[tuple[UUID, str], dict[FileId, int]] = {(rule.table, rule.group): {} for rule in rules}

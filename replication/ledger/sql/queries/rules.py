@@ -7,7 +7,6 @@ for the same cluster again, the difference is a gap. It is shown while the rule 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -34,6 +33,7 @@ from replication.ledger.sql.store.counted import Counted
 from replication.ledger.sql.store.keys import file_id, table_spec
 from replication.ledger.sql.store.prepared import Prepared, upsert
 from replication.ledger.sql.store.store import rows_in
+from replication.wall_clock import now_us
 
 _c, _f, _s, _t, _route = (t.c for t in (schema.claims, schema.files, schema.streams, schema.tables, schema.routes))
 _p, _begins = sending.progress.c, sending.rule_begins.c
@@ -237,7 +237,7 @@ def note_end(connection: Connection, rule: Any) -> None:
             return
     at, positions = 0, dict[FileId, int]()
     if rule.phase == Phase.LIVE.value:
-        left, now = lacking(connection, rule), time.time_ns() // 1000
+        left, now = lacking(connection, rule), now_us()
         at = min(now, left.since) if left.since else now
         positions = {
             stream.wal: left.first.get(stream.wal, ranges.end) for stream, ranges in _covered(connection, rule).items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
@@ -25,6 +24,7 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.touched import RULES
 from replication.ledger.sql.store.keys import KeysInTransaction
 from replication.ledger.sql.store.store import count_up, execute_many
+from replication.wall_clock import now_us
 
 _b, _f, _o, _q, _r = (t.c for t in (schema.batches, schema.files, schema.sources, schema.quarantined, schema.received))
 _begins, _w = sending.rule_begins.c, schema.writers.c
@@ -170,7 +170,7 @@ def take_back_received(connection: Connection, decisions: SalvageDecisions, targ
 
 def acknowledge(connection: Connection, names: KeysInTransaction, plan: SalvagePlan) -> None:
     """Record the lost sequences, so that closed and replicated time do not wait for them."""
-    now = time.time_ns() // 1000
+    now = now_us()
     rows = [
         {"stream_id": names.stream(stream), "seq_begin": begin, "seq_end": end, "file": str(plan.row.file), "at": now}
         for stream, sequences in plan.lost.items()

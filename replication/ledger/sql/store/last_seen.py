@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 from sqlalchemy.engine import Connection
 
 from replication.core.ids import ClusterId
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.prepared import upsert
+from replication.wall_clock import now_us
 
 _EVERY_US = 1_000_000
 _NOTE = upsert(schema.last_seen, "source")
@@ -22,7 +21,7 @@ class LastSeen:
 
     def note(self, connection: Connection, source: ClusterId) -> None:
         """Record that a message from ``source`` arrived now."""
-        now = time.time_ns() // 1000
+        now = now_us()
         if abs(now - self._noted.get(source, 0)) >= _EVERY_US:
             self._noted[source] = now
             _NOTE.run(connection, {"source": str(source), "at": now})
