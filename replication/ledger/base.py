@@ -28,7 +28,7 @@ from replication.ledger.sending import Attempt, HeldTable, Sending
 from replication.ledger.successions import SuccessionRecords
 from replication.ledger.tables import TableRecords
 from replication.ledger.terms import Terms
-from replication.ledger.time import Grown, SkewedClock, Time, WriterEntry, WriterRow
+from replication.ledger.time import Grown, SkewedClock, Time, WriterRow
 
 __all__ = [
     "KEEP",
@@ -63,7 +63,6 @@ __all__ = [
     "PeerProgress",
     "Quarantined",
     "Readable",
-    "WriterEntry",
     "Replay",
     "ReplayCheckpoint",
     "Rule",

@@ -12,22 +12,11 @@ from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
 
 
 @dataclass(frozen=True, slots=True)
-class WriterEntry:
-    """The result of registering a writer: its commit times must stay above ``closed``."""
-
-    writer: str
-    closed: int
-    role_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
 class WriterRow:
     """A registered writer and its host; its later commit times are above ``floor``."""
 
     writer: str
     host: str
-    pid: int
-    boot: str
     floor: int
 
 
@@ -54,7 +43,7 @@ class Grown:
 class Time(Protocol):
     """Writers, closed time and replicated time."""
 
-    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> WriterEntry:
+    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> int:
         """Add a writer. Its commit times must be above the returned time, which covers closed time and ``seen``."""
 
     def remove_writer(self, writer: str) -> None:

@@ -52,7 +52,7 @@ def check_by_table(ledger: Ledger) -> None:
 def test_closed_time_is_the_lowest_watermark_and_never_falls(ledger: Ledger) -> None:
     raise_closed = ledger.time.raise_closed
     assert ledger.time.closed() == 0 and raise_closed("h0", {}, 100) == 100
-    assert ledger.time.register_writer("w1", "h0", 1, "boot", 1).closed == 100
+    assert ledger.time.register_writer("w1", "h0", 1, "boot", 1) == 100
     assert raise_closed("h0", {}, 500) == 100  # until the writer promises more
     assert raise_closed("h0", {"w1": 300}, 500) == 300
     ledger.time.register_writer("w2", "h1", 2, "boot", 1)

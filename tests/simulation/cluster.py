@@ -147,7 +147,7 @@ class Cluster:
             writer = f"w{self._writers}"
             lock = self.writer_files.create(lock_path(self.wal_dir, writer))
             lock.lock()
-            floor = self.ledger.time.register_writer(writer, HOST, 1, self.boot, 1).closed
+            floor = self.ledger.time.register_writer(writer, HOST, 1, self.boot, 1)
             clock = CommitClock(self.ledger, HOST, floor, self.clock, lambda: self.clock() / 1e6)
             place = Place(self.wal_dir, HOST, self.boot, writer)
             self.series = WalSeries(self.ledger, self.writer_files, place, Lease(self), clock, WAL_BYTES, 1e9)

@@ -241,7 +241,7 @@ class TableCluster(Cluster):
         writer = f"w{self._writers}"
         self.writer_files = FaultyFiles(self.chance, self.synced)
         self.writer_files.create(lock_path(self.wal_dir, writer)).lock()
-        floor = self.ledger.time.register_writer(writer, HOST, 1, self.boot, 1).closed
+        floor = self.ledger.time.register_writer(writer, HOST, 1, self.boot, 1)
         clock = CommitClock(self.ledger, HOST, floor, self.clock, lambda: self.clock() / 1e6)
         place = self._place(writer)
         return WalSeries(self.ledger, self.writer_files, place, Lease(self), clock, WAL_BYTES, 1e9)

@@ -108,10 +108,9 @@ class WriterRegistration:
         self._guard = threading.Lock()
         self._lock_file = self._hold_lock()
         try:
-            entry = ledger.time.register_writer(
+            self.floor = ledger.time.register_writer(
                 self.place.writer, place.host, os.getpid(), place.boot, self._state.epoch
             )
-            self.floor = entry.closed
             self._member = coordination.enrol(MemberKind.WRITERS, self.place.writer, self._fields())
             self._confirm_enrolled()
         except ReplicationError:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import NOTED_STREAMS_MAX, ClosedNotice, Reach, Replicated, accumulate
-from replication.ledger.base import FileKind, Grown, SkewedClock, WriterEntry, WriterRow
+from replication.ledger.base import FileKind, Grown, SkewedClock, WriterRow
 from replication.ledger.sql.queries.files import newest_commit
 from replication.ledger.sql.queries.freshness import (
     RouteSnapshot,
@@ -65,19 +65,19 @@ class SqlTime:
         self._store = store
         self._cluster = cluster
 
-    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> WriterEntry:
+    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> int:
         values = {"writer": writer, "host": host, "pid": pid, "boot": boot, "role_epoch": role_epoch}
         with self._store.write() as connection:
             closed = max(counter(connection, "closed"), newest_commit(connection))
             _REGISTER.run(connection, {**values, "floor": closed})
-        return WriterEntry(writer, closed, role_epoch)
+        return closed
 
     def remove_writer(self, writer: str) -> None:
         with self._store.write() as connection:
             _REMOVE.run(connection, {"of_writer": writer})
 
     def writers(self) -> list[WriterRow]:
-        return [WriterRow(r.writer, r.host, r.pid, r.boot, r.floor) for r in self._store.rows(_WRITERS)]
+        return [WriterRow(r.writer, r.host, r.floor) for r in self._store.rows(_WRITERS)]
 
     def raise_closed(self, host: str, floors: Mapping[str, int], now: int) -> int:
         with self._store.write() as connection:
