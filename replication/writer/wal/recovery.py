@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from os.path import dirname
 
 from replication import log
@@ -27,16 +26,6 @@ from replication.writer.wal.registration import lock_path
 
 _REWRITE_BYTES = 4 << 20
 _log = log.get(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """A WAL that was closed at ``length``, and how many bytes past the published length were kept and cut."""
-
-    file: FileId
-    length: int
-    kept_bytes: int
-    cut_bytes: int
 
 
 class Recovery:
@@ -64,9 +53,9 @@ class Recovery:
         self._changes = LedgerChanges(ledger, monotonic)
         self._writers: list[WriterRow] = []
 
-    def run_once(self) -> list[Recovered]:
+    def run_once(self) -> list[FileId]:
         """As ``recover_writers``, but skip writers whose retry is not due."""
-        recovered: list[Recovered] = []
+        recovered: list[FileId] = []
         for writer in self._registered():
             if writer.host == self._host and self._monotonic() >= self._again_s.get(writer.writer, 0.0):
                 recovered += self._recover(writer)
@@ -82,11 +71,11 @@ class Recovery:
                 raise
         return self._writers
 
-    def _recover(self, writer: WriterRow) -> list[Recovered]:
+    def _recover(self, writer: WriterRow) -> list[FileId]:
         begun_s = self._monotonic()
         path = lock_path(self._directory, writer.writer)
         lock_file: AppendFile | None = None
-        recovered: list[Recovered] = []
+        recovered: list[FileId] = []
         try:
             try:
                 lock_file = self._files.open(path)
@@ -97,7 +86,8 @@ class Recovery:
                 pass
             for row in self._ledger.files.all(writer.host, open_only=True):
                 if row.writer == writer.writer:
-                    recovered.append(recover_file(self._ledger, self._files, row, self._boot))
+                    recover_file(self._ledger, self._files, row, self._boot)
+                    recovered.append(row.file)
             self._ledger.time.remove_writer(writer.writer)
             self._changes.forget()
             self._files.remove(path)
@@ -112,8 +102,8 @@ class Recovery:
         return recovered
 
 
-def recover_writers(ledger: Ledger, files: Files, directory: str, host: str, boot: str) -> list[Recovered]:
-    """Close the WALs of every dead writer of ``host`` and remove these writers from the ledger.
+def recover_writers(ledger: Ledger, files: Files, directory: str, host: str, boot: str) -> list[FileId]:
+    """Close the WALs of every dead writer of ``host`` and remove these writers from the ledger; return the WALs.
 
     A WAL that cannot be recovered is logged as an error and stays OPEN; closed time stops at its writer until a person
     acts. Idempotent; several processes may call this at once.
@@ -121,7 +111,7 @@ def recover_writers(ledger: Ledger, files: Files, directory: str, host: str, boo
     return Recovery(ledger, files, directory, host, boot).run_once()
 
 
-def recover_file(ledger: Ledger, files: Files, row: FileRow, boot: str) -> Recovered:
+def recover_file(ledger: Ledger, files: Files, row: FileRow, boot: str) -> None:
     """Make the intact frames of a dead writer's open file durable, cut the rest, and close it in the ledger.
 
     Raises:
@@ -135,16 +125,15 @@ def recover_file(ledger: Ledger, files: Files, row: FileRow, boot: str) -> Recov
         if row.length > FILE_HEADER_BYTES:
             raise
         ledger.files.close(row.file, row.length)
-        return Recovered(row.file, row.length, 0, 0)
+        return
     counters: DurableLength | None = None
     try:
         handle.lock()
         counters = DurableLength.open(row.path, row.boot, files)
         published = max(row.length, FILE_HEADER_BYTES, counters.length if counters else 0)
-        poisoned = counters is not None and counters.poisoned
-        if poisoned:
+        if counters is not None and counters.poisoned:
             ledger.files.close(row.file, published)
-            return Recovered(row.file, published, 0, 0)
+            return
         size = handle.size()
         length, record = _intact(handle, size, row, published)
         begin = published if row.boot == boot and counters is not None else 0
@@ -159,7 +148,6 @@ def recover_file(ledger: Ledger, files: Files, row: FileRow, boot: str) -> Recov
         ledger.files.close(row.file, length)
         cut = max(0, size - length)
         _log.info("wal_recovered", file=str(row.file), length=length, kept=length - published, cut=cut)
-        return Recovered(row.file, length, length - published, cut)
     finally:
         if counters is not None:
             counters.close()

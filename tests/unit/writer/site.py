@@ -15,7 +15,7 @@ from replication.coordination.session import Coordination
 from replication.core.definition.define import cell_table, typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES, FrameView, check_payload, scan
-from replication.core.ids import ClusterId
+from replication.core.ids import ClusterId, FileId
 from replication.core.position import Position
 from replication.core.roles import Role
 from replication.core.rows.batch import decode_payload
@@ -23,7 +23,7 @@ from replication.errors import WaitTimeoutError
 from replication.ledger.base import BatchPart, Claim, FileRow
 from replication.settings import WriterSection
 from replication.writer.wal.durable_length import DurableLength
-from replication.writer.wal.recovery import Recovered, recover_writers
+from replication.writer.wal.recovery import recover_writers
 from replication.writer.wal.times import DEFAULT_TIMES, WriterTimes
 from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
@@ -163,7 +163,7 @@ class Site:
             if claims:
                 self.ledger.registration.register_own(row.file, row.length, claims[-1].end, claims)
 
-    def recover(self) -> list[Recovered]:
+    def recover(self) -> list[FileId]:
         """What the host's worker does about dead writers."""
         return recover_writers(self.ledger, self.files, DIRECTORY, "h0", self.boot)
 
