@@ -16,7 +16,7 @@ from functools import cached_property
 from replication.core.definition.aging import horizon
 from replication.core.definition.schema import DEFAULT_GROUP, TableSpec
 from replication.tables.base import Dialect, History, Tables
-from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, group_columns, merge_groups, version_column
+from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, merge_groups, version_column
 from replication.wall_clock import now_us
 
 FOLD_SUMMARY = "walship.fold"
@@ -189,7 +189,7 @@ class MergeQuery:
             return f"select {self._list(c.name for c in self.spec.columns)}, {versions} from ({live}) m"
         selected = [self.keys()]
         for group in self.groups:
-            names = [(c, c) for c in group_columns(self.spec, group)] + [(f, version_column(f, group)) for f in VERSION]
+            names = [(c, c) for c in self.spec.group_columns(group)] + [(f, version_column(f, group)) for f in VERSION]
             mine = f"_group = {self.dialect.text(group)}"
             selected += [
                 f"{self.dialect.any_where(self.dialect.name(source), mine)} as {self.dialect.name(name)}"
@@ -259,7 +259,7 @@ class MergeQuery:
         old = {group: f"coalesce({self._timestamp(group)} < {self.horizon}, false)" for group in self.groups}
         selected = [self.keys()]
         for group in self.groups:
-            names = [*group_columns(self.spec, group), *(version_column(field, group) for field in VERSION)]
+            names = [*self.spec.group_columns(group), *(version_column(field, group) for field in VERSION)]
             selected += [f"case when {old[group]} then null else {n} end as {n}" for n in map(self.dialect.name, names)]
         return f"(select {', '.join(selected)} from {self.table} o where not ({self.too_old(self.horizon)}))"
 
@@ -312,7 +312,7 @@ class MergeQuery:
         """Rows of ``<table>`` as one version per group; with ``among`` for the ``late`` keys, else for all others."""
         parts: list[str] = []
         for group in self.groups:
-            mine = set(group_columns(self.spec, group))
+            mine = set(self.spec.group_columns(group))
             values = [("" if n in mine else "null as ") + self.dialect.name(n) for n in self._values]
             versions = ", ".join(f"{self.dialect.name(version_column(f, group))} as {f}" for f in VERSION)
             parts.append(

@@ -28,9 +28,8 @@ _HINT = 'Write five fields, for instance "0 3 * * mon-fri" for three in the morn
 
 @dataclass(frozen=True, slots=True)
 class CronTimes:
-    """Repeating times; ``text`` is what was parsed."""
+    """Repeating times."""
 
-    text: str
     minutes: frozenset[int]
     hours: frozenset[int]
     days: frozenset[int]
@@ -48,7 +47,7 @@ class CronTimes:
             _field(field, *known) for field, known in zip(fields, _FIELDS, strict=True)
         )
         both = not fields[2].startswith("*") and not fields[4].startswith("*")
-        made = CronTimes(text, minutes, hours, days, months, frozenset(day % 7 for day in weekdays), both)
+        made = CronTimes(minutes, hours, days, months, frozenset(day % 7 for day in weekdays), both)
         if not made._next_day(datetime(2024, 1, 1, tzinfo=UTC)):
             raise RequestError(f"no day ever fits the schedule {text!r}", _HINT)
         return made

@@ -69,11 +69,6 @@ def merge_groups(spec: TableSpec) -> tuple[str, ...]:
     return (CELL_GROUP,) if spec.kind == "cell" else tuple(group.name for group in spec.groups)
 
 
-def group_columns(spec: TableSpec, group: str) -> tuple[str, ...]:
-    """Return the non-key columns of a merge group."""
-    return ("value",) if spec.kind == "cell" else spec.group_columns(group)
-
-
 def version_column(field: str, group: str) -> str:
     """Return the name of the column of ``<table>`` for a version field of a group, such as ``_commit_default``."""
     return f"{field}_{re.sub('[^a-z0-9]', lambda m: f'_{ord(m[0]):02x}', group)}"

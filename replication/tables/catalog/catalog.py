@@ -235,12 +235,11 @@ class IcebergCatalog:
         where: str = "",
         columns: Sequence[Column] | None = None,
     ) -> None:
-        self._source(name, snapshot, where, columns)(connection, view)
+        self.source(name, snapshot=snapshot, where=where, columns=columns)(connection, view)
 
-    def source(self, name: str, *, snapshot: int | None = None, where: str = "") -> FilesOfTable:
-        return self._source(name, snapshot, where, None)
-
-    def _source(self, name: str, snapshot: int | None, where: str, columns: Sequence[Column] | None) -> FilesOfTable:
+    def source(
+        self, name: str, *, snapshot: int | None = None, where: str = "", columns: Sequence[Column] | None = None
+    ) -> FilesOfTable:
         table = self.load_for_reading(name)
         return FilesOfTable(self.warehouse, shown(table, columns), _planned(table, where, snapshot))
 
@@ -256,15 +255,14 @@ class IcebergCatalog:
         return SPARK.name(name.partition(".")[2])
 
     def show(self, spec: TableSpec, query: str) -> None:
-        from replication.tables.catalog.sql_views import put_view, sql_catalog
+        from replication.tables.catalog.sql_views import put_view
 
         table = self.load(spec.name)
         there = {field.name: field for field in table.schema().fields}
         if missing := [column.name for column in spec.columns if column.name not in there]:
             raise CommitConflictError(f"{spec.name} has no column {missing[0]} yet, or no longer")
-        if (catalog := sql_catalog(self._catalog)) is not None:
-            columns = [there[column.name] for column in spec.columns]
-            put_view(catalog, spec.name + LATEST, table.location() + LATEST, columns, query)
+        columns = [there[column.name] for column in spec.columns]
+        put_view(self._catalog, spec.name + LATEST, table.location() + LATEST, columns, query)
 
     def tag(self, name: str, tag: str, snapshot: int | None) -> None:
         """As ``base.Tables.tag`` and, with None, ``untag``; without an engine."""

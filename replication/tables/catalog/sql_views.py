@@ -29,17 +29,14 @@ from pyiceberg.view.metadata import (
 _VIEW = "VIEW"
 
 
-def sql_catalog(catalog: Catalog) -> SqlCatalog | None:
-    """Return ``catalog`` when it is in a SQL database, else None: other catalogs store views in their own ways."""
-    return catalog if isinstance(catalog, SqlCatalog) else None
-
-
-def put_view(catalog: SqlCatalog, name: str, location: str, columns: Sequence[NestedField], query: str) -> None:
-    """Create or replace the view ``name``; nothing is written when it is unchanged.
+def put_view(catalog: Catalog, name: str, location: str, columns: Sequence[NestedField], query: str) -> None:
+    """Create or replace the view ``name``; nothing is written when it is unchanged, or to a catalog of another kind.
 
     When two processes replace it at the same time, one of them wins. The namespace of ``name`` is also that of the
     tables that ``query``, in Spark's dialect, names without one.
     """
+    if not isinstance(catalog, SqlCatalog):  # others store views in their own ways
+        return
     namespace, here = name.partition(".")[0], _entry(catalog, name)
     io = load_file_io(dict(catalog.properties), location)
     with catalog.engine.connect() as connection:
