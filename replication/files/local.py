@@ -67,6 +67,14 @@ def sync_path(path: str) -> None:
         _sync(fd, os.fdatasync)
 
 
+def read_at(fd: int, begin: int, end: int) -> bytes:
+    """Return the bytes ``[begin, end)`` of an open file, fewer if it ends before; the position does not move."""
+    content = os.pread(fd, end - begin, begin)
+    while len(content) < end - begin and (more := os.pread(fd, end - begin - len(content), begin + len(content))):
+        content += more
+    return content
+
+
 def write_whole(
     file: Path, content: bytes, *, mode: int = 0o666, place: Callable[[Path, Path], object] = os.replace
 ) -> None:
@@ -106,15 +114,8 @@ class LocalFile:
         os.lseek(self._fd, position, os.SEEK_SET)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Call pread, which does not move the position."""
         with path_errors(self.path, "read"):
-            content = os.pread(self._fd, end - begin, begin)
-            while content and len(content) < end - begin:
-                more = os.pread(self._fd, end - begin - len(content), begin + len(content))
-                if not more:
-                    break
-                content += more
-            return content
+            return read_at(self._fd, begin, end)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size

@@ -23,7 +23,7 @@ from replication.ledger.landing import LandingRecords
 from replication.ledger.registration import Claim, Divergence, Landed, LandedPart, Registration
 from replication.ledger.replay import Pending, Quarantined, Replay, ReplayCheckpoint
 from replication.ledger.rules import Gap, PatternRule, Peer, Rule, Rules
-from replication.ledger.salvage import AcknowledgedLoss, Readable, Salvage, SalvagePlan, SenderKeeps
+from replication.ledger.salvage import Readable, Salvage, SalvagePlan, SenderKeeps
 from replication.ledger.sending import Attempt, HeldTable, Sending
 from replication.ledger.successions import SuccessionRecords
 from replication.ledger.tables import TableRecords
@@ -67,7 +67,6 @@ __all__ = [
     "ReplayCheckpoint",
     "Rule",
     "PatternRule",
-    "AcknowledgedLoss",
     "WriterRow",
 ]
 

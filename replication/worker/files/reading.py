@@ -19,6 +19,7 @@ from replication.core.frame import (
 )
 from replication.core.ids import FileId
 from replication.errors import CorruptFrameError, MissingFileError, StorageError, VersionError
+from replication.files.local import read_at
 from replication.files.mapped import load_pages, scan_mapped
 from replication.files.store import is_stored, store_of
 
@@ -90,13 +91,7 @@ class FrameReader:
         with _path_errors(self.path):
             if end - begin >= _LARGE_BYTES:
                 self._read_ahead(end)
-            content = os.pread(self._fd, end - begin, begin)
-            while len(content) < end - begin:
-                more = os.pread(self._fd, end - begin - len(content), begin + len(content))
-                if not more:
-                    return content
-                content += more
-            return content
+            return read_at(self._fd, begin, end)
 
     def _read_ahead(self, begin: int) -> None:
         """Prefetch what follows ``begin``, while the bytes before it are sent."""
