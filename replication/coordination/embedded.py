@@ -256,17 +256,12 @@ class EmbeddedZookeeper:
         except (OSError, ValueError):
             return False
         deadline = time.monotonic() + 10.0
-        sent = signal.SIGTERM
-        while self._is_ours(pid):
+        while str(self._directory / "zoo.cfg") in command_line(pid):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, sent)
+                os.kill(pid, signal.SIGKILL if time.monotonic() > deadline else signal.SIGTERM)
             time.sleep(0.1)
-            sent = signal.SIGKILL if time.monotonic() > deadline else signal.SIGTERM
         self._pid_file.unlink(missing_ok=True)
         return True
-
-    def _is_ours(self, pid: int) -> bool:
-        return str(self._directory / "zoo.cfg") in command_line(pid)
 
     def _last_lines(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []

@@ -146,7 +146,11 @@ def drop_column(spec: TableSpec, name: str) -> TableSpec:
     """Drop a column for ever; a later column with the same name is another column."""
     _refuse_cells(spec)
     column = _column(spec, name)
-    for what, used in (("key", spec.key), ("partition", _partitioned(spec)), ("sort order", _sorted(spec))):
+    for what, used in (
+        ("key", spec.key),
+        ("partition", _partitioned(spec)),
+        ("sort order", {text.split()[0] for text in spec.sort}),
+    ):
         if name in used:
             remedy = f"walship settable {spec.name} sort=" if what == "sort order" else "Make a new table without it"
             raise SchemaError(f"column {name} is in the {what} of table {spec.name}, so it cannot be dropped", remedy)
@@ -246,10 +250,6 @@ def _partition_names(spec: TableSpec) -> set[str]:
         f"{inside.rstrip(') ').split(',')[-1].strip()}_{head.strip().removesuffix('s')}".lower()
         for head, _, inside in parts
     }
-
-
-def _sorted(spec: TableSpec) -> set[str]:
-    return {text.split()[0] for text in spec.sort}
 
 
 def _refuse_cells(spec: TableSpec, remedy: str = "New families and qualifiers need no change: write them") -> None:

@@ -59,7 +59,7 @@ class _Parser:
         fields = [self._column()]
         while self._take(","):
             fields.append(self._column())
-        if self._rest():
+        if self._skip() < len(self._text):
             raise self._error("expected ',' or the end")
         names = [field.name.lower() for field in fields]
         for number, name in enumerate(names):
@@ -133,9 +133,6 @@ class _Parser:
         while self._at < len(self._text) and self._text[self._at].isspace():
             self._at += 1
         return self._at
-
-    def _rest(self) -> bool:
-        return self._skip() < len(self._text)
 
     def _name(self, what: str) -> str:
         found = _TOKEN.match(self._text, self._at)

@@ -9,7 +9,7 @@ time stops at a writer with a file that cannot be registered, and at an open fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
@@ -112,7 +112,8 @@ class ClosedTime:
             watermarks |= {file: watermark for file, watermark in found.items() if watermark is not None}
             self._host_files.refresh()
             rows = self._open_wals(local)
-            late = {row.writer for row in rows if self._is_late(row, watermarks)}
+            new = (row for row in rows if row.file not in watermarks)
+            late = {row.writer for row in new if self._host_files.watermark(row) is not None}
             if not late:
                 break
         floors: dict[str, int] = {}
@@ -125,6 +126,3 @@ class ClosedTime:
         sources = self._host_files.poll()
         wals = (source.row for source in sources if source.row.kind is FileKind.WAL and not source.closed)
         return [row for row in wals if row.writer in writers]
-
-    def _is_late(self, row: FileRow, watermarks: Mapping[FileId, int]) -> bool:
-        return row.file not in watermarks and self._host_files.watermark(row) is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from replication import log
@@ -102,8 +102,9 @@ class AppliedPoll:
             asked = [f for f in rows if f in known]
         bootstraps = {f for f in asked if rows[f].kind is FileKind.BOOTSTRAP}
         flush_now = False  # a user waits for a bootstrap that progressed
-        for files in _split(asked):
-            flush_now |= not bootstraps.isdisjoint(self._poll_files(link, peer, files, known))
+        for at in range(0, len(asked), _ASK_MAX):
+            grown = self._poll_files(link, peer, asked[at : at + _ASK_MAX], known)
+            flush_now |= not bootstraps.isdisjoint(grown)
         if self._has_loss or flush_now:
             self._progress.flush()
         if self._has_loss:
@@ -130,8 +131,3 @@ class AppliedPoll:
                 losses = max(answer.losses, before.losses)
                 self._progress.report(PeerProgress(file, peer, applied=applied, losses=losses, error=None))
         return grown
-
-
-def _split(files: Sequence[FileId]) -> Iterator[Sequence[FileId]]:
-    for at in range(0, len(files), _ASK_MAX):
-        yield files[at : at + _ASK_MAX]

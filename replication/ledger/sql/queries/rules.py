@@ -239,9 +239,8 @@ def note_end(connection: Connection, rule: Any) -> None:
     if rule.phase == Phase.LIVE.value:
         left, now = lacking(connection, rule), now_us()
         at = min(now, left.since) if left.since else now
-        positions = {
-            stream.wal: left.first.get(stream.wal, ranges.end) for stream, ranges in _covered(connection, rule).items()
-        }
+        covered = coverage(connection, (_s.table_uuid == rule.table_uuid) & (_s.table_group == rule.table_group))
+        positions = {stream.wal: left.first.get(stream.wal, ranges.end) for stream, ranges in covered.items()}
     row = {name: getattr(rule, name) for name in ("table_uuid", "table_group", "generation", "gaps")}
     at_peer = json.dumps({str(wal): sequence for wal, sequence in positions.items()})
     _PUT_ENDED.run(connection, row | {"cluster": to, "at": at, "positions": at_peer})
@@ -276,7 +275,3 @@ def write_gaps(gaps: tuple[Gap, ...]) -> str:
 def read_gaps(text: str) -> tuple[Gap, ...]:
     """The column's value."""
     return tuple(Gap(int(begin), int(end), int(frames)) for begin, end, frames in json.loads(text))
-
-
-def _covered(connection: Connection, rule: Any) -> Mapping[Any, Ranges]:
-    return coverage(connection, (_s.table_uuid == rule.table_uuid) & (_s.table_group == rule.table_group))
