@@ -6,19 +6,21 @@ Rules change in the ledger; ZooKeeper only announces the change. A call that is 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
+from uuid import UUID
 
 from peer.client.contacts import NO_PROOF, Contacts, Proof, known_peer, with_root
 from peer.client.definition import refuse_standby
+from peer.client.enabling import EnableRequest, NewRules, refuse_unsent
 from replication.coordination.session import Coordination
 from replication.core.definition.choice import full_name
 from replication.core.definition.define import is_system_table, unusable_name
 from replication.core.definition.evolution import join
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.error_text import counted
 from replication.errors import (
     PeerExistsError,
     PeerRefusedError,
@@ -30,7 +32,9 @@ from replication.errors import (
     UnknownTableError,
 )
 from replication.ledger.base import Ledger, Peer, Rule
-from replication.worker.ship.routes import ended_routes, routes_of
+from replication.worker.ship.routes import declare, ended_routes, routes_of
+
+_TABLES_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +127,7 @@ class Peering:
         if not routes:
             return True
         with suppress(ReplicationError), self.contacts.link(peer) as link:
-            for route in routes:
-                link.open_route(self.ledger.cluster, peer.cluster, route)
+            declare(link, self.ledger.cluster, peer.cluster, routes)
             return True
         return False
 
@@ -140,19 +143,7 @@ class Peering:
         with_properties: bool | None = None,
         count_rows: Callable[[TableSpec], int | None],
     ) -> list[Rule]:
-        """Send what is written to groups of a table from now on. The peer makes its table first.
-
-        Args:
-            table: its name here.
-            groups: locality groups; empty for all, and for those added later.
-            peer_name: a defined peer.
-            remote_table: its name there; empty for the name that it has there, or the same name.
-            with_properties: whether the peer's table follows the properties of this one. None changes nothing; for a
-                new rule it means yes.
-            from_now: accept that the rows that the table has already are not sent.
-            bootstrap_bytes: send these rows too. They need about so many bytes at the peer, together with the
-                bootstraps that are under way to it. None: do not send them.
-            count_rows: counts the rows of the table; None where this cluster keeps no tables.
+        """Send what is written to groups of a table from now on; see ``EnableRequest``. The peer makes its table first.
 
         Raises:
             RequestError: the name cannot be used there, the rules are so already, or rows would be left out.
@@ -160,43 +151,107 @@ class Peering:
             PeerRefusedError: the peer has another table of that name, or refuses; the hint is the remedy.
             PeerUnavailableError: no receiver of the peer answers.
         """
-        table, remote_table = full_name(table), full_name(remote_table)
+        how = EnableRequest(peer_name, groups, remote_table, from_now, bootstrap_bytes, with_properties, count_rows)
+        ((_, made),) = self.enable_all([table], how)
+        if isinstance(made, ReplicationError):
+            raise made
+        return made
+
+    def enable_all(
+        self, tables: Sequence[str], request: EnableRequest
+    ) -> Iterator[tuple[str, list[Rule] | ReplicationError]]:
+        """As ``enable``, many tables, some with each transaction and call. Yields each table's rules, or its error."""
+        for begin in range(0, len(tables), _TABLES_AT_ONCE):
+            some = tables[begin : begin + _TABLES_AT_ONCE]
+            try:
+                made = self._enable_some(some, request)
+            except ReplicationError as error:
+                made = dict.fromkeys(some, error)
+            yield from made.items()
+
+    def _enable_some(
+        self, tables: Sequence[str], request: EnableRequest
+    ) -> Mapping[str, list[Rule] | ReplicationError]:
+        peer = known_peer(self.ledger, request.peer_name)
+        before, failed, asked = self._rules(peer), dict[str, ReplicationError](), dict[str, NewRules]()
+        for table in tables:
+            try:
+                asked[table] = self._check(full_name(table), peer, before, request)
+            except ReplicationError as error:
+                failed[table] = error
+        failed |= self._carry_out(peer, asked, request)
+        rules = self._rules(peer)
+        return {table: failed[table] if table in failed else rules[asked[table].spec.uuid] for table in tables}
+
+    def _check(self, table: str, peer: Peer, rules: Mapping[UUID, list[Rule]], request: EnableRequest) -> NewRules:
+        """The rules that a table is to get, given those for the peer; raises ReplicationError when it may not."""
         _refuse_system_table(table)
-        spec, peer = self.ledger.tables.get(table), known_peer(self.ledger, peer_name)
-        there = self._rules(spec, peer)
-        remote = remote_table or (there[0].remote_table if there else table)
-        asked = _Enabling(spec, peer, remote, there, groups, bootstrap_bytes, with_properties)
+        spec = self.ledger.tables.get(table)
+        there = rules.get(spec.uuid, [])
+        remote = full_name(request.remote_table) or (there[0].remote_table if there else table)
+        asked = NewRules(spec, peer, remote, there, request)
         asked.check()
         if not there and remote != table:
             self._refuse_other_name(spec, peer)
-        if asked.new and not from_now and bootstrap_bytes is None:
-            self._refuse_unsent(spec, count_rows)
-        self._carry_out(asked)
-        return self._rules(spec, peer)
+        if asked.new and not request.from_now and request.bootstrap_bytes is None:
+            refuse_unsent(self.ledger, spec, request.count_rows)
+        return asked
 
-    def _carry_out(self, asked: _Enabling) -> None:
-        """Write the rules and have the peer open the routes. When the peer refuses, the new rules go again."""
-        peer, table, term = asked.peer, asked.spec.uuid, self.ledger.terms.current()
-        rules = self.ledger.rules.enable(
-            peer.name,
-            table,
-            asked.new,
-            asked.remote,
-            term,
-            bootstrap=asked.bootstrap_bytes is not None,
-            with_properties=None if asked.there else asked.with_properties,
-            every_group=not asked.groups,
-        )
-        if asked.new:
-            try:
-                self.open_routes(peer, rules, asked.bootstrap_bytes or 0)
-            except (PeerRefusedError, PeerUnavailableError):
-                self.ledger.rules.disable(peer.name, table, [rule.group for rule in rules], term)
-                raise
-        if asked.changes_properties:  # workers see this at their next poll, and open their streams again
-            with_properties = asked.with_properties
-            self.ledger.rules.enable(peer.name, table, [], asked.remote, term, with_properties=with_properties)
+    def _carry_out(
+        self, peer: Peer, asked: Mapping[str, NewRules], request: EnableRequest
+    ) -> dict[str, ReplicationError]:
+        """Write rules and have the peer open the routes; the tables that fail, whose new rules go again."""
+        failed, term = dict[str, ReplicationError](), self.ledger.terms.current()
+        with_properties, bootstrap = request.with_properties, request.bootstrap_bytes is not None
+        new = {each.spec.uuid: each.new for each in asked.values() if each.is_plain}
+        if new:
+            properties = with_properties is not False
+            self.ledger.rules.enable_all(peer.name, new, term, bootstrap=bootstrap, with_properties=properties)
+        for table, each in asked.items():
+            if not each.is_plain:
+                try:
+                    self.ledger.rules.enable(
+                        peer.name,
+                        each.spec.uuid,
+                        each.new,
+                        each.remote,
+                        term,
+                        bootstrap=bootstrap,
+                        with_properties=None if each.there else with_properties,
+                        every_group=not request.groups,
+                    )
+                except ReplicationError as error:
+                    failed[table] = error
+        made, rules = dict[str, list[Rule]](), self._rules(peer)
+        for table, each in asked.items():
+            made[table] = [rule for rule in rules.get(each.spec.uuid, []) if rule.group not in each.sent]
+            if not made[table] and each.new and table not in failed:
+                failed[table] = UnknownTableError(f"{table} was dropped meanwhile", "See walship listtables")
+        failed |= self._open(peer, {table: rules for table, rules in made.items() if rules}, request)
+        for table, each in asked.items():
+            if each.changes_properties and table not in failed:  # workers see this at their next poll
+                self.ledger.rules.enable(
+                    peer.name, each.spec.uuid, [], each.remote, term, with_properties=with_properties
+                )
         self.announcer.announce()
+        return failed
+
+    def _open(self, peer: Peer, made: Mapping[str, list[Rule]], request: EnableRequest) -> dict[str, ReplicationError]:
+        """Open the routes of new rules, by table; the tables that the peer refuses, whose rules go again."""
+        every = [rule for rules in made.values() for rule in rules]
+        if not every:
+            return {}
+        try:
+            self.open_routes(peer, every, request.bootstrap_bytes or 0)
+            return {}
+        except (PeerRefusedError, PeerUnavailableError) as error:
+            if isinstance(error, PeerRefusedError) and len(made) > 1:  # which of them, and why, one at a time
+                each = (self._open(peer, {table: rules}, request) for table, rules in made.items())
+                return dict(chain.from_iterable(failed.items() for failed in each))
+            for rules in made.values():
+                groups = [rule.group for rule in rules]
+                self.ledger.rules.disable(peer.name, rules[0].table, groups, self.ledger.terms.current())
+            return dict.fromkeys(made, error)
 
     def open_routes(self, peer: Peer, rules: Sequence[Rule], bootstrap_bytes: int) -> None:
         """Have the peer make its tables and open the routes of ``rules``.
@@ -210,9 +265,10 @@ class Peering:
             PeerRefusedError: the peer refuses a table, or has no space.
             PeerUnavailableError: no receiver of the peer answers.
         """
+        routes = routes_of(self.ledger, rules, peer.cluster)
         with self.contacts.link(peer) as link:
-            for route in routes_of(self.ledger, rules, peer.cluster):
-                link.open_route(self.ledger.cluster, peer.cluster, replace(route, bootstrap_bytes=bootstrap_bytes))
+            sized = [replace(route, bootstrap_bytes=bootstrap_bytes) for route in routes]
+            declare(link, self.ledger.cluster, peer.cluster, sized)
 
     def _refuse_other_name(self, spec: TableSpec, peer: Peer) -> None:
         """Raise RequestError when the peer has a table already under its name here: it keeps that name."""
@@ -220,34 +276,6 @@ class Peering:
             found = link.get_table(spec.name)
             if found is not None and found.uuid == spec.uuid:
                 raise RequestError(f"{peer.name} has this table already, as {spec.name}", "Leave out --remote-table")
-
-    def _refuse_unsent(self, spec: TableSpec, count_rows: Callable[[TableSpec], int | None]) -> None:
-        """Raise RequestError when a table holds rows that a new rule would not send."""
-        if unsent := self._unsent(spec, count_rows):
-            raise RequestError(
-                f"{spec.name} holds {unsent}, which will not be sent; only what is written from now on is sent",
-                "Add --bootstrap to send these rows too, or --from-now to leave them out",
-            )
-
-    def _unsent(self, spec: TableSpec, count_rows: Callable[[TableSpec], int | None]) -> str:
-        """What was written to a table before now, in words; "" when nothing was.
-
-        Rows that are registered but not replayed cannot be counted. Their frames can.
-        """
-        covered = self.ledger.landing.coverage(spec.uuid)
-        if not covered:
-            return ""
-        reached = self.ledger.time.reached({stream: ranges.end - 1 for stream, ranges in covered.items()})
-        rows = count_rows(spec)  # counted last: what is replayed meanwhile counts twice rather than not at all
-        if rows is None:
-            return f"rows in {counted(sum(ranges.total for ranges in covered.values()), 'frame')} already"
-        waiting = sum(ranges.total for stream, ranges in covered.items() if not reached[stream].applied)
-        of_table = (frame for frame in self.ledger.replay.quarantined() if frame.table == spec.uuid)
-        waiting += sum(not frame.discarded and not frame.succession for frame in of_table)
-        frames = f"in up to {counted(waiting, 'frame')} not replayed yet"
-        if not rows:
-            return f"rows {frames}" if waiting else ""
-        return f"{counted(rows, 'row')} already" + (f", and more {frames}" if waiting else "")
 
     def adopt(self, table: str, cluster: str) -> TableSpec:
         """Make a table here that is the same as another cluster's: its name, uuid, columns, groups and properties.
@@ -293,85 +321,64 @@ class Peering:
         Returns:
             The groups that were sent until now, and whether the peer was informed. Else workers inform it later.
         """
-        table, peer = full_name(table), known_peer(self.ledger, peer_name)
-        spec = self._sent(table, peer) or self.ledger.tables.get(table)
-        sent = [rule.group for rule in self._rules(spec, peer)]
-        ended = [group for group in sent if not groups or group in groups]
-        if not sent:
-            raise RequestError(
-                f"{table} does not go to {peer_name}", f"See where it goes: walship describetable {table}"
-            )
-        if not ended:
-            raise RequestError(
-                f"no group {', '.join(groups)} of {table} goes to {peer_name}", f"Those that do: {', '.join(sent)}"
-            )
-        self.ledger.rules.disable(peer_name, spec.uuid, ended, self.ledger.terms.current())
+        ((_, ended),) = self.disable_all([table], groups, peer_name)
+        if isinstance(ended, ReplicationError):
+            raise ended
+        return ended, self.close_ended(peer_name)
+
+    def disable_all(
+        self, tables: Iterable[str], groups: Sequence[str], peer_name: str
+    ) -> Iterator[tuple[str, list[str] | ReplicationError]]:
+        """As ``disable``, many tables. Yields the groups of each that were sent until now, or its error.
+
+        Then ``close_ended`` informs the peer.
+        """
+        peer = known_peer(self.ledger, peer_name)
+        rules, specs = self._rules(peer), {spec.name: spec for spec in self._sent_to(peer)}
+        for table in tables:
+            try:
+                name = full_name(table)
+                spec = specs.get(name) or self.ledger.tables.get(name)
+                sent = [rule.group for rule in rules.get(spec.uuid, [])]
+                ended = [group for group in sent if not groups or group in groups]
+                if not sent:
+                    raise RequestError(
+                        f"{name} does not go to {peer_name}", f"See where it goes: walship describetable {name}"
+                    )
+                if not ended:
+                    raise RequestError(
+                        f"no group {', '.join(groups)} of {name} goes to {peer_name}",
+                        f"Those that do: {', '.join(sent)}",
+                    )
+                self.ledger.rules.disable(peer_name, spec.uuid, ended, self.ledger.terms.current())
+                yield table, ended
+            except ReplicationError as error:
+                yield table, error
+
+    def close_ended(self, peer_name: str) -> bool:
+        """Announce the rules that ended, and inform the peer; whether it answered."""
         self.announcer.announce()
-        return ended, self._close_routes(peer)
+        return self._close_routes(known_peer(self.ledger, peer_name))
 
     def sent_to(self, peer_name: str) -> list[str]:
         """Names of the tables that go to a peer, with those that were dropped here."""
-        known_peer(self.ledger, peer_name)
-        tables = {rule.table for rule in self.ledger.rules.to(peer_name)}
-        specs = [self.ledger.tables.by_uuid(table) for table in tables]
-        return sorted(spec.name for spec in specs if spec is not None)
+        return sorted(spec.name for spec in self._sent_to(known_peer(self.ledger, peer_name)))
 
-    def _sent(self, table: str, peer: Peer) -> TableSpec | None:
-        """The table of that name that goes to a peer. One that still exists comes before a dropped one."""
-        specs = [self.ledger.tables.by_uuid(rule.table) for rule in self.ledger.rules.to(peer.name)]
-        here = {spec.uuid for spec in self.ledger.tables.all()}
-        named = [spec for spec in specs if spec is not None and spec.name == table]
-        return max(named, key=lambda spec: spec.uuid in here, default=None)
+    def _sent_to(self, peer: Peer) -> list[TableSpec]:
+        """The tables that go to a peer, dropped ones first."""
+        here = {spec.uuid: spec for spec in self.ledger.tables.all()}
+        tables = self._rules(peer).keys()
+        dropped = [self.ledger.tables.by_uuid(table) for table in tables if table not in here]
+        return [*(spec for spec in dropped if spec is not None), *(here[table] for table in tables if table in here)]
 
-    def _rules(self, spec: TableSpec, peer: Peer) -> list[Rule]:
-        return [rule for rule in self.ledger.rules.to(peer.name) if rule.table == spec.uuid]
+    def _rules(self, peer: Peer) -> dict[UUID, list[Rule]]:
+        """The rules for a peer, by table."""
+        found: dict[UUID, list[Rule]] = {}
+        for rule in self.ledger.rules.to(peer.name):
+            found.setdefault(rule.table, []).append(rule)
+        return found
 
 
 def _refuse_system_table(table: str) -> None:
     if is_system_table(table):
         raise RequestError(f"{table} is walship's own table and is not replicated", "Enable its table")
-
-
-@dataclass(frozen=True, slots=True)
-class _Enabling:
-    """One call of ``Peering.enable``, and the rules that exist already (``there``)."""
-
-    spec: TableSpec
-    peer: Peer
-    remote: str
-    there: Sequence[Rule]
-    groups: Sequence[str]
-    bootstrap_bytes: int | None
-    with_properties: bool | None
-
-    @property
-    def new(self) -> list[str]:
-        """The groups that get a rule."""
-        asked = [self.spec.group(group).name for group in self.groups] or [group.name for group in self.spec.groups]
-        sent = {rule.group for rule in self.there}
-        return [group for group in asked if group not in sent]
-
-    @property
-    def changes_properties(self) -> bool:
-        """Whether a rule that exists is to follow properties, or no longer to."""
-        wanted = self.with_properties
-        return wanted is not None and any(rule.with_properties != wanted for rule in self.there)
-
-    def check(self) -> None:
-        """Raise RequestError when the name cannot be used at the peer, or when nothing would change."""
-        table, peer = self.spec.name, self.peer.name
-        if unusable := unusable_name(self.remote):
-            raise RequestError(
-                f"{table} cannot go to {peer} under that name: {unusable}",
-                "Name it namespace.name there, such as --remote-table ops.flights",
-            )
-        if self.new:
-            return
-        if self.bootstrap_bytes is not None:
-            again = f"To send the rows from before: walship bootstrap {peer} -t {table}"
-            raise RequestError(f"{table} goes to {peer} already", again)
-        takes_every_group = not self.groups and not all(rule.every_group for rule in self.there)
-        if not self.changes_properties and not takes_every_group:
-            raise RequestError(
-                f"{table} goes to {peer} already", f"For older rows: walship bootstrap {peer} -t {table}"
-            )

@@ -186,10 +186,10 @@ class Reception:
             self._rights.check_sees(caller, (spec for spec, _ in known.values()))
         return self.answers.find(sequences) if until is None else self.answers.wait(sequences, until, wait_s)
 
-    def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:
-        """Open a route: create the table when missing, with the sender's uuid, and store its schemas and the route."""
+    def open_route(self, source: ClusterId, expected: ClusterId, routes: Sequence[Route], caller: Caller) -> None:
+        """Open routes: create missing tables, with the sender's uuids, and store their schemas and the routes."""
         self._check_caller(source, expected, caller)
-        if full := self._landing.space.shortage_for(route.bootstrap_bytes):
+        if full := self._landing.space.shortage_for(max((route.bootstrap_bytes for route in routes), default=0)):
             raise Refusal(
                 Reason.DISK_FULL,
                 full,
@@ -198,7 +198,7 @@ class Reception:
             ).error()
         self._definitions.refresh()
         with self._counted(caller):
-            for refused in self._routes.open(self._rights.of_sender(caller, (), ()), [route]).values():
+            for refused in self._routes.open(self._rights.of_sender(caller, (), ()), routes).values():
                 raise refused.error()
 
     def take_over(self, asked: TakeOver, caller: Caller) -> None:

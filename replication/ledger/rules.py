@@ -118,11 +118,19 @@ class Rules(Protocol):
         older rows are required too, and a bootstrap sends them.
         """
 
-    def enable_all(self, peer: str, groups: Mapping[UUID, Collection[str]], term: int) -> int:
-        """Start replicating groups of many tables under their own names, from now on, as ``enable`` does; in one step.
+    def enable_all(
+        self,
+        peer: str,
+        groups: Mapping[UUID, Collection[str]],
+        term: int,
+        *,
+        bootstrap: bool = False,
+        with_properties: bool = True,
+    ) -> int:
+        """Start replicating groups of many tables under their own names, as ``enable`` does; in one step.
 
         A table of which all groups begin is enabled with ``every_group``. Rules already in force stay as they are, and
-        tables that are dropped are left out. Returns how many rules began.
+        tables that are dropped are left out. ``with_properties`` is for tables without rules. Returns how many began.
         """
 
     def unsent(self, peer: str) -> list[TableSpec]:

@@ -305,8 +305,8 @@ class PeerLink(Protocol):
         With ``until`` the answer comes once all have reached that, or after ``wait_s``. It may also come earlier.
         """
 
-    def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
-        """Make a table ready there. PeerRefusedError names the remedy."""
+    def open_route(self, source: ClusterId, expected: ClusterId, *routes: Route) -> None:
+        """Make tables ready there. PeerRefusedError names the remedy for the first that is not; the others are."""
 
     def take_over(self, asked: TakeOver) -> None:
         """Have the peer originate in place of the caller, or get ready for it.
@@ -373,8 +373,8 @@ class ReceiverService(Protocol):
     ) -> dict[StreamId, Reach]:
         """Whether everything up to these sequences is here, by whatever route it came; see ``PeerLink.reached``."""
 
-    def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:
-        """Make a table ready. PeerRefusedError otherwise."""
+    def open_route(self, source: ClusterId, expected: ClusterId, routes: Sequence[Route], caller: Caller) -> None:
+        """Make tables ready. PeerRefusedError is about the first that is not."""
 
     def take_over(self, asked: TakeOver, caller: Caller) -> None:
         """Originate in place of the caller, or get ready for it. PeerRefusedError otherwise."""

@@ -106,9 +106,11 @@ class GrpcLink:
     ) -> dict[StreamId, Reach]:
         return wire.decode_reached(self._call(channel.REACHED, wire.encode_sequences(sequences, until, wait_s)))
 
-    def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
-        asked = pb.OpenRouteRequest(source=str(source), expected=str(expected), route=wire.encode_route(route))
-        _check_agreed(self._call(channel.OPEN_ROUTE, asked.SerializeToString()))
+    def open_route(self, source: ClusterId, expected: ClusterId, *routes: Route) -> None:
+        encoded = map(wire.encode_route, routes)
+        asked = pb.OpenRouteRequest(source=str(source), expected=str(expected), routes=encoded)
+        deadline_s = self._timeout_s + _ROUTE_S * len(routes)
+        _check_agreed(self._call(channel.OPEN_ROUTE, asked.SerializeToString(), timeout_s=deadline_s))
 
     def take_over(self, asked: TakeOver) -> None:
         _check_agreed(self._call(channel.TAKE_OVER, takeovers.encode_take_over(asked)))
@@ -152,12 +154,12 @@ class GrpcLink:
     def close(self) -> None:
         self._channel.close()
 
-    def _call(self, method: str, request: bytes, more: Metadata = ()) -> bytes:
+    def _call(self, method: str, request: bytes, more: Metadata = (), timeout_s: float = 0.0) -> bytes:
         try:
             call = self._calls.get(method)
             if call is None:
                 call = self._calls[method] = self._channel.unary_unary(method)
-            return cast(bytes, call(request, self._timeout_s, self._metadata + more))
+            return cast(bytes, call(request, timeout_s or self._timeout_s, self._metadata + more))
         except grpc.RpcError as error:
             raise _unavailable(self._address, error) from None
         except ValueError:

@@ -94,13 +94,13 @@ class LinkServicer:
         return self._answer(context, reached)
 
     def OpenRoute(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
-        """Make a table ready; what goes wrong is a refusal."""
+        """Make tables ready; what goes wrong is a refusal."""
         try:
             asked = read_message(pb.OpenRouteRequest, raw)
             self._service.open_route(
                 ClusterId.parse(asked.source),
                 ClusterId.parse(asked.expected),
-                wire.decode_route(asked.route),
+                [wire.decode_route(route) for route in asked.routes],
                 self._caller(context),
             )
         except Exception as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
+from peer.client.enabling import EnableRequest
 from peer.client.pattern_rules import add_pattern_rule, end_pattern_rule, to_enable
 from replication.coordination.base import keeps_tables
 from replication.errors import ReplicationError, RequestError
@@ -86,8 +87,7 @@ class Enabling:
         refused: ReplicationError | None = None
         try:
             names = self._names(wanted, patterns)
-            if names:
-                for_each(names, self._enable, self.printer)
+            self._enable(names)
         except ReplicationError as error:
             if not self.made:
                 self._restore(before)
@@ -114,17 +114,28 @@ class Enabling:
             self.space.check()
         return names
 
-    def _enable(self, name: str) -> None:
-        rules = self.cluster.peering.enable(
-            name,
-            self.groups,
+    def _enable(self, names: Sequence[str]) -> None:
+        request = EnableRequest(
             self.peer,
+            self.groups,
             self.options.remote_table,
-            from_now=self.options.from_now,
-            bootstrap_bytes=None if self.space is None else self.space.peer_bytes,
-            with_properties=self.options.with_properties,
-            count_rows=self._count,
+            self.options.from_now,
+            None if self.space is None else self.space.peer_bytes,
+            self.options.with_properties,
+            self._count,
         )
+        made = self.cluster.peering.enable_all(names, request)
+
+        def show(name: str) -> None:
+            _, rules = next(made)
+            if isinstance(rules, ReplicationError):
+                raise rules
+            self._show(name, rules)
+
+        if names:
+            for_each(names, show, self.printer)
+
+    def _show(self, name: str, rules: Sequence[Rule]) -> None:
         self.made.extend(rules)
         sent = ", ".join(rule.group for rule in rules)
         how = f"as {rules[0].remote_table}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from peer.client.pattern_rules import end_pattern_rule
+from peer.client.peering import Peering
 from replication.core.definition.choice import chosen, is_chosen, is_pattern
 from replication.errors import ReplicationError, RequestError
 from shell.cli.invocation import Invocation, PeerArgument, tables_option
+from shell.cli.render import Printer
 from shell.commands.bootstrap import await_rows
 from shell.commands.enabling import AllGroupsOption, EnableOptions, Enabling, ExcludeOption, GroupOption
 from shell.commands.operate import for_each
@@ -56,13 +58,13 @@ def disablereplication(
         done: list[dict[str, object]] = []
 
         def disable(name: str) -> None:
-            ended, knows = cluster.peering.disable(name, _groups(group, all_loc_groups), cluster_name)
-            done.append({"table": name, "peer": cluster_name, "groups": ended, "knows": knows})
+            _, ended = next(disabled)
+            if isinstance(ended, ReplicationError):
+                raise ended
+            done.append({"table": name, "peer": cluster_name, "groups": ended})
             printer.progress(
                 f"{name} (groups {', '.join(ended)}) does not go to {cluster_name} any more; its rows there stay"
             )
-            if not knows:
-                printer.note(f"{cluster_name} did not answer; it waits for {name} until it is reached")
 
         peering, groups = cluster.peering, _groups(group, all_loc_groups)
         stood = [text for text in table if is_pattern(text) and end_pattern_rule(peering, text, cluster_name, groups)]
@@ -75,17 +77,31 @@ def disablereplication(
         sent = cluster.peering.sent_to(cluster_name)
         if not stood or any(is_chosen(name, text, exclude or ()) for name in sent for text in table):
             which = f"table that goes to {cluster_name}"
+            names = chosen(sent, table, exclude or (), which)
+            disabled = peering.disable_all(names, groups, cluster_name)
             try:
-                for_each(chosen(sent, table, exclude or (), which), disable, printer)
+                for_each(names, disable, printer)
             except ReplicationError:
+                _inform(peering, cluster_name, done, printer)
                 if done and printer.as_json:
                     printer.value(done)
                 raise
+            _inform(peering, cluster_name, done, printer)
         left = [s.pattern for s in cluster.ledger.rules.pattern_rules() if s.peer == cluster_name]
         if left and any(is_pattern(text) for text in table):
             printer.note(f"Tables made later still go to {cluster_name} by the rule for {', '.join(left)}")
         if printer.as_json:
             printer.value(done)
+
+
+def _inform(peering: Peering, peer: str, done: list[dict[str, object]], printer: Printer) -> None:
+    """Inform the peer of what was disabled, and note in ``done`` whether it knows."""
+    knows = not done or peering.close_ended(peer)
+    for each in done:
+        each["knows"] = knows
+    if not knows:
+        tables = str(done[0]["table"]) if len(done) == 1 else f"these {len(done)} tables"
+        printer.note(f"{peer} did not answer; it waits for {tables} until it is reached")
 
 
 def _groups(named: list[str] | None, every: bool) -> list[str]:

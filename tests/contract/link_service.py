@@ -93,10 +93,10 @@ class Service:
         self.asked_until = until, wait_s
         return {stream: REACH if last == 1 << 40 else Reach(False, False, False) for stream, last in sequences.items()}
 
-    def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:
+    def open_route(self, source: ClusterId, expected: ClusterId, routes: Sequence[Route], caller: Caller) -> None:
         if self.refuse_open is not None:
             raise self.refuse_open.error()
-        self.routes.append(route)
+        self.routes.extend(routes)
 
     def ship(self, hello: Hello, reply: Callable[[Reply], None], caller: Caller) -> tuple[OpenReply, Inbound]:
         if self.refuse_open is not None:

@@ -89,9 +89,10 @@ class MemoryLink:
         asked, until, wait_s = wire.decode_sequences(wire.encode_sequences(sequences, until, wait_s))
         return wire.decode_reached(wire.encode_reached(self._service.reached(asked, caller, until, wait_s)))
 
-    def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
+    def open_route(self, source: ClusterId, expected: ClusterId, *routes: Route) -> None:
         caller = self._admitted("OpenRoute", source)
-        self._service.open_route(source, expected, wire.decode_route(wire.encode_route(route)), caller)
+        sent = [wire.decode_route(wire.encode_route(route)) for route in routes]
+        self._service.open_route(source, expected, sent, caller)
 
     def take_over(self, asked: TakeOver) -> None:
         caller = self._admitted("TakeOver", asked.source)

@@ -169,7 +169,7 @@ def test_a_route_of_a_group_that_cannot_be_is_refused(pair: Pair, ask: Callable[
 
 
 def opened(pair: Pair, ask: Callable[[str, Any], bytes], route: pb.Route) -> Refusal:
-    asked = pb.OpenRouteRequest(source=str(pair.east.cluster), expected=str(pair.west.cluster), route=route)
+    asked = pb.OpenRouteRequest(source=str(pair.east.cluster), expected=str(pair.west.cluster), routes=[route])
     reply = pb.RouteReply.FromString(ask(channel.OPEN_ROUTE, asked))
     return refusals.decode_refusal(reply.refusal)
 

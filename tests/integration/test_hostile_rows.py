@@ -103,7 +103,7 @@ def test_nesting_without_measure_is_refused(pair: Pair, receiver: Receiver) -> N
         assert isinstance(reply, Refusal) and reply.reason is Reason.VERSION
         for text in ("[" * 1_000_000, '{"a":' * 200_000):
             route = pb.Route(table=text, group="default", remote_table="ops.deep", generation=1)
-            raw = pb.OpenRouteRequest(source=str(pair.east.cluster), expected=str(pair.west.cluster), route=route)
+            raw = pb.OpenRouteRequest(source=str(pair.east.cluster), expected=str(pair.west.cluster), routes=[route])
             answered = made.unary_unary(channel.OPEN_ROUTE)(raw.SerializeToString(), 20, metadata(pair.east.cluster))
             found = refusals.decode_refusal(pb.RouteReply.FromString(answered).refusal)
             assert "definition cannot be read" in found.what

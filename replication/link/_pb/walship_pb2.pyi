@@ -400,14 +400,14 @@ class ReachedReply(_message.Message):
     def __init__(self, streams: _Optional[_Iterable[_Union[Reach, _Mapping]]] = ...) -> None: ...
 
 class OpenRouteRequest(_message.Message):
-    __slots__ = ("source", "expected", "route")
+    __slots__ = ("source", "expected", "routes")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
-    ROUTE_FIELD_NUMBER: _ClassVar[int]
+    ROUTES_FIELD_NUMBER: _ClassVar[int]
     source: str
     expected: str
-    route: Route
-    def __init__(self, source: _Optional[str] = ..., expected: _Optional[str] = ..., route: _Optional[_Union[Route, _Mapping]] = ...) -> None: ...
+    routes: _containers.RepeatedCompositeFieldContainer[Route]
+    def __init__(self, source: _Optional[str] = ..., expected: _Optional[str] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ...) -> None: ...
 
 class RouteReply(_message.Message):
     __slots__ = ("refusal",)

@@ -21,7 +21,7 @@ from replication.worker.files.host_files import HostFiles, Source
 from replication.worker.peers.loop import PeerConnector, PeerLoop
 from replication.worker.ship.opening import Destination, Resume, open_shipment
 from replication.worker.ship.peer_context import WITHHELD_S, PeerContext
-from replication.worker.ship.routes import ended_routes
+from replication.worker.ship.routes import declare, ended_routes
 from replication.worker.ship.selection import FrameFilter
 from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.skipped_files import SkippedFiles
@@ -137,10 +137,10 @@ class TailStep:
         closes every route that it does not declare.
         """
         ledger = self.context.ledger
-        for route in ended_routes(ledger, tail.peer_cluster):
-            if (route.spec.uuid, route.group) not in self._closed_routes:
-                link.open_route(ledger.cluster, tail.peer_cluster, route)
-                self._closed_routes.add((route.spec.uuid, route.group))
+        ended = ended_routes(ledger, tail.peer_cluster)
+        left = [route for route in ended if (route.spec.uuid, route.group) not in self._closed_routes]
+        declare(link, ledger.cluster, tail.peer_cluster, left)
+        self._closed_routes.update((route.spec.uuid, route.group) for route in left)
 
 
 class _TailPass:

@@ -19,8 +19,10 @@ from replication.core.routes.carried import (
     required_onward,
 )
 from replication.ledger.base import Ledger, PassedOn, Rule
-from replication.link.base import Route
+from replication.link.base import PeerLink, Route
 from replication.wall_clock import now_us
+
+_AT_ONCE = 100
 
 
 def routes_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Route]:
@@ -58,6 +60,12 @@ def ended_routes(ledger: Ledger, peer: ClusterId) -> list[Route]:
         if spec is not None:
             routes.append(Route(spec, group, spec.name, generation, closed=True))
     return routes
+
+
+def declare(link: PeerLink, own: ClusterId, peer: ClusterId, routes: Sequence[Route]) -> None:
+    """Open or close routes, some with each call. PeerRefusedError is about one of them; others may be open."""
+    for begin in range(0, len(routes), _AT_ONCE):
+        link.open_route(own, peer, *routes[begin : begin + _AT_ONCE])
 
 
 def _upstream_gaps(

@@ -76,7 +76,7 @@ def test_a_route_is_opened_or_refused(peer: Peer) -> None:
     opened = peer.asked(lambda: peer.link.open_route(EAST, WEST, ROUTE))
     asked = pb.OpenRouteRequest.FromString(peer.unary("OpenRoute", b"", OK))
     assert opened.result(10) is None
-    assert (asked.source, asked.expected, wire.decode_route(asked.route)) == (str(EAST), str(WEST), ROUTE)
+    assert (asked.source, asked.expected, wire.decode_route(*asked.routes)) == (str(EAST), str(WEST), ROUTE)
     refused = peer.asked(lambda: peer.link.open_route(EAST, WEST, ROUTE))
     peer.unary("OpenRoute", pb.RouteReply(refusal=refusals.encode_refusal(WRONG)).SerializeToString(), OK)
     with pytest.raises(PeerRefusedError, match="this is north") as caught:

@@ -55,7 +55,7 @@ def compare_open(protocol: int = PROTOCOL, expected: str = str(WEST)) -> bytes:
 
 
 def open_route() -> bytes:
-    asked = pb.OpenRouteRequest(source=str(EAST), expected=str(WEST), route=wire.encode_route(ROUTE))
+    asked = pb.OpenRouteRequest(source=str(EAST), expected=str(WEST), routes=[wire.encode_route(ROUTE)])
     return bytes(asked.SerializeToString())
 
 

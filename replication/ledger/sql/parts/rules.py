@@ -131,7 +131,16 @@ class SqlRules:
                 connection.execute(sending.rules.update().where(here).values(every_group=True))
             return [rules[group] for group in groups]
 
-    def enable_all(self, peer: str, groups: Mapping[UUID, Collection[str]], term: int) -> int:
+    def enable_all(
+        self,
+        peer: str,
+        groups: Mapping[UUID, Collection[str]],
+        term: int,
+        *,
+        bootstrap: bool = False,
+        with_properties: bool = True,
+    ) -> int:
+        phase = Phase.BOOTSTRAPPING if bootstrap else Phase.LIVE
         with self._deciding(term, peer) as connection:
             rules = [rule for rule in self._rules_cache.in_force(connection) if rule.peer == peer]
             known = {(rule.table, rule.group) for rule in rules}
@@ -140,9 +149,9 @@ class SqlRules:
             specs = {table: table_spec(row.spec) for row in live if (table := UUID(row.uuid)) in groups}
             wanted: list[Rule] = []
             for table, spec in specs.items():
-                remote_table, with_properties = of_table.get(table, (spec.name, True))
+                remote_table, properties = of_table.get(table, (spec.name, with_properties))
                 every = table not in of_table and {each.name for each in spec.groups} <= set(groups[table])
-                like = Rule(peer, table, "", remote_table, 0, {}, with_properties=with_properties, every_group=every)
+                like = Rule(peer, table, "", remote_table, 0, {}, phase, with_properties=properties, every_group=every)
                 new = (group for group in sorted(set(groups[table])) if (table, group) not in known)
                 wanted += (replace(like, group=group) for group in new)
             return len(begin(connection, wanted))

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from peer.client.contacts import NO_PROOF, Contacts, Proof, known_peer, possible_quorums
+from peer.client.enabling import unsent
 from peer.client.peering import Peering
 from peer.failover.switchover import PreparePeer
 from replication import __version__
@@ -137,8 +138,7 @@ def test_frames_that_were_given_up_are_not_said_to_wait_for_replay(east: Site, k
     east.ledger.replay.checkpoint_applied(ReplayCheckpoint(spec.uuid, 1, 1, 1, {wal.file: end}))
     if kept_out == "discarded":
         east.ledger.replay.discard(wal.file, begin, 9)
-    peering = Peering(east.ledger, east.coordination, Contacts(east.ledger, east.config.tls))
-    said = peering._unsent(spec, lambda _: 7)
+    said = unsent(east.ledger, spec, lambda _: 7)
     more = ", and more in up to 1 frame not replayed yet"
     assert said == "7 rows already" + (more if kept_out == "quarantined" else "")
 
@@ -161,7 +161,9 @@ class _Told(Contacts):
     def link(self, peer: Peer) -> Iterator[Any]:
         if not type(self).up:
             raise PeerUnavailableError(f"{peer.name} is down")
-        yield SimpleNamespace(open_route=lambda source, to, route: type(self).closed.append(route.spec.name))
+        yield SimpleNamespace(
+            open_route=lambda source, to, *routes: type(self).closed.extend(r.spec.name for r in routes)
+        )
 
 
 def test_a_peer_that_did_not_answer_is_informed_by_the_next_call(east: Site, monkeypatch: pytest.MonkeyPatch) -> None:

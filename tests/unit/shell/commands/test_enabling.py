@@ -37,13 +37,16 @@ class Refusing(Contacts):
     """A peer that has tables of some names already."""
 
     refused: tuple[str, ...] = ()
+    links = 0
 
     @contextmanager
     def link(self, peer: Peer) -> Iterator[Any]:
-        def open_route(source: Any, expected: Any, route: Any) -> None:
-            if route.remote_table in type(self).refused:
-                raise PeerRefusedError(f"west has another table named {route.remote_table}", "Choose another name")
+        def open_route(source: Any, expected: Any, *routes: Any) -> None:
+            for route in routes:
+                if route.remote_table in type(self).refused and not route.closed:
+                    raise PeerRefusedError(f"west has another table named {route.remote_table}", "Choose another name")
 
+        type(self).links += 1
         yield SimpleNamespace(open_route=open_route)
 
 
@@ -89,6 +92,29 @@ def test_one_refused_table_ends_no_rule_for_later_ones_and_is_named(east: Shell)
     assert "ops.b: west has another table named ops.b" in east.err.getvalue()
 
 
+def test_many_tables_are_enabled_and_disabled_by_few_calls(east: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(150):
+        east.ledger.tables.create(table(f"many.t{n}"))
+    monkeypatch.setattr(Refusing, "links", 0)
+    generation = east.ledger.rules.generation()
+    east.enable("many.*")
+    assert len(east.peering.sent_to("west")) == 150 and east.out.getvalue().count("goes to west from now on") == 150
+    assert Refusing.links == 2 and east.ledger.rules.generation() == generation + 2, "some hundred tables with each"
+    assert all(rule.every_group for rule in east.ledger.rules.to("west"))
+    disablereplication(east.call(), "west", ["many.*"])
+    assert Refusing.links == 3 and east.peering.sent_to("west") == []
+    assert east.out.getvalue().count("does not go to west any more") == 150
+
+
+def test_a_refused_table_among_many_leaves_the_others_with_their_properties(east: Shell) -> None:
+    for n in range(3):
+        east.ledger.tables.create(table(f"ops.c{n}"))
+    with pytest.raises(RequestError, match=r"1 of 5 tables were left as they are: ops\.b"):
+        east.enable("ops.*", with_properties=False)
+    rules = east.ledger.rules.to("west")
+    assert len(rules) == 4 and not any(rule.with_properties for rule in rules)
+
+
 def test_the_rules_that_were_made_are_told_as_json_though_another_table_was_refused(east: Shell) -> None:
     with pytest.raises(RequestError):
         east.enable("ops.a", "ops.b", as_json=True)
@@ -99,13 +125,16 @@ def test_the_rules_that_were_made_are_told_as_json_though_another_table_was_refu
 
 def test_what_is_not_sent_is_told_with_its_locality_groups(east: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     gap, other = Gap(10**15, 2 * 10**15, 12), Gap(10**15, 2 * 10**15, 3)
-    enable = Peering.enable
+    enable_all = Peering.enable_all
 
-    def with_gaps(*args: Any, **options: Any) -> list[Rule]:
-        [rule] = enable(*args, **options)
-        return [replace(rule, group=name, gaps=(each,)) for name, each in (("a", gap), ("b", other), ("c", gap))]
+    def with_gaps(*args: Any) -> Iterator[tuple[str, list[Rule]]]:
+        for name, made in enable_all(*args):
+            assert isinstance(made, list)
+            [rule] = made
+            groups = (("a", gap), ("b", other), ("c", gap))
+            yield name, [replace(rule, group=group, gaps=(each,)) for group, each in groups]
 
-    monkeypatch.setattr(Peering, "enable", with_gaps)
+    monkeypatch.setattr(Peering, "enable_all", with_gaps)
     east.enable("ops.a")
     assert "ops.a, groups a, c: what was written between" in east.err.getvalue()
     assert "ops.a, group b: what was written between" in east.err.getvalue()
