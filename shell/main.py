@@ -24,6 +24,7 @@ from replication import __version__, log
 from replication.error_text import one_line
 from replication.errors import ConfigError, NoSpaceError, ReplicationError
 from shell.cli.find import current_folder
+from shell.cli.forwarded import verb_at
 from shell.cli.help import Sections
 from shell.cli.interrupting import INTERRUPTED, leave, leave_now, print_error
 from shell.cli.invocation import ClusterOption, DebugOption, Invocation, JsonOption, add_verb
@@ -93,10 +94,11 @@ def _print_version(asked: bool) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; ``help VERB`` is ``VERB --help``."""
-    if [*arguments[:1]] == ["help"]:
-        arguments = [*arguments[1:], "--help"]
-    debug = "--debug" in arguments or bool(os.environ.get("WALSHIP_DEBUG"))
-    printer = Printer("--json" in arguments)
+    while (at := verb_at(arguments)) is not None and arguments[at] == "help":
+        arguments = [*arguments[at + 1 :], "--help"]
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    debug = "--debug" in options or bool(os.environ.get("WALSHIP_DEBUG"))
+    printer = Printer("--json" in options)
     log.configure_when_used("info" if debug else "error")
     try:
         code = make_app(arguments)(args=list(arguments), prog_name="walship", standalone_mode=False)
@@ -130,6 +132,8 @@ def _wrong_line(error: Any, printer: Printer) -> int:
         error.message = f"{taken} is read as an option. Put values that begin with - last, after --: … -- {taken}"
     if printer.as_json:
         verb = error.ctx.command_path if error.ctx else "walship"
+        if error.message.startswith("Usage: "):  # the whole help, which is for people
+            error.message = "Missing command."
         printer.error(ConfigError(error.format_message(), f"See {verb} --help"))
     else:
         with suppress(OSError):  # nobody reads it

@@ -70,6 +70,12 @@ def forward(words: Sequence[str]) -> int | None:
         return None
 
 
+def verb_at(words: Sequence[str]) -> int | None:
+    """Where the verb stands in a command line, after the options that every verb has."""
+    before = ["", *words]
+    return next((at for at, w in enumerate(words) if not w.startswith("-") and before[at] not in _TAKE_VALUES), None)
+
+
 def receive(client: socket.socket) -> ForwardedCommand | None:
     """What a client asks for; None when it has gone."""
     with client.makefile("rb") as file:
@@ -89,9 +95,13 @@ def receive_streams(client: socket.socket) -> list[int]:
 
 def _may_be_asked(words: Sequence[str]) -> bool:
     """Whether the verb is one of ``VERBS``, and nothing asks for this process itself."""
-    pairs = zip(["", *words], words, strict=False)
-    verb = next((word for before, word in pairs if not word.startswith("-") and before not in _TAKE_VALUES), "")
-    return verb in VERBS and not set(_OWN).intersection(words) and not os.environ.get("WALSHIP_DEBUG")
+    at = verb_at(words)
+    return (
+        at is not None
+        and words[at] in VERBS
+        and not set(_OWN).intersection(words)
+        and not os.environ.get("WALSHIP_DEBUG")
+    )
 
 
 def _cluster(words: Sequence[str]) -> Path:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 
 class Sections(TyperGroup):
     """A group of commands whose help lists them by section (``rich_help_panel``), in the order they were added."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As Typer does; an option is not the value of the one before it."""
+        _refuse_options_as_values(self, ctx, args)
+        return cast("list[str]", super().parse_args(ctx, args))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the sections; commands without one come last."""
@@ -28,6 +35,11 @@ class Sections(TyperGroup):
 
 class Verb(TyperCommand):
     """A command whose usage and arguments stand without their Python types: ``TABLE [SCHEMA]``, ``[FILE]…``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As Typer does; an option is not the value of the one before it."""
+        _refuse_options_as_values(self, ctx, args)
+        return cast("list[str]", super().parse_args(ctx, args))
 
     def arguments(self) -> list[str]:
         """What follows the verb."""
@@ -51,6 +63,20 @@ class Verb(TyperCommand):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def _refuse_options_as_values(command: Any, ctx: Any, words: Sequence[str]) -> None:
+    """Raise BadParameter when an option that takes values is followed by another option of the command."""
+    named = {name: each for each in command.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
+    at = 0
+    while at < len(words) and words[at] != "--" and (ctx.allow_interspersed_args or words[at] in named):
+        option = named.get(words[at])
+        count = 0 if option is None or option.param_type_name == "argument" or option.is_flag else option.nargs
+        for value in words[at + 1 : at + 1 + count]:
+            if value.startswith("-") and value in named:
+                takes = option.metavar or "a value"
+                raise typer.BadParameter(f"{words[at]} takes {takes}, but the option {value} follows", ctx)
+        at += 1 + count
 
 
 def _typed(argument: Any) -> str:

@@ -146,8 +146,21 @@ class Invocation:
 def add_noun(app: typer.Typer, name: str, help_text: str) -> typer.Typer:
     """Make a group of verbs, such as those of ``wal``; they are added to what is returned."""
     noun = typer.Typer(cls=Sections, no_args_is_help=True, help=help_text, rich_markup_mode=None)
+
+    @noun.callback()
+    def shared(
+        ctx: typer.Context, cluster: ClusterOption = None, as_json: JsonOption = False, debug: DebugOption = False
+    ) -> None:
+        ctx.obj = _joined(ctx, cluster, as_json, debug)
+
     app.add_typer(noun, name=name)
     return noun
+
+
+def _joined(ctx: typer.Context, cluster: str | None, as_json: bool, debug: bool) -> Invocation:
+    """Options together with those that stand before them on the command line."""
+    before = ctx.find_object(Invocation) or Invocation()
+    return Invocation(cluster or before.cluster, as_json or before.as_json, debug or before.debug, before.run)
 
 
 def add_verb(app: typer.Typer, name: str, function: Callable[..., None], *, any_cluster: bool = False) -> None:
@@ -166,13 +179,7 @@ def add_verb(app: typer.Typer, name: str, function: Callable[..., None], *, any_
 
     @functools.wraps(function)
     def verb(ctx: typer.Context, **given: Any) -> None:
-        before = ctx.find_object(Invocation) or Invocation()
-        invocation = Invocation(
-            cluster=given.pop("cluster", None) or before.cluster,
-            as_json=given.pop("as_json") or before.as_json,
-            debug=given.pop("debug") or before.debug,
-            run=before.run,
-        )
+        invocation = _joined(ctx, given.pop("cluster", None), given.pop("as_json"), given.pop("debug"))
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         try:
