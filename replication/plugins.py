@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
 from replication.errors import RequestError
 
-#: What loading or calling a package's code may raise; ``sys.exit``, too, would end the thread without an error.
-RAISED = (Exception, SystemExit)
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an error is a person's Ctrl-C, which the main thread gets, and not what a package's own code raised.
+
+    That code may raise anything: ``sys.exit``, ``KeyboardInterrupt``, a panic in Rust. Each would end a thread.
+    """
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def found(group: str, kind: str, name: str, built_in: Mapping[str, Any]) -> Callable[..., Any]:
@@ -35,7 +41,9 @@ def found(group: str, kind: str, name: str, built_in: Mapping[str, Any]) -> Call
         )
     try:
         made = points[0].load()
-    except RAISED as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise RequestError(
             f"{kind} {name} cannot be imported: {type(error).__name__}: {error}",
             "Reinstall or correct its package on this host",

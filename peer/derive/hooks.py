@@ -46,9 +46,9 @@ class Hook:
             made = self.run(rows)
         except ReplicationError as error:
             raise HookError(f"hook {self.name}: {error.what}", error.hint) from None
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # of a user's code, as a panic in Rust: it stops that table only
+        except BaseException as error:  # of a user's code: it stops that table only
+            if plugins.is_interrupt(error):
+                raise
             raise HookError(f"hook {self.name} failed: {type(error).__name__}: {error}"[:500]) from error
         if isinstance(made, pa.RecordBatch):
             return pa.Table.from_batches([made])
@@ -102,12 +102,14 @@ def load(name: str, options: Mapping[str, str]) -> Hook:
     """
     factory = plugins.found(GROUP, "hook", name, BUILT_IN)
     try:
-        run = factory(dict(options))
+        run, version = factory(dict(options)), str(getattr(factory, "version", "1"))
     except ReplicationError as error:
         raise RequestError(f"hook {name}: {error.what}", error.hint) from None
-    except plugins.RAISED as error:
+    except BaseException as error:
+        if plugins.is_interrupt(error):
+            raise
         raise RequestError(
             f"hook {name} does not take these options: {type(error).__name__}: {error}",
             "Correct -o; the hook's package says what it takes",
         ) from error
-    return Hook(name, str(getattr(factory, "version", "1")), run)
+    return Hook(name, version, run)

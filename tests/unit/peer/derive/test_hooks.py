@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -62,13 +63,27 @@ def test_an_installed_hook_is_found_with_its_options_and_version(install: Instal
         ("import nothing_such", "hook bad cannot be imported: ModuleNotFoundError"),
         ("import sys; sys.exit(3)", "hook bad cannot be imported: SystemExit: 3"),
         ("def bad(options): raise SystemExit(3)", "hook bad does not take these options: SystemExit: 3"),
+        ("raise KeyboardInterrupt", "hook bad cannot be imported: KeyboardInterrupt"),
+        ("raise BaseException('a panic')", "hook bad cannot be imported: BaseException: a panic"),
+        ("def bad(options): raise BaseException('a panic')", "does not take these options: BaseException: a panic"),
+        ("def bad(options): raise KeyboardInterrupt", "does not take these options: KeyboardInterrupt"),
         ("bad = 5", r"hook bad \(broken:bad\) cannot be called"),
     ],
 )
 def test_a_broken_package_is_an_error(install: Install, code: str, says: str) -> None:
     install("broken", "bad", code)
-    with pytest.raises(RequestError, match=says):
-        load("bad", {})
+    with ThreadPoolExecutor() as threads, pytest.raises(RequestError, match=says):
+        threads.submit(load, "bad", {}).result()
+
+
+def test_an_interrupt_counts_as_one_in_the_main_thread_alone(install: Install) -> None:
+    code = "def stop(options):\n    def run(rows):\n        raise KeyboardInterrupt\n    return run\n"
+    install("interrupting", "stop", code)
+    hook = load("stop", {})
+    with pytest.raises(KeyboardInterrupt):
+        hook(ROWS)
+    with ThreadPoolExecutor() as threads, pytest.raises(HookError, match="hook stop failed: KeyboardInterrupt"):
+        threads.submit(hook, ROWS).result()
 
 
 def test_a_hook_that_would_end_its_thread_fails_as_others_do(install: Install) -> None:
