@@ -17,7 +17,7 @@ from peer.timeline.stores.memory import MemoryViews, SpillableViews
 from peer.timeline.views import Views
 from replication.core.timeline.instants import Action, Changes, FileVersion, Instant, InstantState, TimelineState
 from replication.core.timeline.view import Effects
-from replication.errors import LockedFileError, StorageError
+from replication.errors import FormatError, LockedFileError, StorageError
 from replication.timeline.recorded import RecordedTimeline
 from tests.datasets_made import versions
 from tests.fakes.timeline import MemoryRecords
@@ -212,7 +212,16 @@ def test_damage_is_an_error_that_says_what_to_delete(kind: Callable[..., ViewSto
         with told as caught, closing(start()) as damaged:
             read_all(damaged)
         assert not isinstance(caught.value, LockedFileError)
-        gc.collect()  # of what could not be opened
+
+
+def test_a_store_whose_state_cannot_be_read_is_not_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    EmbeddedViews(tmp_path / "view").close()
+    with monkeypatch.context() as patched:
+        patched.setattr(EmbeddedViews, "_get", lambda *_: b"{")
+        with pytest.raises(FormatError) as caught:
+            EmbeddedViews(tmp_path / "view")
+    assert caught.traceback, "which refers to the store"
+    EmbeddedViews(tmp_path / "view").close()
 
 
 def read_all(store: ViewStore) -> None:

@@ -59,8 +59,12 @@ class EmbeddedViews:
                 raise LockedFileError(f"{path} is open in another process", "Stop that one first") from None
             raise StorageError(f"{path} cannot be opened: {error}", _REMEDY) from error
         self._path = path
-        state = self._get(_STATE)
-        self._state = state_from_json(state.decode()) if state is not None else TimelineState()
+        try:
+            state = self._get(_STATE)
+            self._state = state_from_json(state.decode()) if state is not None else TimelineState()
+        except BaseException:
+            self.close()  # else it is locked until it is collected
+            raise
 
     def state(self) -> TimelineState:
         return self._state
