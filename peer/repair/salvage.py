@@ -19,7 +19,6 @@ from peer.repair.guards import check_growing, check_host, without_replay, withou
 from peer.repair.readable import ReadableFile, find_elsewhere, find_readable
 from peer.repair.saved_copy import copied
 from peer.repair.unrecorded import unrecorded
-from replication import log
 from replication.config import Config
 from replication.coordination.base import keeps_tables
 from replication.coordination.session import Coordination
@@ -28,8 +27,6 @@ from replication.errors import MissingFileError
 from replication.files.base import Files
 from replication.ledger.base import FileRow, Ledger, Readable, SalvagePlan
 from replication.writer.wal.durable_length import DurableLength
-
-_log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +106,7 @@ def salvage(site: SalvageSite, file: FileId) -> Salvaged:
             plan = ledger.salvage.carry_out(file, term, content.readable, copies, claims, keeps_tables=keeps)
         if own:
             remove_original(site.files, row, left.path)
-    done = Salvaged(plan, copies, damaged)
-    _log_salvaged(ledger, done)
-    return done
+    return Salvaged(plan, copies, damaged)
 
 
 def _row(site: SalvageSite, file: FileId) -> FileRow:
@@ -161,21 +156,3 @@ def _published(row: FileRow, files: Files) -> int:
         return row.needed
     with closing(counters):
         return row.needed if row.closed else max(row.needed, counters.length)
-
-
-def _log_salvaged(ledger: Ledger, done: Salvaged) -> None:
-    plan = done.plan
-    names = {spec.uuid: spec.name for spec in ledger.tables.all()}
-    _log.error(
-        "file_salvaged",
-        file=str(plan.row.file),
-        source=str(plan.row.source or ""),
-        again=str(plan.again),
-        lost=sum(ranges.total for ranges in plan.lost.values()),
-        unknown_bytes=plan.unknown_bytes,
-        copies=str(done.copies or ""),
-        damaged=done.damaged,
-    )
-    for peer, tables in plan.lacking.items():
-        for table, count in tables.items():
-            _log.error("table_needs_bootstrap", peer=peer, table=names.get(table, str(table)), frames=count)

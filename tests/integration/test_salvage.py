@@ -250,7 +250,9 @@ def test_the_shell_asks_first_and_then_says_what_comes_again(world: World, capsy
     assert json.loads(asked.out.splitlines()[-1])["frames_again"] == 3 and "nothing was changed" in asked.err
     assert world.covered() == [Ranges.of((0, 3))]
     assert run([*verb, "--yes"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    told = capsys.readouterr()
+    said = json.loads(told.out)
+    assert told.err == "", "no line of a log"
     assert said["again"] == [[256, wal.length]] and said["frames_again"] == 3
     wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
     own = [found for found in world.west.ledger.files.all() if found.kind is not FileKind.LANDING]
