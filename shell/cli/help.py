@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -15,7 +15,7 @@ class Sections(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As Typer does; an option is not the value of the one before it."""
         _refuse_options_as_values(self, ctx, args)
-        return cast("list[str]", super().parse_args(ctx, args))
+        return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the sections; commands without one come last."""
@@ -39,7 +39,7 @@ class Verb(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As Typer does; an option is not the value of the one before it."""
         _refuse_options_as_values(self, ctx, args)
-        return cast("list[str]", super().parse_args(ctx, args))
+        return super().parse_args(ctx, args)
 
     def arguments(self) -> list[str]:
         """What follows the verb."""
@@ -68,13 +68,13 @@ class Verb(TyperCommand):
 def _refuse_options_as_values(command: Any, ctx: Any, words: Sequence[str]) -> None:
     """Raise BadParameter when an option that takes values is followed by another option of the command."""
     named = {name: each for each in command.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
+    counts = {name: each.nargs for name, each in named.items() if not getattr(each, "is_flag", True)}
     at = 0
     while at < len(words) and words[at] != "--" and (ctx.allow_interspersed_args or words[at] in named):
-        option = named.get(words[at])
-        count = 0 if option is None or option.param_type_name == "argument" or option.is_flag else option.nargs
+        count = counts.get(words[at], 0)
         for value in words[at + 1 : at + 1 + count]:
             if value.startswith("-") and value in named:
-                takes = option.metavar or "a value"
+                takes = named[words[at]].metavar or "a value"
                 raise typer.BadParameter(f"{words[at]} takes {takes}, but the option {value} follows", ctx)
         at += 1 + count
 
