@@ -20,7 +20,15 @@ from replication.coordination.paths import Election
 from replication.coordination.session import Coordination
 from replication.core.definition.schema import TableSpec
 from replication.error_text import one_line
-from replication.errors import CommitConflictError, LockedFileError, RequestError, WaitTimeoutError
+from replication.errors import (
+    CommitConflictError,
+    EngineLostError,
+    LockedFileError,
+    ReplicationError,
+    RequestError,
+    SparkMissingError,
+    WaitTimeoutError,
+)
 from replication.ledger.base import Ledger
 from replication.retries import repeated_on
 from replication.tables.base import SPARK
@@ -126,20 +134,30 @@ class _ReplayHere:
             self.failed.append(error)
 
 
-def fold_now(config: Config, ledger: Ledger, specs: Sequence[TableSpec]) -> dict[str, FoldResult | None]:
+def fold_now(
+    config: Config, ledger: Ledger, specs: Sequence[TableSpec]
+) -> dict[str, FoldResult | ReplicationError | None]:
     """Fold keyed tables up to their replicated time; None for a table with nothing to fold.
 
+    One that fails does not stop the others. It has its error, such as CommitConflictError when the replay process
+    folded or maintained the table at every attempt.
+
     Raises:
-        CommitConflictError: the replay process folded or maintained the table at every attempt.
         SparkMissingError: PySpark or Java is missing.
+        EngineLostError: Spark ended.
     """
-    folded: dict[str, FoldResult | None] = {}
+    folded: dict[str, FoldResult | ReplicationError | None] = {}
     with _tables(config) as tables:
         for spec in specs:
             if not tables.has(spec):
                 folded[spec.name] = None
                 continue
-            folded[spec.name] = _fold(tables, ledger, spec, config.replay.fold_hold_s)
+            try:
+                folded[spec.name] = _fold(tables, ledger, spec, config.replay.fold_hold_s)
+            except (SparkMissingError, EngineLostError):
+                raise
+            except ReplicationError as error:
+                folded[spec.name] = error
     return folded
 
 

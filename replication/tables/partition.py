@@ -13,6 +13,7 @@ from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, Un
 from replication.core.definition.types import storable_type
 from replication.errors import SchemaError
 
+_NAME_MAX = 200  # a file system takes 255 bytes, with a value
 _EXAMPLES = "For example day(t), bucket(16, k), truncate(4, k) or a column itself"
 
 
@@ -25,6 +26,12 @@ def check_partition(columns: pa.Schema, partition: Sequence[str]) -> None:
         kind = "time" if isinstance(transform, TimeTransform) else field_name
         if (name, kind) in seen:
             raise SchemaError(f"a table cannot be partitioned by {seen[name, kind]} and {text}", "Keep one of them")
+        if len(field_name) > _NAME_MAX:
+            raise SchemaError(
+                f"a table cannot be partitioned by {text[:40]}…: folders would be named {field_name[:40]}…=VALUE,"
+                " which is longer than file systems take",
+                f"Partition by a column of at most {_NAME_MAX} letters",
+            )
         if field_name != name and field_name in columns.names:
             raise SchemaError(
                 f"a table cannot be partitioned by {text}: the partition and a column are both named {field_name}",

@@ -12,7 +12,7 @@ from typing import Annotated
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from typer import Option
 
-from replication.errors import RequestError
+from replication.errors import ReplicationError, RequestError
 from shell.cli.interrupting import detached
 from shell.cli.invocation import Invocation, tables_argument, timeout_option
 from shell.cli.render import bytes_text, moment_text
@@ -83,6 +83,7 @@ def fold(
 ) -> None:
     """Merge changes into the tables that other engines read, now, in this process; large ones by Spark."""
     from peer.client.on_demand import fold_now
+    from shell.commands.operate import for_each
     from shell.processes.preflight import check_moved
 
     with invocation.connect(grace_s=0) as (cluster, printer):
@@ -93,13 +94,18 @@ def fold(
             raise RequestError(f"{', '.join(without)} has no key, so there is nothing to fold", "Name keyed tables")
         results = detached(lambda: fold_now(cluster.config, cluster.ledger, specs))
         folded = cluster.ledger.replay.folds()
-        rows = [
-            {
-                "table": name,
-                "versions": result.versions if result else 0,
-                "deletes": result.deletes if result else 0,
-                "folded_upto": moment_text(folded[uuid]) if (uuid := cluster.table(name).uuid) in folded else None,
-            }
-            for name, result in results.items()
-        ]
-        printer.rows(rows, empty="no keyed tables")
+        upto = {spec.name: moment_text(folded[spec.uuid]) for spec in specs if spec.uuid in folded}
+        rows: list[dict[str, object]] = []
+
+        def show(name: str) -> None:
+            result = results[name]
+            if isinstance(result, ReplicationError):
+                raise result
+            versions, deletes = (result.versions, result.deletes) if result else (0, 0)
+            rows.append({"table": name, "versions": versions, "deletes": deletes, "folded_upto": upto.get(name)})
+
+        try:
+            for_each(list(results), show, printer)
+        finally:
+            if rows or not results:
+                printer.rows(rows, empty="no keyed tables")

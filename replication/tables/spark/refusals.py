@@ -6,7 +6,14 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from replication.errors import CommitConflictError, EngineLostError, HostAwayError, PoisonFrameError, ReplicationError
+from replication.errors import (
+    CommitConflictError,
+    EngineLostError,
+    HostAwayError,
+    PoisonFrameError,
+    ReplicationError,
+    StorageError,
+)
 
 _AWAY = re.compile(r"host (\S+) does not give its files: (.*)")
 _POISON = re.compile("the frame at offset ([0-9]+) of (.+?) cannot be decoded: (.*)")
@@ -17,10 +24,13 @@ _CONFLICT = re.compile(
     "|has changed|current snapshot changed|INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS"
 )
 
+_NOT_MADE = re.compile(r"Mkdirs failed to create (\S+)|component name limit of (\S+) in directory")
+_NAME_BYTES_MAX = 255
+
 
 @contextlib.contextmanager
 def refusals(name: str) -> Iterator[None]:
-    """Turn Spark's exceptions into CommitConflictError, PoisonFrameError, HostAwayError or EngineLostError.
+    """Turn Spark's exceptions into walship's errors that callers act on.
 
     Other exceptions are not changed. ``name`` is the table, for messages.
     """
@@ -43,4 +53,16 @@ def refusals(name: str) -> Iterator[None]:
         if _CONFLICT.search(text):
             line = next(line for line in text.splitlines() if _CONFLICT.search(line))
             raise CommitConflictError(f"{name} was changed by another commit: {line.strip()[:300]}") from None
+        if folder := _too_long(text):
+            raise StorageError(
+                f"a value that {name} is partitioned by makes the name of a folder too long: {folder[:40]}…",
+                f"Name the folders otherwise: walship settable {name} write.object-storage.enabled=true"
+                " write.object-storage.partitioned-paths=false",
+            ) from None
         raise
+
+
+def _too_long(text: str) -> str:
+    """The folder that no file system makes, from Hadoop's message; "" when that is not the cause."""
+    parts = (part for made in _NOT_MADE.findall(text) for part in "/".join(made).split("/"))
+    return next((part for part in parts if len(part.encode()) > _NAME_BYTES_MAX), "")

@@ -13,7 +13,8 @@ import pytest
 from peer.client.on_demand import _tables, catch_up, fold_now
 from peer.replay_report import ReplayReport
 from replication import config as configuration
-from replication.errors import LockedFileError, WaitTimeoutError
+from replication.core.definition.schema import TableSpec
+from replication.errors import LockedFileError, StorageError, WaitTimeoutError
 from tests.fakes.tables import MemoryTables
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
@@ -56,6 +57,25 @@ def test_other_tables_are_folded_beside_one_without_rows(tmp_path: Path, monkeyp
     monkeypatch.setattr("peer.client.on_demand._tables", lambda config: nullcontext(tables))
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     assert fold_now(config, ledger, specs) == {"ops.empty": None, "ops.full": None}
+    ledger.close()
+
+
+def test_a_table_that_cannot_be_folded_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, tables, specs = new_ledger(tmp_path), MemoryTables(), [keyed("ops.a"), keyed("ops.b")]
+    for spec in specs:
+        tables.create(spec)
+    failed = StorageError("the name of a folder is too long")
+
+    def folding(_tables: object, _ledger: object, spec: TableSpec, *_: object) -> None:
+        if spec.name == "ops.a":
+            raise failed
+
+    monkeypatch.setattr("peer.client.on_demand._tables", lambda config: nullcontext(tables))
+    monkeypatch.setattr("peer.client.on_demand.fold", folding)
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    assert fold_now(config, ledger, specs) == {"ops.a": failed, "ops.b": None}
     ledger.close()
 
 

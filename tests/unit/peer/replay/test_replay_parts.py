@@ -211,6 +211,9 @@ def test_partition_transforms_are_read() -> None:
             parse_partition(wrong)
 
 
+LONG = "c" * 201
+
+
 @pytest.mark.parametrize(
     ("partition", "says"),
     [
@@ -218,10 +221,11 @@ def test_partition_transforms_are_read() -> None:
         (["day(t)", "hour(t)"], r"by day\(t\) and hour\(t\)"),
         (["bucket(4, k)", "bucket(8, k)"], "by bucket"),
         (["hour(t)"], "both named t_hour"),
+        ([LONG], "folders would be named c+…=VALUE"),
     ],
 )
 def test_partitions_that_iceberg_would_refuse_later_are_refused(partition: list[str], says: str) -> None:
-    columns = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us")), ("t_hour", pa.int64())])
+    columns = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us")), ("t_hour", pa.int64()), (LONG, pa.string())])
     with pytest.raises(SchemaError, match=says):
         check_partition(columns, partition)
     check_partition(columns, ["k", "bucket(4, k)", "day(t)"])

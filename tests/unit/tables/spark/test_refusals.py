@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.errors import CommitConflictError, EngineLostError
+from replication.errors import CommitConflictError, EngineLostError, StorageError
 from replication.tables.spark.refusals import refusals
 
 NO_WORKERS = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
@@ -40,3 +40,18 @@ def test_what_spark_says_is_an_error_that_callers_act_on(error: Exception, raise
     with pytest.raises(raised) as caught, refusals("ops.t"):
         raise error
     assert type(caught.value) is raised
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "java.io.IOException: Mkdirs failed to create file:/w/ops/t/data/k=ab/s={} (exists=false, cwd=file:/w)",
+        "PathComponentTooLongException: The maximum path component name limit of s={} in directory /w is exceeded",
+    ],
+)
+def test_a_partition_whose_folder_has_too_long_a_name_is_told_with_what_helps(said: str) -> None:
+    with pytest.raises(StorageError, match=r"that ops\.t is partitioned by .*: s=xxx") as caught, refusals("ops.t"):
+        raise ValueError(said.format("x" * 254))
+    assert "walship settable ops.t write.object-storage.enabled=true" in caught.value.hint
+    with pytest.raises(ValueError, match="Mkdirs|limit"), refusals("ops.t"):
+        raise ValueError(said.format("x" * 253))
