@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from replication.errors import RequestError
 
 _WILD = "*?["
+_POSSIBLE = re.compile(r"[A-Za-z0-9_.*?\[\]!-]+")
 DEFAULT_NAMESPACE = "default"
 
 
@@ -23,7 +24,12 @@ def full_pattern(text: str) -> str:
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether ``text`` is a pattern. Raises RequestError: a ``[`` is not closed."""
+    """Return whether ``text`` is a pattern. Raises RequestError: no name can match it, or a ``[`` is not closed."""
+    if not _POSSIBLE.fullmatch(text):
+        raise RequestError(
+            f"{text[:80]!r} matches no name: names have letters A to Z, digits, '_', '-' and '.'",
+            "Patterns are *, ? and [ab]",
+        )
     if "[" in re.sub(r"\[!?.[^\]]*\]", "", text):
         raise RequestError(f"the [ in {text!r} is not closed", "Patterns are *, ? and [ab]")
     return any(sign in text for sign in _WILD)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.core.definition.choice import chosen, full_name, full_pattern
+from replication.core.definition.choice import chosen, full_name, full_pattern, is_pattern
 from replication.errors import RequestError
 
 NAMES = ["ops.flights", "ops.tmp_a", "ops.tmp_b", "shop.orders"]
@@ -50,3 +50,9 @@ def test_a_name_without_a_namespace_is_in_default() -> None:
 def test_a_pattern_without_a_namespace_is_of_default_and_a_star_alone_is_every_table() -> None:
     patterns = ["foo_*", "ops.*", "*", "*_day"]
     assert [full_pattern(text) for text in patterns] == ["default.foo_*", "ops.*", "*", "default.*_day"]
+
+
+@pytest.mark.parametrize("text", ["", " ", "ops.é", "ops.x\ny", '"; drop table x', "ops/*"])
+def test_what_no_name_can_match_is_no_pattern_and_no_name(text: str) -> None:
+    with pytest.raises(RequestError, match="matches no name"):
+        is_pattern(text)
