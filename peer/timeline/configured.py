@@ -11,13 +11,15 @@ from tempfile import TemporaryDirectory
 from peer.timeline.listing import FolderListings
 from peer.timeline.remembered import BYTES_MAX
 from peer.timeline.stores.base import ViewStore
-from peer.timeline.stores.memory import MemoryViews, SpillableViews
+from peer.timeline.stores.memory import SpillableViews
 from peer.timeline.stores.partition_file import CACHE_BYTES
 from peer.timeline.views import Views
 from replication.config import Config
 from replication.errors import LockedFileError
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
+
+_VERB_BYTES = 32 << 20
 
 
 def configured_timeline(config: Config) -> RecordedTimeline:
@@ -32,36 +34,36 @@ def configured_views(config: Config, timeline: RecordedTimeline) -> Views:
         ConfigError: the embedded store needs ``walship[timeline]``.
         LockedFileError: another process has that store open.
     """
-    folder = config.data_dir / "timeline-views"
-    return _views(config, timeline, folder, folder / "memory.db")
+    return _views(config, timeline, config.data_dir / "timeline-views", sys.maxsize)
 
 
 @contextmanager
 def verb_views(config: Config, timeline: RecordedTimeline) -> Iterator[Views]:
-    """The same for a verb. While the server has that store open the verb has views of its own, and forgets them."""
+    """The same for a verb, with few partitions in memory: it asks for each once.
+
+    While the server has that store open the verb has views of its own, and forgets them.
+    """
     with ExitStack() as stack:
         try:
-            views = configured_views(config, timeline)
+            views = _views(config, timeline, config.data_dir / "timeline-views", _VERB_BYTES)
         except LockedFileError:
             folder = stack.enter_context(TemporaryDirectory(prefix="walship-views-"))
-            views = _views(config, timeline, Path(folder), None)
+            views = _views(config, timeline, Path(folder), _VERB_BYTES)
         yield stack.enter_context(closing(views))
 
 
-def _views(config: Config, timeline: RecordedTimeline, folder: Path, checkpoint: Path | None) -> Views:
+def _views(config: Config, timeline: RecordedTimeline, folder: Path, unspilled_bytes_max: int) -> Views:
+    """Views in the configured store; one that does not spill takes at most that much memory."""
     spills, given = config.timeline.store == "spillable", config.timeline.memory_bytes_max
     remembered = given // 8 if spills else BYTES_MAX
-    store = _store(config, folder, checkpoint, max(given - remembered - CACHE_BYTES, 0))
-    incremental = config.timeline.incremental
-    return Views(timeline, store, FolderListings(), incremental=incremental, remembered_bytes_max=remembered)
-
-
-def _store(config: Config, folder: Path, checkpoint: Path | None, memory_bytes_max: int) -> ViewStore:
-    kind = config.timeline.store
-    if kind == "embedded":
+    store: ViewStore
+    if config.timeline.store == "embedded":
         from peer.timeline.stores.embedded import EmbeddedViews  # deferred: only this store needs RocksDB
 
-        return EmbeddedViews(folder)
-    if kind == "spillable":
-        return SpillableViews(folder / "spilled.db", memory_bytes_max)
-    return SpillableViews(checkpoint, sys.maxsize) if checkpoint is not None else MemoryViews()
+        store = EmbeddedViews(folder)
+    elif spills:
+        store = SpillableViews(folder / "spilled.db", max(given - remembered - CACHE_BYTES, 0))
+    else:
+        store = SpillableViews(folder / "memory.db", unspilled_bytes_max)
+    incremental = config.timeline.incremental
+    return Views(timeline, store, FolderListings(), incremental=incremental, remembered_bytes_max=remembered)

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -34,6 +35,7 @@ _PIPE_WIDTH = 1000
 _PADDING = 2
 _WRAPPED_MIN = 16
 _COLUMN_MIN = 8
+_ROWS_AT_ONCE = 5000
 _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _HIGH = (*range(0x7F, 0xA0), *_BIDI)  # control characters that JSON does not escape
 _JSON_ESCAPES = {each: f"\\u{each:04x}" for each in _HIGH}
@@ -100,34 +102,64 @@ class Printer:
         Where the terminal is too narrow, each row becomes lines of a name and a value.
 
         With ``verbatim``, as for a user's own rows, every column is shown under its very name, and NULL is NULL.
+
+        Of many rows ``_ROWS_AT_ONCE`` are kept at a time. Then columns may become wider further down, and empty ones
+        are shown, too.
         """
-        shown = [plain(row) for row in rows]
         if self.as_json:
-            self.value(shown)
+            self._json_rows(rows)
             return
-        if not shown:
+        blocks = _blocks(map(plain, rows))
+        first, second = next(blocks, []), next(blocks, [])
+        if not first:
             self.out.print(f"[dim]{escape(empty)}[/]")
             return
-        columns = columns or list(shown[0])
-        if not verbatim:
-            columns = [c for c in columns if any(row.get(c) not in (None, "", [], {}) for row in shown)] or columns
-        null = "NULL" if verbatim else _cell(None)
-        cells = [[null if row.get(c) is None else _cell(row[c]) for c in columns] for row in shown]
+        columns = columns or list(first[0])
+        if not verbatim and not second:
+            columns = [c for c in columns if any(row.get(c) not in (None, "", [], {}) for row in first)] or columns
         heads = list(columns) if verbatim else [column.replace("_", " ") for column in columns]
-        widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
-        numeric = [all(_is_number(row.get(column)) for row in shown) for column in columns]
-        room = self.out.width - _PADDING * (len(columns) - 1)
+        null, widths = "NULL" if verbatim else _cell(None), list(map(cell_len, heads))
+        for number, block in enumerate(chain((first,), (second,) if second else (), blocks)):
+            cells = [[null if row.get(c) is None else _cell(row[c]) for c in columns] for row in block]
+            widths = [
+                max(width, *map(cell_len, column))
+                for width, column in zip(widths, zip(*cells, strict=True), strict=True)
+            ]
+            numeric = [all(_is_number(row.get(column)) for row in block) for column in columns]
+            self._table(heads, cells, widths, numeric, is_first=number == 0)
+
+    def _json_rows(self, rows: Iterable[Any]) -> None:
+        begin = "["
+        for block in _blocks(rows):
+            text = ", ".join(_json_for(self.out, row) for row in block)
+            self.out.print(begin + text, soft_wrap=True, markup=False, end="")
+            begin = ", "
+        self.out.print("[]" if begin == "[" else "]", soft_wrap=True, markup=False)
+
+    def _table(
+        self,
+        heads: Sequence[str],
+        cells: Sequence[Sequence[str]],
+        widths: Sequence[int],
+        numeric: Sequence[bool],
+        *,
+        is_first: bool,
+    ) -> None:
+        """A table of some rows; one that ``is_first`` has a head."""
+        room = self.out.width - _PADDING * (len(heads) - 1)
         if self._fits(widths, room) and all(cell.isprintable() for row in cells for cell in row):
-            self._fitting(heads, cells, widths, numeric)
+            self._fitting(heads if is_first else (), cells, widths, numeric)
             return
         if sum(min(width, _COLUMN_MIN) for width in widths) > room:
+            if not is_first:
+                self.out.print()
             self._records(heads, cells)
             return
         rigid = rigid_columns(widths, room)
-        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _PADDING, 0, 0))
-        for at in range(len(columns)):
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _PADDING, 0, 0), show_header=is_first)
+        for at, head in enumerate(heads):
             justify: JustifyMethod = "right" if numeric[at] else "left"
-            table.add_column(escape(heads[at]), justify=justify, overflow="fold", no_wrap=at in rigid)
+            table.add_column(escape(head), justify=justify, overflow="fold", no_wrap=at in rigid)
         for row_cells in cells:
             table.add_row(*map(escape, row_cells))
         self.out.print(table)
@@ -146,7 +178,8 @@ class Printer:
             each = zip(row, spaces, numeric, strict=True)
             return (" " * _PADDING).join(space + cell if right else cell + space for cell, space, right in each)
 
-        self.out.print(f"[bold]{escape(line(heads))}[/]", soft_wrap=True)
+        if heads:
+            self.out.print(f"[bold]{escape(line(heads))}[/]", soft_wrap=True)
         if cells:
             self.out.print(Text("\n".join(map(line, cells))), soft_wrap=True)
 
@@ -286,6 +319,12 @@ def plain(value: Any) -> Any:
         case _ if isinstance(value, Iterable):
             return [plain(item) for item in value]
     return str(value)
+
+
+def _blocks(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    left = iter(rows)
+    while block := list(islice(left, _ROWS_AT_ONCE)):
+        yield block
 
 
 def _is_number(value: Any) -> bool:

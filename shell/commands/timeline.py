@@ -85,7 +85,7 @@ def timeline_files(
     _refuse_table(config, timeline, dataset)
     with verb_views(config, timeline) as views:
         instant = views.sync().instant if as_of is None else as_of
-        rows = [
+        rows = (
             {
                 "partition": name,
                 "path": version.path,
@@ -96,8 +96,8 @@ def timeline_files(
             for name in views.partitions(dataset)
             for found in views.as_of(dataset, name, instant)  # of one instant, whatever is published meanwhile
             for version in (*([found.whole] if found.whole is not None else []), *found.deltas)
-        ]
-    invocation.printer.rows(rows, empty="no files")
+        )
+        invocation.printer.rows(rows, empty="no files")
 
 
 def timeline_serve(invocation: Invocation) -> None:

@@ -225,3 +225,38 @@ def test_names_of_a_query_are_shown_as_they_are_in_a_wide_table_too():
     names = ("legs[i]", "from[/a]", "\x1b[2J")
     Printer(False, Console(file=out, width=40)).rows([dict.fromkeys(names, "x" * 30)], names, verbatim=True)
     assert out.getvalue().splitlines()[0].split() == ["legs[i]", "from[/a]", "\\x1b[2J"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_many_rows_are_printed_as_they_come(as_json, monkeypatch):
+    monkeypatch.setattr("shell.cli.render._ROWS_AT_ONCE", 2)
+    shown, out, _ = printer(as_json)
+    missing = []
+
+    def rows():
+        for n in range(9):
+            if n > 5:  # two blocks are looked at before the first is printed
+                missing.extend(each for each in range(n - 5) if f"row {each}" not in out.getvalue())
+            yield {"name": f"row {n}" + "." * n, "left": None if n < 7 else n}
+
+    shown.rows(rows())
+    assert not missing
+    if as_json:
+        assert [each["left"] for each in json.loads(out.getvalue())] == [*[None] * 7, 7, 8]
+    else:
+        lines = out.getvalue().splitlines()
+        assert lines[0].split() == ["name", "left"]  # also a column that has nothing yet
+        assert [line.split() for line in lines[1:]] == [
+            ["row", f"{n}{'.' * n}", "-" if n < 7 else str(n)] for n in range(9)
+        ]
+
+
+def test_many_rows_on_a_narrow_terminal_have_one_head_and_a_line_between_them(monkeypatch):
+    monkeypatch.setattr("shell.cli.render._ROWS_AT_ONCE", 2)
+    out = io.StringIO()
+    Printer(False, Console(file=out, width=30)).rows({"a": str(n), "b": "x y " * 10} for n in range(5))
+    assert [line.split()[0] for line in out.getvalue().splitlines() if line[0] != " "] == ["a", *"01234"]
+    out = io.StringIO()
+    names = [f"name{n}" for n in range(9)]
+    Printer(False, Console(file=out, width=30)).rows(dict.fromkeys(names, "x" * 30) for _ in range(5))
+    assert out.getvalue().splitlines().count("") == 4

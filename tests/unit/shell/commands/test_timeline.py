@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from contextlib import closing
 from pathlib import Path
 from uuid import UUID
@@ -142,3 +143,30 @@ def test_files_that_are_listed_are_of_one_instant(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(FolderListings, "files", publish_before_the_second)
     done = CliRunner().invoke(main.make_app(), ["timeline", "files", "lake", "--cluster", str(file), "--json"])
     assert [each["path"] for each in json.loads(done.stdout)] == ["p/a", "q/a"]
+
+
+@pytest.mark.heavy
+def test_a_listing_of_many_files_takes_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "walship.toml"
+    file.write_text(configuration.default_toml("east", "."))
+    configured_timeline(configuration.load(file)).record(Action.COPY, "lake", Changes(), root=str(tmp_path / "lake"))
+    monkeypatch.setattr("peer.timeline.configured._VERB_BYTES", 1 << 20)
+    monkeypatch.setattr("shell.cli.render._ROWS_AT_ONCE", 100)
+    monkeypatch.setattr(FolderListings, "partitions", lambda self, dataset, root: [f"p{n:03}" for n in range(40)])
+    monkeypatch.setattr(
+        FolderListings,
+        "files",
+        lambda self, dataset, root, partition: [FileVersion(partition, f"{partition}/{n}", n) for n in range(500)],
+    )
+    listed = tmp_path / "listed"
+    with listed.open("w") as out, monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", out)
+        main.make_app()(["timeline", "list", "--cluster", str(file)], standalone_mode=False)  # imports count, too
+        tracemalloc.start()
+        try:
+            main.make_app()(["timeline", "files", "lake", "--cluster", str(file)], standalone_mode=False)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert len(listed.read_text().splitlines()) == 20_003
+    assert peak < (6 << 20), peak
