@@ -162,7 +162,7 @@ def test_only_what_changed_since_a_snapshot_is_listed_and_copied(
     capsys.readouterr()
     assert main.run([*line, "first", "--delete", "--exclude", "tmp", "--json"]) == 12
     shown = json.loads(capsys.readouterr().out)
-    assert list(shown["failures"]) == ["kept/b\\nd"] and shown["skipped"] == {}
+    assert list(shown["failures"]) == ["kept/b\\nd"] and shown["skipped"] == {"not removed": 2}
     assert read_tree(tmp_path) == {
         "same/1": b"changed here",
         **{name: b"1" for name in ("same/below/2", "new/3", "new/below/4", "kept/below/6", "tmp/7")},
