@@ -127,6 +127,8 @@ class CopyJob:
         self.progress.told = lambda path, reason: self.report("failed", path, 0, reason)
         with locked(self.state_dir / LOCK, self.target.url) as check, ExitStack() as stack:
             steps = FileCommitSteps(f"file://{self.state_dir}/commits")
+            if self.target.traits.moves_folders:
+                self.target.make_folder(RelativePath(STAGING))  # the listing asks for it
             site = CopySite(self.target, redoes=True, events=self.events)
             blocked = self._redo(steps, site)
             recorder = self._recorder(steps, site)

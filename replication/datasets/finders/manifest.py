@@ -12,6 +12,7 @@ from replication.datasets.finders.globbed import checked
 from replication.datasets.listing.decisions import Decisions
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.stores.same_names import name_key
 from replication.errors import CopyError, MissingFileError, UnsafeNameError
 
 _BYTES_MAX = 256 << 20
@@ -55,13 +56,14 @@ class ManifestDataset:
     def _files(self, target: Store, configuration: CopyConfiguration) -> Iterator[CopyableFile]:
         decisions = Decisions(self._store, target, configuration)
         given: dict[str, Any] = {"file_set": self._manifest, "metadata": {"manifest": self._manifest}}
-        made: dict[RelativePath, RelativePath] = {}
+        made: dict[str, RelativePath] = {}
+        key = name_key(target)
         for path in self._paths():
             entry = self._store.status(path)
             if entry is None or entry.kind is not EntryKind.FILE or entry.attributes is None:
                 raise MissingFileError(f"{path}, which {self._manifest} names, is not a file", "Correct the manifest")
             file = CopyableFile.build(self._store.url, entry.attributes, configuration, **given)
-            if (other := made.setdefault(file.destination, path)) != path:
+            if (other := made.setdefault(key(file.destination), path)) != path:
                 raise CopyError(f"{path} and {other} both become {file.destination}", "Correct the manifest")
             try:
                 decision, file = decisions.on(file)

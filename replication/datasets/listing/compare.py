@@ -19,6 +19,7 @@ from replication.datasets.listing.sink import ListingSink, Tasks
 from replication.datasets.listing.tasks import FolderTasks, note_missing
 from replication.datasets.listing.walk import walk
 from replication.datasets.stores.base import Entry, EntryKind, Store, TreeChanges
+from replication.datasets.stores.same_names import name_key
 from replication.error_text import one_line
 from replication.errors import UnsafeNameError
 
@@ -49,6 +50,7 @@ class Comparison:
         self._file_set = "" if configuration.grouping is Grouping.DATASET and file_set is None else file_set
         self._source, self._target, self._sink = source, target, sink
         self._configuration, self._build, self._changes = configuration, build, changes
+        self._key = name_key(target)
         self._lock = threading.Lock()
         self.missing: set[RelativePath] = set()  # some folders of the target, below which it is not asked
 
@@ -127,9 +129,10 @@ class Comparison:
             if file.path == STAGING or file.path.name == STAGING:
                 continue
             if entry.kind is EntryKind.FOLDER:
+                is_entered = conf.recursive and conf.filters.enters(file.path)
                 if known is not None:
-                    known.setdefault(file.path, False)
-                if conf.recursive and conf.filters.enters(file.path) and not self._is_unchanged(file.path):
+                    is_entered = self._note(known, file.path, file.path, is_meant=is_entered) and is_entered
+                if is_entered and not self._is_unchanged(file.path):
                     self._enter(file.path, below)
             elif (copyable := self._built(file, known)) is not None:
                 self._one(copyable, decisions, find or _nothing, batch)
@@ -153,12 +156,25 @@ class Comparison:
         else:
             below.append(folder)
 
-    def _known(self) -> dict[str, bool] | None:
-        """The destinations of a folder, and whether a file that is meant has each; None if nobody asks for them."""
-        conf = self._configuration
-        return {} if conf.conversions or (conf.delete and not self._source.traits.has_cheap_status) else None
+    def _known(self) -> dict[str, str] | None:
+        """The destinations of a folder, and what each is of, "" if that is not meant; None if nobody asks for them."""
+        conf, is_caseless = self._configuration, self._key is not str
+        is_asked = conf.conversions or is_caseless or (conf.delete and not self._source.traits.has_cheap_status)
+        return {} if is_asked else None
 
-    def _built(self, file: FileAttributes, known: dict[str, bool] | None) -> CopyableFile | None:
+    def _note(self, known: dict[str, str], origin: RelativePath, destination: RelativePath, *, is_meant: bool) -> bool:
+        """Note a destination; False, which is told, if something else is meant to have it already."""
+        key = self._key(destination)
+        if is_meant and (other := known.get(key)):
+            what = f"the target takes its name and that of {other} for one: rename or exclude one"
+            if self._key is str:
+                what = f"another file of the source becomes {destination}, too: exclude one"
+            self._sink.failed(origin, what)
+            return False
+        known[key] = origin if is_meant else known.get(key, "")
+        return True
+
+    def _built(self, file: FileAttributes, known: dict[str, str] | None) -> CopyableFile | None:
         """The copyable file of one that is meant; None if it is not. What filters exclude is known, and so stays."""
         is_meant = self._configuration.filters.takes(file)
         if not is_meant and known is None:
@@ -169,22 +185,18 @@ class Comparison:
             if is_meant:
                 self._sink.failed(file.path, error.what)
             return None
-        if known is None:
-            return copyable
-        if is_meant and known.get(copyable.destination):
-            self._sink.failed(file.path, f"another file of the source becomes {copyable.destination}, too: exclude one")
+        if known is not None and not self._note(known, file.path, copyable.destination, is_meant=is_meant):
             return None
-        known[copyable.destination] = is_meant or known.get(copyable.destination, False)
         return copyable if is_meant else None
 
-    def _refused(self, folder: RelativePath, entry: Entry, known: dict[str, bool] | None) -> None:
+    def _refused(self, folder: RelativePath, entry: Entry, known: dict[str, str] | None) -> None:
         if entry.refused:
             if self._configuration.filters.names(entry.path):
                 self._sink.failed(entry.path or folder or "/", entry.refused)
             return
         if known is not None:
             with suppress(UnsafeNameError):  # of such a name the target has nothing
-                known.setdefault(self._build(FileAttributes(entry.path, 0)).destination, False)
+                self._note(known, entry.path, self._build(FileAttributes(entry.path, 0)).destination, is_meant=False)
         self._sink.skipped(entry.kind.value, entry.path, 0)
 
     def _give(self, batch: list[CopyableFile]) -> None:
@@ -237,7 +249,9 @@ class Comparison:
                 there = entry.attributes
                 if there is None or there.path.name == STAGING or there.path == self._configuration.backup_dir:
                     continue
-                is_known = there.path in known if known is not None else self._source.status(there.path) is not None
+                is_known = (
+                    self._key(there.path) in known if known is not None else self._source.status(there.path) is not None
+                )
                 if is_known:
                     continue
                 if entry.kind is EntryKind.FOLDER:

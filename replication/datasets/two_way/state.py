@@ -170,6 +170,20 @@ class SyncState:
                 db.execute(f"UPDATE listing.files SET action = NULL WHERE {meant}", {"path": path})
         return paths, taken
 
+    def leave_same_names(self, key: Callable[[str], str]) -> tuple[list[str], Counter[str]]:
+        """Take the action from files whose paths have the same key; returns them as :meth:`leave_clashes`."""
+        there = "first IS NOT NULL OR second IS NOT NULL"
+        several = f"SELECT name_key(path) FROM listing.files WHERE {there} GROUP BY 1 HAVING count(*) > 1"
+        with self._db.changing() as db:
+            db.create_function("name_key", 1, key)
+            found = db.execute(
+                f"SELECT path, action FROM listing.files WHERE ({there}) AND name_key(path) IN ({several})"
+                " AND action IS NOT NULL ORDER BY path"
+            ).fetchall()
+            db.executemany("UPDATE listing.files SET action = NULL WHERE path = ?", [(path,) for path, _ in found])
+        taken = Counter(SyncAction[action].value for _, action in found)
+        return [path for path, _ in found[:_PAGE]], taken
+
     def file(self, side: int, path: RelativePath) -> FileAttributes | None:
         """A file of a side as it was listed; None if it had none."""
         found = self._db.rows(f"SELECT {_SIDES[side]} FROM listing.files WHERE path = ?", (path,))

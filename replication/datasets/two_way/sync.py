@@ -33,6 +33,7 @@ from replication.datasets.publication.moves import Listed, changed
 from replication.datasets.removals import removals_refusal
 from replication.datasets.request import is_missing
 from replication.datasets.stores.base import Entry, EntryKind, Store
+from replication.datasets.stores.same_names import name_key
 from replication.datasets.two_way.state import SyncState
 from replication.error_text import one_line
 from replication.errors import RequestError
@@ -43,6 +44,7 @@ _WAYS = (SyncAction.TO_SECOND, SyncAction.TO_FIRST)
 _REMOVALS = (SyncAction.REMOVE_SECOND, SyncAction.REMOVE_FIRST)
 _NAMES = ("first", "second")
 _NOTED = 1000
+_SAME_NAME = "one side ignores case, and takes its name and another's for one: give it one name on both sides"
 _CLASH = "its path is a file on one side and a folder on the other: rename one"
 
 
@@ -142,6 +144,9 @@ class TwoWaySync:
             result.failures |= progress.counts.failures
             result.skipped.update(progress.counts.skipped)
         result.actions = state.decide(sync_action, self._is_meant)
+        if not dry_run:
+            for store in self._stores:
+                self._leave_same_names(store, state, result)
         clashes, left = state.leave_clashes()
         result.actions -= left
         result.failures |= dict.fromkeys(clashes, _CLASH)
@@ -151,6 +156,17 @@ class TwoWaySync:
             for side in (0, 1):
                 self._one_way(side, state, result)
         return result
+
+    def _leave_same_names(self, store: Store, state: SyncState, result: SyncResult) -> None:
+        """Leave alone what a store that ignores case takes for one file: one would replace the other."""
+        if not store.traits.moves_folders:
+            return
+        store.make_folder(RelativePath(STAGING))
+        if (key := name_key(store)) is not str:
+            same, left = state.leave_same_names(key)
+            result.actions -= left
+            result.failures |= dict.fromkeys(same, _SAME_NAME)
+        store.remove_folder_if_empty(RelativePath(STAGING))
 
     def _is_meant(self, path: RelativePath) -> bool:
         """Whether the filters mean a path of an agreed file, which is listed then if it is there."""
