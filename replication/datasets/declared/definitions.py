@@ -14,7 +14,8 @@ from typing import Any
 
 from replication.core.ids import check_name
 from replication.datasets.finders.plugins import finder_of
-from replication.errors import ConfigError, RequestError
+from replication.datasets.stores.open import is_local, local_path
+from replication.errors import ConfigError, FormatError, RequestError
 from replication.files.local import path_errors, write_whole
 from replication.log import redact
 
@@ -95,13 +96,17 @@ class DatasetFile:
 
     def add(self, definition: DatasetDefinition) -> None:
         """Add a definition, durably; RequestError if there is one of that name, or it does not fit."""
+        self._with(definition)  # what is refused leaves no lock file
         with self._locked():
-            text = self._text()
-            if any(each.name == definition.name for each in self._parsed(text)):
-                raise RequestError(f"there is a dataset {definition.name} already", "Remove it first, or edit the file")
-            added = "\n".join([*([text] if text else []), _section(definition.check())])
-            self._parsed(added)
-            self._write(added)
+            self._write(self._with(definition))
+
+    def _with(self, definition: DatasetDefinition) -> str:
+        text = self._text()
+        if any(each.name == definition.name for each in self._parsed(text)):
+            raise RequestError(f"there is a dataset {definition.name} already", "Remove it first, or edit the file")
+        added = "\n".join([*([text] if text else []), _section(definition.check())])
+        self._parsed(added)
+        return added
 
     def remove(self, name: str) -> None:
         """Remove a definition, durably; what was copied stays. The file is written anew, without comments.
@@ -109,6 +114,7 @@ class DatasetFile:
         Raises:
             RequestError: there is none of that name.
         """
+        self.get(name)
         with self._locked():
             self.get(name)
             self._write("\n".join(_section(each) for each in self.all() if each.name != name))
@@ -125,7 +131,7 @@ class DatasetFile:
             if others := sorted(read.keys() - {"dataset"}):
                 raise TypeError(f"[{others[0]}] is unknown: each dataset is a section [dataset.NAME]")
             found = [_of_section(name, section) for name, section in _sections(read.get("dataset", {}))]
-        except (tomllib.TOMLDecodeError, TypeError) as error:
+        except (tomllib.TOMLDecodeError, TypeError, FormatError) as error:
             raise self._unreadable(error) from None
         return sorted(found, key=lambda each: each.name)
 
@@ -156,7 +162,13 @@ def _sections(found: Any) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _of_section(name: str, section: Mapping[str, Any]) -> DatasetDefinition:
-    """The definition that a section of the file holds; TypeError if it lacks a value, or has one that does not fit."""
+    """The definition that a section of the file holds.
+
+    Raises:
+        TypeError: it lacks a value, or has one that does not fit.
+        FormatError: the name cannot be one.
+    """
+    check_name(name, "dataset")
     kinds = {each.name: _KINDS.get(str(each.type), _TABLE) for each in fields(DatasetDefinition) if each.name != "name"}
     if unknown := sorted(section.keys() - kinds.keys()):
         raise TypeError(f"{unknown[0]} of dataset {name} is unknown: it may have {', '.join(kinds)}")
@@ -166,6 +178,9 @@ def _of_section(name: str, section: Mapping[str, Any]) -> DatasetDefinition:
         kind, words = kinds[key]
         if not isinstance(value, kind) or isinstance(value, bool):
             raise TypeError(f"{key} of dataset {name} cannot be {json.dumps(value, default=str)}: write {words}")
+    for key in ("source", "target", "timeline"):
+        if (path := section.get(key, "")) and is_local(path) and not local_path(path).startswith("/"):
+            raise TypeError(f"{key} of dataset {name} cannot be {redact(path)}: write the whole path, from / on")
     texts = dict(section.get("properties", {}))
     for key, value in texts.items():
         if not isinstance(value, str | int) or isinstance(value, bool):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
-from replication.errors import ConfigError, MissingFileError
+from replication.errors import ConfigError, FormatError, MissingFileError, RequestError
 
 
 def defined(name: str) -> DatasetDefinition:
@@ -98,6 +98,11 @@ def test_a_value_of_another_kind_is_named(tmp_path: Path, line: str) -> None:
             'target of dataset d cannot be "2030-01-01": write a text',
         ),
         ('[dataset.d]\nsource = "/in"\ntarget = "/out"\nproperties = {days = [7]}', "days in properties of dataset d"),
+        ('[dataset."a b"]\nsource = "/in"\ntarget = "/out"', "'a b' cannot be a dataset.* Use 1 to 63 letters"),
+        ('[dataset."../d"]\nsource = "/in"\ntarget = "/out"', "'../d' cannot be a dataset"),
+        ('[dataset.d]\nsource = "in"\ntarget = "/out"', "source of dataset d cannot be in: write the whole path"),
+        ('[dataset.d]\nsource = "/in"\ntarget = "file://out"', "target of dataset d cannot be file://out: write the"),
+        ('[dataset.d]\nsource = "/in"\ntarget = "/out"\ntimeline = "~/t"', "timeline of dataset d cannot be ~/t"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_write(tmp_path: Path, text: str, said: str) -> None:
@@ -110,3 +115,16 @@ def test_a_property_may_be_written_as_a_number(tmp_path: Path) -> None:
     text = '[dataset.d]\nsource = "/in"\ntarget = "/out"\nfinder = "stream"\nproperties = {days = 7}\n'
     (tmp_path / "datasets.toml").write_text(text)
     assert DatasetFile(tmp_path / "datasets.toml").get("d").properties == {"days": "7"}
+
+
+def test_what_is_refused_leaves_no_file(tmp_path: Path) -> None:
+    file = DatasetFile(tmp_path / "datasets.toml")
+    with pytest.raises(RequestError, match="there is no dataset d"):
+        file.remove("d")
+    with pytest.raises(FormatError, match="cannot be a dataset"):
+        file.add(defined("a/b"))
+    assert not list(tmp_path.iterdir())
+    file.path.write_text('[dataset.d]\nsource = "/in"\ntarget = "/out"\n')
+    with pytest.raises(RequestError, match="there is a dataset d already"):
+        file.add(defined("d"))
+    assert list(tmp_path.iterdir()) == [file.path]

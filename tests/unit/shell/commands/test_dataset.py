@@ -131,7 +131,7 @@ def test_a_pattern_may_be_a_number_or_a_word_that_means_something_elsewhere(name
 
 
 def test_no_password_of_a_dataset_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    section = '[dataset.d]\nsource = "src"\ntarget = "dst"\ntarget_options = {password = "hidden", user = "$USER"}\n'
+    section = '[dataset.d]\nsource = "/src"\ntarget = "/dst"\ntarget_options = {password = "hidden", user = "$USER"}\n'
     Path("datasets.toml").write_text(section)
     assert shown(capsys, "show", "d")["target_options"] == {"password": "…", "user": "$USER"}
 
@@ -223,14 +223,14 @@ def test_what_does_not_fit_is_refused_when_it_is_declared(
 def test_what_does_not_fit_in_a_file_that_people_wrote_is_told_when_it_runs(
     line: str, said: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("datasets.toml").write_text(f'[dataset.d]\nsource = "src"\ntarget = "dst"\n{line}\n')
+    Path("datasets.toml").write_text(f'[dataset.d]\nsource = "/src"\ntarget = "/dst"\n{line}\n')
     assert run(["dataset", "run", "d"]) == 4
     shown = capsys.readouterr().err
     assert said in shown and hint in shown
 
 
 def test_a_password_that_people_wrote_into_an_address_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("datasets.toml").write_text('[dataset.d]\nsource = "ftp://ann:secret@host/x"\ntarget = "dst"\n')
+    Path("datasets.toml").write_text('[dataset.d]\nsource = "ftp://ann:secret@host/x"\ntarget = "/dst"\n')
     for line in (["list"], ["list", "--json"], ["show", "d"]):
         assert run(["dataset", *line]) == 0
         shown = capsys.readouterr().out
