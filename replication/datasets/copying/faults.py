@@ -29,9 +29,10 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _FULL
 
 
-def no_space(where: str) -> NoSpaceError:
-    """The error for a full place."""
-    return NoSpaceError(f"no space is left in {where}", _HINT)
+def no_space(where: str, staged: str = "") -> NoSpaceError:
+    """The error for a full place, which may have what is ``staged`` of files that the source has no more."""
+    kept = f". What waits in {staged} may be removed, and is copied anew" if staged else ""
+    return NoSpaceError(f"no space is left in {where}", f"{_HINT}{kept}")
 
 
 @contextmanager

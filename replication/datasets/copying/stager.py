@@ -196,7 +196,7 @@ class Stager:
     def failed(self, file: CopyableFile, copied: CopiedItem) -> None:
         """A file failed. A full target ends the run with NoSpaceError, since every other file would fail, too."""
         if copied.is_full:
-            raise no_space(self.target.url)
+            raise no_space(self.target.url, self.staging.root)
         self.progress.failed(file.destination, copied.error)
         self.file_sets.failed(file, copied.error)
         _log.warning("copy_failed", file=file.destination, error=copied.error, attempts=copied.attempts)

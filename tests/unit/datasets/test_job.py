@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import threading
 from functools import partial
@@ -100,6 +101,24 @@ def test_a_full_disk_of_the_journal_is_told_with_what_to_do(
             copied(source, target)
     copied(source, target)
     assert read_tree(target) == NEW
+
+
+def test_what_waits_in_a_full_target_is_named_and_may_be_removed(folders: tuple[Path, Path]) -> None:
+    source, target = folders
+
+    class FullStore(LocalStore):
+        def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
+            if file.destination == "a/3":
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().write_small(path, file, data)
+
+    with pytest.raises(NoSpaceError) as full:
+        job(LocalStore(str(source)), FullStore(str(target)), threads=1).run()
+    (waiting,) = (target / STAGING).iterdir()
+    assert f"What waits in {STAGING}/{waiting.name} may be removed" in full.value.hint
+    shutil.rmtree(waiting)
+    copied(source, target)
+    assert read_tree(target) == NEW and not (target / STAGING).exists()
 
 
 @pytest.mark.parametrize("existing", [Existing.SKIP, Existing.OVERWRITE])
