@@ -2,7 +2,7 @@
 
 Promises: replay, folds and shipping never wait for a drill, and a failover can begin while one runs. The fork has every
 table at one commit time, copies no data, and takes the probes' writes in scratch tables of its own. It is gone when the
-drill ends; what a killed drill leaves is removed by the next one, or by replay's housekeeping.
+drill ends; replay's housekeeping removes what a killed one leaves.
 
 Relies on: tags, which keep snapshots from expiring; ``peer/tables/read.py``, which reads a table as of a commit time.
 

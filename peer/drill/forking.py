@@ -9,9 +9,7 @@ from peer.drill.fork import Fork, ForkedTable
 from peer.drill.instant import Histories, TableTime, choose_instant, pin, table_time
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, MissingFileError, RequestError, UnknownTableError
-from replication.files.owner import is_gone
 from replication.ledger.base import Drill, Ledger
-from replication.ledger.drills import DRILL_PREFIX
 from replication.log import get
 from replication.tables.base import History
 from replication.tables.catalog.catalog import IcebergCatalog
@@ -47,21 +45,6 @@ def remove_fork(catalog: IcebergCatalog, ledger: Ledger, drill: Drill, *, keep_t
             with suppress(UnknownTableError, MissingFileError):
                 if drill.tag in catalog.history(name).tags:
                     catalog.tag(name, drill.tag, None)
-
-
-def remove_abandoned(catalog: IcebergCatalog, ledger: Ledger, now: int) -> list[str]:
-    """Drop what killed drills left: scratch tables here, tags where ``peer/tables/maintenance.py`` finds them.
-
-    Returns the names of the dropped namespaces.
-    """
-    left = [drill for drill in ledger.drills.all() if not drill.ended and not drill.is_open(now, is_gone)]
-    for drill in left:
-        remove_fork(catalog, ledger, drill, keep_tags=False)
-    open_ = {drill.tag for drill in ledger.drills.all() if drill.is_open(now, is_gone)}
-    dropped = catalog.drop_scratch(DRILL_PREFIX, open_)
-    if left or dropped:
-        _log.info("abandoned_drills_removed", drills=[drill.id for drill in left], scratch=dropped)
-    return dropped
 
 
 def table_times(

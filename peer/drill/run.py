@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from peer.client.cluster import Cluster
 from peer.drill.fork import FORK_FILE, Fork
-from peer.drill.forking import make_fork, remove_abandoned, remove_fork
+from peer.drill.forking import make_fork, remove_fork
 from peer.drill.measure import LagSampler, applied_within
 from peer.drill.page import save_report
 from peer.drill.probes import check_probe, run_probe
@@ -88,7 +88,6 @@ class RunningDrill:
         catalog = IcebergCatalog(configured_catalog(self._cluster.config))
         ledger = self._cluster.ledger
         with closing(catalog):
-            remove_abandoned(catalog, ledger, self.drill.begun)
             ledger.drills.put(self.drill)
             _log.info("drill_began", drill=self.drill.id)
             with LagSampler(ledger) as sampler:
@@ -208,11 +207,13 @@ class RunningDrill:
         self.report = replace(self.report, drill=self.drill)
         (self._folder / FORK_FILE).unlink(missing_ok=True)
         try:
-            remove_fork(catalog, self._cluster.ledger, self.drill, keep_tags=kept_until > 0)
+            save_report(self.report, self._folder)  # first: a drill that is said to have ended has a report
         finally:
-            self._cluster.ledger.drills.put(self.drill)
-            _log.info("drill_ended", drill=self.drill.id, passed=self.drill.passed, why=why)
-            save_report(self.report, self._folder)
+            try:
+                remove_fork(catalog, self._cluster.ledger, self.drill, keep_tags=kept_until > 0)
+            finally:
+                self._cluster.ledger.drills.put(self.drill)
+                _log.info("drill_ended", drill=self.drill.id, passed=self.drill.passed, why=why)
 
     def _fail(self, problem: str) -> None:
         self.report = replace(self.report, problems=(*self.report.problems, storable(problem)))

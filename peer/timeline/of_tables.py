@@ -5,6 +5,7 @@ Nothing is written for them: a table's commit is its instant, and atomic. They g
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +18,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.phase import Phase
 from replication.core.timeline.instants import Action, Instant, InstantState
 from replication.errors import ConfigError
+from replication.files.owner import is_gone
 from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import open_ledger
 from replication.tables.base import Catalog
@@ -81,7 +83,11 @@ def _sent(ledger: Ledger, spec: TableSpec) -> Iterator[Instant]:
 
 
 def _drills(ledger: Ledger, spec: TableSpec) -> Iterator[Instant]:
+    """Those that run or have ended: one that was killed leaves nothing."""
+    now = time.time_ns() // 1000
     for drill in ledger.drills.all():
+        if not drill.ended and not drill.is_open(now, is_gone):
+            continue
         begun = Instant(drill.begun, Action.DRILL, InstantState.INFLIGHT, spec.name, key=drill.id)
         yield replace(begun, state=InstantState.COMPLETED, completed=drill.ended) if drill.ended else begun
 

@@ -1,4 +1,4 @@
-"""Drills in the ledger: those that run, and a bounded history of those that ended. Part of ``base``."""
+"""Drills in the ledger: those that run, and a bounded history. Part of ``base``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Drills(Protocol):
     """The drills of a cluster."""
 
     def put(self, drill: Drill) -> None:
-        """Store a drill, in place of what was stored under its id. Of ended ones the newest are kept."""
+        """Store a drill, in place of what was stored under its id. The newest ``HISTORY_MAX`` are kept."""
 
     def all(self) -> list[Drill]:
         """Every stored drill, newest first."""

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from peer.drill.fork import Fork
-from peer.drill.forking import make_fork, remove_abandoned, remove_fork
+from peer.drill.forking import make_fork, remove_fork
 from peer.drill.session import OpenFork
-from peer.tables.maintenance import tidy
+from peer.tables.maintenance import drop_scratch, tidy
 from peer.tables.read import read
 from replication.core.definition.schema import TableSpec
 from replication.errors import NullKeyError, RequestError, SchemaError, UnknownTableError
@@ -192,7 +192,7 @@ def test_a_fork_is_removed_without_a_trace_beside_another_one(site: ForkSite) ->
     assert site.traces() == []
 
 
-def test_what_a_killed_drill_left_is_removed_by_the_next_one(site: ForkSite) -> None:
+def test_housekeeping_removes_what_a_killed_drill_left(site: ForkSite) -> None:
     spec = site.table(keyed("ops.t"))
     site.put(spec, {"k": "a", "v": 1})
     site.replay()
@@ -202,7 +202,8 @@ def test_what_a_killed_drill_left_is_removed_by_the_next_one(site: ForkSite) -> 
     for drill in (killed, running, over):
         with_fork = site.fork(drill)
         with_fork.upsert("ops.t", {"k": drill.id, "v": 1})
-    assert sorted(remove_abandoned(site.catalog, site.ledger, time.time_ns() // 1000)) == []
+    tidy(site.tables, site.ledger, spec, time.time_ns() // 1000)
+    drop_scratch(site.tables, site.ledger, time.time_ns() // 1000)
     assert site.catalog.history("ops.t__changes").tags.keys() == {running.tag}
     assert site.catalog.drop_scratch("walship_drill_", ()) == [running.tag]
 

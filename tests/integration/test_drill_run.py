@@ -12,6 +12,8 @@ from uuid import UUID
 
 import pytest
 
+from peer.drill import run as run_module
+from peer.drill.page import save_report
 from peer.drill.report import DrillReport
 from peer.drill.run import DrillRequest, RunningDrill
 from peer.tables.read import read
@@ -77,6 +79,19 @@ def test_a_drill_passes_and_leaves_only_its_report_and_the_tagged_instant(site: 
     assert "<svg" in text and "both rows" in text and "src=" not in text and "href=" not in text
     assert json.loads((page.parent / "report.json").read_text())["drill"]["id"] == report.drill.id
     assert sorted(file.name for file in page.parent.iterdir()) == ["report.html", "report.json"]
+
+
+def test_a_drill_whose_report_is_not_there_yet_has_not_ended(site: ForkSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    def seen(report: DrillReport, folder: Path) -> Path:
+        ended.append(site.ledger.drills.all()[0].ended)
+        return save_report(report, folder)
+
+    monkeypatch.setattr(run_module, "save_report", seen)
+    report = run(site)
+    assert ended == [0] and Path(report.drill.report).is_file(), "killed here it was killed, and did not pass"
+    assert site.ledger.drills.all()[0].passed
 
 
 @pytest.mark.parametrize(

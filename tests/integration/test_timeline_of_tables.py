@@ -42,6 +42,7 @@ def test_a_table_s_commits_bootstraps_folds_and_drills_are_instants(both: Pair) 
     west.fold(both.spec)
     west.ledger.drills.put(Drill("d1", "h0", "p", 2**50, 2**51))
     west.ledger.drills.put(Drill("d0", "h0", "p", 2**49, 2**51, ended=2**49 + 5))
+    west.ledger.drills.put(Drill("killed", "h0", "p", 2**50, 2**50 + 1))
     for row in bootstraps(west):
         west.ledger.files.retire(row.file, west.term)
     found = done(west, both)

@@ -21,13 +21,12 @@ class SqlDrills:
         self._store = store
 
     def put(self, drill: Drill) -> None:
-        newest = sa.select(drills.c.id).where(drills.c.ended > 0)
-        newest = newest.order_by(drills.c.begun.desc(), drills.c.id.desc()).limit(HISTORY_MAX)
+        newest = sa.select(drills.c.id).order_by(drills.c.begun.desc(), drills.c.id.desc()).limit(HISTORY_MAX)
         with self._store.write() as connection:
             _PUT.run(connection, asdict(drill))
             kept = connection.scalars(newest).all()
             if len(kept) == HISTORY_MAX:
-                connection.execute(drills.delete().where(drills.c.ended > 0, drills.c.id.not_in(kept)))
+                connection.execute(drills.delete().where(drills.c.id.not_in(kept)))
 
     def all(self) -> list[Drill]:
         wanted = sa.select(drills).order_by(drills.c.begun.desc(), drills.c.id.desc())
