@@ -17,6 +17,7 @@ import pyarrow as pa
 from peer.receive.receiver import Receiver
 from peer.repair.salvage import SalvageSite
 from replication import config as configuration
+from replication.coordination.base import Public
 from replication.coordination.session import Coordination
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
@@ -37,6 +38,7 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.rows.batch import EncodedBatch, LogBatch
 from replication.core.rows.convert import cells, deletes, upserts_from_arrow
 from replication.core.shipping.chunk import Assignment, ChunkAssignment, Tail
+from replication.errors import CoordinationError
 from replication.files.base import append
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
@@ -90,6 +92,7 @@ class Site:
         self.term = self.ledger.terms.raise_to_next()
         self.boot = boot_id()
         self._assigned = -1
+        self.published: dict[str, Public] = {}  # what the ZooKeepers of peers say, by address
 
     def close(self) -> None:
         self.coordination.close()
@@ -159,10 +162,15 @@ class Site:
             stop.set()
             thread.join()
 
+    def public_of(self, zookeepers: str) -> Public:
+        if zookeepers not in self.published:
+            raise CoordinationError(f"{zookeepers} does not answer")
+        return self.published[zookeepers]
+
     @contextlib.contextmanager
     def worker(self) -> Iterator[Worker]:
         stop = threading.Event()
-        worker = Worker(self.config, self.ledger, self.coordination, stop)
+        worker = Worker(self.config, self.ledger, self.coordination, self.public_of, stop)
         thread = threading.Thread(target=worker.run, name=f"worker {self.cluster.name}")
         thread.start()
         try:

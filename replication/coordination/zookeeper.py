@@ -283,3 +283,9 @@ def connect_public(servers: str, root: str, *, tls: ZookeeperTls | None = None, 
             f"there is no cluster at {servers}{root}", "Check the root. The cluster must have been started once"
         )
     return Public.decode(node.content)
+
+
+def read_public(zookeepers: str, tls: ZookeeperTls | None = None) -> Public:
+    """As ``connect_public``, given ``host:port[,…]/root``. ConfigError: it is no such address."""
+    quorum = Quorum.parse(zookeepers)
+    return connect_public(quorum.servers, quorum.root, tls=tls)

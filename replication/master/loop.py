@@ -21,10 +21,9 @@ from functools import partial
 from replication import __version__, log
 from replication.config import Config
 from replication.coordination.base import Public
-from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
-from replication.coordination.zookeeper import connect_public
+from replication.coordination.zookeeper import read_public
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.core.shipping.planner import Assign, Limits, Plan, RetryLater, Revoke, plan
 from replication.errors import CoordinationError, ReplicationError, StaleTermError
@@ -289,9 +288,3 @@ def woken(master: Master, stop: threading.Event, wal_dir: str, *, is_alone: bool
             stop.set()
             for thread in threads:
                 thread.join()
-
-
-def read_public(zookeepers: str, tls: ZookeeperTls | None = None) -> Public:
-    """Read a peer's public part from ``host:port[,…]/root``."""
-    quorum = Quorum.parse(zookeepers)
-    return connect_public(quorum.servers, quorum.root, tls=tls)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 
 from replication import log
+from replication.coordination.base import Public
 from replication.core.ids import ClusterId
 from replication.core.roles import Role
-from replication.core.shipping.chunk import Assignment, Tail
+from replication.core.shipping.chunk import Assignment
 from replication.core.succession import Succession
 from replication.errors import ReplicationError
+from replication.ledger.base import Peer
 from replication.link.base import PeerLink
 from replication.roles.takeover import Takeover
 
@@ -22,15 +25,18 @@ _log = log.get(__name__)
 def ask_who_took_over(
     takeover: Takeover,
     connect: Callable[[str, str], PeerLink],
+    read_public: Callable[[str], Public],
     learn: Callable[[Succession, ClusterId], None],
 ) -> None:
-    """Ask all peers that this cluster last sent to, at once; those that do not answer in time are left out.
+    """Ask all peers, at once; those that do not answer in time are left out.
 
-    A tail that such a peer refuses later asks it again.
+    Of each first the receivers that this cluster last sent to, then those that its ZooKeeper lists: it may have moved,
+    or be paused. A tail that a peer refuses later asks it again.
     """
     try:
         if takeover.coordination.role().state.role is not Role.ACTIVE:
             return
+        peers = takeover.ledger.rules.peers()
         reads = takeover.coordination.assignments().values()
         tails = {tail.peer: tail for read in reads for tail in Assignment.decode(read.content).tails}
     except ReplicationError as error:
@@ -38,24 +44,25 @@ def ask_who_took_over(
         return
     own = takeover.ledger.cluster
 
-    def ask(tail: Tail) -> None:
-        for address in tail.receivers:
-            try:
-                link = connect(address, tail.peer)
-            except ReplicationError:
-                continue
-            try:
-                for succession in link.successions(own, tail.peer_cluster):
-                    learn(succession, tail.peer_cluster)
-                return
-            except ReplicationError as error:
-                _log.info("peer_not_asked", peer=tail.peer, address=address, error=str(error))
-            finally:
-                link.close()
+    def receivers(peer: Peer) -> Iterator[str]:
+        if peer.name in tails:
+            yield from tails[peer.name].receivers
+        try:
+            yield from read_public(peer.zookeepers).receivers
+        except ReplicationError as error:
+            _log.info("peer_not_asked", peer=peer.name, address=peer.zookeepers, error=str(error))
 
-    asking = [
-        threading.Thread(target=ask, args=(tail,), name=f"ask {tail.peer}", daemon=True) for tail in tails.values()
-    ]
+    def ask(peer: Peer) -> None:
+        for address in receivers(peer):
+            try:
+                with closing(connect(address, peer.name)) as link:
+                    for succession in link.successions(own, peer.cluster):
+                        learn(succession, peer.cluster)
+                    return
+            except ReplicationError as error:
+                _log.info("peer_not_asked", peer=peer.name, address=address, error=str(error))
+
+    asking = [threading.Thread(target=ask, args=(peer,), name=f"ask {peer.name}", daemon=True) for peer in peers]
     for thread in asking:
         thread.start()
     deadline = time.monotonic() + ASK_S_MAX

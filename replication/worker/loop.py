@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from replication import log
 from replication.config import Config
-from replication.coordination.base import Node, RoleRead
+from replication.coordination.base import Node, Public, RoleRead
 from replication.coordination.keeper import Subscription
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
@@ -45,8 +46,16 @@ _log = log.get(__name__)
 class Worker:
     """The worker of one host; ``run`` works until ``stop`` is set."""
 
-    def __init__(self, config: Config, ledger: Ledger, coordination: Coordination, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        config: Config,
+        ledger: Ledger,
+        coordination: Coordination,
+        read_public: Callable[[str], Public],
+        stop: threading.Event,
+    ) -> None:
         self._config = config
+        self._read_public = read_public
         self._coordination = coordination
         self._stop = stop
         self._tls = TlsFiles(config.tls)
@@ -76,7 +85,7 @@ class Worker:
 
         A cluster that another one took over from becomes STANDBY before writers find this worker.
         """
-        ask_who_took_over(self._takeover, self._connect, self._learn)
+        ask_who_took_over(self._takeover, self._connect, self._read_public, self._learn)
         self._host.recover()
         self._enrolment.announce()  # rates are shared by the workers that are announced
         threads = self._threads()

@@ -9,6 +9,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from uuid import uuid4
 
 from replication import __version__
@@ -96,13 +97,15 @@ def _master(config: Config, stop: threading.Event, ready: Ready) -> None:
 
 
 def _worker(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from replication.coordination.zookeeper import read_public
     from replication.worker.loop import Worker
 
+    public_of = partial(read_public, tls=ZookeeperTls.of(config.zookeeper))
     with (
         _world(config) as (ledger, coordination),
         _ready_when_member(MemberKind.WORKERS, config, coordination, stop, ready),
     ):
-        Worker(config, ledger, coordination, stop).run()
+        Worker(config, ledger, coordination, public_of, stop).run()
 
 
 def _receiver(config: Config, stop: threading.Event, ready: Ready) -> None:

@@ -21,7 +21,7 @@ from uuid import uuid4
 from replication.coordination.base import HostRecord, Public
 from replication.coordination.embedded import EmbeddedZookeeper
 from replication.coordination.paths import MemberKind, Quorum
-from replication.coordination.zookeeper import connect
+from replication.coordination.zookeeper import connect, read_public
 from replication.core.coverage import Ranges
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
@@ -32,7 +32,7 @@ from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, FileRow, Ledger, Peer, PeerProgress
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.master.budget import Budgets
-from replication.master.loop import HostDisk, Master, MasterTimes, read_public
+from replication.master.loop import HostDisk, Master, MasterTimes
 from replication.master.orphans import OrphanRemover
 from tests.bench.measure import QUICK, SCHEMA, Figure, at_most, pairs
 

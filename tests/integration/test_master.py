@@ -17,7 +17,7 @@ from replication import __version__
 from replication.coordination.base import HostRecord, Public
 from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.session import Coordination
-from replication.coordination.zookeeper import ZookeeperTree, connect
+from replication.coordination.zookeeper import ZookeeperTree, connect, read_public
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.chunk import Assignment, Tail
@@ -25,7 +25,7 @@ from replication.core.shipping.planner import Limits
 from replication.errors import CoordinationError
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, FileRow, Ledger, Peer
-from replication.master.loop import HostDisk, Master, MasterTimes, read_public
+from replication.master.loop import HostDisk, Master, MasterTimes
 from tests.integration.master_ledger import EAST, SOUTH, WEST, Books
 from tests.waiting import wait_until
 

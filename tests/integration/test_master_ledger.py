@@ -13,7 +13,7 @@ import pytest
 from replication.coordination.base import HostRecord, Public
 from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
-from replication.coordination.zookeeper import connect
+from replication.coordination.zookeeper import connect, read_public
 from replication.core.coverage import Ranges
 from replication.core.definition.define import typed_table
 from replication.core.ids import ClusterId, StreamId
@@ -23,7 +23,7 @@ from replication.errors import StaleTermError
 from replication.files.local import LocalFiles
 from replication.ledger.base import Claim, FileKind, FileRow, Ledger, Peer, PeerProgress
 from replication.ledger.sql.ledger import initialise, open_ledger
-from replication.master.loop import HostDisk, Master, MasterTimes, read_public
+from replication.master.loop import HostDisk, Master, MasterTimes
 from replication.master.retire import retire
 from tests.ledgers import ledger_url
 
