@@ -176,7 +176,9 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention_s:
 
 
 def _is_needed(ledger: Ledger, spec: TableSpec) -> bool:
-    """Whether a peer needs a bootstrap of the table: it may have rows that were deleted meanwhile."""
+    """Whether versions from before a delete may yet count: of lost writes, and of a peer that needs a bootstrap."""
+    if any(frame.table == spec.uuid and not frame.discarded for frame in ledger.replay.quarantined()):
+        return True
     return any(rule.table == spec.uuid and rule.phase is not Phase.LIVE for rule in ledger.rules.all())
 
 
