@@ -103,7 +103,8 @@ class Time(Protocol):
         """Replicated time per origin, of a table or over all tables, and what holds it back.
 
         A table's origins are this cluster, the sources of its open routes, and the clusters whose frames of it are
-        here. With ``every_origin``: every origin ever known.
+        here. With ``every_origin``: every origin ever known, except one that another cluster took over from and that is
+        no peer.
         """
 
     def landed(self, origin: ClusterId) -> Replicated:

@@ -11,7 +11,7 @@ from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.succession import Succession
 from replication.errors import SuccessionError
-from replication.ledger.base import Ledger, Quarantined
+from replication.ledger.base import Ledger, Peer, Quarantined
 from tests.contract.ledger_stores import (
     EAST,
     FRAME,
@@ -119,6 +119,10 @@ def test_an_ended_origin_holds_up_no_replicated_time_once_its_rows_are_applied(l
     ledger.successions.take_over(EAST, WEST, 2, 9)
     assert set(ledger.time.replicated(FLIGHTS.uuid)) == {WEST}
     assert set(ledger.time.replicated_by_table()[FLIGHTS.uuid]) == {WEST}
+    assert set(ledger.time.replicated(FLIGHTS.uuid, every_origin=True)) == {WEST}
+    ledger.rules.define(Peer("east", "zk:2181/x", EAST), ledger.terms.current())
+    lost = ledger.time.replicated(FLIGHTS.uuid, every_origin=True)[EAST]
+    assert lost.t == 10, "tombstones wait for what it may return with"
     ledger.successions.record(Succession(WEST, EAST, 3, 12, is_planned=True))
     assert EAST in ledger.time.replicated(FLIGHTS.uuid)  # it originates again
 

@@ -30,6 +30,7 @@ from replication.core.routes.freshness import (
     replicated_time,
 )
 from replication.ledger.sql.queries.applied import APPLICABLE, every_kept_out, is_applied, quarantined, sequences_of
+from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.prepared import Prepared
@@ -168,13 +169,17 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
     """The origins that feed a table; with ``every``, or without a table, also all others with a closed frame.
 
     An origin feeds a table when an open route brings it, even before its first row, or when its rows wait to be
-    applied. A cluster that another one took over from feeds none, until it takes over itself.
+    applied. A cluster that another one took over from feeds none, until it takes over itself. ``every`` has it while it
+    is a peer, since it may return with lost writes.
     """
     seen = _announcing(connection)
     if table is None:
         return sorted(seen | {own})
     feeding = origins_of_tables(connection, own, table)[table]
-    return sorted(feeding | (seen - _ended(connection)) if every else feeding)
+    if not every:
+        return sorted(feeding)
+    peers = {ClusterId.parse(text) for text in connection.scalars(sa.select(sending.peers.c.cluster))}
+    return sorted(feeding | (seen - (_ended(connection) - peers)))
 
 
 def origins_of_tables(connection: Connection, own: ClusterId, *tables: UUID) -> dict[UUID, set[ClusterId]]:
