@@ -26,6 +26,7 @@ from replication.core.roles import Role
 from replication.core.rows.input import copied
 from replication.errors import BackpressureError, CoordinationError, ReadOnlyClusterError, ReplicationError
 
+_MAKE_ACTIVE = "To make one ACTIVE, there: walship readonly off; if the last one is lost: walship failover CLUSTER"
 _POLL_S = 0.25
 _READ_CHECK_S, _READ_CHECK_MAX_S = 1.0, 10.0
 _TRIES = 8
@@ -202,7 +203,7 @@ class FollowingCluster(Cluster):
                     notes = "; ".join(dict.fromkeys(search.notes))
                     raise ReadOnlyClusterError(
                         f"no cluster takes writes: {notes}",
-                        f"{error.what}. See walship status. One becomes ACTIVE by walship readonly off, or failover",
+                        f"{error.what}. {_MAKE_ACTIVE}",
                     ) from error
                 self._closing.wait(_POLL_S)
 
@@ -345,5 +346,5 @@ class FollowingCluster(Cluster):
             if not self._order.wait_for(lambda: self._resender is None, max(0.0, deadline - time.monotonic())):
                 raise ReadOnlyClusterError(
                     "earlier appends still wait for an ACTIVE cluster",
-                    "Make one ACTIVE: walship failover, or walship readonly off",
+                    _MAKE_ACTIVE,
                 )

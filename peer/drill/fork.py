@@ -72,7 +72,8 @@ class Fork:
             id, tag, instant, most, left_out, tables = json.loads((folder / FORK_FILE).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise RequestError(
-                f"drill {folder.name} does not run here", "Its fork ends with it: walship drill"
+                f"drill {folder.name} does not run here",
+                "Its fork has ended with it. Begin another: walship drill CLUSTER --probe FILE",
             ) from None
         found = [
             ForkedTable(TableSpec.from_json(spec), Pinned(changes, table, tombstones, Folded(*folded)))

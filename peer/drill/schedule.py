@@ -56,7 +56,7 @@ class DrillSchedule:
             return None
         except (ValueError, TypeError, KeyError) as error:
             raise FormatError(
-                f"{folder / _FILE} cannot be read: {error}", "Set it again: walship drill --schedule"
+                f"{folder / _FILE} cannot be read: {error}", "Set it again: walship drill CLUSTER --schedule CRON"
             ) from None
 
     @staticmethod

@@ -78,9 +78,9 @@ def plan_failback(context: RoleChange, peer: str, *, leave: bool = False) -> Fai
     if there is not None and there.role == Role.ACTIVE.value:
         was_lost = cluster.ledger.successions.known().of(known.cluster) is not None
         refusals.append(
-            f"{peer} is ACTIVE, and has not learned yet that {context.own.name} took over: walship status"
+            f"{peer} is ACTIVE, and has not learned yet that {context.own.name} took over. On {peer}: walship status"
             if was_lost
-            else f"{peer} is ACTIVE, and no cluster took over from it"
+            else f"{peer} is ACTIVE, and no cluster took over from it: it takes writes already"
         )
     frames, _, lost = undecided(cluster)
     if frames and not leave:

@@ -181,7 +181,7 @@ def plan_failover(
     if begun is None:
         there = None if force else _answer(context, origin)
         phases = {} if incomplete else {route.table: route.phase for route in routes if route.source == origin}
-        other = f"{_OTHER_CHANGE}: walship ops list" if _is_of_another(steps, origin) else ""
+        other = f"{_OTHER_CHANGE}: {context.to_finish()}" if _is_of_another(steps, origin) else ""
         found = _refusals(context, origin, role, phases, there)
         refusals = (*filter(None, (other,)), *found, *opens.refusals, *filter(None, (unfenced,)))
         steps = _steps(context, origin, epoch, opens.upto)
@@ -248,7 +248,7 @@ def _resumed(context: RoleChange, origin: ClusterId) -> EndOrigin | None:
     if stored is None:
         return None
     if _is_of_another(context.unfinished_steps(), origin):
-        raise RequestError(_OTHER_CHANGE, "See walship ops list")
+        raise RequestError(_OTHER_CHANGE, f"First: {context.to_finish()}")
     with context.leased() as leased:
         if leased is None:
             raise held(stored)
@@ -304,7 +304,7 @@ def _origin(context: RoleChange, routes: Iterable[InboundRoute], name: str) -> C
         raise RequestError(f"no cluster sends tables to {own}", "Run it on a cluster that gets the lost one's tables")
     several = f"several clusters send tables to {own}: {known}"
     what = f"{name} sends no tables to {own}; these do: {known}" if name and not named else several
-    raise RequestError(what, "Name the one that is lost: walship failover --from CLUSTER")
+    raise RequestError(what, f"Name the one that is lost: walship failover {own} --from CLUSTER")
 
 
 def _answer(context: RoleChange, origin: ClusterId) -> Description | None:

@@ -208,7 +208,7 @@ def _why_not_again(cluster: Cluster, unread: Sequence[str]) -> tuple[str, str] |
     if cluster.coordination.role().state.role is not Role.ACTIVE:
         return (
             f"the failover to {cluster.name} took rows back, which only the ACTIVE cluster can write again",
-            f"Make {cluster.name} ACTIVE first: walship switchover {cluster.name}",
+            f"First, on the ACTIVE cluster: walship switchover {cluster.name}",
         )
     if unread:  # of one key's rows the last one is to win
         return (
@@ -292,7 +292,8 @@ def discard_refusal(known: Successions, succession: Succession) -> tuple[str, st
     active, successor = last.successor.name, succession.successor.name
     return (
         f"{active} is ACTIVE, and may have applied what {successor} left out, so the clusters would differ",
-        f"Merge them; or make {successor} ACTIVE, and discard them there first: walship switchover {successor}",
+        f"Merge them; or first discard them on {successor}. It must be ACTIVE: on {active}, walship"
+        f" switchover {successor}",
     )
 
 

@@ -46,9 +46,13 @@ def find_refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list
         found, there = _reach(context, peer, f"until it answers, {own} stays ACTIVE")
     else:
         found, there = _reach(context, peer, f"if it is lost: walship failover {own} --from {peer}")
-        both = there is not None and there.role != Role.ACTIVE.value
-        first = f", and so is {peer}. If no other cluster is ACTIVE, first: walship readonly off"
-        found.insert(0, f"{own} is STANDBY{first if both else ': run it on the ACTIVE cluster'}")
+        if there is None:
+            what = ": run it on the ACTIVE cluster"
+        elif there.role == Role.ACTIVE.value:
+            what = f", and {peer} is ACTIVE already. To change places, on {peer}: walship switchover {own}"
+        else:
+            what = f", and so is {peer}. If no other cluster is ACTIVE, first: walship readonly off"
+        found.insert(0, f"{own} is STANDBY{what}")
     return [*found, *_unsent(context, peer), *_unsendable(context, peer), *_denied(context, peer)], there
 
 

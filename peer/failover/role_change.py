@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from peer.client.cluster import Cluster
 from peer.client.contacts import known_peer
 from peer.failover.hooks import RoleHooks
 from peer.failover.landed import LandedFrame
+from peer.status.operations import operation
 from replication.commit.leases import Leases
 from replication.commit.redo import Redo
 from replication.commit.sequence import Around, CommitSequence
@@ -90,6 +92,11 @@ class RoleChange:
             import_module(module)
         found = self.unfinished()
         return () if found is None else tuple(step_from_json(step) for step in found.steps)
+
+    def to_finish(self) -> str:
+        """The verb that finishes it, and undoes it if one does; "" without one."""
+        found = self.unfinished()
+        return "" if found is None else operation(found, time.time_ns() // 1000).verb
 
     def finish(self, steps: tuple[CommitStep[RoleChange], ...]) -> None:
         """Go on with it; ``steps`` are its own. Raises StepFailedError, SequenceHeldError, SuspendedSequenceError."""

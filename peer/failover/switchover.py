@@ -209,13 +209,13 @@ def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
     if other := _other_change(steps, peer):
         steps = ()
     if steps:
-        epoch = _epoch_of(steps, peer)
+        epoch = _epoch_of(context, steps, peer)
         found, there = find_obstacles(context, peer, role, epoch, pending)
     else:
         found, there = find_refusals(context, peer, role)
         found += not_ready(context, peer)
         if other:
-            found.insert(0, f"{other}: walship ops list")
+            found.insert(0, f"{other}: {context.to_finish()}")
         epoch = next_epoch(role.epoch, there.role_epoch if there is not None else 0)
         steps = _steps(peer, epoch)
     lag = _lag_s(context, peer) if pending else 0.0
@@ -249,7 +249,7 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
     began = time.monotonic()
     steps = context.unfinished_steps()
     if steps:
-        epoch = _epoch_of(steps, peer)
+        epoch = _epoch_of(context, steps, peer)
         try:
             context.finish(steps)
         except StepFailedError as error:
@@ -334,9 +334,9 @@ def _steps(peer: str, epoch: int) -> tuple[CommitStep[RoleChange], ...]:
     return PreparePeer(peer), StopWrites(epoch), DrainToPeer(peer), PromotePeer(peer, epoch, at)
 
 
-def _epoch_of(steps: tuple[CommitStep[RoleChange], ...], peer: str) -> int:
+def _epoch_of(context: RoleChange, steps: tuple[CommitStep[RoleChange], ...], peer: str) -> int:
     if other := _other_change(steps, peer):
-        raise RequestError(other, "Finish it first, or undo it: walship ops list")
+        raise RequestError(other, f"First: {context.to_finish()}")
     return next(step.epoch for step in steps if isinstance(step, PromotePeer))
 
 

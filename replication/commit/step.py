@@ -72,7 +72,10 @@ def step_from_json(text: str) -> CommitStep[Any]:
         fields = json.loads(text)
         kind, version = fields.pop("kind"), fields.pop("version")
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise VersionError(f"{text[:100]!r} is not a commit step", "Remove its sequence: walship ops abandon") from None
+        raise VersionError(
+            f"{text[:100]!r} is not a commit step",
+            "Forget it: walship ops list, then walship ops abandon OPERATION --yes",
+        ) from None
     step = _known.get((kind, version))
     if step is None:
         versions = ", ".join(str(number) for known, number in sorted(_known) if known == kind)

@@ -110,7 +110,8 @@ def failover(
         if to != cluster.name:
             raise RequestError(
                 f"a failover is run on the cluster that takes over, and this is {cluster.name}",
-                f"walship --cluster {to} failover {to}; if {cluster.name} is not lost: walship switchover {to}",
+                f"walship --cluster {to} failover {to}; if {cluster.name} is not lost:"
+                f" walship --cluster {cluster.name} switchover {to}",
             )
         context = RoleChange(cluster, printer.progress)
         planned = failing.plan_failover(

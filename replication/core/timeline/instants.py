@@ -195,7 +195,7 @@ class TimelineState:
         if time < floor:
             raise RequestError(
                 f"the files of {dataset} as of {time} are gone: some were cleaned or written over since",
-                f"Read it as of {floor} or later",
+                f"Name {floor}, or a later instant",
             )
 
 

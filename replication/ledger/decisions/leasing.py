@@ -49,7 +49,8 @@ def unfinished(stored: StoredSequence) -> UnfinishedSequenceError:
     why = f": {stored.error}" if stored.error else ""
     return UnfinishedSequenceError(
         f"{stored.id} has an unfinished sequence{why}",
-        "Finish it first: walship ops resume; or leave it as it is: walship ops abandon",
+        f"Finish it first: walship ops resume {stored.id.urn!r}; or leave it as it is: walship ops abandon"
+        f" {stored.id.urn!r} --yes",
     )
 
 

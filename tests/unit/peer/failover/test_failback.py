@@ -110,13 +110,17 @@ def test_a_failback_to_a_cluster_that_was_never_lost_says_so(tmp_path: Path) -> 
         west = pair.west.site
         change_role(west.ledger, west.coordination, lambda _: RoleState(Role.ACTIVE, 1))
         assert plan_failback(pair.east.command(), "west").refusals == (
-            "west is ACTIVE, and no cluster took over from it",
+            "west is ACTIVE, and no cluster took over from it: it takes writes already",
         )
         pair.east.site.ledger.successions.record(
             Succession(west.ledger.cluster, pair.east.site.ledger.cluster, 2, 1000, is_planned=False)
         )
         (refusal,) = plan_failback(pair.east.command(), "west").refusals
         assert "has not learned yet that east took over" in refusal
+        change_role(pair.east.site.ledger, pair.east.site.coordination, lambda _: RoleState(Role.STANDBY, 1))
+        assert plan_failback(pair.east.command(), "west").refusals[0] == (
+            "east is STANDBY, and west is ACTIVE already. To change places, on west: walship switchover east"
+        )
 
 
 def test_a_failback_waits_for_lost_writes_of_the_cluster_that_returns(

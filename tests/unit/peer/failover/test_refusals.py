@@ -126,7 +126,7 @@ def test_the_plan_of_a_failover_says_that_another_one_is_unfinished(
 ) -> None:
     interrupt(change, monkeypatch)
     plan = plan_failover(change, "north", force=True, incomplete=True)
-    assert plan.refusals[0] == "another role change of this cluster is unfinished: walship ops list"
+    assert plan.refusals[0] == "another role change of this cluster is unfinished: walship failover west --from east"
     with pytest.raises(RequestError, match="another role change of this cluster is unfinished"):
         failover(change, plan)
     assert plan_failover(change, "east", force=True).refusals == ()

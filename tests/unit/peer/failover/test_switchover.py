@@ -245,7 +245,8 @@ def test_plans_say_that_a_role_change_of_another_kind_is_unfinished(pair: Pair) 
     interrupt(pair, ack_without_shipping)
     wait_until(lambda: bool(pair.east.site.ledger.landing.routes()), what="the route back")
     plan = plan_failover(pair.east.command(), "west", force=True)
-    assert "another role change of this cluster is unfinished: walship ops list" in plan.refusals
+    verbs = "walship switchover west; to undo it: walship switchover --cancel"
+    assert f"another role change of this cluster is unfinished: {verbs}" in plan.refusals
 
 
 def test_a_switchover_is_refused_when_the_peer_could_not_send_its_writes_back(pair: Pair) -> None:

@@ -114,11 +114,11 @@ def test_a_read_as_of_an_instant_whose_files_are_gone_is_refused(dataset: Datase
     second = dataset.publish("p/a@2", replaces=("p/a@1",))
     dataset.clean("p/a@0", "p/a@1", retained=second.completed)
     views.sync()
-    with pytest.raises(RequestError, match=f"as of {second.completed} or later"):
+    with pytest.raises(RequestError, match=f"Name {second.completed}, or a later instant"):
         views.as_of(OUT, "p", second.completed - 1)
     over_it = dataset.timeline.record(Action.COPY, OUT, Changes(removes=(("p", "p/b@0"),)))
     views.sync()
-    with pytest.raises(RequestError, match=f"as of {over_it.completed} or later"):
+    with pytest.raises(RequestError, match=f"Name {over_it.completed}, or a later instant"):
         views.as_of(OUT, "p", second.completed)
 
 
