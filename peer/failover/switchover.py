@@ -1,8 +1,8 @@
 """Switchover: a peer becomes ACTIVE in place of this cluster, and no acked row is lost.
 
-Steps: the peer gets ready to send everything back; this cluster takes no more writes; the peer gets the rest; the peer
-is ACTIVE. Until the peer is asked to take over, a failure undoes the change. After that, only the peer can tell whether
-it happened.
+First the peer gets what is missing there, while writes go on. Steps: it gets ready to send everything back; this
+cluster takes no more writes; the peer gets the rest; the peer is ACTIVE. Until the peer is asked to take over, a
+failure undoes the change. After that, only the peer can tell whether it happened.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ from replication.ledger.base import FileKind
 from replication.link.base import Description, TakeOver
 from replication.roles.takeover import change_role
 
-#: What a stop of the writers, a drain of nothing and a call take together, in seconds.
-_LEAST_OUTAGE_S = 0.3
-_ASSUMED_BYTES_PER_S = 20e6
+#: What a stop of the writers, a drain of little and a call take together, in seconds.
+_OUTAGE_S = 0.3
 _UNDECIDED = (
     "The peer may be ACTIVE already, so this cluster takes no writes. Run it again, or undo it: walship switchover"
     " --cancel"
@@ -227,7 +226,7 @@ def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
         tuple(found),
         pending,
         lag,
-        round(_LEAST_OUTAGE_S + pending / _ASSUMED_BYTES_PER_S, 1),
+        _OUTAGE_S,
         warning=_warning(context, peer, there),
     )
 
@@ -244,6 +243,7 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
 
     Raises:
         RequestError: something prevents it, or another role change is unfinished. Nothing was changed.
+        WaitTimeoutError: the peer did not get what was missing there before. Nothing was changed.
         StepFailedError: it was undone, or the peer has yet to be asked whether it happened; the hint says which.
     """
     began = time.monotonic()
@@ -262,6 +262,9 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
         plan = plan_switchover(context, peer)
         refuse(list(plan.refusals), f"{peer} cannot take over from {plan.origin} now")
         epoch = plan.epoch
+        if plan.pending_bytes:
+            context.report(f"{peer} gets {plan.pending_bytes:,} bytes that are missing there, while writes go on")
+            context.cluster.drain(peer)
         try:
             context.run(_steps(peer, epoch))
         except StepFailedError as error:

@@ -397,18 +397,3 @@ def test_the_frame_carries_what_is_forgotten_beside_the_sequences() -> None:
     made = coverage.beside((), Purged(3, 5))
     assert Coverage.decode(made.encode(), spec.uuid, "left") == made
     assert Coverage.decode(b"[]", spec.uuid, "left") == coverage
-
-
-def test_a_delete_is_not_forgotten_while_a_lost_write_is_kept(world: World) -> None:  # scenario 25
-    """Merged later, an older one would bring the row back."""
-    world.write(0, 4)
-    lost = Quarantined(world.wal.file, 256, 300, world.spec.uuid, "it came too late", "/q/1", 1, succession="a -> b")
-    world.east.ledger.replay.quarantine(lost)
-    world.wal.delete(world.spec, [{"id": 1}])
-    world.catch_up()
-    world.present.append(world.spec, rows(9, 1))
-    world.fold_and_trim()
-    assert stored(world.east, world.spec.name + "__tombstones") == 1
-    world.east.ledger.replay.discard(lost.file, lost.begin, now())
-    trim(world.east.tables, world.east.ledger, world.spec, now(), 0.0)
-    assert stored(world.east, world.spec.name + "__tombstones") == 0

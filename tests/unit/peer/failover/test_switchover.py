@@ -77,6 +77,22 @@ def test_a_cluster_made_active_while_it_drains_stays_so_and_its_peer_does_not_ta
     assert not pair.east.command().unfinished()
 
 
+def test_the_peer_gets_what_is_missing_there_before_writes_stop(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, left = switching.pending_bytes, [5]  # a peer that has just returned is sent to only after its backoff
+    monkeypatch.setattr(switching, "pending_bytes", lambda *given: left.pop() if left else real(*given))
+    command, told, roles = pair.east.command(), list[str](), list[Role]()
+    command.report = told.append
+    drain = command.cluster.drain
+
+    def drained(*given: Any, **named: Any) -> Any:
+        roles.append(pair.east.role().role)
+        return drain(*given, **named)
+
+    monkeypatch.setattr(command.cluster, "drain", drained)
+    switchover(command, "west")
+    assert roles[0] is Role.ACTIVE and told[0] == "west gets 5 bytes that are missing there, while writes go on"
+
+
 def needs_bootstrap(pair: Pair) -> None:
     need_bootstrap(pair.east.site.ledger, "west", pair.east.handle.table(TABLE).uuid)
 
