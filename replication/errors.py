@@ -24,7 +24,6 @@
       TransferError               between clusters
         PeerUnavailableError        could not be reached; retried with backoff
         PeerRefusedError(reason)    a typed refusal: wrong cluster, table, term, corruption, full disk, ...
-        OutcomeUnknownError         sent, but not answered; repeating the request is safe
       StorageError                files
         MissingFileError  NoSpaceError  PoisonedFileError  LockedFileError  BadSectorError
         ClosedFileError             something grew after it was CLOSED
@@ -232,10 +231,6 @@ class PeerRefusedError(TransferError):
         super().__init__(what, hint)
         self.reason = reason
         self.expected = expected
-
-
-class OutcomeUnknownError(TransferError):
-    """Sent, but not answered; repeating the request is safe."""
 
 
 class StorageError(ReplicationError):

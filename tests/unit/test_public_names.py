@@ -20,7 +20,6 @@ NAMES = {
     "NoSpaceError",
     "NoWorkerError",
     "NullKeyError",
-    "OutcomeUnknownError",
     "PeerExistsError",
     "PeerRefusedError",
     "PeerUnavailableError",
