@@ -388,35 +388,3 @@ def test_a_table_is_created_with_its_groups_partition_and_sort_order(walship):
         ("price", "group money"),
         ("tax", "group money"),
     ]
-
-
-@pytest.mark.parametrize("line", ["--cluster x help read", "--json help read", "-c x help help read", "help read"])
-def test_help_comes_before_a_verb_and_after_the_options_that_all_verbs_have(line: str, capsys) -> None:
-    assert main.run(line.split()) == 0
-    assert "Usage: walship read [OPTIONS] TABLE" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("altertable ops.a --rename old --json", "--rename takes OLD NEW, but the option --json follows"),
-        ("--cluster --json status", "--cluster takes NAME|FILE, but the option --json follows"),
-        ("grants --json", "Missing command"),
-        ("--json grants", "Missing command"),
-    ],
-)
-def test_an_option_is_never_the_value_of_another(line: str, said: str, capsys) -> None:
-    assert main.run(line.split()) == 2
-    told = json.loads(capsys.readouterr().err)
-    assert said in told["error"] and "--help" in told["hint"]
-
-
-def test_what_follows_two_dashes_is_no_option(capsys) -> None:
-    assert main.run(["trace", "--cluster", "/nowhere/x.toml", "ops.a", "--", "--json"]) == 2
-    assert "there is no configuration file" in capsys.readouterr().err.splitlines()[0].replace("error ", "", 1)
-
-
-@pytest.mark.parametrize("line", ["dataset --json list", "--json dataset list", "dataset list --json"])
-def test_json_may_stand_before_a_noun_after_it_and_after_its_verb(line: str, capsys, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main.run(line.split()) == 0 and json.loads(capsys.readouterr().out) == []
