@@ -97,10 +97,9 @@ def leave(code: int) -> NoReturn:
     That takes a sixth of a short command's time, and DuckDB then lists objects of a query that was left.
     """
     if "pyspark" not in sys.modules:
-        try:
-            cast("Any", threading)._shutdown()  # waits for the threads that finalization waits for
-        except KeyboardInterrupt:
-            leave_now()
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, lambda *_: leave_now())  # Python 3.13 only prints what it raises meanwhile
+        cast("Any", threading)._shutdown()  # waits for the threads that finalization waits for
         with suppress(OSError, ValueError):  # else Python says so
             sys.stdout.flush()
             sys.stderr.flush()

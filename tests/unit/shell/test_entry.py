@@ -155,7 +155,7 @@ def test_a_folder_that_was_removed_is_said(tmp_path: Path) -> None:
     done = command(tmp_path, "status", BASH_ENV="")
     assert done.returncode == 2
     (tmp_path / "gone").mkdir()
-    line = f"cd gone && rmdir ../gone && {sys.executable} -c 'from shell.entry import main; main()' status"
+    line = f"cd gone && rmdir ../gone && {sys.executable} -P -c 'from shell.entry import main; main()' status"
     given = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run(line, shell=True, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "folder does not exist any more" in done.stderr, done.stderr
