@@ -9,13 +9,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from peer.timeline.client import TimelineAddress, TimelineClient
 from peer.timeline.listing import FolderListings
 from peer.timeline.serving.server import TimelineServer
 from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.views import Views
 from replication import config as configuration
 from replication.errors import ConfigError, ReplicationError, RequestError
-from replication.settings import TlsSection
+from replication.settings import TimelineSection, TlsSection
 from tests.certificates import tls_section
 from tests.datasets_made import OUT, Dataset
 from tests.hostile import NOBODY, memory_below, run_as_nobody
@@ -98,7 +99,8 @@ def test_a_certificate_of_another_cluster_is_hung_up_on_and_leaves_no_error(
     files = {name: tls_section(tmp_path, AUTHORITY.issue(name), f"{name}-") for name in ("east", "west")}
     with TimelineServer("east", views, KNOWN, LISTEN, TlsSection(**files["east"])) as server:
         for name, others in files.items():
-            context = ssl.create_default_context(cafile=others["ca"])
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.load_verify_locations(others["ca"])
             context.check_hostname = False
             context.load_cert_chain(others["cert"], others["key"])
             with httpx.Client(base_url=f"https://{server.address}", verify=context, timeout=30) as ask:
@@ -107,6 +109,9 @@ def test_a_certificate_of_another_cluster_is_hung_up_on_and_leaves_no_error(
                 else:
                     with pytest.raises(httpx.TransportError):
                         ask.get("/v1/health")
+        section = TimelineSection(service=True, server=server.address)
+        client = TimelineClient(TimelineAddress("east", "", section, TlsSection(**files["east"]), ""))
+        assert client.partitions(OUT) == ["p"] and not client.is_away
     assert not [each for each in caplog.records if each.name == "asyncio"]
 
 
