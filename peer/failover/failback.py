@@ -16,7 +16,7 @@ from peer.client.bootstrap import await_bootstrap, begin_bootstrap
 from peer.failover.lost_writes import undecided
 from peer.failover.ready import find_refusals, unready_tables
 from peer.failover.role_change import RoleChange, refuse
-from peer.failover.switchover import SwitchedOver, plan_switchover, switchover
+from peer.failover.switchover import SwitchedOver, pending_bytes, plan_switchover, switchover
 from peer.polling import polls
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
@@ -125,6 +125,9 @@ def failback(context: RoleChange, peer: str, *, leave: bool = False) -> FailedBa
             refuse(list(plan.refusals), f"{peer} cannot take over from {plan.origin} now")
         brought = tuple(plan.bootstraps)
         _bootstrap(context, peer)
+        if pending_bytes(context, peer):  # of a long absence: without a time limit
+            context.report(f"{peer} gets what is in WALs here and not there")
+            context.cluster.drain(peer)
     done: SwitchedOver = switchover(context, peer)
     seconds = round(time.monotonic() - began, 3)
     return FailedBack(done.origin, peer, done.epoch, brought, done.outage_s, seconds)

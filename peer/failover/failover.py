@@ -15,7 +15,7 @@ from uuid import UUID
 from peer.failover.lease import fence, lease_steps
 from peer.failover.loss import Loss, loss_of
 from peer.failover.opening import CONSISTENT, EVERYTHING, Opening, counting_sequences, opening
-from peer.failover.role_change import RoleChange, refuse
+from peer.failover.role_change import RoleChange, refuse, with_remedy
 from peer.failover.take_back import TakeBack
 from peer.status.drills import drill_health, drill_warning
 from replication.commit.redo import held
@@ -238,7 +238,7 @@ def _what_now(error: StepFailedError, has_begun: bool, verb: str) -> str:
     if isinstance(error.cause, SuccessionError):  # of another role change: to run these steps again does not help
         return f"Begin again: walship ops abandon role --yes, then {verb}" if has_begun else "Nothing was changed"
     if isinstance(error.cause, RequestError) and not has_begun:
-        return "Nothing was changed"
+        return with_remedy("Nothing was changed", error)
     return f"It goes on there when it is run again: {verb}"  # who did not answer may have changed something
 
 

@@ -18,7 +18,7 @@ from replication.commit.redo import Redo
 from replication.commit.sequence import Around, CommitSequence
 from replication.commit.step import CommitStep, step_from_json
 from replication.core.ids import ClusterId
-from replication.errors import RequestError, UnfinishedSequenceError
+from replication.errors import ReplicationError, RequestError, StepFailedError, UnfinishedSequenceError
 from replication.ledger.base import Peer, StoredSequence
 from replication.ledger.commit_steps import ROLE_CHANGE
 from replication.link.base import PeerLink
@@ -46,6 +46,7 @@ class RoleChange:
         stopped_s, started_s: when writes stopped, and were taken again, on the monotonic clock; 0 when another process
             did that.
         has_asked: whether the peer was asked to take over, so that only it knows whether it did.
+        outlived: the epoch of the failover that has waited until the lost cluster's leases had run out; 0 before.
         beyond: the frames beyond a failover's cut that had landed when it was made; None until they were read.
     """
 
@@ -176,3 +177,9 @@ def refuse(refusals: list[str], what: str) -> None:
     """Raise RequestError that lists all ``refusals``, if there are any."""
     if refusals:
         raise RequestError(what, "; ".join(refusals))
+
+
+def with_remedy(hint: str, error: StepFailedError) -> str:
+    """A hint, and that of what made the step fail."""
+    remedy = error.cause.hint if isinstance(error.cause, ReplicationError) else ""
+    return f"{hint}. {remedy}" if remedy else hint

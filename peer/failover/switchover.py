@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from peer.client.draining import PendingAtPeer, PendingFiles, await_registered
 from peer.failover.ready import find_obstacles, find_refusals, not_ready, not_whole, took_over, when_lost
-from peer.failover.role_change import RoleChange, refuse
+from peer.failover.role_change import RoleChange, refuse, with_remedy
 from peer.status.collect import durable_lengths
 from peer.status.drills import drill_warning
 from peer.status.lag import PeerLag
@@ -87,7 +87,7 @@ class StopWrites(CommitStep[RoleChange]):
             if state.epoch >= self.epoch and state != RoleState(Role.STANDBY, self.epoch):
                 raise SuccessionError(
                     f"the role epoch is {state.epoch} already: the role was changed meanwhile",
-                    "Cancel this switchover, then begin again: walship switchover --cancel",
+                    "Look at the roles (walship readonly), then begin again",
                 )
             return RoleState(Role.STANDBY, self.epoch)
 
@@ -243,7 +243,7 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
 
     Raises:
         RequestError: something prevents it, or another role change is unfinished. Nothing was changed.
-        WaitTimeoutError: the peer did not get what was missing there before. Nothing was changed.
+        WaitTimeoutError: the peer did not get what was missing there in time. Nothing was changed.
         StepFailedError: it was undone, or the peer has yet to be asked whether it happened; the hint says which.
     """
     began = time.monotonic()
@@ -264,7 +264,7 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
         epoch = plan.epoch
         if plan.pending_bytes:
             context.report(f"{peer} gets {plan.pending_bytes:,} bytes that are missing there, while writes go on")
-            context.cluster.drain(peer)
+            context.cluster.drain(peer, timeout_s=context.timeout_s)
         try:
             context.run(_steps(peer, epoch))
         except StepFailedError as error:
@@ -377,7 +377,7 @@ def _undone(context: RoleChange, error: StepFailedError, epoch: int) -> Replicat
         with context.leased() as stored:
             if stored is not None and stored.failures == 1:  # nobody has run it again meanwhile
                 _take_writes(context, epoch + 1, context.unfinished_steps())
-                error.hint = f"It was undone: {context.own.name} takes writes"
+                error.hint = with_remedy(f"It was undone: {context.own.name} takes writes", error)
     return error
 
 
