@@ -17,8 +17,6 @@ from replication.link.base import AskedLease, Hello, Reason, Refusal, TakeOver
 from replication.roles.takeover import Takeover
 
 _ADDRESS_CHARS_MAX = 1024
-#: Grants of those whose cluster a person here has defined, or who is that person.
-_BY_A_PERSON = frozenset({"peer", "same user"})
 _log = log.get(__name__)
 
 
@@ -42,7 +40,8 @@ class SuccessionRequests:
             SuccessionError: as ``Takeover``.
         """
         own, source, succession = self._ledger.cluster, asked.source, asked.succession
-        if self._rights.of(caller).by not in _BY_A_PERSON:
+        is_peer = any(peer.cluster == source for peer in self._ledger.rules.peers())  # whatever else was granted to it
+        if self._rights.of(caller).by != "same user" and not is_peer:
             raise Refusal(
                 Reason.NOT_GRANTED,
                 f"{own.name} does not let {source.name} decide whether it takes writes",

@@ -62,8 +62,11 @@ def test_a_caller_with_a_grant_for_tables_only_cannot_make_this_cluster_active(p
     assert place.role == STANDBY and place.ledger.successions.known().all == () and not place.ledger.rules.peers()
 
 
-def test_a_defined_peer_names_its_own_successor_and_no_others(place: Place) -> None:
+@pytest.mark.parametrize("has_grant", [False, True])  # of walship grants add, or of an invitation
+def test_a_defined_peer_names_its_own_successor_and_no_others(place: Place, has_grant: bool) -> None:
     place.ledger.rules.define(Peer("east", ADDRESS, EAST), 0)
+    if has_grant:
+        place.ledger.grants.put(Grant(EAST, by="root"), 1)
     for forged in (
         Succession(NORTH, OWN, 5, 7, is_planned=True),
         Succession(EAST, NORTH, 5, 7, is_planned=True),
