@@ -40,6 +40,7 @@ from replication.datasets.publication.recording import InstantRecorder, Recorded
 from replication.datasets.publication.steps import CopySite, PublishFileSet, RemoveExtras, StartInstant, is_lost
 from replication.datasets.removals import removals_refusal
 from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.stores.local import LocalStore
 from replication.errors import RequestError, SequenceHeldError, StepFailedError, SuspendedSequenceError
 from replication.ledger.commit_steps import StoredSequence
 from replication.log import get
@@ -127,6 +128,8 @@ class CopyJob:
         self.progress.told = lambda path, reason: self.report("failed", path, 0, reason)
         with locked(self.state_dir / LOCK, self.target.url) as check, ExitStack() as stack:
             steps = FileCommitSteps(f"file://{self.state_dir}/commits")
+            if isinstance(self.target, LocalStore):
+                self.target.measure_times(RelativePath(f"{STAGING}/{self.id}/{LOCK}"))
             if self.target.traits.moves_folders:
                 self.target.make_folder(RelativePath(STAGING))  # the listing asks for it
             site = CopySite(self.target, redoes=True, events=self.events)
