@@ -24,6 +24,7 @@ from replication.error_text import one_line
 from replication.errors import UnsafeNameError
 
 BATCH = 256
+SET_FILES = 100_000  # some kilobytes of memory each until they are published
 
 
 def _nothing(path: RelativePath) -> None:
@@ -92,36 +93,47 @@ class Comparison:
     def visit(self, folder: RelativePath) -> Iterator[RelativePath]:
         """List one folder; those below that are to be listed, when it is."""
         below: list[RelativePath] = []
+        sets: list[str] = [folder]
         try:
-            self._files(folder, below)
+            self._files(folder, below, sets)
         except FileNotFoundError as error:
             if self._changes is None or folder not in self._changes.folders:  # else it is gone from where it was
-                self._unlisted(folder, error)
+                self._unlisted(folder, error, sets[-1])
         except Exception as error:  # each driver has its own errors
-            self._unlisted(folder, error)
-        if self._file_set is None and self._configuration.grouping is Grouping.DIRECTORY:
-            self._sink.ended(folder)
+            self._unlisted(folder, error, sets[-1])
+        if self._is_set:
+            self._sink.ended(sets[-1])
         if not self._sink.is_stopped:
             yield from below
 
-    def _unlisted(self, folder: RelativePath, error: Exception) -> None:
+    @property
+    def _is_set(self) -> bool:
+        """Whether the files of each folder are a file set."""
+        return self._file_set is None and self._configuration.grouping is Grouping.DIRECTORY
+
+    def _unlisted(self, folder: RelativePath, error: Exception, file_set: str) -> None:
         if self._file_set is None and self._configuration.grouping is Grouping.FILE:
             self._sink.failed(folder or "/", one_line(error))
         else:
-            file_set = folder if self._file_set is None else self._file_set
+            file_set = file_set if self._file_set is None else self._file_set
             self._sink.unlisted(folder or "/", one_line(error), file_set)
 
-    def _files(self, folder: RelativePath, below: list[RelativePath]) -> None:
+    def _files(self, folder: RelativePath, below: list[RelativePath], sets: list[str]) -> None:
+        """List a folder; ``sets`` gets the names of more file sets if it has a great many files."""
         conf = self._configuration
         decisions = Decisions(self._source, self._target, conf)
         find = _nothing if conf.versions else self._finder(folder)
         batch: list[CopyableFile] = []
         known = self._known()
-        is_empty = True
-        for entry in self._source.scan(folder):
-            is_empty = False
+        count = 0
+        for count, entry in enumerate(self._source.scan(folder), 1):
             if self._sink.is_stopped:
                 return
+            if self._is_set and count % SET_FILES == 0:
+                self._give(batch, sets[-1])
+                batch = []
+                self._sink.ended(sets[-1])
+                sets.append(f"{folder}//{len(sets) + 1}")  # no folder has that name
             file = entry.attributes
             if entry.refused or file is None:
                 self._refused(folder, entry, known)
@@ -137,10 +149,10 @@ class Comparison:
             elif (copyable := self._built(file, known)) is not None:
                 self._one(copyable, decisions, find or _nothing, batch)
                 if len(batch) >= BATCH:
-                    self._give(batch)
+                    self._give(batch, sets[-1])
                     batch = []
-        self._give(batch)
-        if is_empty and folder and find is None and conf.filters.names(folder):
+        self._give(batch, sets[-1])
+        if not count and folder and find is None and conf.filters.names(folder):
             self._sink.empty(folder)
         if conf.delete and find is not None:
             self._extras(folder, known)
@@ -199,8 +211,10 @@ class Comparison:
                 self._note(known, entry.path, self._build(FileAttributes(entry.path, 0)).destination, is_meant=False)
         self._sink.skipped(entry.kind.value, entry.path, 0)
 
-    def _give(self, batch: list[CopyableFile]) -> None:
+    def _give(self, batch: list[CopyableFile], file_set: str) -> None:
         if batch:
+            if self._is_set and file_set != batch[0].file_set:
+                batch = [replace(file, file_set=file_set) for file in batch]
             self._sink.copy(batch)
             if self._file_set is None and self._configuration.grouping is Grouping.FILE:
                 for file in batch:

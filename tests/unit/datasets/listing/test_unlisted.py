@@ -43,3 +43,34 @@ def test_a_file_set_whose_listing_breaks_off_is_published_by_the_run_that_lists_
     source.cut = "none"
     counts = job(source, target, grouping=grouping).run()
     assert counts.failures == {} and read_tree(tmp_path / "dst") == {**WHOLE, "b/1": b"y"}
+
+
+def test_a_folder_of_a_great_many_files_is_several_file_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replication.datasets.listing.compare.SET_FILES", 100)
+    write_tree(tmp_path / "src", {**WHOLE, "b/1": b"y"})
+    source, target = LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst"))
+    sets: dict[str, int] = {}
+    made = job(source, target)
+    made.published = lambda file_set: sets.update({file_set.name: len(file_set.staged)})
+    assert made.run().failures == {}
+    assert sets == {"a": 99, "a//2": 100, "a//3": 100, "a//4": 1, "b": 1}
+    assert read_tree(tmp_path / "dst") == {**WHOLE, "b/1": b"y"}
+    assert not (tmp_path / "dst/.walship").exists()
+    sets.clear()
+    made = job(source, LocalStore(str(tmp_path / "one")), grouping=Grouping.DATASET)
+    made.published = lambda file_set: sets.update({file_set.name: len(file_set.staged)})
+    assert made.run().failures == {} and sets == {"": 301}, "what was asked for appears together"
+
+
+def test_of_a_folder_of_several_file_sets_the_last_waits_when_its_listing_breaks_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replication.datasets.listing.compare.SET_FILES", 100)
+    write_tree(tmp_path / "src", WHOLE)
+    source, target = Cut(tmp_path / "src", "a", 250), LocalStore(str(tmp_path / "dst"))
+    counts = job(source, target).run()
+    assert list(counts.failures) == ["a"]
+    assert len(read_tree(tmp_path / "dst")) == 199
+    source.cut = "none"
+    counts = job(source, target).run()
+    assert counts.failures == {} and read_tree(tmp_path / "dst") == WHOLE
