@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import sqlite3
 import threading
 from functools import partial
@@ -101,49 +100,6 @@ def test_a_full_disk_of_the_journal_is_told_with_what_to_do(
             copied(source, target)
     copied(source, target)
     assert read_tree(target) == NEW
-
-
-@pytest.mark.parametrize("kept_ns", [100, 2_000_000_000, 0, None], ids=["ntfs", "fat", "ignored", "refused"])
-def test_where_times_are_less_precise_or_not_kept_a_file_is_copied_once(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, kept_ns: int | None
-) -> None:
-    source, target = folders
-    for name in NEW:
-        os.utime(source / name, ns=(1_700_000_001_999_999_999,) * 2)
-    utime = os.utime
-
-    def rounded(path: str | int, ns: tuple[int, int]) -> None:
-        if kept_ns is None:
-            raise PermissionError(errno.EPERM, "Operation not permitted")
-        if kept_ns:
-            utime(path, ns=(ns[0] // kept_ns * kept_ns,) * 2)
-
-    preserve = frozenset() if kept_ns is None else frozenset({"times"})
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "utime", rounded)
-        assert copied(source, target, preserve=preserve).progress.counts.files_published == len(NEW)
-        (source / "top").write_bytes(b"NEW TOP")
-        utime(source / "top", (1_700_000_009 if kept_ns else 4_000_000_000,) * 2)
-        assert copied(source, target, preserve=preserve).progress.counts.files_published == 1
-    assert read_tree(target) == NEW | {"top": b"NEW TOP"}
-
-
-def test_what_waits_in_a_full_target_is_named_and_may_be_removed(folders: tuple[Path, Path]) -> None:
-    source, target = folders
-
-    class FullStore(LocalStore):
-        def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
-            if file.destination == "a/3":
-                raise OSError(errno.ENOSPC, "No space left on device")
-            super().write_small(path, file, data)
-
-    with pytest.raises(NoSpaceError) as full:
-        job(LocalStore(str(source)), FullStore(str(target)), threads=1).run()
-    (waiting,) = (target / STAGING).iterdir()
-    assert f"What waits in {STAGING}/{waiting.name} may be removed" in full.value.hint
-    shutil.rmtree(waiting)
-    copied(source, target)
-    assert read_tree(target) == NEW and not (target / STAGING).exists()
 
 
 @pytest.mark.parametrize("existing", [Existing.SKIP, Existing.OVERWRITE])

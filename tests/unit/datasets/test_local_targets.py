@@ -1,0 +1,63 @@
+"""Folders of this host as targets: file systems that are full, or have other times than the source's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import STAGING, RelativePath
+from replication.datasets.stores.local import LocalStore
+from replication.errors import NoSpaceError
+from tests.copying import copied, job, read_tree, write_tree
+
+FILES = {"a/1": b"1", "a/2": b"2", "a/3": b"3", "b/c/1": b"four", "top": b"the top"}
+
+
+@pytest.mark.parametrize("kept_ns", [100, 2_000_000_000, 0, None], ids=["ntfs", "fat", "ignored", "refused"])
+def test_where_times_are_less_precise_or_not_kept_a_file_is_copied_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_ns: int | None
+) -> None:
+    source, target = tmp_path / "src", tmp_path / "dst"
+    write_tree(source, FILES)
+    for name in FILES:
+        os.utime(source / name, ns=(1_700_000_001_999_999_999,) * 2)
+    utime = os.utime
+
+    def rounded(path: str | int, ns: tuple[int, int]) -> None:
+        if kept_ns is None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        if kept_ns:
+            utime(path, ns=(ns[0] // kept_ns * kept_ns,) * 2)
+
+    preserve = frozenset() if kept_ns is None else frozenset({"times"})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "utime", rounded)
+        assert copied(source, target, preserve=preserve).progress.counts.files_published == len(FILES)
+        (source / "top").write_bytes(b"NEW TOP")
+        utime(source / "top", (1_700_000_009 if kept_ns else 4_000_000_000,) * 2)
+        assert copied(source, target, preserve=preserve).progress.counts.files_published == 1
+    assert read_tree(target) == FILES | {"top": b"NEW TOP"}
+
+
+def test_what_waits_in_a_full_target_is_named_and_may_be_removed(tmp_path: Path) -> None:
+    source, target = tmp_path / "src", tmp_path / "dst"
+    write_tree(source, FILES)
+
+    class FullStore(LocalStore):
+        def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
+            if file.destination == "a/3":
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().write_small(path, file, data)
+
+    with pytest.raises(NoSpaceError) as full:
+        job(LocalStore(str(source)), FullStore(str(target)), threads=1).run()
+    (waiting,) = (target / STAGING).iterdir()
+    assert f"What waits in {STAGING}/{waiting.name} may be removed" in full.value.hint
+    shutil.rmtree(waiting)
+    copied(source, target)
+    assert read_tree(target) == FILES and not (target / STAGING).exists()
