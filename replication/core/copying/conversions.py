@@ -29,6 +29,8 @@ class Conversion:
 
 def converted_path(path: RelativePath, conversions: Sequence[Conversion]) -> RelativePath:
     """The path of a file after its conversions; a file without the extension of one keeps its name and content."""
+    if not conversions:
+        return path
     text = str(path)
     for each in applied(path, conversions):
         text = text.removesuffix(each.removes_suffix) + each.adds_suffix

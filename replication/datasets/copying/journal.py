@@ -143,12 +143,13 @@ class CopyJournal:
         rows = self._db.rows(f"{found} WHERE path = ? AND state = ?", key) if key else self._db.rows(found)
         return [JournaledUpload(Upload(path, id, token), begun) for path, id, token, begun in rows]
 
-    def forget(self, keys: Iterable[JournalKey]) -> None:
-        """Files that are published, or whose staged bytes are bad."""
-        rows = list(keys)
+    def forget(self, paths: Iterable[RelativePath], uploaded: Iterable[JournalKey] = ()) -> None:
+        """Files that are published, or whose staged bytes are bad; uploads of other states are to be given up."""
+        rows = [(path,) for path in paths]
         with self._db.changing() as db:
-            for table in _ALL:
-                db.executemany(f"DELETE FROM {table} WHERE path = ? AND state = ?", rows)
+            db.executemany("DELETE FROM staged WHERE path = ?", rows)
+            db.executemany("DELETE FROM ranges WHERE path = ?", rows)
+            db.executemany("DELETE FROM uploads WHERE path = ? AND state = ?", uploaded)
 
     def clear(self) -> None:
         """Nothing is staged any more."""

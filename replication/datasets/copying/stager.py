@@ -187,7 +187,7 @@ class Stager:
             return None
         range_bytes = self.configuration.range_bytes
         if not is_trusted and digest_of(self.target, key.path, staged.size, range_bytes) != staged.digest:
-            self.journal.forget([key])
+            self.journal.forget([key.path])
             return None
         self.progress.reused(staged.size, files=1)
         _log.info("staged_file_reused", file=file.destination, guid=file.guid)

@@ -339,8 +339,10 @@ class Publisher:
             self._staging.forget_set(file_set.name)
             self._progress.published(len(file_set.staged))
             self._published(file_set)
-        files = (each.file for file_set in file_sets for each in file_set.staged)
-        self._journal.forget(JournalKey.of(file, self._staging.path_of(file), self._configuration) for file in files)
+        files = [each for file_set in file_sets for each in file_set.staged]
+        paths = [self._staging.path_of(each.file) for each in files]
+        keys = (JournalKey.of(f.file, at, self._configuration) for f, at in zip(files, paths, strict=True) if f.sent)
+        self._journal.forget(paths, keys)
 
     def _not_published(
         self, file_set: FileSet, error: ReplicationError, sequence: CommitSequence[CopySite] | None = None
