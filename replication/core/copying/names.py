@@ -26,7 +26,7 @@ class RelativePath(str):
 
     Raises:
         UnsafeNameError: the text is absolute, has an empty part, ``.`` or ``..``, a control character or text that is
-            no Unicode, or is too long.
+            no Unicode, is too long, or is that of the folder of a copy's own files but for its case.
     """
 
     __slots__ = ()
@@ -109,4 +109,6 @@ def _problem(text: str) -> str:
             return "it is absolute or may lead out of its folder"
         if len(part) > PART_BYTES_MAX // 4 and len(part.encode()) > PART_BYTES_MAX:
             return f"a part is longer than {PART_BYTES_MAX} bytes"
+        if len(part) == len(STAGING) and part != STAGING and part.casefold() == STAGING:
+            return f"where case is ignored it is {STAGING}, which has a copy's own files"
     return ""

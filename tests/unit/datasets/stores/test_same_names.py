@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replication.core.copying.configuration import CopyConfiguration, Grouping
-from replication.core.copying.names import RelativePath
+from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.finders.plugins import finder_of
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.local import LocalStore
@@ -87,3 +87,12 @@ def test_a_sync_leaves_alone_what_one_side_takes_for_one_file(tmp_path: Path, si
     assert not sync(tmp_path, **{side: store}).failures
     assert both(tmp_path) == ({"a": b"2", "b": b"3"},) * 2
     assert not (tmp_path / "a/.walship").exists()
+
+
+@pytest.mark.parametrize("name", [STAGING.upper(), ".Walship", ".wal\u017fhip"])
+def test_nothing_is_copied_among_a_copys_own_files(tmp_path: Path, name: str) -> None:
+    source, target = LocalStore(str(tmp_path / "src")), CaselessStore(str(tmp_path / "dst"))
+    write_tree(tmp_path / "src", {"a": b"1", f"{name}/{job(source, target).id}/commits/x.json": b"{}"})
+    counts = job(source, target).run()
+    assert list(counts.failures) == [name] and "which has a copy's own files" in counts.failures[name]
+    assert read_tree(tmp_path / "dst") == {"a": b"1"}
