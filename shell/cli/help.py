@@ -8,6 +8,9 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+_FILES = ("FILE", "FOLDER", "DIR")
+_MAY_BE_EMPTY = ("KEY",)  # a key may be an empty string
+
 
 class Sections(TyperGroup):
     """A group of commands whose help lists them by section (``rich_help_panel``), in the order they were added."""
@@ -37,8 +40,13 @@ class Verb(TyperCommand):
     """A command whose usage and arguments stand without their Python types: ``TABLE [SCHEMA]``, ``[FILE]…``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As Typer does; an option is not the value of the one before it."""
+        """As Typer does; an option is not the value of the one before it, and no argument or file is empty."""
         _refuse_options_as_values(self, ctx, args)
+        given, _, _ = self.make_parser(ctx).parse_args(args=[*args])
+        for each in self.get_params(ctx):
+            of_file = each.metavar in _FILES if each.param_type_name == "option" else each.metavar not in _MAY_BE_EMPTY
+            if of_file and (given.get(each.name) == "" or each.nargs != 1 and "" in (given.get(each.name) or ())):
+                raise typer.BadParameter(f"{each.metavar} is empty", ctx)
         return super().parse_args(ctx, args)
 
     def arguments(self) -> list[str]:

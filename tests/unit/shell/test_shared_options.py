@@ -39,3 +39,24 @@ def test_what_follows_two_dashes_is_no_option(capsys) -> None:
 def test_json_may_stand_before_a_noun_after_it_and_after_its_verb(line: str, capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main.run(line.split()) == 0 and json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["init", ""], "DIR is empty"),
+        (["demo", "--dir", ""], "DIR is empty"),
+        (["dataset", "list", "--file", ""], "FILE is empty"),
+        (["import", "-t", "ops.a", "x.csv", ""], "FILE is empty"),
+        (["drill", ""], "CLUSTER is empty"),
+    ],
+)
+def test_an_empty_argument_is_refused_and_is_not_the_current_folder(line, said, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.run(line) == 2
+    assert said in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_a_key_may_be_empty(capsys) -> None:
+    assert main.run(["trace", "--cluster", "/nowhere/x.toml", "ops.a", ""]) == 2
+    assert "there is no configuration file" in capsys.readouterr().err
