@@ -115,7 +115,9 @@ def read(
     table: TableArgument,
     where: Annotated[str | None, Option("--where", "-w", metavar="SQL", help="A condition on its columns.")] = None,
     columns: Annotated[str, Option("--columns", metavar="COL,…", help="Columns to print. Default: all.")] = "",
-    limit: Annotated[int | None, Option("--limit", "-n", metavar="N", help="Print at most this many rows.")] = None,
+    limit: Annotated[
+        int | None, Option("--limit", "-n", metavar="N", min=0, help="Print at most this many rows.")
+    ] = None,
     at_least: AtLeastOption = "",
     timeout_s: Annotated[float, timeout_option("How long to wait for --at-least.")] = 60.0,
     output: OutputOption = None,

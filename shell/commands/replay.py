@@ -26,12 +26,14 @@ def replay(
     submit: Annotated[bool, Option("--submit", help="Run the replay process by spark-submit, until Ctrl-C.")] = False,
     deploy_mode: Annotated[
         str, Option(metavar="MODE", help="With --submit, where Spark's driver runs: client (here) or cluster.")
-    ] = "client",
+    ] = "",
 ) -> None:
     """Apply everything that has landed to the tables; by this process if no replay process runs."""
     if submit:
-        _submit(invocation, deploy_mode)
+        _submit(invocation, deploy_mode or "client")
         return
+    if deploy_mode:
+        raise RequestError("--deploy-mode is for --submit", "Add --submit, or leave it out")
     from peer.client.on_demand import backlog_bytes, catch_up
     from shell.processes.preflight import check_moved
 

@@ -143,6 +143,7 @@ def test_an_error_with_json_is_json(tmp_path, monkeypatch, capsys):
         ("readonly maybe", "'maybe'"),
         ("wal nope", "No such command 'nope'"),
         ("trace t -3", "after --: … -- -3"),
+        ("read t -n -1", "greater than or equal to 0"),
     ],
 )
 def test_a_wrong_command_line_with_json_is_told_as_json(line, says, capsys):

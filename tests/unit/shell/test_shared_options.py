@@ -60,3 +60,8 @@ def test_an_empty_argument_is_refused_and_is_not_the_current_folder(line, said, 
 def test_a_key_may_be_empty(capsys) -> None:
     assert main.run(["trace", "--cluster", "/nowhere/x.toml", "ops.a", ""]) == 2
     assert "there is no configuration file" in capsys.readouterr().err
+
+
+def test_a_deploy_mode_without_submit_is_refused(capsys) -> None:
+    assert main.run(["replay", "--deploy-mode", "cluster", "--json"]) == RequestError.exit_code
+    assert json.loads(capsys.readouterr().err)["hint"] == "Add --submit, or leave it out"
