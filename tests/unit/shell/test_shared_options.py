@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from replication.errors import RequestError
 from shell import main
 
 pytestmark = pytest.mark.heavy
