@@ -255,7 +255,7 @@ def drill_probes(folder: Path) -> tuple[Path, Path, Path]:
     )
     script.write_text(
         "import os, subprocess, walship\n"
-        "assert os.nice(0) == 1\n"
+        "assert os.nice(0) >= 1\n"
         "with walship.drill() as fork:\n"
         "    assert fork.read('ops.t', 'id = 200000').read_all()['text'].to_pylist() == ['changed']\n"
         "    fork.upsert('ops.t', {'id': 200001, 'text': 'again'})\n"

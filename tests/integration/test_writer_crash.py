@@ -133,7 +133,7 @@ os.waitpid(child, 0)
 
 
 def test_a_dead_writer_is_recovered_though_children_that_it_forked_live_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FORKING, str(tmp_path)]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, str(tmp_path)]  # forks with threads
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
