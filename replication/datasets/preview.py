@@ -69,6 +69,7 @@ class Preview:
         """Nothing to report."""
 
     def _report(self, outcome: str, path: str, size: int, reason: str = "") -> None:
+        self.job.progress.listed(1, size)
         with self._lock:
             self.found[outcome] += 1
             self.job.report(outcome, path, size, reason)

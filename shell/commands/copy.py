@@ -71,8 +71,10 @@ def _preview(job: CopyJob, printer: Printer) -> None:
     from replication.datasets.preview import Preview
     from replication.datasets.removals import removals_refusal
     from replication.errors import CopyIncompleteError
+    from shell.copying.running import progress_shown
 
-    found = Preview(job).run()
+    with progress_shown(lambda: ("", job.progress.view()), printer, only_lines=True):
+        found = Preview(job).run()
     problem: ReplicationError | None = removals_refusal(found.found["extra"], job.configuration, job.source)
     if failed := found.found["failed"]:
         problem = CopyIncompleteError(
@@ -84,8 +86,10 @@ def _preview(job: CopyJob, printer: Printer) -> None:
 def _check(job: CopyJob, printer: Printer) -> None:
     from replication.datasets.preview import compared
     from replication.errors import CopyDifferenceError
+    from shell.copying.running import progress_shown
 
-    found = compared(job)
+    with progress_shown(lambda: ("", job.progress.view()), printer, only_lines=True):
+        found = compared(job)
     different = {name: found.found[name] for name in ("missing", "different", "extra", "failed") if found.found[name]}
     counts = ", ".join(f"{count} {name}" for name, count in different.items())
     problem = CopyDifferenceError(f"the target differs: {counts}", "Copy again, or look at the files")

@@ -84,11 +84,15 @@ def skipped_text(reason: str, count: int) -> str:
     return f"{counted(count, reason)} skipped" if reason in kinds else f"{count:,} {reason}{why}"
 
 
-def progress_shown(view: Callable[[], tuple[str, ProgressView]], printer: Printer) -> AbstractContextManager[None]:
-    """Show how far something is, in a thread that ends with the block."""
+def progress_shown(
+    view: Callable[[], tuple[str, ProgressView]], printer: Printer, *, only_lines: bool = False
+) -> AbstractContextManager[None]:
+    """Show how far something is, in a thread that ends with the block; without a bar where results are printed, too."""
 
     def show(ended: threading.Event) -> None:
-        with printer.bar(BarColumn(), TextColumn("{task.description}", markup=False)) as bar:
+        shown = printer.bar(BarColumn(), TextColumn("{task.description}", markup=False))
+        shown.disable = shown.disable or only_lines
+        with shown as bar:
             task = bar.add_task("", total=None)
             while not ended.wait(_LINE_EVERY_S if bar.disable else _BAR_EVERY_S):
                 stage, now = view()
@@ -103,7 +107,9 @@ def progress_shown(view: Callable[[], tuple[str, ProgressView]], printer: Printe
 def _line(stage: str, view: ProgressView) -> str:
     begin, counts = f"{stage}: " if stage else "", view.counts
     if view.is_listing and not view.bytes_done:
-        return f"{begin}{counted(counts.files_listed, 'file')} found, {bytes_text(counts.bytes_listed)}, still listing"
+        skipped = f", {left_out:,} skipped" if (left_out := sum(counts.skipped.values())) else ""
+        found = f"{counted(counts.files_listed, 'file')} found, {bytes_text(counts.bytes_listed)}"
+        return f"{begin}{found}{skipped}, still listing"
     so_far = f"{counts.files_published} of {counts.files_listed}{'+' if view.is_listing else ''} files"
     done = f"{bytes_text(view.bytes_done)} of {bytes_text(counts.bytes_listed)}"
     if view.is_listing:

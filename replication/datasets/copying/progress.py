@@ -144,4 +144,5 @@ class CopyProgress:
             began, before = self._recent[0]
             rate = (counts.bytes_copied - before) / (now - began) if now > began else 0.0
             left_s = max(counts.bytes_listed - done, 0) / rate if rate > 0 and not self._is_listing else None
-            return ProgressView(replace(counts), self._is_listing, done, rate, left_s, now - self._began)
+            seen = replace(counts, skipped=dict(counts.skipped))
+            return ProgressView(seen, self._is_listing, done, rate, left_s, now - self._began)

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,13 @@ from typing import Any
 import pytest
 
 from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.names import RelativePath
+from replication.datasets.copying.progress import ProgressView
+from replication.datasets.stores.base import Entry
 from replication.datasets.stores.local import LocalStore
 from replication.errors import ConfigError
 from shell.cli.render import Printer
+from shell.copying import running
 from shell.main import run
 from tests.copying import read_tree, write_tree
 from tests.file_servers import http_server
@@ -310,3 +316,30 @@ def test_a_file_whose_size_an_http_server_does_not_tell_fails_and_the_others_arr
         assert run(["copy", f"{url}/endless", "file"]) == 12
         assert "the server does not tell its size" in capsys.readouterr().err
     assert not Path("file").exists()
+
+
+@pytest.mark.parametrize("option", ["--check", "--dry-run", "--checksum"])
+def test_a_long_comparison_tells_how_far_it_is(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tree(Path("flat"), {name: b"x" for name in "123"})
+    assert run(["copy", "flat", "dst"]) == 0
+    said = "0 files found, 0 B, 2 skipped, still listing" if option == "--checksum" else "2 files found, 2 B, still"
+    told, line, scan = threading.Event(), running._line, LocalStore.scan
+
+    def watched(stage: str, view: ProgressView) -> str:
+        text = line(stage, view)
+        if said in text:
+            told.set()
+        return text
+
+    def slow(self: LocalStore, folder: RelativePath) -> Iterator[Entry]:
+        for number, entry in enumerate(scan(self, folder)):
+            assert number < 2 or self.root.endswith("dst") or told.wait(10)
+            yield entry
+
+    monkeypatch.setattr(running, "_LINE_EVERY_S", 0.01)
+    monkeypatch.setattr(running, "_line", watched)
+    monkeypatch.setattr(LocalStore, "scan", slow)
+    assert run(["copy", "flat", "dst", option]) == 0
+    assert said in capsys.readouterr().err
