@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replication.core.definition.choice import full_pattern, is_pattern
+from replication.core.definition.define import unusable_name
 from replication.core.grants import CARRIED, Grant
 from replication.core.ids import ClusterId, check_name
 from replication.errors import RequestError
@@ -46,6 +47,7 @@ def granting(
         if each != CARRIED and not is_pattern(each):
             check_name(each, "cluster name")
     for each in tables:
-        is_pattern(each)
+        if not is_pattern(each) and (unusable := unusable_name(full_pattern(each))):
+            raise RequestError(f"no table can have that name: {unusable}", "Name a table, or a pattern such as ops.*")
     patterns = tuple(dict.fromkeys(map(full_pattern, tables))) or ("*",)
     return Grant(cluster, patterns, tuple(dict.fromkeys(origins)) or (CARRIED,), defines, by)

@@ -25,14 +25,15 @@ def full_pattern(text: str) -> str:
 
 def is_pattern(text: str) -> bool:
     """Return whether ``text`` is a pattern. Raises RequestError: no name can match it, or a ``[`` is not closed."""
-    if not _POSSIBLE.fullmatch(text):
+    is_wild = any(sign in text for sign in _WILD)
+    if is_wild and not _POSSIBLE.fullmatch(text):
         raise RequestError(
             f"{text[:80]!r} matches no name: names have letters A to Z, digits, '_', '-' and '.'",
             "Patterns are *, ? and [ab]",
         )
     if "[" in re.sub(r"\[!?.[^\]]*\]", "", text):
         raise RequestError(f"the [ in {text!r} is not closed", "Patterns are *, ? and [ab]")
-    return any(sign in text for sign in _WILD)
+    return is_wild
 
 
 def is_chosen(name: str, pattern: str, excluded: Iterable[str]) -> bool:

@@ -52,7 +52,7 @@ def test_a_pattern_without_a_namespace_is_of_default_and_a_star_alone_is_every_t
     assert [full_pattern(text) for text in patterns] == ["default.foo_*", "ops.*", "*", "default.*_day"]
 
 
-@pytest.mark.parametrize("text", ["", " ", "ops.é", "ops.x\ny", '"; drop table x', "ops/*"])
-def test_what_no_name_can_match_is_no_pattern_and_no_name(text: str) -> None:
+@pytest.mark.parametrize("text", [" *", "ops.é*", "ops.x\ny?", '"; drop table *', "ops/*"])
+def test_what_no_name_can_match_is_no_pattern(text: str) -> None:
     with pytest.raises(RequestError, match="matches no name"):
         is_pattern(text)

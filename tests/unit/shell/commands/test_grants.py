@@ -79,6 +79,8 @@ def test_what_policy_grants_is_listed_too(ledger: MemoryLedger, walship: Callabl
         ("no name", {}, FormatError),
         ("east", {"origins": ["no name"]}, FormatError),
         ("east", {"tables": ["ops.[a"]}, RequestError),
+        ("east", {"tables": [""]}, RequestError),
+        ("east", {"tables": ["ops.x\ny"]}, RequestError),
     ],
 )
 def test_what_cannot_be_granted_changes_nothing(
