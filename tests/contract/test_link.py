@@ -109,6 +109,12 @@ def test_a_route_arrives_whole(link: PeerLink, service: Service) -> None:
     assert route == ROUTE
 
 
+def test_several_routes_arrive_with_one_call(link: PeerLink, service: Service) -> None:
+    another = replace(ROUTE, remote_table="ops.another")
+    link.open_route(EAST, WEST, ROUTE, another)
+    assert service.routes == [ROUTE, another]
+
+
 def test_a_refused_route_or_stream_names_reason_and_remedy(link: PeerLink, service: Service) -> None:
     service.refuse_open = Refusal(Reason.WRONG_CLUSTER, "this is north", "look at the map")
     for call in (lambda: link.open_route(EAST, WEST, ROUTE), lambda: link.ship(HELLO)):
