@@ -103,13 +103,7 @@ def test_answers_what_is_reached_of_streams(link: PeerLink) -> None:
     assert link.reached({near: 1 << 40, far: 0}) == {near: REACH, far: Reach(False, False, False)}
 
 
-def test_a_route_arrives_whole(link: PeerLink, service: Service) -> None:
-    link.open_route(EAST, WEST, ROUTE)
-    (route,) = service.routes
-    assert route == ROUTE
-
-
-def test_several_routes_arrive_with_one_call(link: PeerLink, service: Service) -> None:
+def test_routes_arrive_whole_with_one_call(link: PeerLink, service: Service) -> None:
     another = replace(ROUTE, remote_table="ops.another")
     link.open_route(EAST, WEST, ROUTE, another)
     assert service.routes == [ROUTE, another]

@@ -186,14 +186,6 @@ def test_a_bootstrap_without_room_is_refused_with_remedies_that_there_are(pair: 
     assert "enablereplication --from-now, after disablereplication if it is sent" in refused.value.hint
 
 
-def test_beside_a_route_that_is_refused_the_others_are_open(pair: Pair, receiver: Receiver) -> None:
-    pair.west.ledger.tables.create(table("ops.taken"))
-    taken = pair.route(spec=table("ops.taken"))
-    with pytest.raises(PeerRefusedError, match=r"west has another table named ops\.taken"):
-        pair.link(receiver).open_route(pair.east.cluster, pair.west.cluster, taken, pair.route())
-    assert [route.table for route in pair.west.ledger.landing.routes()] == [pair.spec.uuid]
-
-
 def test_of_two_tables_of_one_name_the_remedy_makes_this_one(pair: Pair, receiver: Receiver) -> None:
     other = table(pair.spec.name)
     pair.west.ledger.tables.create(other)

@@ -216,3 +216,11 @@ def test_a_damaged_node_in_zookeeper_keeps_nothing_from_being_received_or_sent(p
     found = [entry for entry in logs if entry["event"] == "worker_not_announced"]
     assert len(found) == 1, "a failure is logged when it begins"
     assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[0])), Ack)
+
+
+def test_beside_a_route_that_is_refused_the_others_are_open(pair: Pair, receiver: Receiver) -> None:
+    pair.west.ledger.tables.create(table("ops.taken"))
+    taken = pair.route(spec=table("ops.taken"))
+    with pytest.raises(PeerRefusedError, match=r"west has another table named ops\.taken"):
+        pair.link(receiver).open_route(pair.east.cluster, pair.west.cluster, taken, pair.route())
+    assert [route.table for route in pair.west.ledger.landing.routes()] == [pair.spec.uuid]
