@@ -92,9 +92,11 @@ def test_rows_that_wait_at_a_switchover_all_arrive_and_a_write_that_hangs_is_not
             load = Load(cluster, 400_000)
             wait_until(lambda: len(load.acked) > 50, timeout_s=400, what="some acked rows")
             done = threads.submit(east.json, "switchover", "west")
-            load.join()  # its last write was under way when the role changed
+            before = len(load.acked)
+            wait_until(lambda: len(load.acked) > before + 50, timeout_s=400, what="writes while west lacks rows")
             assert not rows(west, "id >= 400000") and west.json("readonly")["role"] == "STANDBY"
         assert done.result()["successor"] == "west"
+        load.join()  # its last write was under way when the role changed
         with pytest.raises(ReadOnlyClusterError):
             upsert(cluster, 490_000, 1, "refused")
     assert load.refused == "ReadOnlyClusterError"

@@ -211,7 +211,7 @@ class World:
 
         parts = SimpleNamespace(
             time=SimpleNamespace(replicated=replicated),
-            replay=SimpleNamespace(set_folded=set_folded),
+            replay=SimpleNamespace(set_folded=set_folded, quarantined=list),
             derivations=SimpleNamespace(all=list),
             bootstraps=SimpleNamespace(note_purged=lambda table, purged: None),
             rules=SimpleNamespace(all=list),
