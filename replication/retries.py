@@ -10,6 +10,7 @@ to something that hangs.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
@@ -59,7 +60,7 @@ class Backoff:
 
 
 class Retries:
-    """Counts failures in a row, for one thread that waits after each.
+    """Counts failures in a row, for one thread, and waits after each.
 
     Args:
         min_s: the longest first wait.
@@ -85,18 +86,18 @@ class Retries:
         self.failures += 1
         return self._wait(self.failures)
 
+    def wait(self, wake: threading.Event) -> float:
+        """Count a failure and wait, or less when ``wake`` is set; the seconds it was to be."""
+        seconds = self.failed()
+        wake.wait(seconds)
+        return seconds
 
-def repeated_on(
-    *errors: type[Exception], times: int, pause_s: float = 0.0
-) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """A function that runs anew when it raises one of these errors; ``times`` in all, then it raises.
 
-    Before each time it waits for a random time of up to ``pause_s``.
-    """
-    from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
+def repeated_on(*errors: type[Exception], times: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """A function that runs anew, at once, when it raises one of these errors; ``times`` in all, then it raises."""
+    from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-    wait = wait_random(0.0, pause_s)
-    return retry(retry=retry_if_exception_type(errors), stop=stop_after_attempt(times), wait=wait, reraise=True)
+    return retry(retry=retry_if_exception_type(errors), stop=stop_after_attempt(times), reraise=True)
 
 
 def next_ask_s(begun_s: float, failed_s: float, min_s: float, max_s: float = math.inf) -> float:

@@ -91,6 +91,7 @@ class Snapshot:
 
     id: int
     parent: int | None
+    sequence: int
     operation: str
     summary: Mapping[str, str]
     at: int

@@ -13,12 +13,11 @@ from uuid import UUID
 import pyarrow as pa
 import sqlalchemy as sa
 
-from replication.core.coverage import Ranges
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.ledger.base import Claim, FileKind, FileRow, Landed, Ledger, Peer, ReplayCheckpoint, SalvagePlan
+from replication.ledger.base import Claim, FileKind, FileRow, Landed, Ledger, Peer, ReplayCheckpoint
 from replication.ledger.sql.ledger import initialise, open_ledger
 from tests.fakes.ledger import MemoryLedger
 
@@ -143,14 +142,6 @@ class Route:
         group = self.group(*frames)
         self.ledger.registration.register([group])
         return group
-
-
-def copied(plan: SalvagePlan) -> dict[StreamId, Ranges]:
-    """The sequences that a salvage copies."""
-    sequences: dict[StreamId, Ranges] = {}
-    for claim in (*plan.wanted, *plan.elsewhere):
-        sequences[claim.stream] = sequences.get(claim.stream, Ranges()).add(claim.sequence, claim.sequence + 1)
-    return sequences
 
 
 def applied(ledger: Ledger, spec: TableSpec, positions: dict[FileId, int], commit: int = 1, snapshot: int = 1) -> None:

@@ -22,7 +22,6 @@ from tests.contract.ledger_stores import (
     Route,
     applied,
     claims,
-    copied,
     peer,
     stream,
     table,
@@ -83,7 +82,7 @@ def test_what_is_applied_stays_and_the_rest_is_needed_again(ledger: Ledger, rout
     assert plan(ledger, route).lost == {S: Ranges.of((2, 4))}
     salvaged = ledger.salvage.carry_out(route.file, 0, nothing(route))
     assert salvaged.again == Ranges.of((at(2), at(4))) and salvaged.row.source == wal()
-    assert salvaged.lost == {S: Ranges.of((2, 4))} and copied(salvaged) == {}
+    assert salvaged.lost == {S: Ranges.of((2, 4))} and salvaged.saved == {}
     assert ledger.landing.coverage() == {S: Ranges.of((0, 2))}
     assert ledger.landing.received(wal()) == Ranges.of((HEADER, at(2)))
     assert ledger.salvage.losses([wal(), wal(7)]) == {wal(): (1, Ranges.of((HEADER, at(2))))}
@@ -101,7 +100,7 @@ def test_frames_that_were_copied_are_claimed_there_and_not_asked_for_again(ledge
     into, saved = copies(ledger, claims(S, 0, 3, 0))
     readable = Readable(route.at, claims(S, 0, 3, HEADER))
     salvaged = ledger.salvage.carry_out(route.file, 0, readable, into, saved)
-    assert not salvaged.again and copied(salvaged) == {S: Ranges.of((0, 3))} and not salvaged.lost
+    assert not salvaged.again and salvaged.saved == {S: Ranges.of((0, 3))} and not salvaged.lost
     assert ledger.salvage.losses([wal()]) == {} and pending(ledger) == {into: 3}
     assert ledger.landing.received(wal()) == Ranges.of((HEADER, at(3)))
     assert ledger.landing.applied_prefix([wal()]) == {wal(): HEADER}, "landed is not applied"
@@ -119,7 +118,7 @@ def test_a_landed_duplicate_is_named_as_the_place_to_copy_from(ledger: Ledger, r
     into, saved = copies(ledger, claims(S, 1, 2, 0))
     readable = Readable(route.at, elsewhere=claims(S, 1, 2, HEADER))
     salvaged = ledger.salvage.carry_out(route.file, 0, readable, into, saved)
-    assert salvaged.lost == {S: Ranges.of((0, 1), (2, 3))} and copied(salvaged) == {S: Ranges.of((1, 2))}
+    assert salvaged.lost == {S: Ranges.of((0, 1), (2, 3))} and salvaged.saved == {S: Ranges.of((1, 2))}
     assert salvaged.again == Ranges.of((HEADER, at(3)))
     anew = Route(ledger)
     anew.land(claims(S, 0, 3, 0))
@@ -202,7 +201,7 @@ def test_what_a_peer_lacks_and_can_be_read_goes_from_the_copies_and_is_not_appli
     into, saved = copies(ledger, claims(S, 2, 4, 0))
     salvaged = ledger.salvage.carry_out(route.file, 0, found, into, saved)
     assert not salvaged.again and not salvaged.lost and not salvaged.lacking
-    assert copied(salvaged) == {S: Ranges.of((2, 4))} and phases(ledger) == {Phase.LIVE}
+    assert salvaged.saved == {S: Ranges.of((2, 4))} and phases(ledger) == {Phase.LIVE}
     assert pending(ledger) == {} and ledger.landing.coverage() == {S: Ranges.of((0, 4))}
     found_at = {f: status.remaining for f, _, status in ledger.files.statuses("north") if status.remaining}
     assert found_at == {into: 2 * FRAME}
