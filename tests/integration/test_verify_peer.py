@@ -132,7 +132,7 @@ def test_a_table_that_is_held_is_not_awaited_to_the_end_and_the_reason_is_told(
     pair.fill(pair.west, spec, simple(2))
     monkeypatch.setattr("peer.client.comparison._FRESH_S", 1.0)
     later = time.time_ns() // 1000 + 86_400_000_000
-    monkeypatch.setattr("peer.client.comparison.now", lambda: later)
+    monkeypatch.setattr("peer.client.comparison.now_us", lambda: later)
     began = time.monotonic()
     ReplayReport(held={"ops.t": "its schema is odd"}).save(pair.west.ledger.replay)
     verdict = pair.compare(spec)

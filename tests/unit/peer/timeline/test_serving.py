@@ -201,7 +201,7 @@ def test_unknown_datasets_gone_files_and_a_lost_store_are_told_apart(ask: httpx.
     second = dataset.publish("p/a@2", replaces=("p/a@1",))
     dataset.clean("p/a@0", "p/a@1", retained=second.completed)
     gone = ask.get("/v1/slices/as-of", params={"dataset": OUT, "partition": "p", "time": 1})
-    assert (gone.status_code, "or later" in gone.json()["hint"]) == (400, True)
+    assert (gone.status_code, "a later instant" in gone.json()["hint"]) == (400, True)
     dataset.records.lost = True
     lost = ask.get("/v1/health")
     assert (lost.status_code, lost.json()["error"]) == (503, "the timeline's store does not answer")
