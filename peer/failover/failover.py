@@ -27,7 +27,7 @@ from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
 from replication.core.succession import UNHEARD_MAX, next_epoch
 from replication.errors import ReplicationError, RequestError, StepFailedError, SuccessionError
-from replication.ledger.base import Ledger, Peer
+from replication.ledger.base import Peer
 from replication.link.base import Description
 from replication.roles.active import address_of
 
@@ -72,22 +72,14 @@ class EndOrigin(CommitStep[RoleChange]):
 
     def execute(self, context: RoleChange) -> None:
         """Store it, with the cut."""
-        origin, ledger = ClusterId.parse(self.origin), context.cluster.ledger
+        origin, now = ClusterId.parse(self.origin), time.time_ns() // 1000
         within, opens = counting_sequences(context, origin, self.upto)
-        at = _time_at(ledger, origin)
-        ledger.successions.take_over(origin, context.own, self.epoch, at, within, opens.whole)
+        context.cluster.ledger.successions.take_over(origin, context.own, self.epoch, now, within, opens.whole)
 
     def describe(self) -> str:
         name = ClusterId.parse(self.origin).name
         counts = f"what it committed up to {moment_text(self.upto)}" if self.upto else "what has landed"
         return f"{name} is refused with role epochs below {self.epoch}; {counts} counts"
-
-
-def _time_at(ledger: Ledger, origin: ClusterId) -> int:
-    """The time now; by the origin's clock if that is known to be ahead. All that it acked has earlier commit times."""
-    now = time.time_ns() // 1000
-    ahead = (clock for clock in ledger.time.ahead() if clock.origin == origin and clock.commit > now)
-    return now + max((clock.commit - clock.at for clock in ahead), default=0)
 
 
 @step_type("failover.promote")
