@@ -30,7 +30,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def no_space(where: str, staged: str = "") -> NoSpaceError:
-    """The error for a full place, which may have what is ``staged`` of files that the source has no more."""
+    """The error for a place without space. ``staged`` is the folder of staged files there, or empty."""
     kept = f". What waits in {staged} may be removed, and is copied anew" if staged else ""
     return NoSpaceError(f"no space is left in {where}", f"{_HINT}{kept}")
 
