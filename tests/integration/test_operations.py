@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -54,9 +54,11 @@ class World:
             for progress in self.east.ledger.files.progress("west")
         )
 
-    def drain(self, name: str = "", timeout_s: float = 20.0) -> Drained:
+    def drain(
+        self, name: str = "", timeout_s: float = 20.0, report: Callable[[int, int], None] = lambda *_: None
+    ) -> Drained:
         ledger = self.east.ledger
-        return drain(ledger, "west", name, lambda: durable_lengths(ledger, "h0"), timeout_s, lambda *_: None)
+        return drain(ledger, "west", name, lambda: durable_lengths(ledger, "h0"), timeout_s, report)
 
     def status(self) -> ClusterStatus:
         return collect(self.east.config, self.east.ledger, members_of(self.east.coordination))
@@ -150,20 +152,25 @@ def test_a_drain_waits_for_what_is_pending_at_the_call_and_not_for_later_writes(
     wal = world.east.wal()
     wal.append(world.spec, rows(0, 10))
     wait_until(lambda: world.arrived(wal))
-    world.operations.throttle("west", 400_000)
+    world.operations.throttle("west", 20_000)
     for _ in range(4):
         wal.append(world.spec, noise(100))
-    pending = wal.length
-    result: list[Drained] = []
-    thread = threading.Thread(target=lambda: result.append(world.drain(world.spec.name, 60)))
-    landed = world.landed(wal)
+    length, result, waiting = wal.length, list[Drained](), threading.Event()
+
+    def drained_then() -> None:
+        result.append(world.drain(world.spec.name, 60, lambda *_: waiting.set()))
+
+    thread = threading.Thread(target=drained_then)
     thread.start()
+    assert waiting.wait(60)
+    landed = world.landed(wal)
+    world.operations.throttle("west", 400_000)
     for _ in range(40):
         wal.append(world.spec, noise(100))
     thread.join()
     (drained,) = result
-    assert drained.files >= 1 and pending - landed - 120_000 <= drained.pending_bytes
-    assert world.landed(wal) >= pending and not world.arrived(wal)
+    assert drained.files == 1 and length - landed <= drained.pending_bytes < length
+    assert world.landed(wal) >= length and not world.arrived(wal)
     world.operations.throttle("west", 0)
     assert world.drain().pending_bytes > 0
     with pytest.raises(UnknownPeerError, match="no peer 'north'"):
