@@ -31,6 +31,7 @@ from replication.settings import (
     LedgerSection,
     LogSection,
     MasterSection,
+    MonitorSection,
     ReceiverSection,
     ReplaySection,
     TimelineSection,
@@ -71,6 +72,7 @@ class Config(BaseModel):
     tls: TlsSection = TlsSection()
     catalog: CatalogSection = CatalogSection()
     timeline: TimelineSection = TimelineSection()
+    monitor: MonitorSection = MonitorSection()
     drills: DrillsSection = DrillsSection()
     failover: FailoverSection = FailoverSection()
     log: LogSection = LogSection()

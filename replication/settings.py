@@ -356,6 +356,12 @@ class TimelineSection(_Section):
     retry_max_s: Seconds = Field(30.0, description="... and after many in a row; they list files meanwhile")
 
 
+class MonitorSection(_Section):
+    """A page with the status, and metrics, for programs of this user on this host."""
+
+    port: int = Field(0, ge=0, le=65535, description="of 127.0.0.1, served by up; 0 for none")
+
+
 class FailoverSection(_Section):
     """Switchover and failover."""
 

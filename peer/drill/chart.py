@@ -20,7 +20,7 @@ def lag_chart(samples: Sequence[LagSample], phases: Sequence[DrillPhase]) -> str
     if not samples:
         return ""
     last_s = max([samples[-1].at_s, *(phase.end_s for phase in phases), 0.1])
-    top_s = _round_up(max(sample.lag_s for sample in samples))
+    top_s = round_up(max(sample.lag_s for sample in samples))
 
     def x(at_s: float) -> float:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * at_s / last_s
@@ -42,7 +42,7 @@ def lag_chart(samples: Sequence[LagSample], phases: Sequence[DrillPhase]) -> str
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>'
         )
         parts.append(f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.3g} s</text>')
-    step = _round_up(last_s / 8, least=0.1)
+    step = round_up(last_s / 8, least=0.1)
     for number in range(int(last_s / step) + 1):
         value = number * step
         parts.append(f'<text x="{x(value):.1f}" y="{base + 20}" text-anchor="middle">{value:.3g} s</text>')
@@ -55,7 +55,7 @@ def lag_chart(samples: Sequence[LagSample], phases: Sequence[DrillPhase]) -> str
     return "".join(parts)
 
 
-def _round_up(value: float, least: float = 1.0) -> float:
+def round_up(value: float, least: float = 1.0) -> float:
     """The next of 1, 2 or 5 times a power of ten, and no less than ``least``."""
     if value <= least:
         return least

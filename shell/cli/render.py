@@ -87,7 +87,7 @@ class Printer:
             self.line(text)
         else:
             for name, field in plain(value).items():
-                self.out.print(f"  [dim]{escape(name):<18}[/] {escape(_cell(field))}", soft_wrap=True)
+                self.out.print(f"  [dim]{escape(name):<18}[/] {escape(cell_text(field))}", soft_wrap=True)
 
     def rows(
         self,
@@ -118,9 +118,9 @@ class Printer:
         if not verbatim and not second:
             columns = [c for c in columns if any(row.get(c) not in (None, "", [], {}) for row in first)] or columns
         heads = list(columns) if verbatim else [column.replace("_", " ") for column in columns]
-        null, widths = "NULL" if verbatim else _cell(None), list(map(cell_len, heads))
+        null, widths = "NULL" if verbatim else cell_text(None), list(map(cell_len, heads))
         for number, block in enumerate(chain((first,), (second,) if second else (), blocks)):
-            cells = [[null if row.get(c) is None else _cell(row[c]) for c in columns] for row in block]
+            cells = [[null if row.get(c) is None else cell_text(row[c]) for c in columns] for row in block]
             widths = [
                 max(width, *map(cell_len, column))
                 for width, column in zip(widths, zip(*cells, strict=True), strict=True)
@@ -262,8 +262,13 @@ def rigid_columns(widths: Sequence[int], room: int) -> frozenset[int]:
 
 
 def escape(text: str) -> str:
-    """Text for a terminal. Control characters, which may come from another cluster, are written as escapes."""
-    return escape_markup(text if text.isprintable() else text.translate(_ESCAPES))
+    """Text for a terminal."""
+    return escape_markup(printable(text))
+
+
+def printable(text: str) -> str:
+    """Text in which control characters, which may come from another cluster, are written as escapes."""
+    return text if text.isprintable() else text.translate(_ESCAPES)
 
 
 def bytes_text(count: float) -> str:
@@ -331,7 +336,8 @@ def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
+    """A plain value in a table."""
     match value:
         case None:
             return "-"

@@ -22,6 +22,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "Replication": {
         "replication": ("enablereplication", "disablereplication"),
         "status": ("status",),
+        "monitor": ("monitor",),
         "bootstrap": ("bootstrap",),
         "operate": ("pause", "resume", "throttle", "drain", "removehost"),
         "ops": ("ops",),

@@ -122,7 +122,7 @@ def up(
         str,
         Option(
             metavar="ROLE,…",
-            help="Run only these: zookeeper, master, worker, receiver, replay, derive, timeline, drill.",
+            help="Run only these: zookeeper, master, worker, receiver, replay, derive, timeline, monitor, drill.",
         ),
     ] = "",
     detach: Annotated[

@@ -159,6 +159,21 @@ def _timeline(config: Config, stop: threading.Event, ready: Ready) -> None:
             server.check()
 
 
+def _monitor(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from peer.client.cluster import Cluster
+    from shell.monitor.server import MonitorServer
+    from shell.monitor.watch import Watch
+
+    with (
+        _ledger(config) as ledger,
+        Cluster(config, ledger) as cluster,
+        Watch(cluster.status) as watch,
+        MonitorServer(watch, config.monitor.port, "Correct [monitor] port").serving(),
+    ):
+        ready()
+        stop.wait()
+
+
 def _drill(config: Config, stop: threading.Event, ready: Ready) -> None:
     from shell.processes.drilling import run_drill, run_schedule
 
@@ -175,6 +190,7 @@ ROLES: dict[str, Role] = {
     "replay": _replay,
     "derive": _derive,
     "timeline": _timeline,
+    "monitor": _monitor,
     "drill": _drill,
 }
 

@@ -41,7 +41,7 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
         unknown = [name for name in names if name not in ROLES]
         if unknown:
             raise ConfigError(f"there is no role {', '.join(unknown)}", f"Roles are {', '.join(ROLES)}")
-        without = {"timeline"} if config.replay_asks_receivers else {"timeline", "replay"}
+        without = {"timeline", "monitor"} if config.replay_asks_receivers else {"timeline", "monitor", "replay"}
         if config.zookeeper.embedded and not without.issuperset(names):
             names.append("zookeeper")
         elsewhere = set() if config.zookeeper.embedded else {"zookeeper"}
@@ -55,6 +55,7 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
         "replay": not config.replay.enabled,
         "derive": True,  # it starts later, when there is something to derive
         "timeline": not config.timeline.service or bool(config.timeline.server),
+        "monitor": not config.monitor.port,
         "drill": True,  # the same, when drills are scheduled
     }
     return tuple(role for role in ROLES if not disabled.get(role, False))

@@ -1,0 +1,31 @@
+"""monitor: a cluster's status as a web page and as metrics."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Annotated
+
+from typer import Option
+
+from shell.cli.invocation import Invocation
+
+
+def monitor(
+    invocation: Invocation,
+    port: Annotated[int, Option(min=0, max=65535, metavar="PORT", help="Of 127.0.0.1; 0 for a free one.")] = 9180,
+) -> None:
+    """Serve a page with the status, and metrics for Prometheus, on this host until Ctrl-C."""
+    from shell.monitor.server import MonitorServer
+    from shell.monitor.watch import Watch
+
+    with invocation.connect() as (cluster, printer), Watch(cluster.status) as watch:
+        server = MonitorServer(watch, port, "Choose another: --port PORT")
+        with server.serving():
+            if printer.as_json:
+                printer.value({"url": server.url})
+            else:
+                printer.line(f"{server.url}  also /status.json and /metrics. Ctrl-C ends it")
+            stop = threading.Event()
+            signal.signal(signal.SIGTERM, lambda *_: stop.set())
+            stop.wait()

@@ -1,0 +1,88 @@
+"""Keeps a cluster's newest status, and the lags of the last hour."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from peer.status.collect import ClusterStatus
+from replication.errors import ReplicationError
+
+HISTORY_S = 3600.0
+_SAMPLE_S = 5.0
+_FRESH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lags:
+    """What lags at one moment, in seconds, by ``to PEER`` and ``from ORIGIN``; ``at`` is of the monotonic clock."""
+
+    at: float
+    lag_s: Mapping[str, float]
+
+
+class Watch:
+    """Reads the status every few seconds, and when someone asks, at most once a second.
+
+    Args:
+        read: gives the status; called by one thread at a time.
+    """
+
+    def __init__(self, read: Callable[[], ClusterStatus]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._newest: ClusterStatus | None = None
+        self._read_at = 0.0
+        self._history: deque[Lags] = deque(maxlen=int(HISTORY_S / _SAMPLE_S))
+        self._thread = threading.Thread(target=self._sample, name="monitor's samples", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def status(self) -> ClusterStatus:
+        """The status, at most a second old.
+
+        Raises:
+            ReplicationError: it cannot be read.
+        """
+        with self._lock:
+            if self._newest is None or time.monotonic() - self._read_at > _FRESH_S:
+                self._newest = None
+                self._newest = self._read()
+                self._read_at = time.monotonic()
+            return self._newest
+
+    def history(self) -> tuple[Lags, ...]:
+        """Samples of the last hour, the oldest first."""
+        return tuple(self._history)
+
+    def _sample(self) -> None:
+        while not self._stop.wait(_SAMPLE_S if self._history else 0):
+            try:
+                self._history.append(Lags(time.monotonic(), lags(self.status())))
+            except ReplicationError:  # whoever asks for the page is told
+                self._stop.wait(_SAMPLE_S)
+
+
+def lags(status: ClusterStatus) -> dict[str, float]:
+    """By ``to PEER`` the lag of its slowest table, by ``from ORIGIN`` the age of its replicated time, in seconds."""
+    found = {f"to {peer}": lag_s for peer, lag_s in peer_lags(status).items()}
+    others = [each for each in status.origins if each.origin != status.id and each.age_s is not None]
+    return found | {f"from {each.origin.partition(':')[0]}": each.age_s or 0.0 for each in others}
+
+
+def peer_lags(status: ClusterStatus) -> dict[str, float]:
+    """By peer, the lag of its slowest table in seconds; 0 for one without tables."""
+    lags = {peer.peer: 0.0 for peer in status.sending}
+    for row in status.peers:
+        lags[row.peer] = max(lags.get(row.peer, 0.0), row.lag_s)
+    return lags

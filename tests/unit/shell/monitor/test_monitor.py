@@ -1,0 +1,243 @@
+"""The monitor's page, JSON and metrics over HTTP, with a real ledger."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import cast
+from uuid import uuid4
+
+import pytest
+
+from peer.status.collect import ClusterStatus, collect
+from peer.status.members import members_of
+from replication import config as configuration
+from replication.core.ids import ClusterId
+from replication.core.succession import Succession
+from replication.errors import ConfigError, StorageError
+from replication.settings import MonitorSection
+from shell.cli.render import to_json
+from shell.monitor import server as serving
+from shell.monitor.metrics import metrics_text
+from shell.monitor.page import status_html
+from shell.monitor.server import MonitorServer
+from shell.monitor.watch import Lags, Watch, lags
+from shell.processes.roles import make_ledger, run_role
+from shell.processes.up import chosen_roles
+from tests.sites import Site, rows, table
+from tests.waiting import wait_until
+
+HOSTILE = '<script>alert("x")</script>'
+
+
+class Pages:
+    """A monitor of a cluster that sends a table to a peer which is away."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.site = Site(folder, "east")
+        stack.callback(self.site.close)
+        west = Site(folder, "west")
+        stack.callback(west.close)
+        spec = table()
+        self.site.ledger.tables.create(spec)
+        self.site.send_to(west, spec)
+        self.site.wal().append(spec, rows(0, 10))
+        self.failure: StorageError | None = None
+        self.watch = stack.enter_context(Watch(self.read))
+        self.server = MonitorServer(self.watch, 0, "Choose another")
+        stack.enter_context(self.server.serving())
+
+    def read(self) -> ClusterStatus:
+        if self.failure:
+            raise self.failure
+        return collect(self.site.config, self.site.ledger, members_of(self.site.coordination))
+
+    def get(self, path: str, host: str = "") -> tuple[int, str, str]:
+        """The code, the kind and the body of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=30)
+        connection.request("GET", path, headers={"Host": host} if host else {})
+        answer = connection.getresponse()
+        found = answer.status, answer.headers["Content-Type"].partition(";")[0], answer.read().decode()
+        connection.close()
+        return found
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Iterator[Pages]:
+    with ExitStack() as stack:
+        yield Pages(tmp_path, stack)
+
+
+class Balanced(HTMLParser):
+    """Fails on a tag that is not closed."""
+
+    open: list[str]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "link", "rect", "line", "path", "polyline"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self.open:
+            assert self.open.pop() == tag
+
+
+def check_html(page: str) -> None:
+    parser = Balanced()
+    parser.open = []
+    parser.feed(page)
+    assert parser.open == []
+
+
+def test_the_page_the_json_and_the_metrics_have_the_same_status(pages: Pages) -> None:  # 004-35
+    code, kind, page = pages.get("/")
+    assert (code, kind) == (200, "text/html")
+    check_html(page)
+    assert "<h1>east</h1>" in page and "ops.flights" in page and "west" in page
+    code, kind, text = pages.get("/status.json")
+    assert (code, kind) == (200, "application/json")
+    (row,) = json.loads(text)["peers"]
+    code, kind, text = pages.get("/metrics")
+    assert (code, kind) == (200, "text/plain")
+    labels = '{peer="west",table="' + row["table"] + '",group="default"}'
+    assert f"walship_lag_bytes{labels} {row['lag_bytes']}\n" in text and row["lag_bytes"] > 0
+    assert 'walship_info{cluster="east",' in text
+    assert pages.get("/monitor.js")[0] == 200
+    code, _, text = pages.get("/walship.toml")
+    assert code == 404 and "/metrics" in text
+
+
+def test_every_metric_is_described_once_and_every_line_can_be_parsed(pages: Pages) -> None:
+    lines = metrics_text(pages.read()).splitlines()
+    described = [line.split()[2] for line in lines if line.startswith("# HELP")]
+    assert len(described) == len(set(described)) and len(described) > 10
+    sample = re.compile(r'([a-z_]+)(\{([a-z_]+="(\\.|[^"\\\n])*",?)*\})? -?[0-9.e+-]+\Z')
+    for line in lines:
+        match = sample.match(line)
+        assert line.startswith("# ") or match and match[1] in described, line
+
+
+def test_names_cannot_break_the_page_or_the_metrics(pages: Pages) -> None:
+    found = pages.read()
+    (row,) = found.peers
+    (peer,) = found.sending
+    hostile = replace(
+        found,
+        peers=(replace(row, peer=HOSTILE, table='a"b\n\\', last_error=HOSTILE + "\x1b[2J"),),
+        sending=(replace(peer, peer=HOSTILE, retries=3, state="failing", last_error=HOSTILE),),
+    )
+    page = status_html(hostile, [Lags(1.0, lags(hostile)), Lags(6.0, lags(hostile))], 7.0)
+    check_html(page)
+    assert "<script>alert" not in page and "&lt;script&gt;" in page and "\x1b" not in page
+    assert 'table="a\\"b\\n\\\\"' in metrics_text(hostile)
+    json.loads(to_json(hostile))
+
+
+def test_of_many_tables_those_furthest_behind_are_shown(pages: Pages) -> None:
+    found = pages.read()
+    (row,) = found.peers
+    many = tuple(replace(row, table=f"ops.t{number:05}", lag_s=float(number)) for number in range(10_000))
+    page = status_html(replace(found, peers=many), [], 0.0)
+    assert "ops.t09999" in page and "ops.t00000" not in page and "9,800 more: walship status" in page
+    assert len(page) < 200_000
+
+
+def test_what_needs_a_person_is_at_the_top(pages: Pages) -> None:
+    assert ">All well<" in status_html(pages.read(), [], 0.0)
+    west = ClusterId("west", uuid4())
+    pages.site.ledger.successions.record(Succession(pages.site.cluster, west, 2, 7, is_planned=False))
+    page = status_html(pages.read(), [], 0.0)
+    assert ">1 note<" in page and page.index("two clusters take writes") < page.index("<h2>Clusters</h2>")
+
+
+def test_lags_of_the_last_hour_are_drawn(pages: Pages) -> None:
+    wait_until(pages.watch.history)
+    assert pages.watch.history()[0].lag_s.keys() == {"to west"}
+    history = [Lags(at, {"to west": at / 10, "from north": 1.0}) for at in (0.0, 30.0, 60.0)]
+    page = status_html(pages.read(), history, 60.0)
+    check_html(page)
+    assert page.count("<polyline") == 2 and "to west" in page and "60 s ago" in page
+
+
+def test_only_this_user_is_answered_and_only_under_a_name_of_this_host(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = pages.server.server_port
+    assert pages.get("/", f"localhost:{port}")[0] == 200
+    code, _, text = pages.get("/status.json", f"evil.example:{port}")
+    assert code == 403 and "localhost" in text and "peers" not in text
+    asked = []
+
+    def is_own(peer: str, here: int) -> bool:
+        asked.append((peer.rpartition(":")[0], here))
+        return False
+
+    monkeypatch.setattr(serving, "is_own", is_own)
+    code, _, text = pages.get("/status.json")
+    assert code == 403 and "peers" not in text and asked == [("ipv4:127.0.0.1", port)]
+
+
+def test_a_status_that_cannot_be_read_is_told_and_comes_back(pages: Pages) -> None:
+    pages.failure = StorageError("the ledger <is> locked", "Wait")
+    wait_until(lambda: pages.get("/")[0] == 503)
+    page = pages.get("/")[2]
+    check_html(page)
+    assert "the ledger &lt;is&gt; locked" in page and "Wait" in page
+    assert pages.get("/metrics")[0] == pages.get("/status.json")[0] == 503
+    pages.failure = None
+    assert pages.get("/")[0] == 200
+
+
+def test_one_status_serves_all_who_ask_within_a_second() -> None:
+    calls = []
+
+    def read() -> ClusterStatus:
+        calls.append(time.monotonic())
+        return cast(ClusterStatus, "the status")
+
+    watch = Watch(read)
+    threads = [threading.Thread(target=watch.status) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gaps = [later - sooner for sooner, later in zip(calls, calls[1:], strict=False)]
+    assert all(gap >= 1.0 for gap in gaps)
+
+
+def test_up_serves_the_page_where_a_port_is_configured(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        port, nobody = one.getsockname()[1], other.getsockname()[1]
+    file = tmp_path / "walship.toml"
+    text = configuration.default_toml("east", ".", zookeeper={"port": nobody}, monitor={"port": port})
+    file.write_text(text, encoding="utf-8")
+    config = configuration.load(file)
+    assert "monitor" in chosen_roles(config, "") and chosen_roles(config, "monitor") == ("monitor",)
+    unset = config.model_copy(update={"monitor": MonitorSection()})
+    assert "monitor" not in chosen_roles(unset, "")
+    make_ledger(config)
+    stop, ready = threading.Event(), threading.Event()
+    thread = threading.Thread(target=run_role, args=("monitor", config, stop, ready.set))
+    thread.start()
+    assert ready.wait(60)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        assert "walship_coordination_answers 0\n" in answer.read().decode()
+    stop.set()
+    thread.join()
+
+
+def test_a_port_that_is_taken_is_told(pages: Pages) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port} cannot be listened on: Address already in use"):
+            MonitorServer(pages.watch, port, "Choose another: --port PORT")
