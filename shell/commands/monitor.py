@@ -17,10 +17,10 @@ def monitor(
 ) -> None:
     """Serve a page with the status, and metrics for Prometheus, on this host until Ctrl-C."""
     from shell.monitor.server import MonitorServer
-    from shell.monitor.watch import Watch
+    from shell.monitor.sampling import SampledStatus
 
-    with invocation.connect() as (cluster, printer), Watch(cluster.status) as watch:
-        server = MonitorServer(watch, port, "Choose another: --port PORT")
+    with invocation.connect() as (cluster, printer), SampledStatus(cluster.status) as sampled:
+        server = MonitorServer(sampled, port, "Choose another: --port PORT")
         with server.serving():
             if printer.as_json:
                 printer.value({"url": server.url})

@@ -21,7 +21,7 @@ from replication.settings import join_address
 from shell.cli.render import to_json
 from shell.monitor import metrics
 from shell.monitor.page import SCRIPT, error_html, status_html
-from shell.monitor.watch import Watch
+from shell.monitor.sampling import SampledStatus
 
 HOST = "127.0.0.1"
 _NAMES = ("localhost", HOST)
@@ -45,12 +45,12 @@ class MonitorServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, watch: Watch, port: int, remedy: str) -> None:
+    def __init__(self, sampled: SampledStatus, port: int, remedy: str) -> None:
         try:
             super().__init__((HOST, port), _Answer)
         except OSError as error:
             raise ConfigError(f"{join_address(HOST, port)} cannot be listened on: {error.strerror}", remedy) from None
-        self.watch = watch
+        self.sampled = sampled
 
     @property
     def url(self) -> str:
@@ -100,15 +100,15 @@ class _Answer(BaseHTTPRequestHandler):
 
     def _page(self) -> None:
         try:
-            found = self.server.watch.status()
+            found = self.server.sampled.status()
         except ReplicationError as error:
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, _HTML, error_html(error.what, error.hint))
             return
-        self._send(HTTPStatus.OK, _HTML, status_html(found, self.server.watch.history(), time.monotonic()))
+        self._send(HTTPStatus.OK, _HTML, status_html(found, self.server.sampled.history(), time.monotonic()))
 
     def _status(self, kind: str, to_text: Callable[[ClusterStatus], str]) -> None:
         try:
-            found = self.server.watch.status()
+            found = self.server.sampled.status()
         except ReplicationError as error:
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{error.what}\n{error.hint}\n")
             return

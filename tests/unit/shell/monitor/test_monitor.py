@@ -31,7 +31,7 @@ from shell.monitor import server as serving
 from shell.monitor.metrics import metrics_text
 from shell.monitor.page import status_html
 from shell.monitor.server import MonitorServer
-from shell.monitor.watch import Lags, Watch, lags
+from shell.monitor.sampling import Lags, SampledStatus, lags
 from shell.processes.roles import make_ledger, run_role
 from shell.processes.up import chosen_roles
 from tests.sites import Site, rows, table
@@ -53,8 +53,8 @@ class Pages:
         self.site.send_to(west, spec)
         self.site.wal().append(spec, rows(0, 10))
         self.failure: StorageError | None = None
-        self.watch = stack.enter_context(Watch(self.read))
-        self.server = MonitorServer(self.watch, 0, "Choose another")
+        self.sampled = stack.enter_context(SampledStatus(self.read))
+        self.server = MonitorServer(self.sampled, 0, "Choose another")
         stack.enter_context(self.server.serving())
 
     def read(self) -> ClusterStatus:
@@ -161,8 +161,8 @@ def test_what_needs_a_person_is_at_the_top(pages: Pages) -> None:
 
 
 def test_lags_of_the_last_hour_are_drawn(pages: Pages) -> None:
-    wait_until(pages.watch.history)
-    assert pages.watch.history()[0].lag_s.keys() == {"to west"}
+    wait_until(pages.sampled.history)
+    assert pages.sampled.history()[0].lag_s.keys() == {"to west"}
     history = [Lags(at, {"to west": at / 10, "from north": 1.0}) for at in (0.0, 30.0, 60.0)]
     page = status_html(pages.read(), history, 60.0)
     check_html(page)
@@ -205,8 +205,8 @@ def test_one_status_serves_all_who_ask_within_a_second() -> None:
         calls.append(time.monotonic())
         return cast(ClusterStatus, "the status")
 
-    watch = Watch(read)
-    threads = [threading.Thread(target=watch.status) for _ in range(20)]
+    sampled = SampledStatus(read)
+    threads = [threading.Thread(target=sampled.status) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -240,4 +240,4 @@ def test_a_port_that_is_taken_is_told(pages: Pages) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"127.0.0.1:{port} cannot be listened on: Address already in use"):
-            MonitorServer(pages.watch, port, "Choose another: --port PORT")
+            MonitorServer(pages.sampled, port, "Choose another: --port PORT")

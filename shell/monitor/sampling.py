@@ -24,7 +24,7 @@ class Lags:
     lag_s: Mapping[str, float]
 
 
-class Watch:
+class SampledStatus:
     """Reads the status every few seconds, and when someone asks, at most once a second.
 
     Args:
@@ -40,7 +40,7 @@ class Watch:
         self._history: deque[Lags] = deque(maxlen=int(HISTORY_S / _SAMPLE_S))
         self._thread = threading.Thread(target=self._sample, name="monitor's samples", daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> SampledStatus:
         self._thread.start()
         return self
 
