@@ -16,8 +16,8 @@ def monitor(
     port: Annotated[int, Option(min=0, max=65535, metavar="PORT", help="Of 127.0.0.1; 0 for a free one.")] = 9180,
 ) -> None:
     """Serve a page with the status, and metrics for Prometheus, on this host until Ctrl-C."""
-    from shell.monitor.server import MonitorServer
     from shell.monitor.sampling import SampledStatus
+    from shell.monitor.server import MonitorServer
 
     with invocation.connect() as (cluster, printer), SampledStatus(cluster.status) as sampled:
         server = MonitorServer(sampled, port, "Choose another: --port PORT")

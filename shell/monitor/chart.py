@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from peer.drill.chart import round_up
 from shell.cli.render import seconds_text
-from shell.monitor.sections import text_html
 from shell.monitor.sampling import Lags
+from shell.monitor.sections import text_html
 
 _WIDTH, _HEIGHT = 920, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 16, 28, 26

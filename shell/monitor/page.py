@@ -11,8 +11,8 @@ from replication.error_text import counted
 from shell.cli.render import bytes_text, moment_text, seconds_text
 from shell.monitor.chart import lag_svg
 from shell.monitor.graph import graph_svg
-from shell.monitor.sections import HtmlPrinter, text_html
 from shell.monitor.sampling import Lags, peer_lags
+from shell.monitor.sections import HtmlPrinter, text_html
 from shell.status.page import show_status
 
 #: Replaces what is shown every two seconds; says so when nobody answers.

@@ -6,14 +6,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from peer.status.collect import ClusterStatus
+from replication import log
 from replication.errors import ReplicationError
 
 HISTORY_S = 3600.0
 _SAMPLE_S = 5.0
 _FRESH_S = 1.0
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,13 @@ class SampledStatus:
         return tuple(self._history)
 
     def _sample(self) -> None:
-        while not self._stop.wait(_SAMPLE_S if self._history else 0):
+        while not self._stop.is_set():
             try:
-                self._history.append(Lags(time.monotonic(), lags(self.status())))
-            except ReplicationError:  # whoever asks for the page is told
-                self._stop.wait(_SAMPLE_S)
+                with suppress(ReplicationError):  # whoever asks for the page is told
+                    self._history.append(Lags(time.monotonic(), lags(self.status())))
+            except Exception:
+                _log.exception("monitor_sample_failed")
+            self._stop.wait(_SAMPLE_S)
 
 
 def lags(status: ClusterStatus) -> dict[str, float]:

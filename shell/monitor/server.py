@@ -5,6 +5,7 @@ They are read-only. Other users, and web pages that reach this address by anothe
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -56,6 +57,11 @@ class MonitorServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The address of the page."""
         return f"http://{join_address(HOST, self.server_port)}/"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A request that failed; it ends nothing else. A caller that hung up is no error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            _log.exception("monitor_request_failed")
 
     @contextmanager
     def serving(self) -> Iterator[None]:

@@ -74,13 +74,13 @@ def _zookeeper(config: Config, stop: threading.Event, ready: Ready) -> None:
         ready()
         ended = threading.Event()
 
-        def sampled() -> None:
+        def watch() -> None:
             server.wait()
             if not stop.is_set():
                 ended.set()
                 stop.set()
 
-        thread = threading.Thread(target=sampled, name="zookeeper's end", daemon=True)
+        thread = threading.Thread(target=watch, name="zookeeper's end", daemon=True)
         thread.start()
         stop.wait()
     thread.join()
@@ -161,8 +161,8 @@ def _timeline(config: Config, stop: threading.Event, ready: Ready) -> None:
 
 def _monitor(config: Config, stop: threading.Event, ready: Ready) -> None:
     from peer.client.cluster import Cluster
-    from shell.monitor.server import MonitorServer
     from shell.monitor.sampling import SampledStatus
+    from shell.monitor.server import MonitorServer
 
     with (
         _ledger(config) as ledger,
@@ -236,7 +236,7 @@ def _ready_when_member(
     ZooKeeper keeps the node of a killed process until its session expires.
     """
 
-    def sampled(done: threading.Event) -> None:
+    def watch(done: threading.Event) -> None:
         while not done.wait(0.05) and not stop.is_set():
             try:
                 if coordination.has_enrolled(kind, config.cluster.host):
@@ -245,4 +245,4 @@ def _ready_when_member(
             except CoordinationError:
                 continue
 
-    return run_beside(sampled, "ready")
+    return run_beside(watch, "ready")

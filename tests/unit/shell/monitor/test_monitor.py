@@ -30,8 +30,8 @@ from shell.cli.render import to_json
 from shell.monitor import server as serving
 from shell.monitor.metrics import metrics_text
 from shell.monitor.page import status_html
-from shell.monitor.server import MonitorServer
 from shell.monitor.sampling import Lags, SampledStatus, lags
+from shell.monitor.server import MonitorServer
 from shell.processes.roles import make_ledger, run_role
 from shell.processes.up import chosen_roles
 from tests.sites import Site, rows, table
@@ -52,7 +52,7 @@ class Pages:
         self.site.ledger.tables.create(spec)
         self.site.send_to(west, spec)
         self.site.wal().append(spec, rows(0, 10))
-        self.failure: StorageError | None = None
+        self.failure: Exception | None = None
         self.sampled = stack.enter_context(SampledStatus(self.read))
         self.server = MonitorServer(self.sampled, 0, "Choose another")
         stack.enter_context(self.server.serving())
@@ -194,6 +194,19 @@ def test_a_status_that_cannot_be_read_is_told_and_comes_back(pages: Pages) -> No
     check_html(page)
     assert "the ledger &lt;is&gt; locked" in page and "Wait" in page
     assert pages.get("/metrics")[0] == pages.get("/status.json")[0] == 503
+    pages.failure = None
+    assert pages.get("/")[0] == 200
+
+
+def test_an_unforeseen_error_ends_one_request(pages: Pages) -> None:
+    def is_cut() -> bool:
+        try:
+            return pages.get("/")[0] != 200
+        except http.client.RemoteDisconnected:
+            return True
+
+    pages.failure = ValueError("unforeseen")
+    wait_until(is_cut)
     pages.failure = None
     assert pages.get("/")[0] == 200
 
