@@ -27,10 +27,10 @@ from replication.datasets.publication.moves import Move
 from replication.datasets.publication.steps import CompleteInstant, StartInstant
 from replication.datasets.stores.base import EntryKind, Store
 from replication.log import get
+from replication.timeline.base import ARCHIVED_TOGETHER
 from replication.timeline.recorded import RecordedTimeline
 
 _ASKED_ONE_BY_ONE = 16
-_EVENTS_KEPT = 1000
 _log = get(__name__)
 
 
@@ -100,8 +100,8 @@ class InstantRecorder:
             _log.warning("earlier_instant_ended", dataset=self.dataset, instant=instant.time, files=len(found.adds))
 
     def archive(self) -> None:
-        """Pack old events of the timeline together."""
-        self._timeline.archive(_EVENTS_KEPT)
+        """Pack old events of the timeline together: the next run reads each that is left with a request of its own."""
+        self._timeline.archive(ARCHIVED_TOGETHER)
 
     def _in_place(self, instant: Instant) -> Changes:
         if instant.state is InstantState.REQUESTED:

@@ -10,8 +10,9 @@ from peer.timeline.listing import FolderListings
 from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.views import Views
 from replication.commit.file_store import FileCommitSteps
-from replication.core.timeline.instants import Action, InstantState
+from replication.core.timeline.instants import Action, Changes, InstantState
 from replication.errors import RequestError
+from replication.timeline.base import ARCHIVED_TOGETHER
 from tests.copying import DyingStore, Killed, read_tree, write_tree
 from tests.recording import recorded, timeline
 from tests.unit.datasets.publication.test_publication import refuse_moves_to
@@ -176,3 +177,13 @@ def test_steps_name_the_timeline_so_that_a_run_without_it_finishes_them(
     plain.run()
     assert seen(tmp_path) == on_disk(tmp_path)
     assert seen(tmp_path)["a/1"] == 3
+
+
+def test_a_run_after_many_leaves_few_events_to_be_read_one_by_one(source: Path, tmp_path: Path) -> None:
+    history = timeline(tmp_path)
+    for _ in range(350):
+        history.record(Action.COPY, "other", Changes())
+    assert recorded(tmp_path).run().failed == 0
+    objects = [each for each in (tmp_path / "timeline").rglob("*.json.gz") if each.parent.name != "archive"]
+    assert ARCHIVED_TOGETHER <= len(objects) < 2 * ARCHIVED_TOGETHER
+    assert timeline(tmp_path).state().number == history.state().number > 350
