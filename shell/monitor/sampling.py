@@ -15,6 +15,7 @@ from replication.errors import ReplicationError
 
 HISTORY_S = 3600.0
 _SAMPLE_S = 5.0
+_REST = 20  # times as long as the last reading took, so that the status of many tables takes no core
 _FRESH_S = 1.0
 _log = log.get(__name__)
 
@@ -28,7 +29,7 @@ class Lags:
 
 
 class SampledStatus:
-    """Reads the status every few seconds, and when someone asks, at most once a second.
+    """Reads the status every few seconds, and when someone asks, at most once a second; more seldom if that takes long.
 
     Args:
         read: gives the status; called by one thread at a time.
@@ -39,8 +40,8 @@ class SampledStatus:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._newest: ClusterStatus | None = None
-        self._read_at = 0.0
-        self._history: deque[Lags] = deque(maxlen=int(HISTORY_S / _SAMPLE_S))
+        self._read_at = self._took_s = 0.0
+        self._history: deque[Lags] = deque()
         self._thread = threading.Thread(target=self._sample, name="monitor's samples", daemon=True)
 
     def __enter__(self) -> SampledStatus:
@@ -52,16 +53,18 @@ class SampledStatus:
         self._thread.join()
 
     def status(self) -> ClusterStatus:
-        """The status, at most a second old.
+        """The status, at most a second old, or as old as it takes to read.
 
         Raises:
             ReplicationError: it cannot be read.
         """
         with self._lock:
-            if self._newest is None or time.monotonic() - self._read_at > _FRESH_S:
+            began = time.monotonic()
+            if self._newest is None or began - self._read_at > max(_FRESH_S, self._took_s):
                 self._newest = None
                 self._newest = self._read()
                 self._read_at = time.monotonic()
+                self._took_s = self._read_at - began
             return self._newest
 
     def history(self) -> tuple[Lags, ...]:
@@ -72,10 +75,15 @@ class SampledStatus:
         while not self._stop.is_set():
             try:
                 with suppress(ReplicationError):  # whoever asks for the page is told
-                    self._history.append(Lags(time.monotonic(), lags(self.status())))
+                    self._keep(Lags(time.monotonic(), lags(self.status())))
             except Exception:
                 _log.exception("monitor_sample_failed")
-            self._stop.wait(_SAMPLE_S)
+            self._stop.wait(max(_SAMPLE_S, _REST * self._took_s))
+
+    def _keep(self, sample: Lags) -> None:
+        self._history.append(sample)
+        while self._history[0].at < sample.at - HISTORY_S:
+            self._history.popleft()
 
 
 def lags(status: ClusterStatus) -> dict[str, float]:
