@@ -207,6 +207,7 @@ def _report(printer: Printer, result: DemoResult, answer: list[dict[str, object]
     east, west = at_cluster(folder, "east"), at_cluster(folder, "west")
     kept = (
         f"walship status {east}",
+        f"walship monitor {east}",
         f'walship sql "select count(*) from ops.flights" {west}',
         f"walship shell {west}",
         f"walship down {east}; walship down {west}",

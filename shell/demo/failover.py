@@ -242,6 +242,7 @@ def _report(printer: Printer, result: FailoverResult, folder: Path, keep: bool) 
     east, west = at_cluster(folder, "east"), at_cluster(folder, "west")
     kept = (
         f"walship status {west}",
+        f"walship monitor {west}",
         f"walship switchover east --plan {west}",
         f"walship drill east --history {east}",
         f"walship down {east}; walship down {west}",

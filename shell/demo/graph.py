@@ -173,6 +173,7 @@ def _report(printer: Printer, result: GraphResult, folder: Path, keep: bool) -> 
     at = at_cluster(folder, result.traced.cluster)
     kept = (
         f"walship status {at}",
+        f"walship monitor {at}",
         f"walship trace ops.airports {TRACED} {at}",
         f'for file in {shlex.quote(str(folder))}/*/walship.toml; do walship down --cluster "$file"; done',
     )
