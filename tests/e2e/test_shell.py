@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
 import subprocess
 import sys
+import urllib.request
 from uuid import uuid4
 
 import pytest
 
 from replication.tables.spark.jars import ensure_jars
+from tests.e2e.commands import ROOT
 from tests.e2e.conftest import Site, threads_of
 
 ROWS = 'id,name,v,at\n1,a,1.5,2013-01-01T10:00:00Z\n2,"b, c",,1969-12-31T23:59:59Z\n3,,2.5,\n'
@@ -55,7 +58,7 @@ def test_peers_are_listed_and_checked_when_defined(east, west):  # scenario 10: 
     )  # the same cluster at another address, and its root by default
     for address in (elsewhere, servers):
         assert east.json("definecluster", "west", address)["zookeepers"] == f"{address}/walship/west"
-    assert east.json("listclusters") == [peer], "with all that is required_from to it"
+    assert east.json("listclusters") == [peer], "with everything that must still get there"
 
 
 def test_a_table_is_described_on_both_sides_with_the_same_uuid(east, west, table):
@@ -124,6 +127,21 @@ def test_status_says_how_far_everything_is(east, table):
     assert {row["table"] for row in told["tables"]} >= {table}
     assert any(origin["origin"].startswith("east:") and origin["replicated"] for origin in told["origins"])
     assert "west" in east.shell("status")
+
+
+@pytest.mark.parametrize(("ends_by", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_the_monitor_serves_the_status_until_it_is_stopped(east, table, ends_by, code):  # 004-35
+    line = [sys.executable, "-m", "shell.main", "monitor", "--cluster", str(east.file), "--port", "0", "--json"]
+    with subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as monitor:
+        url = json.loads(monitor.stdout.readline())["url"]
+        with urllib.request.urlopen(f"{url}status.json", timeout=60) as answer:
+            found = json.load(answer)
+        assert table in {row["table"] for row in found["peers"]}
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            assert table in answer.read().decode()
+        monitor.send_signal(ends_by)
+        _, errors = monitor.communicate(timeout=60)
+    assert monitor.returncode == code and "Traceback" not in errors
 
 
 def test_verify_finds_the_sides_equal(east, west, table):
