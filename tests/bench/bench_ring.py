@@ -73,7 +73,7 @@ def run() -> list[Figure]:
             2,
             f"{verdicts[0].left.rows:,} rows",
         ),
-        at_most("ring: bytes sent per byte required_from on the worst route", max(shares.values()), "×", 1, told),
+        at_most("ring: bytes sent per byte required on the worst route", max(shares.values()), "×", 1, told),
     ]
 
 
