@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,6 +38,7 @@ from replication.files.base import AppendFile, Files, append
 from replication.files.frames import add_to_index, refuse_occupied
 from replication.ledger.base import Bootstrap, FileRow, Ledger
 from replication.tables.base import Tables
+from replication.wall_clock import now_us
 from replication.writer.importing.importer import ENCODERS
 
 _NO_SCHEMA = bytes(32)
@@ -100,7 +100,7 @@ def _with_purged(ledger: Ledger, spec: TableSpec, coverages: Sequence[Coverage])
 
     The WALs of rows that came since are added as well, so that the peer does not take their keys for deleted.
     """
-    missing = purged(ledger, ledger.tables.by_uuid(spec.uuid) or spec, time.time_ns() // 1000)
+    missing = purged(ledger, ledger.tables.by_uuid(spec.uuid) or spec, now_us())
     claimed = ledger.landing.coverage(spec.uuid)
     return [
         coverage.beside((stream.wal for stream in claimed if stream.group == coverage.group), missing)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from replication.core.definition.schema import TableSpec
 from replication.errors import NoSpaceError, ReplicationError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, FileRow, Ledger
 from replication.tables.layout import iceberg_names
+from replication.wall_clock import now_us
 
 if TYPE_CHECKING:
     from replication.tables.base import Catalog
@@ -98,7 +98,7 @@ def needed_space(
             begun += max(whole - _written(wanted), 0)
         if wanted.peer == peer:  # the bytes are needed there twice: in the landing file, and in the table
             begun_there += whole - (shipped.get(file.file, 0) // 2 if file is not None else 0)
-    rate = _written_per_s(ledger.files.all(config.cluster.host), time.time_ns() // 1000)
+    rate = _written_per_s(ledger.files.all(config.cluster.host), now_us())
     config.data_dir.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(config.data_dir).free
     wal = int(rate * (sum(copies.values()) + begun) / BYTES_PER_S)

@@ -6,7 +6,6 @@ first read. Safe for threads.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -31,6 +30,7 @@ from replication.core.position import Position
 from replication.core.rows.mutation import Mutation
 from replication.errors import TableExistsError
 from replication.ledger.base import Ledger
+from replication.wall_clock import now_us
 
 if TYPE_CHECKING:
     from peer.status.collect import ClusterStatus
@@ -172,7 +172,7 @@ class Cluster:
             SchemaError: the change is impossible; says why. UnknownTableError: there is no such table.
         """
         refuse_standby(self.ledger)
-        change = alteration(add, group, rename, widen, drop, add_group, time.time_ns() // 1000)
+        change = alteration(add, group, rename, widen, drop, add_group, now_us())
         return self.ledger.tables.alter(self.table(name).uuid, change)
 
     def set_table(self, name: str, properties: Mapping[str, object]) -> TableSpec:
@@ -187,7 +187,7 @@ class Cluster:
             SchemaError: there is no such property, or the value does not fit. UnknownTableError: no such table.
         """
         refuse_standby(self.ledger)
-        given, now = {key: str(value) for key, value in properties.items()}, time.time_ns() // 1000
+        given, now = {key: str(value) for key, value in properties.items()}, now_us()
         return self.ledger.tables.alter(self.table(name).uuid, lambda spec: set_properties(spec, given, now))
 
     def derive_table(

@@ -39,6 +39,7 @@ from replication.tables.spark.iceberg import IcebergTables
 from replication.tables.spark.jars import checked_jars
 from replication.tables.spark.scratch import own_scratch
 from replication.tables.spark.session import open_session, settings_for_others
+from replication.wall_clock import now_us
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -163,7 +164,7 @@ def fold_now(
 
 @repeated_on(CommitConflictError, times=_FOLD_TRIES)
 def _fold(tables: IcebergTables, ledger: Ledger, spec: TableSpec, hold_s: float) -> FoldResult | None:
-    return fold(tables, ledger, spec, time.time_ns() // 1000, hold_s)
+    return fold(tables, ledger, spec, now_us(), hold_s)
 
 
 def spark_sql(config: Config, ledger: Ledger, specs: Sequence[TableSpec], query: str) -> pa.Table:

@@ -5,7 +5,6 @@ The ledger is changed first. Then ZooKeeper announces the change, and each worke
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from peer.client.contacts import known_peer
@@ -15,6 +14,7 @@ from replication.coordination.session import Coordination
 from replication.error_text import counted
 from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.base import Ledger
+from replication.wall_clock import now_us
 
 REPORT_TIMEOUT_S = 15.0
 _POLL_S = 0.02
@@ -86,7 +86,7 @@ class Operations:
 
     def _forget_reports(self, slot: str) -> None:
         """End what a host's worker reported of peers and cannot take back: failures, and tables that it withholds."""
-        sending, now = self.ledger.sending, time.time_ns() // 1000
+        sending, now = self.ledger.sending, now_us()
         for peer in {each.peer for each in sending.held() if each.host == slot}:
             sending.set_held(peer, slot, {}, now)
         for each in sending.attempts():

@@ -23,6 +23,7 @@ from replication.errors import CoordinationError, ReplicationError, WaitTimeoutE
 from replication.ledger.base import Derivation, Ledger
 from replication.retries import Retries
 from replication.tables.base import Catalog
+from replication.wall_clock import now_us
 from replication.writer.wal.registration import LeaseTerms
 from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
@@ -114,7 +115,7 @@ class DeriveRole:
             self._catalog,
             self._open_writer,
             wait,
-            lambda: time.time_ns() // 1000,
+            now_us,
         )
 
     def _have_threads(self, deriver: Deriver) -> None:
@@ -157,7 +158,7 @@ class DeriveRole:
         if not retries.failures:
             _log.warning("derived_table_held", table=str(table), error=error)
         with suppress(ReplicationError):
-            self._ledger.derivations.note_error(table, error, time.time_ns() // 1000)
+            self._ledger.derivations.note_error(table, error, now_us())
         return retries.failed()
 
     def _find(self, table: UUID) -> Derivation | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from peer.replay_report import ReplayReport
 from replication.errors import ReplicationError
 from replication.ledger.base import Ledger
+from replication.wall_clock import now_us
 
 _EVERY_S = 1.0
 _POLL_S, _POLL_SHARE = 0.05, 0.05
@@ -33,7 +34,7 @@ class LagSampler:
     When there are many, every second one is dropped, and later ones are taken half as often.
     """
 
-    def __init__(self, ledger: Ledger, now_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+    def __init__(self, ledger: Ledger, now_us: Callable[[], int] = now_us) -> None:
         self._ledger = ledger
         self._now_us = now_us
         self._stop = threading.Event()

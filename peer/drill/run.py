@@ -35,6 +35,7 @@ from replication.errors import ReplicationError, RequestError
 from replication.files.owner import owner_name
 from replication.ledger.base import Drill
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
+from replication.wall_clock import now_us
 
 _log = log.get(__name__)
 _SOURCE = str(Path(__file__).resolve().parents[2])
@@ -69,7 +70,7 @@ class RunningDrill:
         self._request = request
         self._settings = cluster.config.drills
         self._began_s = time.monotonic()
-        now = time.time_ns() // 1000
+        now = now_us()
         id = f"{datetime.now(UTC):%Y%m%dt%H%M%S}_{uuid4().hex[:4]}"
         until = now + int(self._settings.timeout_s * 1e6)
         host = cluster.config.cluster.host
@@ -114,7 +115,7 @@ class RunningDrill:
                 )
         with self._phase("fork"):
             fork = make_fork(catalog, ledger, self.drill, settings.write_bytes_max)
-            forked = time.time_ns() // 1000
+            forked = now_us()
         is_ahead = fork.instant > forked or any(clock.commit > forked for clock in ledger.time.ahead())
         rpo_s = None if is_ahead else round((forked - fork.instant) / 1e6, 3)
         self.drill = replace(self.drill, instant=fork.instant, rpo_s=rpo_s)
@@ -199,7 +200,7 @@ class RunningDrill:
 
     def _end(self, catalog: IcebergCatalog) -> None:
         """Write what became of it, and remove the fork; the tags stay for as long as the record says."""
-        ended = time.time_ns() // 1000
+        ended = now_us()
         kept_until = ended + int(self._settings.keep_s * 1e6) if self.drill.instant else 0
         why = "; ".join(self.report.problems)[:2000]
         report = str(self._folder / "report.html")

@@ -30,6 +30,7 @@ from replication.errors import ReplicationError, RequestError, StepFailedError, 
 from replication.ledger.base import Peer
 from replication.link.base import Description
 from replication.roles.active import address_of
+from replication.wall_clock import now_us
 
 _OTHER_CHANGE = "another role change of this cluster is unfinished"
 
@@ -72,7 +73,7 @@ class EndOrigin(CommitStep[RoleChange]):
 
     def execute(self, context: RoleChange) -> None:
         """Store it, with the cut."""
-        origin, now = ClusterId.parse(self.origin), time.time_ns() // 1000
+        origin, now = ClusterId.parse(self.origin), now_us()
         within, opens = counting_sequences(context, origin, self.upto)
         context.cluster.ledger.successions.take_over(origin, context.own, self.epoch, now, within, opens.whole)
 
@@ -187,7 +188,7 @@ def plan_failover(
         steps = _steps(context, origin, epoch, opens.upto)
     described = tuple(step.describe() for step in steps)
     note = "" if any(isinstance(step, SendBack) for step in steps) else _not_sent_back(context, origin)
-    own, stale_s, now = context.own.name, context.cluster.config.drills.stale_s, time.time_ns() // 1000
+    own, stale_s, now = context.own.name, context.cluster.config.drills.stale_s, now_us()
     drills = drill_health(ledger.drills.all())
     warning = drill_warning(own, drills.drilled, drills.failure, stale_s, now)
     texts = note, warning, fenced

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
@@ -12,6 +11,7 @@ from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, ClusterId, StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.ledger.base import Ledger
+from replication.wall_clock import now_us
 
 _NONE = Ranges()
 
@@ -71,7 +71,7 @@ class Loss:
 def loss_of(ledger: Ledger, origin: ClusterId, opening: Opening) -> Loss:
     """What the origin is known to have acked that would not count here, and for how long nothing is known."""
     notice = ledger.time.announced(origin)
-    now = time.time_ns() // 1000
+    now = now_us()
     names = {spec.uuid: spec.name for spec in ledger.tables.all()}
     missing = missing_frames(notice, ledger.landing.coverage(), names)
     rows, sizes = dict.fromkeys(names, 0), dict.fromkeys(names, 0)

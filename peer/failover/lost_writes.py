@@ -7,7 +7,6 @@ discarded ones this cluster's rows are written again, for clusters that had appl
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -41,6 +40,7 @@ from replication.errors import (
 )
 from replication.files.local import LocalFiles
 from replication.ledger.base import BatchPart, Quarantined
+from replication.wall_clock import now_us
 
 _POLL_S = 0.1
 #: The frames of a file that are merged in one transaction, and their bytes.
@@ -307,7 +307,7 @@ def _restate(cluster: Cluster, spec: TableSpec, kept: Sequence[_Kept], timeout_s
         return
     _await_own_writes(cluster, spec, timeout_s)
     with TemporaryDirectory(prefix="walship-lost-") as scratch:
-        logs = rows_in_place(cluster.reader.catalog, spec, undone, time.time_ns() // 1000, Path(scratch))
+        logs = rows_in_place(cluster.reader.catalog, spec, undone, now_us(), Path(scratch))
     if logs:
         cluster.restate(logs, max(rows.commit for rows in undone) + 1)
 
@@ -329,7 +329,7 @@ def _not_undone(spec: TableSpec) -> tuple[str, str]:
 
 def _await_own_writes(cluster: Cluster, spec: TableSpec, timeout_s: float) -> None:
     """Wait until the table has everything that was written here by now."""
-    begun = time.time_ns() // 1000
+    begun = now_us()
     for _ in polls(timeout_s, _POLL_S):
         reached = cluster.ledger.time.replicated(spec.uuid)[cluster.id]
         if reached.t >= begun:

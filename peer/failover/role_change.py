@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from replication.ledger.base import Peer, StoredSequence
 from replication.ledger.commit_steps import ROLE_CHANGE
 from replication.link.base import PeerLink
 from replication.roles.takeover import Takeover
+from replication.wall_clock import now_us
 
 _STEP_MODULES = ("peer.failover.switchover", "peer.failover.failover")
 #: A person runs a role change again, sees each failure, and needs no further verb to go on: it is never suspended.
@@ -97,7 +97,7 @@ class RoleChange:
     def to_finish(self) -> str:
         """The verb that finishes it, and undoes it if one does; "" without one."""
         found = self.unfinished()
-        return "" if found is None else operation(found, time.time_ns() // 1000).verb
+        return "" if found is None else operation(found, now_us()).verb
 
     def finish(self, steps: tuple[CommitStep[RoleChange], ...]) -> None:
         """Go on with it; ``steps`` are its own. Raises StepFailedError, SequenceHeldError, SuspendedSequenceError."""

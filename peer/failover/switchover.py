@@ -34,6 +34,7 @@ from replication.errors import (
 from replication.ledger.base import FileKind
 from replication.link.base import Description, TakeOver
 from replication.roles.takeover import change_role
+from replication.wall_clock import now_us
 
 #: What a stop of the writers, a drain of little and a call take together, in seconds.
 _OUTAGE_S = 0.3
@@ -234,7 +235,7 @@ def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
 def _warning(context: RoleChange, peer: str, there: Description | None) -> str:
     if there is None:
         return ""
-    now, stale_s = time.time_ns() // 1000, context.cluster.config.drills.stale_s
+    now, stale_s = now_us(), context.cluster.config.drills.stale_s
     return drill_warning(peer, there.drilled, there.drill_failure, stale_s, now)
 
 
@@ -316,7 +317,7 @@ def _lag_s(context: RoleChange, peer: str) -> float:
     ledger, host = context.cluster.ledger, context.cluster.config.cluster.host
     rows = {row.file: row for row in ledger.files.all()}
     durable = durable_lengths(ledger, host)
-    lag = PeerLag(host, time.time_ns() // 1000)
+    lag = PeerLag(host, now_us())
     progress = {known.file: known for known in ledger.files.progress(peer)}
     statuses = ledger.files.at_peer(peer)
     behind = [
@@ -333,7 +334,7 @@ def own_address(context: RoleChange) -> str:
 
 
 def _steps(peer: str, epoch: int) -> tuple[CommitStep[RoleChange], ...]:
-    at = time.time_ns() // 1000
+    at = now_us()
     return PreparePeer(peer), StopWrites(epoch), DrainToPeer(peer), PromotePeer(peer, epoch, at)
 
 

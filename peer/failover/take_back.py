@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from replication.core.succession import Succession, cut_of
 from replication.error_text import counted, one_line
 from replication.errors import ReplicationError, RequestError, WaitTimeoutError
 from replication.ledger.base import Ledger, Quarantined
+from replication.wall_clock import now_us
 
 #: How the reason of a lost write begins that was applied here, and undone; the commit time of that follows.
 TAKEN_BACK = "applied and taken back at commit time "
@@ -90,7 +90,7 @@ class TakeBack(CommitStep[RoleChange]):
             return
         lost = [rows for _, rows in undone]
         with TemporaryDirectory(prefix="walship-lost-") as scratch:
-            now = time.time_ns() // 1000
+            now = now_us()
             logs = rows_in_place(cluster.reader.catalog, spec, lost, now, Path(scratch), self.upto)
         if logs:
             cluster.restate(logs, restated)

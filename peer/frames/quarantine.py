@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from replication.core.ids import FileId
 from replication.files.frames import save_frame
 from replication.files.local import LocalFiles
 from replication.ledger.base import Quarantined, Replay
+from replication.wall_clock import now_us
 
 _log = log.get(__name__)
 
@@ -41,7 +41,7 @@ class Quarantine:
         """
         (content,) = reader.read(frame.path, [(frame.begin, frame.end)])
         copy = save_frame(LocalFiles(), str(self._directory), frame.file, frame.begin, content)
-        at = time.time_ns() // 1000
+        at = now_us()
         place = (frame.file, frame.begin, frame.end, frame.table)
         self._ledger.quarantine(Quarantined(*place, reason, copy, at, succession=succession))
         self._held.add((frame.file, frame.begin))

@@ -33,6 +33,7 @@ from replication.errors import (
 from replication.files.base import Files
 from replication.ledger.base import Claim, Divergence, Ledger
 from replication.link.base import Reason
+from replication.wall_clock import now_us
 
 Registered = Callable[[Sequence[Claim]], None]
 _SWEEP_S, _SWEEP_IDLE_S = 1.0, 10.0
@@ -290,7 +291,7 @@ class Landing:
         at = [claim.begin for claim in item.landed.claims].index(divergence.claim.begin)
         frame = item.incoming.frames[at]
         content = memoryview(item.incoming.data.frames)[frame.begin : frame.end]
-        now = time.time_ns() // 1000
+        now = now_us()
         self._diverged.note(item.incoming.data.file.cluster.name)
         quarantine_diverged(self._ledger, self._files, self._quarantine_directory, divergence, content, now)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from peer.status.refused import REFUSED_MAX, RefusedMessages, load_refused, save_refused
@@ -11,6 +10,7 @@ from replication import log
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger
 from replication.link.base import Reason, Refusal
+from replication.wall_clock import now_us
 
 #: Refusals that need a person. The others are usual, such as HOLE, or shown elsewhere, such as DISK_FULL.
 _COUNTED = (
@@ -48,7 +48,7 @@ class RefusedCounts:
 
     def note(self, source: str, reason: Reason, what: str) -> None:
         """Count a message of the cluster ``source`` that was refused, whatever the reason."""
-        self._add(RefusedMessages(source, reason.value, 1, what[:300], time.time_ns() // 1000))
+        self._add(RefusedMessages(source, reason.value, 1, what[:300], now_us()))
 
     @property
     def is_saved(self) -> bool:

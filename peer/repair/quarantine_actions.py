@@ -6,7 +6,6 @@ discarded frame no longer holds back its table's replicated time; its copy stays
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from replication.core.frame import FrameView, check_payload, read_frame
 from replication.errors import CorruptFrameError, MissingFileError, RequestError
 from replication.files.base import Files
 from replication.ledger.base import Claim, FileRow, Ledger, Quarantined
+from replication.wall_clock import now_us
 
 
 def name_of(frame: Quarantined) -> str:
@@ -81,7 +81,7 @@ def discard(ledger: Ledger, frame: Quarantined) -> bool:
     Returns whether its copy is damaged. Then only a bootstrap can bring its rows.
     """
     claim = _damaged(frame)
-    ledger.replay.discard(frame.file, frame.begin, time.time_ns() // 1000, claim)
+    ledger.replay.discard(frame.file, frame.begin, now_us(), claim)
     return claim is not None
 
 

@@ -24,6 +24,7 @@ from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
 from replication.ledger.base import Pending
 from replication.retries import Backoff
+from replication.wall_clock import now_us
 
 _PROMPT_S = 1.0  # a round waits so long for a bootstrap
 _R = TypeVar("_R")
@@ -168,7 +169,7 @@ def take_bootstrap(context: ReplayContext, replay: TableReplay, received: Receiv
         for tombstones in tombstone_rows(context.tables, spec, versions, received, hosts, context.scratch):
             replay.write_tombstones(tombstones)
             _log.info("purged_deletes_restored", table=spec.name, rows=tombstones.num_rows)
-    now = time.time_ns() // 1000
+    now = now_us()
     replay.take(
         lambda number: plan_bootstrap(spec, versions, received, claimed, number, context.tables.parallel, now, hosts),
         received.ranges,

@@ -8,7 +8,6 @@ replayed again. When neither is possible, replay of the table stops.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -34,6 +33,7 @@ from replication.ledger.base import ReplayCheckpoint
 from replication.retries import repeated_on
 from replication.tables.base import LABEL, Decode, Snapshot, Staged
 from replication.tables.layout import landing_name
+from replication.wall_clock import now_us
 
 _TRIES = 3
 _Run: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
@@ -92,7 +92,7 @@ class TableReplay:
             SchemaError: a frame has a column that the table does not have yet.
         """
         versions, tasks = self._ledger.tables.schemas(self.spec.uuid), self._tables.parallel
-        return plan_decode(self.spec, versions, frames, self.number + 1, tasks, time.time_ns() // 1000, hosts)
+        return plan_decode(self.spec, versions, frames, self.number + 1, tasks, now_us(), hosts)
 
     def apply(
         self,
@@ -166,7 +166,7 @@ class TableReplay:
         """
         zeros = pa.repeat(pa.scalar(0, pa.int32()), tombstones.num_rows)
         made = tombstones.append_column(LABEL, zeros)
-        self._commit_own(partial(_given_rows, made), made.schema, {"_applied": time.time_ns() // 1000})
+        self._commit_own(partial(_given_rows, made), made.schema, {"_applied": now_us()})
 
     def follows(self) -> bool:
         """Whether only maintenance has committed since this replayer's last commit."""

@@ -6,7 +6,6 @@ Positions are sums over the files a peer still needs, in bytes of this cluster's
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -45,6 +44,7 @@ from replication.ledger.base import (
     Quarantined,
 )
 from replication.ledger.batches import BatchConflict
+from replication.wall_clock import now_us
 from replication.writer.wal.durable_length import DurableLength
 
 
@@ -151,7 +151,7 @@ class ClusterStatus:
 
 def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
     """Read everything; each part is one transaction, so parts may be a moment apart."""
-    now = time.time_ns() // 1000
+    now = now_us()
     members = with_replayers(members, ledger.replay.replayers())
     rows = {row.file: row for row in ledger.files.all()}
     fresh = _unregistered(rows.values(), config.cluster.host)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from replication.files.owner import is_gone
 from replication.ledger.base import Drill
+from replication.wall_clock import now_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class DrillHealth:
 
 def drill_health(drills: Iterable[Drill]) -> DrillHealth:
     """What the drills, newest first, say."""
-    now, every = time.time_ns() // 1000, list(drills)
+    now, every = now_us(), list(drills)
     running = tuple(drill.id for drill in every if drill.is_open(now, is_gone))
     over = [drill for drill in every if drill.id not in running]
     good = next((drill for drill in over if drill.passed), None)

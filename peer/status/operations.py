@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 
 from replication.files.owner import is_gone, shown_owner
 from replication.ledger.commit_steps import ROLE_CHANGE, CommitStepStore, StoredSequence
 from replication.ledger.decisions.leasing import is_held
+from replication.wall_clock import now_us
 
 RUNNING, WAITING, SUSPENDED, INCOMPLETE = "running", "waiting", "suspended", "incomplete"
 
@@ -64,7 +64,7 @@ def role_change(stored: StoredSequence) -> tuple[str, str]:
 
 def operations(store: CommitStepStore, now: int = 0) -> tuple[UnfinishedOperation, ...]:
     """Every unfinished operation, by store and name."""
-    at = now or time.time_ns() // 1000
+    at = now or now_us()
     return tuple(operation(stored, at) for stored in store.sequences())
 
 

@@ -5,7 +5,6 @@ Nothing is written for them: a table's commit is its instant, and atomic. They g
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -24,6 +23,7 @@ from replication.ledger.sql.ledger import open_ledger
 from replication.tables.base import Catalog
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from replication.tables.layout import landing_name
+from replication.wall_clock import now_us
 
 
 def instants_of_table(config: Config, name: str) -> list[Instant] | None:
@@ -84,7 +84,7 @@ def _sent(ledger: Ledger, spec: TableSpec) -> Iterator[Instant]:
 
 def _drills(ledger: Ledger, spec: TableSpec) -> Iterator[Instant]:
     """Those that run or have ended: one that was killed leaves nothing."""
-    now = time.time_ns() // 1000
+    now = now_us()
     for drill in ledger.drills.all():
         if not drill.ended and not drill.is_open(now, is_gone):
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from typer import Argument, Option
 from replication.error_text import counted
 from replication.errors import ConfigError, RequestError
 from replication.priority import lower_process
+from replication.wall_clock import now_us
 from shell.cli.find import FoundCluster, current_folder, find_cluster
 from shell.cli.invocation import Invocation, timeout_option
 from shell.cli.render import Printer, moment_text, print_before_error, seconds_text
@@ -149,7 +149,7 @@ def _schedule(
         return
     for probe in probes:
         check_probe(probe)
-    now = time.time_ns() // 1000
+    now = now_us()
     made = DrillSchedule(cron, cluster.name, tuple(map(str, probes)), full, os.getcwd(), now, probe_timeout_s)
     due = made.due((), cluster.config.cluster.host)
     made.save(folder)

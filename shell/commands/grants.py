@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from typing import Annotated
 
 from typer import Argument, Option
@@ -11,6 +10,7 @@ from typer import Argument, Option
 from replication.core.grants import BY_PERSON
 from replication.core.ids import NIL_UUID, ClusterId, check_name
 from replication.errors import RequestError
+from replication.wall_clock import now_us
 from shell.cli.invocation import Invocation
 from shell.cli.render import moment_text
 
@@ -68,7 +68,7 @@ def grants_add(
         raise RequestError(f"{pinned} is not the id of {name}", "Give the id that `walship listclusters` shows")
     with invocation.connect() as (cluster, printer):
         grant = granting(cluster.ledger, pinned, tables or (), origins or (), defines=defines, by=BY_PERSON)
-        cluster.ledger.grants.put(grant, time.time_ns() // 1000)
+        cluster.ledger.grants.put(grant, now_us())
         define = " and define them" if defines else ""
         printer.value(grant, f"{name} may send {', '.join(grant.tables)} to {cluster.name}{define}")
 
@@ -80,7 +80,7 @@ def grants_remove(invocation: Invocation, name: Name) -> None:
     with invocation.connect() as (cluster, printer):
         known = cluster.ledger.grants.of(check_name(name, "cluster name"))
         of = known.grant.cluster if known is not None else ClusterId(name, NIL_UUID)
-        cluster.ledger.grants.put(Grant(of, (), (), False, BY_PERSON), time.time_ns() // 1000)
+        cluster.ledger.grants.put(Grant(of, (), (), False, BY_PERSON), now_us())
         printer.value({"removed": name}, f"{name} may do nothing at {cluster.name} from now on")
 
 
@@ -98,7 +98,7 @@ def invite(
     from replication.ledger.base import Invitation
 
     with invocation.connect() as (cluster, printer):
-        now, secret = time.time_ns() // 1000, secrets.token_urlsafe(24)
+        now, secret = now_us(), secrets.token_urlsafe(24)
         invited = ClusterId(check_name(name, "cluster name"), NIL_UUID)
         grant = granting(cluster.ledger, invited, tables or (), origins or (), defines=defines, by="invitation")
         expires = now + int(hours * 3.6e9)

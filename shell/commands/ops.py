@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ from replication.core.roles import Role
 from replication.error_text import counted
 from replication.errors import RequestError, VersionError
 from replication.ledger.commit_steps import ROLE_CHANGE, SequenceId
+from replication.wall_clock import now_us
 from shell.cli.invocation import Invocation, timeout_option
 from shell.cli.render import Printer, moment_text
 
@@ -152,7 +152,7 @@ def _stored(cluster: Cluster, operation: str, store: str) -> StoredSequence:
 def _now(stored: StoredSequence) -> UnfinishedOperation:
     from peer.status.operations import operation
 
-    return operation(stored, time.time_ns() // 1000)
+    return operation(stored, now_us())
 
 
 def _row(found: UnfinishedOperation, cluster: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from replication import log
 from replication.config import Config
 from replication.errors import ReplicationError
 from replication.ledger.base import Ledger
+from replication.wall_clock import now_us
 
 _POLL_S = 1.0
 _STOP_S = 5.0
@@ -45,7 +45,7 @@ def run_schedule(
     while not stop.wait(poll_s):
         try:
             schedule = DrillSchedule.load(config.drills_dir)
-            now = time.time_ns() // 1000
+            now = now_us()
             if schedule is None or schedule.due(ledger.drills.all(), config.cluster.host, tried, now) > now:
                 continue
         except ReplicationError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pyarrow as pa
+import pytest
 
 from peer.client.cluster import Cluster as Handle
 from peer.failover.role_change import RoleChange
@@ -62,11 +63,14 @@ class World:
 
     seed: int
     folder: Path
+    patched: InitVar[pytest.MonkeyPatch]
     acked: list[Acked] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, patched: pytest.MonkeyPatch) -> None:
         self.chance = random.Random(self.seed)
         self.now_us = 1_700_000_000_000_000
+        for module in ("replication.wall_clock", "peer.polling"):
+            patched.setattr(f"{module}.time", self)
         numbers = count(1)
         uuids = (UUID(int=number) for number in numbers)
         self.specs = [typed_table(f"ops.t{n}", SCHEMA, ["id"], uuids=uuids) for n in (1, 2)]

@@ -109,9 +109,7 @@ def lands_late(patched: pytest.MonkeyPatch, world: World, cut_too_late: bool) ->
 def simulate(seeds: list[int], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     happened = Counter[str]()
     for run, seed in enumerate(seeds):
-        world = World(seed, folder / str(run))
-        monkeypatch.setattr("peer.failover.lost_writes.time", world)
-        monkeypatch.setattr("peer.polling.time", world)
+        world = World(seed, folder / str(run), monkeypatch)
         try:
             happened += fail_over(world)
         except BaseException:
@@ -142,9 +140,7 @@ def test_what_a_failover_tells_to_be_lost_is_lost_row_for_row(
 def test_a_cut_that_is_taken_too_late_is_caught_by_a_seed_that_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: None, cut_too_late: bool
 ) -> None:
-    world = World(_KEPT, tmp_path)
-    monkeypatch.setattr("peer.failover.lost_writes.time", world)
-    monkeypatch.setattr("peer.polling.time", world)
+    world = World(_KEPT, tmp_path, monkeypatch)
     lands_late(monkeypatch, world, cut_too_late)
     try:
         if cut_too_late:

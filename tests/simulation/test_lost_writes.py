@@ -36,9 +36,7 @@ __all__ = ["quiet"]
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: None) -> Iterator[World]:
-    made = World(0, tmp_path)
-    monkeypatch.setattr("peer.failover.lost_writes.time", made)
-    monkeypatch.setattr("peer.polling.time", made)
+    made = World(0, tmp_path, monkeypatch)
     yield made
     made.close()
 

@@ -45,7 +45,7 @@ _CLOCKS = (
     "replication.wall_clock",
     *(f"replication.worker.ship.{name}" for name in ("shipment", "skipped_files", "write_order")),
     *(f"replication.writer.wal.{name}" for name in ("ended", "wal_series")),
-    *(f"peer.receive.{name}" for name in ("landing", "open_files", "refused_counts", "space")),
+    *(f"peer.receive.{name}" for name in ("landing", "open_files", "space")),
 )
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from replication.datasets.copying.database import Database
 from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.progress import CopyCounts
+from replication.wall_clock import now_us
 
 FAILURES_MAX = 5
 KEPT_DAYS = 365
@@ -93,7 +93,7 @@ class DatasetHistory:
 
     def begin(self, dataset: str, source: str, target: str) -> int:
         """Note that a run begins, and delete runs that are too old; its number."""
-        now = _now()
+        now = now_us()
         old = now - KEPT_DAYS * 86_400_000_000
         self._db.change("DELETE FROM copies WHERE run IN (SELECT run FROM runs WHERE begun_us < ?)", (old,))
         self._db.change("DELETE FROM runs WHERE begun_us < ?", (old,))
@@ -104,7 +104,7 @@ class DatasetHistory:
 
     def copied(self, run: int, file_set: FileSet) -> None:
         """Note the files of a published file set."""
-        now = _now()
+        now = now_us()
         rows = [
             (run, each.file.destination, each.file.origin.path, each.file.origin.size, each.digest, now)
             for each in file_set.staged
@@ -123,7 +123,7 @@ class DatasetHistory:
         """
         self._db.change(
             "UPDATE runs SET ended_us = ?, files = ?, bytes = ?, failed = ?, error = ? WHERE run = ?",
-            (_now(), counts.files_published, counts.bytes_copied, counts.failed, error, run),
+            (now_us(), counts.files_published, counts.bytes_copied, counts.failed, error, run),
         )
         if is_failure:
             failures = self.state(dataset).failures + 1 if error else 0
@@ -160,7 +160,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a number without a name, as containers have
         return str(os.getuid())
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

@@ -213,9 +213,8 @@ def patch(patched: pytest.MonkeyPatch, world: World) -> None:
         if coordination.role().state.epoch == epoch:
             world.stopped[coordination.paths.root.strip("/")] = epoch
 
-    for module in (failing, switching):
-        patched.setattr(module, "time", world)
-    patched.setattr("peer.failover.lease.time", world)
+    for module in ("failover", "switchover", "lease"):
+        patched.setattr(f"peer.failover.{module}.time", world)
     patched.setattr("peer.failover.lease.witness_of", lambda config: witness(world.sites[config.cluster.name]))
     patched.setattr("peer.polling.time", world)
     patched.setattr(switching, "await_writers", stopped)

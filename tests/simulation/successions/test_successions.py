@@ -27,7 +27,7 @@ def simulate(
     """One schedule, with a planted bug or none: what happened, and what should not have."""
     with monkeypatch.context() as patched:
         stepped.patch(patched)
-        world = World(graph, seed)
+        world = World(graph, seed, patched)
         commands.patch(patched, world)
         people = commands.Commands(world)
         if plant is not None:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
+import pytest
 
 from replication.core.definition.define import typed_table
 from replication.core.frame import Codec
@@ -71,11 +72,12 @@ class World:
         events: what happened, to see that a schedule was worth something.
     """
 
-    def __init__(self, graph: str, seed: int) -> None:
+    def __init__(self, graph: str, seed: int, patched: pytest.MonkeyPatch) -> None:
         self.chance = random.Random(f"{graph} {seed}")
         self.lease = self.chance.choice(LEASES)
         self.witness = MemoryEnsemble()
         self.now_us = 1_700_000_000_000_000
+        patched.setattr("replication.wall_clock.time", self)
         self.trouble = 0.0
         self.cuts: set[tuple[str, str]] = set()
         self.events = Counter[str]()

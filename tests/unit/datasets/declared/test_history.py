@@ -27,7 +27,7 @@ def test_runs_and_their_files_are_deleted_after_a_year(tmp_path: Path, monkeypat
     file = CopyableFile.build("file:///in", origin, CopyConfiguration())
     begun, now = [], time.time_ns() // 1000
     for days_ago in (KEPT_DAYS + 1, KEPT_DAYS - 1, 0):
-        monkeypatch.setattr(module, "_now", lambda days_ago=days_ago: now - days_ago * 86_400_000_000)
+        monkeypatch.setattr(module, "now_us", lambda days_ago=days_ago: now - days_ago * 86_400_000_000)
         begun.append(history.begin("d", "/in", "/out"))
         history.copied(begun[-1], FileSet("a", [StagedFile(file, "digest", 1)]))
     assert [each.run for each in history.runs("d", 9)] == [begun[2], begun[1]]
