@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from peer.failover.lease import fence, lease_steps
-from peer.failover.loss import Loss, loss_of
+from peer.failover.loss import Loss, loss_of, time_at
 from peer.failover.opening import CONSISTENT, EVERYTHING, Opening, counting_sequences, opening
 from peer.failover.role_change import RoleChange, refuse, with_remedy
 from peer.failover.take_back import TakeBack
@@ -73,9 +73,10 @@ class EndOrigin(CommitStep[RoleChange]):
 
     def execute(self, context: RoleChange) -> None:
         """Store it, with the cut."""
-        origin, now = ClusterId.parse(self.origin), now_us()
+        origin, ledger = ClusterId.parse(self.origin), context.cluster.ledger
         within, opens = counting_sequences(context, origin, self.upto)
-        context.cluster.ledger.successions.take_over(origin, context.own, self.epoch, now, within, opens.whole)
+        at = time_at(ledger, origin)
+        ledger.successions.take_over(origin, context.own, self.epoch, at, within, opens.whole)
 
     def describe(self) -> str:
         name = ClusterId.parse(self.origin).name

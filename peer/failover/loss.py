@@ -70,8 +70,7 @@ class Loss:
 
 def loss_of(ledger: Ledger, origin: ClusterId, opening: Opening) -> Loss:
     """What the origin is known to have acked that would not count here, and for how long nothing is known."""
-    notice = ledger.time.announced(origin)
-    now = now_us()
+    notice, now = ledger.time.announced(origin), now_us()
     names = {spec.uuid: spec.name for spec in ledger.tables.all()}
     missing = missing_frames(notice, ledger.landing.coverage(), names)
     rows, sizes = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
@@ -84,7 +83,15 @@ def loss_of(ledger: Ledger, origin: ClusterId, opening: Opening) -> Loss:
         if table in missing or rows[table]
     )
     since = opening.upto or notice.t
-    return Loss(tables, notice.t, (now - since) / 1e6 if 0 < since <= now else None, opening.upto, opening.uncut)
+    seconds = (time_at(ledger, origin) - since) / 1e6 if 0 < since <= now else None
+    return Loss(tables, notice.t, seconds, opening.upto, opening.uncut)
+
+
+def time_at(ledger: Ledger, origin: ClusterId) -> int:
+    """The time now; by the origin's clock where that is known to be ahead. What it acked by now is earlier."""
+    now = now_us()
+    ahead = (clock for clock in ledger.time.ahead() if clock.origin == origin and clock.commit > now)
+    return max(now + max((clock.commit - clock.at for clock in ahead), default=0), ledger.time.announced(origin).t)
 
 
 def missing_frames(notice: ClosedNotice, covered: Mapping[StreamId, Ranges], tables: Iterable[UUID]) -> dict[UUID, int]:

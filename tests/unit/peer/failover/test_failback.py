@@ -21,11 +21,12 @@ from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import Role, RoleState
 from replication.core.routes.bootstrap import Purged
-from replication.core.routes.freshness import Reach
+from replication.core.routes.freshness import Reach, Replicated
 from replication.core.succession import Succession
 from replication.errors import RequestError, WaitTimeoutError
-from replication.ledger.base import Peer, Quarantined
+from replication.ledger.base import Peer, Quarantined, SkewedClock
 from replication.roles.takeover import change_role
+from replication.wall_clock import now_us
 from tests.fakes.ledger import MemoryLedger
 from tests.role_changes import role_pair
 from tests.waiting import wait_until
@@ -123,8 +124,9 @@ def test_a_failback_to_a_cluster_that_was_never_lost_says_so(tmp_path: Path) -> 
         )
 
 
+@pytest.mark.parametrize("ahead_us", [0, 3_600_000_000])
 def test_a_failback_waits_for_lost_writes_of_the_cluster_that_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_us: int
 ) -> None:
     with role_pair(tmp_path) as pair:
         pair.write()
@@ -132,11 +134,16 @@ def test_a_failback_waits_for_lost_writes_of_the_cluster_that_returns(
         pair.east.working.close()  # it sends nothing more
         pair.write()
         pair.east.is_away = True
+        now = now_us()
+        if ahead_us:
+            pair.west.site.ledger.time.note_ahead(SkewedClock(pair.east.site.ledger.cluster, now + ahead_us, now))
         failover(pair.west.command(), plan_failover(pair.west.command(), "east", at=EVERYTHING))
         change_role(pair.east.site.ledger, pair.east.site.coordination, lambda _: RoleState(Role.STANDBY, 2))
         pair.east.is_away = False
         context, ledger = pair.west.command(), pair.west.site.ledger
         context.timeout_s = 0.0
+        landed = {pair.east.site.ledger.cluster: Replicated(now + ahead_us - 1)}  # just before the failover
+        monkeypatch.setattr(type(ledger.time), "replicated", lambda *_: landed)
         (step, *_) = plan_failback(context, "east").steps
         assert step == "east sends what it acked before west took over: lost writes, to decide on"
         with monkeypatch.context() as never_told:
