@@ -21,7 +21,7 @@ def derive_table(
     """Make a table whose rows a hook makes from another table's rows, or change the hook of a derived table.
 
     With a key, all rows of the source go through the hook, also when the hook changes. Without a key, a changed hook
-    gets only the rows that come from now on. Durable in the ledger on return; the ``derive`` role writes the rows.
+    gets only the rows that come from now on. The same hook and options again change nothing. Durable in the ledger on return; the ``derive`` role writes the rows.
 
     Args:
         ledger: of a cluster that keeps the source's table.
@@ -58,12 +58,10 @@ def derive_table(
     _check_rows(known, as_known(spec, names), made, names)
     version = version_of(made, ledger.cluster, spec)
     derivation = Derivation(spec.uuid, origin.uuid, made.name, dict(options), names, version)
-    if spec.key or was is None:
-        ledger.derivations.define(derivation)
-    elif was.version == LOST:
+    if was is not None and was.version == LOST:  # only of a table without a key
         raise lost_position(spec)
-    elif (was.hook, was.options, was.version) != (made.name, options, version):
-        ledger.derivations.define(derivation, anew=False)
+    if was is None or (was.hook, was.options, was.version) != (made.name, options, version):
+        ledger.derivations.define(derivation, anew=was is None or bool(spec.key))
     return spec
 
 

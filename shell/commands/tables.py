@@ -193,12 +193,15 @@ def derivetable(
     """Derive a table from another by a hook that drops rows or masks columns, or change its hook."""
     given = pairs(option or [], _SETTING)
     with invocation.connect() as (cluster, printer):
-        before = {derivation.table for derivation in cluster.ledger.derivations.all()}
+        before = {made.table: made.generation for made in cluster.ledger.derivations.all()}
         spec = cluster.derive_table(table, source, hook, given)
         columns = ", ".join(f"{column.name} {column.type}" for column in spec.columns)
-        anew = "anew, all rows of it," if spec.uuid in before else "from now on,"
+        after = {made.table: made.generation for made in cluster.ledger.derivations.all()}
+        how = "anew, all rows of it," if spec.uuid in before and spec.key else "from now on,"
+        if before.get(spec.uuid) == after[spec.uuid]:
+            how = "by this hook already,"
         printer.value(
-            described(spec), f"{spec.name} is derived {anew} with {columns}. To see how far it is: walship status"
+            described(spec), f"{spec.name} is derived {how} with {columns}. To see how far it is: walship status"
         )
 
 

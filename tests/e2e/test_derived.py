@@ -19,6 +19,7 @@ def test_what_a_hook_leaves_arrives_though_its_role_is_killed(sites):
     options = ("-o", "where=n < 100", "-o", "null=who")
     told = east.json("derivetable", f"{name}_out", "--from", name, "--hook", "select", *options)
     assert told["derived"] == "at east"
+    assert "by this hook already" in east.shell("derivetable", f"{name}_out", *options)
     east.shell("enablereplication", "-t", f"{name}_out", "west")
     with east.connect() as here, west.connect() as there:
         for begin in range(0, ROWS, 500):

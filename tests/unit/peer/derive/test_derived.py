@@ -85,13 +85,13 @@ def test_rows_are_dropped_columns_masked_and_rows_that_no_longer_pass_deleted(si
 
 
 def test_a_round_without_a_change_for_the_derived_table_writes_nothing(site: DerivingSite) -> None:
-    spec = people()
-    site.ledger.tables.create(spec)
+    site.ledger.tables.create(spec := people())
     public = site.define("ops.public", "ops.people", "select", PUBLIC)
     wal = site.wal()
     wal.append(spec, rows((1, "ann", 5)))
     site.derive(public)
-    written = site.batches
+    written, before = site.batches, site.derivation(public)
+    assert site.define("ops.public", hook="select", options=PUBLIC) and site.derivation(public) == before
     wal.append(spec, rows((1, "ann, renamed", 5)))
     assert site.derive(public) == 1
     assert (site.batches, len(site.versions(public))) == (written, 1)
