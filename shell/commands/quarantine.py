@@ -14,6 +14,7 @@ from shell.cli.render import bytes_text, moment_text, print_before_error
 FramesArgument = Annotated[
     list[str] | None, Argument(metavar="FRAME", help="slot/number:offset, as quarantine list shows it.")
 ]
+_NONE_HELD = "no frame is held: a discarded one is retried by its name, and lost writes have walship lostwrites"
 
 
 def quarantine_list(invocation: Invocation) -> None:
@@ -70,7 +71,7 @@ def quarantine_retry(
             failure = error
         if rows or failure is None:
             with print_before_error(failure):
-                printer.rows(rows, empty="nothing is quarantined")
+                printer.rows(rows, empty=_NONE_HELD if known else "nothing is quarantined")
         if rows:
             printer.progress("replay applies them from these files; a frame that fails again is quarantined again")
         if failure is not None:

@@ -150,6 +150,9 @@ def test_giving_a_frame_up_is_asked_for_twice_keeps_its_copy_and_is_shown(
     assert (shown.quarantined, shown.discarded) == (0, 1) and status.quarantined[0].discarded > 0
     assert world.walship("quarantine", "retry", "--all") == 0, "what was salvaged is left alone"
     assert len(world.held()) == 1
+    capsys.readouterr()
+    assert run(["quarantine", "retry", "--all", "--cluster", str(world.file)]) == 0
+    assert "no frame is held: a discarded one is retried by its name" in capsys.readouterr().out
     assert world.walship("quarantine", "retry", name) == 0, "unless it is named"
     world.replay(knows_schema=True)
     assert world.rows() == {"a": 1, "b": 2, "c": 3}
