@@ -168,7 +168,7 @@ def _await_spark(west: Cluster, display: Display) -> None:
     for _ in polls(START_TIMEOUT_S, _LOOK_S):
         report = ReplayReport.load(west.ledger.replay)
         if report is not None and report.spark != "starting":
-            display.event(f"west's Spark {report.spark or 'is up: it replays by jobs'}")
+            display.event(f"west: {report.spark or 'Spark is up: it replays by jobs'}")
             return
 
 

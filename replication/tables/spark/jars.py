@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ FETCH_TIMEOUT_S = 900
 POSTGRESQL = "postgresql"
 _SUMS = Path(__file__).with_name("jars.sha256")
 _OF_PYSPARK = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime"  # it has them already
+_MODULE = "jdk.incubator.vector"
 _WITH_SPARK = "Install walship[spark], or list existing jars under [replay] jars"
 
 
@@ -211,8 +212,17 @@ def _inspect(java: Path) -> tuple[str, str]:
         return "", "does not report its version"
     if int(version[1]) not in JAVA_VERSIONS:
         return "", f"is Java {version[1]}"
-    home = re.search(r"^ *java\.home = (.+)", done.stderr, re.MULTILINE)
-    return home[1].strip() if home else str(java.resolve().parent.parent), ""
+    told = re.search(r"^ *java\.home = (.+)", done.stderr, re.MULTILINE)
+    home = Path(told[1].strip()) if told else java.resolve().parent.parent
+    return ("", f"lacks {_MODULE}, which Spark asks for") if _is_cut_down(home) else (str(home), "")
+
+
+def _is_cut_down(home: Path) -> bool:
+    """Whether a Java says that it was made without what Spark's launcher asks for, as by jlink."""
+    with suppress(OSError):
+        modules = re.search(r'^MODULES="(.+)"', (home / "release").read_text(errors="replace"), re.MULTILINE)
+        return modules is not None and _MODULE not in modules[1].split()
+    return False
 
 
 def _is_sound(path: Path, jar: Jar) -> bool:

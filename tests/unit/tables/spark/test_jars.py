@@ -87,6 +87,16 @@ def test_a_java_that_is_a_script_says_where_java_is(tmp_path: Path, monkeypatch:
     assert jars.java_home_check() == "/opt/some java"
 
 
+@pytest.mark.usefixtures("only_java_home")
+def test_a_java_without_a_module_of_spark_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "cut", says_version("21.0.8"))))
+    (tmp_path / "cut" / "release").write_text('MODULES="java.base jdk.unsupported"\n')
+    with pytest.raises(ConfigError, match=r"cut/bin/java lacks jdk\.incubator\.vector, which Spark asks for"):
+        jars.java_home_check()
+    (tmp_path / "cut" / "release").write_text('MODULES="java.base jdk.incubator.vector"\n')
+    assert jars.java_home_check() == str(tmp_path / "cut")
+
+
 def test_one_that_will_not_do_is_passed_over_for_one_that_will(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", says_version("11.0.1"))))
     monkeypatch.setenv("PATH", str(fake_java(tmp_path / "new", says_version("21.0.1")) / "bin"), prepend=os.pathsep)
