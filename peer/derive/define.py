@@ -21,7 +21,8 @@ def derive_table(
     """Make a table whose rows a hook makes from another table's rows, or change the hook of a derived table.
 
     With a key, all rows of the source go through the hook, also when the hook changes. Without a key, a changed hook
-    gets only the rows that come from now on. The same hook and options again change nothing. Durable in the ledger on return; the ``derive`` role writes the rows.
+    gets only the rows that come from now on. The same hook and options again change nothing. Durable in the ledger on
+    return; the ``derive`` role writes the rows.
 
     Args:
         ledger: of a cluster that keeps the source's table.

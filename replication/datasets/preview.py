@@ -13,6 +13,7 @@ from replication.core.copying.configuration import Existing
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.job import CopyJob, list_into
+from replication.datasets.request import check_target
 
 
 @dataclass
@@ -21,11 +22,13 @@ class Preview:
 
     Attributes:
         job: whose report is told of each file.
+        is_written: the target would be, and must let itself be.
         found: files by outcome.
         bytes_listed: of those that would be copied.
     """
 
     job: CopyJob
+    is_written: bool = True
     found: Counter[str] = field(default_factory=Counter)
     bytes_listed: int = 0
     is_stopped: bool = False
@@ -33,7 +36,8 @@ class Preview:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> Preview:
-        """List every dataset."""
+        """List every dataset. Raises as ``check_target``."""
+        check_target(self.job.target, is_written=self.is_written)
         for dataset in self.job.finder.find_datasets():
             list_into(dataset, self.job.target, self.job.configuration, self)
         return self
@@ -79,4 +83,4 @@ def compared(job: CopyJob) -> Preview:
     """Compare the contents of source and target, whatever would be replaced; files only in the target count, too."""
     compares: dict[str, Any] = {"existing": Existing.CHANGED, "compare_content": True, "delete": True, "register": ""}
     configuration = replace(job.configuration, **compares)
-    return Preview(replace(job, configuration=configuration)).run()
+    return Preview(replace(job, configuration=configuration), is_written=False).run()

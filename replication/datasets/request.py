@@ -15,6 +15,7 @@ from replication.datasets.finders.base import ListsIntoSink
 from replication.datasets.finders.recursive import OneDataset, RecursiveDataset, SingleFileDataset
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import Entry, EntryKind, HasSnapshots, Store, TreeChanges
+from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import check_address, is_local, local_path, open_source, open_store
 from replication.error_text import one_line
 from replication.errors import MissingFileError, ReplicationError, RequestError, StorageError
@@ -109,9 +110,28 @@ def at_root(store: Store) -> Entry | None:
     except ReplicationError:
         raise
     except Exception as error:  # each driver has its own errors
-        raise StorageError(
-            f"{store.url} does not answer: {redact(one_line(error))}"[:500], "Check the address and the credentials"
-        ) from None
+        what, hint = "does not answer", "Check the address and the credentials"
+        if store.traits.is_local:
+            what, hint = "cannot be looked at", "Check the path: its links, and the permissions of the folders above"
+        raise StorageError(f"{store.url} {what}: {redact(one_line(error))}"[:500], hint) from None
+
+
+def check_target(store: Store, *, is_written: bool) -> None:
+    """Refuse a target that does not answer or is no folder or, if ``is_written``, that this host may not write to.
+
+    Raises:
+        RequestError: something else is there, or above it.
+        StorageError: it does not answer, or refuses the user.
+    """
+    found = at_root(store)
+    if found is not None and found.kind is not EntryKind.FOLDER:
+        raise RequestError(f"{store.url} is not a folder", "Name a folder, or one that does not exist yet")
+    if is_written and isinstance(store, LocalStore):
+        there = next(path for path in (Path(store.root), *Path(store.root).parents) if path.exists())
+        if not there.is_dir():
+            raise RequestError(f"{there}, above {store.root}, is a file", "Name another target")
+        if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+            raise StorageError(f"{there} may not be written", "Check its permissions, and that it is mounted to write")
 
 
 def is_missing(store: Store) -> bool:

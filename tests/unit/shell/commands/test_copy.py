@@ -79,6 +79,23 @@ def test_a_dry_run_shows_what_would_be_copied_and_copies_nothing(capsys: pytest.
     assert not Path("dst").exists()
 
 
+def test_a_dry_run_tells_of_a_target_that_the_copy_could_not_use(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("file").write_bytes(b"no folder")
+    os.symlink("loop", "loop")
+    assert run(["copy", "src", "file/dst", "-n"]) == 4
+    assert "file, above" in capsys.readouterr().err
+    for address in (["src", "loop"], ["loop", "dst"]):
+        for verb in ("-n", "--check"):
+            assert run(["copy", *address, verb]) == 7
+            assert "Too many levels of symbolic links" in capsys.readouterr().err
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    assert run(["copy", "src", "dst", "-n"]) == 7
+    assert f"{Path.cwd()} may not be written" in capsys.readouterr().err
+    assert run(["copy", "src", "src2", "--check"]) == 13, "which writes nothing"
+
+
 def test_a_dry_run_of_what_would_fail_exits_as_the_copy_does(capsys: pytest.CaptureFixture[str]) -> None:
     write_tree(Path("dst"), {"b": b"no folder"})
     assert run(["copy", "src", "dst", "-n"]) == 12
