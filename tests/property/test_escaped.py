@@ -34,7 +34,7 @@ def test_bytes_look_as_in_the_hbase_shell():
     assert unescaped(r"\xC3\xa9\\x41") == "é".encode() + rb"\x41"
 
 
-@pytest.mark.parametrize("text", ["\\", "a\\n", r"\x4", r"\xg0", "\\\\\\"])
+@pytest.mark.parametrize("text", ["\\", r"\x4\\1", "a\\n", r"\x4", r"\xg0", "\\\\\\"])
 def test_a_backslash_before_anything_else_is_refused_with_its_row(text):
     with pytest.raises(FormatError, match="is not an escaped byte"):
         unescaped(text)

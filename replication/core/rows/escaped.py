@@ -13,8 +13,7 @@ import pyarrow as pa
 from replication.errors import FormatError
 
 _BACKSLASH = ord("\\")
-_WHOLE = re.compile(rb"(?:[^\\]|\\\\|\\x[0-9a-fA-F]{2})*", re.DOTALL)
-_SPOILED = re.compile(rb"\\(?!\\|x[0-9a-fA-F]{2}).{0,3}|\\\\", re.DOTALL)
+_SPOILED = re.compile(rb"\\(?!x[0-9a-fA-F]{2})")
 
 
 def _texts() -> list[bytes]:
@@ -42,8 +41,8 @@ def unescaped(text: str | bytes) -> bytes:
     raw = text.encode() if isinstance(text, str) else text
     if _BACKSLASH not in raw:
         return raw
-    if _WHOLE.fullmatch(raw) is None:
-        odd = next(part for part in _SPOILED.findall(raw) if part != b"\\\\").decode(errors="replace")
+    if spoiled := _SPOILED.search(raw.replace(b"\\\\", b"..")):
+        odd = raw[spoiled.start() : spoiled.start() + 4].decode(errors="replace")
         raise FormatError(f"{odd!r} is not an escaped byte", r"Write a byte as \xNN and a backslash as \\")
     return raw.decode("unicode_escape").encode("latin-1")
 
