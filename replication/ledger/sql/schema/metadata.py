@@ -8,8 +8,9 @@ Lengths and offsets are bytes, times microseconds since 1970, hashes 32 raw byte
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from sqlalchemy import BigInteger, Column, Connection, Dialect, Index, Integer, MetaData, text
+from sqlalchemy import BigInteger, Column, Connection, Dialect, Index, Integer, MetaData, Table, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 SCHEMA_VERSION = 3
@@ -19,6 +20,21 @@ _statements: dict[str, tuple[str, ...]] = {}
 
 _WHERE = "where"
 KEY = BigInteger().with_variant(Integer, "sqlite")
+
+
+def table(name: str, *parts: Any, **options: Any) -> Table:
+    """A table of the ledger, of these columns, constraints and indexes."""
+    return Table(name, metadata, *parts, **options)
+
+
+def primary(kind: type, *names: str) -> list[Column[Any]]:
+    """Columns of the primary key."""
+    return [Column(name, kind, primary_key=True) for name in names]
+
+
+def required(kind: type, *names: str) -> list[Column[Any]]:
+    """Columns that are never NULL."""
+    return [Column(name, kind, nullable=False) for name in names]
 
 
 def id_column() -> Column[int]:

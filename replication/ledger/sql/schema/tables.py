@@ -15,13 +15,12 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     String,
-    Table,
     Text,
     UniqueConstraint,
     false,
 )
 
-from replication.ledger.sql.schema.metadata import KEY, id_column, metadata, partial_index
+from replication.ledger.sql.schema.metadata import KEY, id_column, partial_index, primary, required, table
 
 #: Tables of facts: what was written, sent, landed and applied. Every other write is a decision (``Ledger.decided``).
 FACTS = frozenset(
@@ -29,28 +28,24 @@ FACTS = frozenset(
     + ("notices", "positions", "progress", "received", "samples", "slots", "sources", "streams", "touched", "writers")
 )
 
-meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
+meta = table("meta", Column("name", String, primary_key=True), Column("value", Text, nullable=False))
 
 # Values that only grow. Global: term, closed, generation, replay_epoch, seen, retired_bytes, definitions, rules.
 # Per table: aged, purged. Per host: assigned. Per peer and slot: last_seen. Per source cluster: retired.
-counters = Table(
-    "counters", metadata, Column("name", String, primary_key=True), Column("value", BigInteger, nullable=False)
-)
+counters = table("counters", Column("name", String, primary_key=True), Column("value", BigInteger, nullable=False))
 
 # the newest known term of each other cluster, with its random nonce
-term_histories = Table(
+term_histories = table(
     "term_histories",
-    metadata,
     Column("cluster", Text, primary_key=True),
     Column("term", BigInteger, nullable=False),
     Column("nonce", String, nullable=False),
 )
 
-slots = Table("slots", metadata, Column("slot", String, primary_key=True), Column("next", BigInteger, nullable=False))
+slots = table("slots", Column("slot", String, primary_key=True), Column("next", BigInteger, nullable=False))
 
-tables = Table(
+tables = table(
     "tables",
-    metadata,
     Column("uuid", String, primary_key=True),
     Column("name", String, nullable=False),
     Column("dropped", Boolean, nullable=False, server_default=false()),
@@ -60,18 +55,16 @@ tables = Table(
 )
 
 # By hash and table: a version that a peer teaches for its own table does not stand for that of another table.
-schemas = Table(
+schemas = table(
     "schemas",
-    metadata,
     Column("hash", LargeBinary, primary_key=True),
     Column("table_uuid", String, primary_key=True, index=True),
     Column("table_group", String, nullable=False),
     Column("body", LargeBinary, nullable=False),
 )
 
-files = Table(
+files = table(
     "files",
-    metadata,
     id_column(),
     Column("file", Text, nullable=False, unique=True),
     Column("kind", String, nullable=False),
@@ -81,8 +74,7 @@ files = Table(
     Column("closed_length", BigInteger, nullable=False, server_default="-1"),  # -1 while OPEN
     Column("applied", BigInteger, nullable=False),
     Column("commit_hi", BigInteger, nullable=False, server_default="0"),
-    Column("boot", String, nullable=False),
-    Column("writer", String, nullable=False),
+    *required(String, "boot", "writer"),
     Column("source", Text),
     Column("peer", String, nullable=False, server_default=""),  # of bootstraps written here
     Column("created", BigInteger, nullable=False),
@@ -93,17 +85,15 @@ files = Table(
 )
 
 # gauge values of about the last hour, for forecasts
-samples = Table(
+samples = table(
     "samples",
-    metadata,
     Column("gauge", String, primary_key=True),
     Column("at", BigInteger, primary_key=True),
     Column("value", BigInteger, nullable=False),
 )
 
-streams = Table(
+streams = table(
     "streams",
-    metadata,
     id_column(),
     Column("wal", Text, nullable=False),
     Column("table_uuid", String, nullable=False, index=True),
@@ -114,40 +104,30 @@ streams = Table(
 
 # Sequences [seq_begin, seq_end) of a stream, found at [begin, end) of a file; file_id is NULL once the file is retired.
 # A row covers one registration until it is applied, so that "applied" stays exact; then adjacent rows are joined.
-claims = Table(
+claims = table(
     "claims",
-    metadata,
     id_column(),
     Column("file_id", KEY, ForeignKey("files.id")),
     Column("stream_id", KEY, ForeignKey("streams.id"), nullable=False),
-    Column("seq_begin", BigInteger, nullable=False),
-    Column("seq_end", BigInteger, nullable=False),
-    Column("begin", BigInteger, nullable=False),
-    Column("end", BigInteger, nullable=False),
-    Column("previous", LargeBinary, nullable=False),
-    Column("last", LargeBinary, nullable=False),
+    *required(BigInteger, "seq_begin", "seq_end", "begin", "end"),
+    *required(LargeBinary, "previous", "last"),
     Column("divergent", Boolean, nullable=False, server_default=false()),  # not claimed: another history
     Index("claims_sequence", "stream_id", "seq_end"),
     Index("claims_file", "file_id", "end"),
 )
 
-duplicates = Table(
+duplicates = table(
     "duplicates",
-    metadata,
     id_column(),
     Column("file_id", KEY, ForeignKey("files.id", ondelete="CASCADE"), nullable=False),
     Column("stream_id", KEY, ForeignKey("streams.id"), nullable=False),
-    Column("seq_begin", BigInteger, nullable=False),
-    Column("seq_end", BigInteger, nullable=False),
-    Column("begin", BigInteger, nullable=False),
-    Column("end", BigInteger, nullable=False),
+    *required(BigInteger, "seq_begin", "seq_end", "begin", "end"),
     Index("duplicates_file", "file_id", "end"),
     Index("duplicates_sequence", "stream_id", "seq_end"),
 )
 
-sources = Table(
+sources = table(
     "sources",
-    metadata,
     id_column(),
     Column("file", Text, nullable=False, unique=True),
     Column("term", BigInteger, nullable=False, server_default="0"),
@@ -156,13 +136,10 @@ sources = Table(
 )
 
 # the highest role epoch per cluster that ships here
-epochs = Table(
-    "epochs", metadata, Column("source", Text, primary_key=True), Column("epoch", BigInteger, nullable=False)
-)
+epochs = table("epochs", Column("source", Text, primary_key=True), Column("epoch", BigInteger, nullable=False))
 
-successions = Table(
+successions = table(
     "successions",
-    metadata,
     Column("origin", Text, primary_key=True),
     Column("epoch", BigInteger, primary_key=True),
     Column("successor", Text, nullable=False),
@@ -170,61 +147,46 @@ successions = Table(
 )
 
 # [source_begin, source_end) of a peer's file, at [begin, end) of a landing file; joined once applied, as in claims
-received = Table(
+received = table(
     "received",
-    metadata,
     id_column(),
     Column("source_id", KEY, ForeignKey("sources.id"), nullable=False),
     Column("file_id", KEY, ForeignKey("files.id")),
-    Column("begin", BigInteger, nullable=False),
-    Column("end", BigInteger, nullable=False),
-    Column("source_begin", BigInteger, nullable=False),
-    Column("source_end", BigInteger, nullable=False),
+    *required(BigInteger, "begin", "end", "source_begin", "source_end"),
     Index("received_source", "source_id", "source_end"),
     Index("received_file", "file_id", "end"),
 )
 
-batches = Table(
+batches = table(
     "batches",
-    metadata,
-    Column("table_uuid", String, primary_key=True),
-    Column("batch_id", String, primary_key=True),
-    Column("table_group", String, primary_key=True),
+    *primary(String, "table_uuid", "batch_id", "table_group"),
     Column("part", Integer, primary_key=True),
     Column("parts", Integer, nullable=False),
     Column("sha256", LargeBinary, nullable=False),
     Column("wal", Text, nullable=False),
-    Column("sequence", BigInteger, nullable=False),
-    Column("end", BigInteger, nullable=False),
-    Column("at", BigInteger, nullable=False),
+    *required(BigInteger, "sequence", "end", "at"),
     Index("batches_age", "table_uuid", "at"),
 )
 
 # WALs with rows that were acked under a batch id with different rows
-batch_conflicts = Table(
+batch_conflicts = table(
     "batch_conflicts",
-    metadata,
-    Column("table_uuid", String, primary_key=True),
-    Column("batch_id", String, primary_key=True),
+    *primary(String, "table_uuid", "batch_id"),
     Column("wal", Text, primary_key=True),
     Column("at", BigInteger, nullable=False),
 )
 
 # the writer that appends under a batch id, until the batch is complete; see Batches.hold
-batch_holds = Table(
+batch_holds = table(
     "batch_holds",
-    metadata,
-    Column("table_uuid", String, primary_key=True),
-    Column("batch_id", String, primary_key=True),
+    *primary(String, "table_uuid", "batch_id"),
     Column("writer", String, nullable=False),
 )
 
-routes = Table(
+routes = table(
     "routes",
-    metadata,
     Column("source", Text, primary_key=True),
-    Column("table_uuid", String, primary_key=True),
-    Column("table_group", String, primary_key=True),
+    *primary(String, "table_uuid", "table_group"),
     Column("generation", BigInteger, nullable=False),
     Column("closed", Boolean, nullable=False, server_default=false()),
     Column("phase", String, nullable=False, server_default="live"),  # of the sender's rule
@@ -234,86 +196,68 @@ routes = Table(
 )
 
 # origins that a source's routes ever carried: frames on the way may be older than its newest declaration
-carriers = Table(
+carriers = table(
     "carriers",
-    metadata,
-    Column("source", Text, primary_key=True),
-    Column("origin", Text, primary_key=True),
+    *primary(Text, "source", "origin"),
 )
 
 # sequences lost with a salvaged own file; nothing waits for them, and they may land again
-acknowledged = Table(
+acknowledged = table(
     "acknowledged",
-    metadata,
     id_column(),
     Column("stream_id", KEY, ForeignKey("streams.id"), nullable=False),
-    Column("seq_begin", BigInteger, nullable=False),
-    Column("seq_end", BigInteger, nullable=False),
+    *required(BigInteger, "seq_begin", "seq_end"),
     Column("file", Text, nullable=False),
     Column("at", BigInteger, nullable=False),  # when it was salvaged
 )
 
 # when each cluster that sends to this one was last seen
-last_seen = Table(
-    "last_seen", metadata, Column("source", Text, primary_key=True), Column("at", BigInteger, nullable=False)
-)
+last_seen = table("last_seen", Column("source", Text, primary_key=True), Column("at", BigInteger, nullable=False))
 
-positions = Table(
+positions = table(
     "positions",
-    metadata,
     Column("file_id", KEY, ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
     Column("table_uuid", String, primary_key=True),
     Column("applied", BigInteger, nullable=False),
 )
 
-checkpoints = Table(
+checkpoints = table(
     "checkpoints",
-    metadata,
     Column("table_uuid", String, primary_key=True),
-    Column("epoch", BigInteger, nullable=False),
-    Column("commit", BigInteger, nullable=False),
-    Column("snapshot", BigInteger, nullable=False),
+    *required(BigInteger, "epoch", "commit", "snapshot"),
     Column("positions", Text, nullable=False),
 )
 
-quarantined = Table(
+quarantined = table(
     "quarantined",
-    metadata,
     Column("file", Text, primary_key=True),
     Column("begin", BigInteger, primary_key=True),
     Column("end", BigInteger, nullable=False),
     Column("table_uuid", String, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("copy", Text, nullable=False),
+    *required(Text, "reason", "copy"),
     Column("at", BigInteger, nullable=False),
     Column("discarded", BigInteger, nullable=False, server_default="0"),  # when a person discarded it, 0 if not
     Column("succession", Text, nullable=False, server_default=""),  # that makes it a lost write
     Column("held", Text, nullable=False),  # [[stream id, sequence begin, end], …] that hold back replicated time
 )
 
-folds = Table(
+folds = table(
     "folds",
-    metadata,
     Column("table_uuid", String, primary_key=True),
-    Column("upto", BigInteger, nullable=False),
-    Column("changes_snapshot", BigInteger, nullable=False),
-    Column("at", BigInteger, nullable=False),
+    *required(BigInteger, "upto", "changes_snapshot", "at"),
 )
 
-writers = Table(
+writers = table(
     "writers",
-    metadata,
     Column("writer", String, primary_key=True),
     Column("host", String, nullable=False),
     Column("pid", BigInteger, nullable=False),
     Column("boot", String, nullable=False),
-    Column("role_epoch", BigInteger, nullable=False),
-    Column("floor", BigInteger, nullable=False),
+    *required(BigInteger, "role_epoch", "floor"),
 )
 
-notices = Table(
+notices = table(
     "notices",
-    metadata,
     Column("origin", Text, primary_key=True),
     Column("closed", BigInteger, primary_key=True),
     Column("payload", LargeBinary, nullable=False),
@@ -321,18 +265,15 @@ notices = Table(
 )
 
 # origins with commit times far ahead of a local clock: the newest one, and when it was seen
-clocks = Table(
+clocks = table(
     "clocks",
-    metadata,
     Column("origin", Text, primary_key=True),
-    Column("commit", BigInteger, nullable=False),
-    Column("at", BigInteger, nullable=False),
+    *required(BigInteger, "commit", "at"),
 )
 
 # derived tables; ``pending`` is a batch that may or may not be written
-derivations = Table(
+derivations = table(
     "derivations",
-    metadata,
     Column("table_uuid", String, ForeignKey("tables.uuid"), primary_key=True),
     Column("source_uuid", String, ForeignKey("tables.uuid"), nullable=False, index=True),
     Column("hook", String, nullable=False),
@@ -350,11 +291,10 @@ derivations = Table(
 )
 
 # commit sequences, by the store that they are in
-commit_stores = Table("commit_stores", metadata, Column("name", String, primary_key=True))
+commit_stores = table("commit_stores", Column("name", String, primary_key=True))
 
-commit_sequences = Table(
+commit_sequences = table(
     "commit_sequences",
-    metadata,
     Column("store", String, ForeignKey("commit_stores.name", ondelete="CASCADE"), primary_key=True),
     Column("urn", String, primary_key=True),
     Column("steps", Text, nullable=False),  # a line of JSON each
@@ -365,20 +305,14 @@ commit_sequences = Table(
     Column("suspended", Boolean, nullable=False, server_default=false()),
     Column("owner", String, nullable=False, server_default=""),
     Column("leased_until", BigInteger, nullable=False, server_default="0"),
-    Column("created", BigInteger, nullable=False),
-    Column("changed", BigInteger, nullable=False),
+    *required(BigInteger, "created", "changed"),
 )
 
-drills = Table(
+drills = table(
     "drills",
-    metadata,
     Column("id", String, primary_key=True),
-    Column("host", String, nullable=False),
-    Column("owner", String, nullable=False),
-    Column("begun", BigInteger, nullable=False),
-    Column("until", BigInteger, nullable=False),
-    Column("instant", BigInteger, nullable=False),
-    Column("ended", BigInteger, nullable=False),
+    *required(String, "host", "owner"),
+    *required(BigInteger, "begun", "until", "instant", "ended"),
     Column("passed", Boolean, nullable=False),
     Column("why", Text, nullable=False),
     Column("rpo_s", Float),
