@@ -23,13 +23,7 @@ from peer.receive.space import LandingSpace
 from replication import log
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
-from replication.errors import (
-    CoordinationError,
-    FormatError,
-    NoSpaceError,
-    ReplicationError,
-    StorageError,
-)
+from replication.errors import CoordinationError, FormatError, NoSpaceError, ReplicationError, StorageError
 from replication.files.base import Files
 from replication.ledger.base import Claim, Divergence, Ledger
 from replication.link.base import Reason

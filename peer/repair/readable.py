@@ -10,14 +10,7 @@ from dataclasses import dataclass, field
 from peer.frames.check import end_start
 from peer.repair.saved_copy import SENT_AGAIN
 from replication.core.coverage import Ranges, Span
-from replication.core.frame import (
-    FILE_HEADER_BYTES,
-    FRAME_MAGIC,
-    FrameView,
-    check_payload,
-    read_end_record,
-    read_frame,
-)
+from replication.core.frame import FILE_HEADER_BYTES, FRAME_MAGIC, FrameView, check_payload, read_end_record, read_frame
 from replication.core.ids import StreamId
 from replication.errors import CorruptFrameError, FormatError
 from replication.ledger.base import Claim, FileKind, FileRow, Readable

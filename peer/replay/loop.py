@@ -21,12 +21,7 @@ from peer.replay_report import ReplayReport
 from replication import log
 from replication.config import Config
 from replication.coordination.session import Coordination
-from replication.errors import (
-    CoordinationError,
-    EngineLostError,
-    LockedFileError,
-    SupersededError,
-)
+from replication.errors import CoordinationError, EngineLostError, LockedFileError, SupersededError
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.files.notifier import Listening, NotificationListener, Notifier

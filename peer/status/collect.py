@@ -36,13 +36,7 @@ from replication.core.routes.freshness import Replicated, named
 from replication.core.shipping.retention import RetentionPolicy
 from replication.core.succession import contested
 from replication.files.boot import boot_id
-from replication.ledger.base import (
-    FileKind,
-    FileRow,
-    Ledger,
-    PatternRule,
-    Quarantined,
-)
+from replication.ledger.base import FileKind, FileRow, Ledger, PatternRule, Quarantined
 from replication.ledger.batches import BatchConflict
 from replication.wall_clock import now_us
 from replication.writer.wal.durable_length import DurableLength

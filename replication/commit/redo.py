@@ -11,12 +11,7 @@ from replication.commit.leases import Leases
 from replication.commit.sequence import FAILURES_MAX, Around, CommitSequence, OnStep, ignore_step, nothing_around
 from replication.commit.step import C
 from replication.error_text import counted
-from replication.errors import (
-    ReplicationError,
-    SequenceHeldError,
-    StepFailedError,
-    SuspendedSequenceError,
-)
+from replication.errors import ReplicationError, SequenceHeldError, StepFailedError, SuspendedSequenceError
 from replication.files.owner import shown_owner
 from replication.ledger.commit_steps import CommitStepStore, StoredSequence
 from replication.log import get

@@ -13,16 +13,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, TypeVar
 
-from replication.coordination.base import (
-    HostRecord,
-    Member,
-    Node,
-    Public,
-    RoleRead,
-    Tree,
-    Woken,
-    decode_fields,
-)
+from replication.coordination.base import HostRecord, Member, Node, Public, RoleRead, Tree, Woken, decode_fields
 from replication.coordination.keeper import LOST_DATA_S, REREAD_S, Keeper, Subscription
 from replication.coordination.known_nodes import KnownNodes
 from replication.coordination.membership import Candidacy, Membership, in_order

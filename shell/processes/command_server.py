@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from replication.local_socket import address, is_same_user
-from shell.cli.forwarded import (
-    CAN_ASK,
-    NAME,
-    READY,
-    ForwardedCommand,
-    program,
-    receive,
-    receive_streams,
-)
+from shell.cli.forwarded import CAN_ASK, NAME, READY, ForwardedCommand, program, receive, receive_streams
 from shell.cli.interrupting import INTERRUPTED
 from shell.processes.forked import Forked, fork, load_shared
 from shell.processes.wakes import Wakes

@@ -21,18 +21,7 @@ from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
 from replication.errors import PeerUnavailableError
 from replication.link import ranges
-from replication.link.base import (
-    Ack,
-    Data,
-    Description,
-    FileStatus,
-    Hello,
-    OpenReply,
-    Reason,
-    Refusal,
-    Reply,
-    Route,
-)
+from replication.link.base import Ack, Data, Description, FileStatus, Hello, OpenReply, Reason, Refusal, Reply, Route
 
 EAST, WEST = ClusterId("east", UUID(int=1)), ClusterId("west", UUID(int=2))
 FILE = FileId(EAST, "h0", 7)

@@ -14,13 +14,7 @@ from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import ClosedNotice
-from replication.errors import (
-    ClosedFileError,
-    ConfigError,
-    GapError,
-    MissingFileError,
-    VersionError,
-)
+from replication.errors import ClosedFileError, ConfigError, GapError, MissingFileError, VersionError
 from replication.ledger.base import Divergence, FileKind, Landed, Ledger
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.ledger.sql.store.store import SqlStore

@@ -10,22 +10,9 @@ import sqlalchemy as sa
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
 from replication.core.succession import Succession
-from replication.errors import (
-    BatchConflictError,
-)
+from replication.errors import BatchConflictError
 from replication.ledger.base import BatchPart, FileKind, LandedPart, Ledger
-from tests.contract.ledger_stores import (
-    EAST,
-    FRAME,
-    HEADER,
-    NORTH,
-    WEST,
-    Route,
-    claims,
-    stream,
-    table,
-    wal,
-)
+from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, WEST, Route, claims, stream, table, wal
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
 

@@ -8,17 +8,7 @@ from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import NIL_UUID, StreamId
 from replication.ledger.base import Landed, Ledger, Quarantined, ReplayCheckpoint
-from tests.contract.ledger_stores import (
-    FRAME,
-    HEADER,
-    WEST,
-    Route,
-    applied,
-    claims,
-    stream,
-    table,
-    wal,
-)
+from tests.contract.ledger_stores import FRAME, HEADER, WEST, Route, applied, claims, stream, table, wal
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
 S = stream(FLIGHTS, wal())

@@ -15,18 +15,7 @@ from replication.core.ids import FileId
 from replication.core.phase import Phase
 from replication.errors import MissingFileError, RequestError, StaleTermError
 from replication.ledger.base import Claim, FileKind, Ledger, PeerProgress, Quarantined, Readable, SalvagePlan
-from tests.contract.ledger_stores import (
-    FRAME,
-    HEADER,
-    NORTH,
-    Route,
-    applied,
-    claims,
-    peer,
-    stream,
-    table,
-    wal,
-)
+from tests.contract.ledger_stores import FRAME, HEADER, NORTH, Route, applied, claims, peer, stream, table, wal
 
 FLIGHTS = table()
 NUMBERS = (UUID(int=9000 + i) for i in itertools.count())

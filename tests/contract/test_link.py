@@ -23,13 +23,7 @@ from replication.errors import (
     TransferError,
 )
 from replication.link import ranges
-from replication.link.base import (
-    Ack,
-    PeerLink,
-    Reason,
-    Refusal,
-    ShipSession,
-)
+from replication.link.base import Ack, PeerLink, Reason, Refusal, ShipSession
 from replication.link.grpc_client import connect
 from replication.link.grpc_server import LinkServer
 from tests.contract.link_service import (

@@ -29,13 +29,7 @@ from replication.coordination.paths import Election, MemberKind
 from replication.core.frame import FILE_HEADER_BYTES, scan
 from replication.core.ids import ClusterId
 from replication.core.routes.freshness import ClosedNotice
-from replication.errors import (
-    ConfigError,
-    HostAwayError,
-    MissingFileError,
-    PeerRefusedError,
-    RequestError,
-)
+from replication.errors import ConfigError, HostAwayError, MissingFileError, PeerRefusedError, RequestError
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileRow
 from replication.link import tls

@@ -21,10 +21,7 @@ from replication.coordination.host import host_record
 from replication.coordination.paths import Election, MemberKind
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.shipping.planner import Limits
-from replication.errors import (
-    LockedFileError,
-    RequestError,
-)
+from replication.errors import LockedFileError, RequestError
 from replication.files.local import LocalFiles
 from replication.master.loop import HostDisk, Master, MasterTimes
 from tests.contract.ledger_stores import postgresql_database

@@ -25,12 +25,7 @@ from replication.core.rows.batch import EncodedBatch
 from replication.core.rows.convert import upserts_from_arrow
 from replication.core.shipping.chunk import Assignment
 from replication.core.shipping.planner import HostView, Limits, PeerView, PlannerInput, plan
-from replication.errors import (
-    CoordinationError,
-    LeaseLostError,
-    LedgerBusyError,
-    ReplicationError,
-)
+from replication.errors import CoordinationError, LeaseLostError, LedgerBusyError, ReplicationError
 from replication.ledger.base import Ledger, Peer, ReplayCheckpoint
 from replication.master.retire import retire
 from replication.writer.wal.commit_clock import CommitClock

@@ -10,10 +10,7 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.shipping.chunk import Assignment
-from replication.errors import (
-    PeerUnavailableError,
-    ReplicationError,
-)
+from replication.errors import PeerUnavailableError, ReplicationError
 from replication.ledger.base import FileKind
 from replication.settings import WorkerSection
 from replication.worker.files.closed_time import ClosedTime

@@ -23,13 +23,7 @@ from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.ledger.sql.queries.files import NUMBERED, next_number
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeysInTransaction
-from replication.ledger.sql.store.store import (
-    SqlStore,
-    decisions_file,
-    execute_many,
-    put_meta,
-    raise_counter,
-)
+from replication.ledger.sql.store.store import SqlStore, decisions_file, execute_many, put_meta, raise_counter
 
 
 @dataclass(frozen=True, slots=True)

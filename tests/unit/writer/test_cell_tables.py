@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replication.core.rows.mutation import Mutation
-from replication.errors import (
-    ConditionalMutationError,
-    HistoryError,
-    SchemaError,
-)
+from replication.errors import ConditionalMutationError, HistoryError, SchemaError
 from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
 from tests.unit.writer.site import Site
 from tests.waiting import wait_until

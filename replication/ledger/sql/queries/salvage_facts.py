@@ -13,13 +13,7 @@ from sqlalchemy.engine import Connection
 from replication.core.coverage import UNKNOWN_HASH
 from replication.core.ids import FileId, StreamId
 from replication.ledger.base import FileRow, SenderKeeps
-from replication.ledger.decisions.salvage import (
-    ClaimRange,
-    GroupRequirement,
-    ReceivedRange,
-    Requirements,
-    SalvageFacts,
-)
+from replication.ledger.decisions.salvage import ClaimRange, GroupRequirement, ReceivedRange, Requirements, SalvageFacts
 from replication.ledger.sql.queries.claims import coverage, repeats_sent_on
 from replication.ledger.sql.queries.replay import awaits_replay
 from replication.ledger.sql.queries.rules import RuleCache, peers

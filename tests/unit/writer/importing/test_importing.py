@@ -17,13 +17,7 @@ from pyarrow import csv, orc
 
 from replication.core.definition.define import typed_table
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.errors import (
-    FormatError,
-    NullKeyError,
-    ReplicationError,
-    RequestError,
-    SchemaError,
-)
+from replication.errors import FormatError, NullKeyError, ReplicationError, RequestError, SchemaError
 from replication.files.rows.row_files import BATCH_ROWS, RowFile
 from replication.writer.importing.file_digest import FileDigest
 from replication.writer.importing.importer import Imported
