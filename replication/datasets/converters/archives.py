@@ -19,7 +19,6 @@ class Tar:
     extensions = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 
     def members(self, file: IO[bytes]) -> Iterator[ArchiveMember]:
-        """See ``Unpacker``."""
         archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115 - lives as long as the file
         files: dict[str, tarfile.TarInfo] = {}
         for info in archive:
@@ -57,7 +56,6 @@ class Zip:
     extensions = (".zip",)
 
     def members(self, file: IO[bytes]) -> Iterator[ArchiveMember]:
-        """See ``Unpacker``."""
         archive = zipfile.ZipFile(file)
         for info in archive.infolist():
             mode = info.external_attr >> 16
