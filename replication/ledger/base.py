@@ -30,45 +30,11 @@ from replication.ledger.tables import TableRecords
 from replication.ledger.terms import Terms
 from replication.ledger.time import Grown, SkewedClock, Time, WriterRow
 
-__all__ = [
-    "KEEP",
-    "SkewedClock",
-    "Attempt",
-    "Backlog",
-    "BatchPart",
-    "Bootstrap",
-    "Claim",
-    "Derivation",
-    "Divergence",
-    "Drill",
-    "FileKind",
-    "FileRow",
-    "Gap",
-    "SalvagePlan",
-    "SenderKeeps",
-    "GrantRow",
-    "Grown",
-    "HeldTable",
-    "Invitation",
-    "Landed",
-    "LandedPart",
-    "LandingRecords",
-    "Ledger",
-    "Released",
-    "PassedOn",
-    "Peer",
-    "Pending",
-    "Phase",
-    "StoredSequence",
-    "PeerProgress",
-    "Quarantined",
-    "Readable",
-    "Replay",
-    "ReplayCheckpoint",
-    "Rule",
-    "PatternRule",
-    "WriterRow",
-]
+__all__ = ["Attempt", "Backlog", "BatchPart", "Bootstrap", "Claim", "Derivation", "Divergence", "Drill"]
+__all__ += ["FileKind", "FileRow", "Gap", "GrantRow", "Grown", "HeldTable", "Invitation", "KEEP", "Landed"]
+__all__ += ["LandedPart", "LandingRecords", "Ledger", "PassedOn", "PatternRule", "Peer", "PeerProgress"]
+__all__ += ["Pending", "Phase", "Quarantined", "Readable", "Released", "Replay", "ReplayCheckpoint", "Rule"]
+__all__ += ["SalvagePlan", "SenderKeeps", "SkewedClock", "StoredSequence", "WriterRow"]
 
 
 class Ledger(Protocol):
