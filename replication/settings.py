@@ -119,10 +119,6 @@ def _ledger_url(value: str, info: ValidationInfo) -> str:
     return f"{scheme}{sqlite_url(_path(Path(unquote(quoted)), info)).removeprefix('sqlite')}{asked}{query}"
 
 
-def _optional_address(value: str) -> str:
-    return value and _address(value)
-
-
 def _memory(value: str) -> str:
     if not re.fullmatch(r"\d+[kmgt]", value):
         raise ValueError(f"{value!r} is not a size such as 1g or 512m")
@@ -139,7 +135,7 @@ def _bytes(value: object) -> object:
 Name = Annotated[str, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address)]
 Servers = Annotated[str, AfterValidator(_servers)]
-OptionalAddress = Annotated[str, AfterValidator(_optional_address)]
+OptionalAddress = Annotated[str, AfterValidator(lambda value: value and _address(value))]
 PathFromFile = Annotated[Path, AfterValidator(_path)]
 Memory = Annotated[str, AfterValidator(_memory)]
 SparkMaster = Annotated[str, AfterValidator(_spark_master)]

@@ -38,7 +38,7 @@ from replication.tables.spark.application import Application
 from replication.tables.spark.iceberg import IcebergTables
 from replication.tables.spark.jars import checked_jars
 from replication.tables.spark.scratch import own_scratch
-from replication.tables.spark.session import open_session, settings_for_others
+from replication.tables.spark.session import open_session
 from replication.wall_clock import now_us
 
 if TYPE_CHECKING:
@@ -194,11 +194,6 @@ def spark_sql(config: Config, ledger: Ledger, specs: Sequence[TableSpec], query:
             return tables.query(query)
         except PySparkException as error:
             raise RequestError(str(error).strip().splitlines()[0]) from None
-
-
-def spark_settings(config: Config) -> dict[str, str]:
-    """Settings for any Spark session, to have the tables and their ``<table>__latest`` in the catalog ``walship``."""
-    return settings_for_others(configured_catalog(config))
 
 
 @contextmanager

@@ -185,7 +185,8 @@ class Peering:
 
     def _check(self, table: str, peer: Peer, rules: Mapping[UUID, list[Rule]], request: EnableRequest) -> NewRules:
         """The rules that a table is to get, given those for the peer; raises ReplicationError when it may not."""
-        _refuse_system_table(table)
+        if is_system_table(table):
+            raise RequestError(f"{table} is walship's own table and is not replicated", "Enable its table")
         spec = self.ledger.tables.get(table)
         there = rules.get(spec.uuid, [])
         remote = full_name(request.remote_table) or (there[0].remote_table if there else table)
@@ -377,8 +378,3 @@ class Peering:
         for rule in self.ledger.rules.to(peer.name):
             found.setdefault(rule.table, []).append(rule)
         return found
-
-
-def _refuse_system_table(table: str) -> None:
-    if is_system_table(table):
-        raise RequestError(f"{table} is walship's own table and is not replicated", "Enable its table")

@@ -39,10 +39,6 @@ class ReplaySelection:
     more: bool = False
 
 
-def _never(file: FileId, begin: int) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Selector:
     """Selects frames for one pass.
@@ -60,7 +56,7 @@ class Selector:
     pending: Sequence[Pending]
     limit_bytes: int
     passed: Mapping[FileId, int] = field(default_factory=dict)
-    skip: Callable[[FileId, int], bool] = _never
+    skip: Callable[[FileId, int], bool] = lambda file, begin: False
     successions: Successions = Successions()
 
     def shared(self, held: frozenset[UUID] = frozenset()) -> ReplaySelection:

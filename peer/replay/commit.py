@@ -80,7 +80,8 @@ class TableReplay:
         def take_over() -> None:
             moved.append(self._reconcile())
             if self.spec.key and not self._owned:
-                self._take_epoch()
+                # One row that every view hides: an older replayer's next commit then conflicts.
+                self._commit_own(_control_rows, _CONTROL, {})
 
         take_over()
         return any(moved)
@@ -268,10 +269,6 @@ class TableReplay:
             )
         _log.warning("table_rolled_back", table=self.name, commit=newest, lost=len(lost))
         self._ledger.replay.rewind(self.spec.uuid, starts)
-
-    def _take_epoch(self) -> None:
-        """Commit one row that every view hides: an older replayer's next commit then conflicts."""
-        self._commit_own(_control_rows, _CONTROL, {})
 
     def _commit_own(self, run: _Run, schema: pa.Schema, constants: Mapping[str, int]) -> None:
         commit = CommitMetadata(self._epoch, self.number + 1, {})

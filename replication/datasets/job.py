@@ -270,7 +270,8 @@ class _Run:
             self._publisher.finish()
             raise
         if not self._job.stopped.is_set():
-            self._make_folders()
+            for path, reason in self._publisher.make_folders(self._empty).items():
+                self.failed(path, reason)
             if self._job.configuration.delete:
                 self._remove_extras()
 
@@ -280,11 +281,6 @@ class _Run:
             list_into(dataset, job.target, job.configuration, self)
         job.progress.listing_ended()
         self._window.end()
-
-    def _make_folders(self) -> None:
-        """Make the folders that have no files; one that cannot be made is told."""
-        for path, reason in self._publisher.make_folders(self._empty).items():
-            self.failed(path, reason)
 
     def _complete(self, file_set: FileSet) -> None:
         """Publish a file set whose files were all tried; if one failed, the others wait for the next run."""

@@ -152,9 +152,10 @@ def sql(
         raise RequestError("sql takes a QUERY, or --settings", 'For instance: walship sql "show tables"')
     with invocation.connect(grace_s=0 if spark else GRACE_S, header=sys.stdout.isatty()) as (cluster, printer):
         if settings:
-            from peer.client.on_demand import spark_settings
+            from replication.tables.catalog.catalog import configured_catalog
+            from replication.tables.spark.session import settings_for_others
 
-            shown = spark_settings(cluster.config)
+            shown = settings_for_others(configured_catalog(cluster.config))
             printer.value(shown, "\n".join(f"{key} {value}" for key, value in shown.items()))
             return
         _reach(cluster, at_least, timeout_s)

@@ -13,16 +13,13 @@ def constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
     """Return one value ``count`` times; up to 65,536 as a slice of a shared array."""
     if count > _SHARED_ROWS_MAX:
         return pa.repeat(pa.scalar(value, kind), count)
-    return _repeated(value, kind, _rounded(count)).slice(0, count)
+    rounded = 1 << max(0, count - 1).bit_length()
+    return _repeated(value, kind, rounded).slice(0, count)
 
 
 def row_numbers(count: int) -> pa.Array:
     """Return 0, 1, … as 32-bit integers; up to 65,536 as a slice of a shared array."""
     return _numbers().slice(0, count) if count <= _SHARED_ROWS_MAX else pa.arange(0, count).cast(pa.int32())
-
-
-def _rounded(count: int) -> int:
-    return 1 << max(0, count - 1).bit_length()
 
 
 @lru_cache(maxsize=12)

@@ -26,13 +26,8 @@ class DatasetSchedule:
 
     def is_due(self, definition: DatasetDefinition) -> bool:
         """Whether a dataset runs in this pass; call it once a pass. StorageError if its timeline cannot be read."""
-        return not definition.after or self._has_changed(definition)
-
-    def retry(self, definition: DatasetDefinition) -> None:
-        """A run failed: it is due in the next pass whatever the timeline says."""
-        self._seen.pop(definition.name, None)
-
-    def _has_changed(self, definition: DatasetDefinition) -> bool:
+        if not definition.after:
+            return True
         url = definition.timeline
         timeline = self._timelines.setdefault(url, RecordedTimeline(open_records(url)))
         before = self._seen.get(definition.name)
@@ -42,3 +37,7 @@ class DatasetSchedule:
             return True
         changes = (event.instant for event in timeline.following(before) if event.number <= now)
         return any(each.dataset == definition.after and not each.is_pending for each in changes)
+
+    def retry(self, definition: DatasetDefinition) -> None:
+        """A run failed: it is due in the next pass whatever the timeline says."""
+        self._seen.pop(definition.name, None)

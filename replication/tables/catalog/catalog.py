@@ -49,7 +49,7 @@ from replication.tables.layout import CHANGES, LATEST, OWNER, SPEC, TOMBSTONES, 
 from replication.tables.partition import parse_partition, partition_name
 from replication.tables.pyiceberg.damage import planned, refusing_unreadable
 from replication.tables.pyiceberg.evolve import evolve, has_columns, note_columns, set_sort
-from replication.tables.pyiceberg.scratch_tables import ScratchTables, scratch_namespaces
+from replication.tables.pyiceberg.scratch_tables import ScratchTables
 from replication.tables.pyiceberg.tags import set_tag
 from replication.tables.shared_duckdb import SharedDuckDB
 
@@ -273,7 +273,8 @@ class IcebergCatalog:
         return ScratchTables(self._catalog, namespace)
 
     def drop_scratch(self, prefix: str, kept: Container[str]) -> list[str]:
-        found = [name for name in scratch_namespaces(self._catalog, prefix) if name not in kept]
+        there = [name for name, *_ in self._catalog.list_namespaces() if name.startswith(prefix)]
+        found = [name for name in there if name not in kept]
         for namespace in found:
             self.scratch(namespace).drop()
         return found

@@ -77,8 +77,3 @@ def _remove_folder(location: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             folder.parent.rmdir()
-
-
-def scratch_namespaces(catalog: Catalog, prefix: str) -> list[str]:
-    """The namespaces whose names begin with ``prefix``."""
-    return [found[0] for found in catalog.list_namespaces() if found[0].startswith(prefix)]
