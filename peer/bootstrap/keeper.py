@@ -74,7 +74,7 @@ class BootstrapKeeper:
         keys = {_key(wanted) for wanted in there}
         self._spaces = {key: space for key, space in self._spaces.items() if key in keys}
         self._failed = {key: failed for key, failed in self._failed.items() if key in keys}
-        for wanted in sorted(there, key=_is_to_write):  # the short steps first
+        for wanted in sorted(there, key=lambda each: each.file is None or not each.file.closed):  # short steps first
             if stop():
                 return
             spec = self.ledger.tables.by_uuid(wanted.table)
@@ -135,10 +135,6 @@ class BootstrapKeeper:
 
     def _free_bytes(self) -> int:
         return shutil.disk_usage(self.directory).free
-
-
-def _is_to_write(wanted: Bootstrap) -> bool:
-    return wanted.file is None or not wanted.file.closed
 
 
 def _key(wanted: Bootstrap) -> _Key:

@@ -142,7 +142,8 @@ class BootstrapReplay:
     def _pass_ended(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]], hosts: Hosts) -> None:
         replay = self._tables.open(table) if ranges else None
         if replay is not None:
-            pass_ended_bootstrap(replay, ranges, hosts)
+            replay.apply([], ranges, hosts)  # they count as applied, so that their files can go
+            _log.warning("bootstrap_ended_incomplete", table=replay.spec.name, files=len(ranges))
         elif ranges:
             self._tables.pass_dropped(table, ranges)
 
@@ -176,9 +177,3 @@ def take_bootstrap(context: ReplayContext, replay: TableReplay, received: Receiv
     )
     _log.info("bootstrap_taken", table=spec.name, frames=len(received.rows), streams=len(claimed))
     return True
-
-
-def pass_ended_bootstrap(replay: TableReplay, ranges: Mapping[FileId, tuple[int, int]], hosts: Hosts) -> None:
-    """Count the ranges of bootstraps that ended incomplete as applied, so that their files can go."""
-    replay.apply([], ranges, hosts)
-    _log.warning("bootstrap_ended_incomplete", table=replay.spec.name, files=len(ranges))

@@ -12,7 +12,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
+_K = TypeVar("_K")
 Span = tuple[int, int]
 #: The hash of sequences that, after a ledger was lost, are known only from their rows.
 UNKNOWN_HASH = b""
@@ -54,6 +56,14 @@ class Ranges:
         if low < high:
             begin, end = min(begin, spans[low][0]), max(end, spans[high - 1][1])
         return Ranges((*spans[:low], (begin, end), *spans[high:]))
+
+    @staticmethod
+    def by_key(spans: Iterable[tuple[_K, Span]]) -> dict[_K, Ranges]:
+        """Return the union of each key's spans."""
+        of_keys: dict[_K, list[Span]] = {}
+        for key, span in spans:
+            of_keys.setdefault(key, []).append(span)
+        return {key: Ranges.union_of(of_key) for key, of_key in of_keys.items()}
 
     def union(self, other: Ranges) -> Ranges:
         """Return the integers in either set."""

@@ -207,10 +207,7 @@ def beyond(covered: Cut, cut: Cut) -> dict[StreamId, Ranges]:
 
 def cut_of(frames: Iterable[tuple[StreamId, int]]) -> dict[StreamId, Ranges]:
     """A cut of these frames only."""
-    spans: dict[StreamId, list[tuple[int, int]]] = {}
-    for stream, sequence in frames:
-        spans.setdefault(stream, []).append((sequence, sequence + 1))
-    return {stream: Ranges.union_of(found) for stream, found in spans.items()}
+    return Ranges.by_key((stream, (sequence, sequence + 1)) for stream, sequence in frames)
 
 
 def without(cut: Cut, frames: Iterable[tuple[StreamId, int]]) -> dict[StreamId, Ranges]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import importlib.util
 import os
 import shlex
 import shutil
@@ -44,7 +45,7 @@ def check_host(config: Config, roles: Sequence[str]) -> None:
     spark, embedded = "replay" in roles, "zookeeper" in roles and config.zookeeper.embedded
     if spark or embedded:
         java_home_check()
-    if spark and not _installed("pyspark"):
+    if spark and importlib.util.find_spec("pyspark") is None:
         raise SparkMissingError("PySpark is not installed, and the replay role needs it", _spark_remedy(config))
     if embedded:
         find_jars()
@@ -268,9 +269,3 @@ def _spark_remedy(config: Config) -> str:
     if config.shares_ledger:
         return f"{install}, or leave replay to another host: --roles master,worker,receiver"
     return f"{install}, or keep no tables and only relay frames: [replay] enabled = false"
-
-
-def _installed(module: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(module) is not None

@@ -195,16 +195,14 @@ class TwoWaySync:
         first_wins = (a.timestamp_ns or 0) >= (b.timestamp_ns or 0)
         loser, side = (b, 1) if first_wins else (a, 0)
         names = (conflict_path(loser, _NAMES[side], number) for number in count())
-        kept = next(name for name in names if state.is_free(name) and self._is_free(name))
+        kept = next(
+            name for name in names if state.is_free(name) and all(each.status(name) is None for each in self._stores)
+        )
         self._stores[side].move(loser.path, kept)
         self._stores[side].sync([loser.path.parent])
         state.act(_WAYS[side], side, replace(loser, path=kept))
         state.act(_WAYS[1 - side], 1 - side, a if first_wins else b)
         return kept
-
-    def _is_free(self, path: RelativePath) -> bool:
-        """Whether neither side has anything at a path, such as a file that filters leave out."""
-        return all(store.status(path) is None for store in self._stores)
 
     def _digest(self, side: int, file: FileAttributes) -> str:
         return digest_of(self._stores[side], file.path, file.size, self._configuration.range_bytes)

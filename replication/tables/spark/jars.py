@@ -51,11 +51,6 @@ class Jar:
         """``artifact-version.jar``."""
         return f"{self.artifact}-{self.version}.jar"
 
-    @property
-    def ivy_name(self) -> str:
-        """The file name that Spark's resolver uses."""
-        return f"{self.group}_{self.file_name}"
-
 
 def allow_any_path(environment: MutableMapping[str, str]) -> None:
     """Change the C locale to C.UTF-8 for Java processes, which otherwise cannot open non-ASCII paths."""
@@ -242,7 +237,7 @@ def _fetch(folder: Path, jars: list[Jar]) -> None:
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
             _resolve(Path(scratch), jars, java_home)
             for jar in jars:
-                fetched = Path(scratch) / "jars" / jar.ivy_name
+                fetched = Path(scratch) / "jars" / f"{jar.group}_{jar.file_name}"
                 if not _is_sound(fetched, jar):
                     raise ConfigError(
                         f"{jar.coordinates} was fetched, but its SHA-256 sum is not the pinned one",

@@ -89,7 +89,8 @@ class TailStep:
             shipment, resume = open_shipment(link, self.context, to, wanted)
         except PeerRefusedError as error:
             if error.reason == Reason.STALE_EPOCH.value:
-                self._ask_who_took_over(link, tail)
+                for succession in link.successions(self.context.ledger.cluster, tail.peer_cluster):
+                    self.connector.learn(succession, tail.peer_cluster)
             raise
         try:
             self._succeeded(tail, "tail")
@@ -105,10 +106,6 @@ class TailStep:
             _log.warning("tail_interrupted", peer=tail.peer, failures=failures, error=str(error))
         for file in sorted(self._following, reverse=True)[:_ERRORS_MAX]:
             self.context.progress.report(PeerProgress(file, tail.peer, error=str(error)))
-
-    def _ask_who_took_over(self, link: PeerLink, tail: Tail) -> None:
-        for succession in link.successions(self.context.ledger.cluster, tail.peer_cluster):
-            self.connector.learn(succession, tail.peer_cluster)
 
     def _succeeded(self, tail: Tail, *work: str) -> None:
         """Clear recorded failures: a stream is open, or there is nothing to send."""

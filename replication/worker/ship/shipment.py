@@ -103,11 +103,17 @@ class Shipment:
 
     def follow(self, file: FileId, start: int, durable: Ranges) -> None:
         """Start to follow a file. The bytes before ``start`` are not required and are sent as skipped."""
-        self._follow(file, FILE_HEADER_BYTES, durable).begin = start
+        self.follow_part(file, FILE_HEADER_BYTES, durable).begin = start
 
-    def follow_part(self, file: FileId, begin: int, durable: Ranges) -> None:
+    def follow_part(self, file: FileId, begin: int, durable: Ranges) -> _Followed:
         """Start to follow a file from ``begin`` on. Both methods report ``durable``, because an ack may be lost."""
-        self._follow(file, begin, durable)
+        withheld = self._context.ledger.files.withheld(file) if self.selection.withheld else _NOTHING_WITHHELD
+        known = [ranges for table, ranges in withheld.items() if table in self.selection.withheld]
+        self.window.follow(file, begin, durable, Ranges.union_of(span for ranges in known for span in ranges))
+        followed = self._files[file] = _Followed()
+        if durable:
+            self._report(file, durable)
+        return followed
 
     def step(self, source: Source) -> bool:
         """Send at most one message of a followed file; return whether there may be more to do now.
@@ -187,15 +193,6 @@ class Shipment:
         self._session.close()
         self.window.lost()
         self._readers.close()
-
-    def _follow(self, file: FileId, begin: int, durable: Ranges) -> _Followed:
-        withheld = self._context.ledger.files.withheld(file) if self.selection.withheld else _NOTHING_WITHHELD
-        known = [ranges for table, ranges in withheld.items() if table in self.selection.withheld]
-        self.window.follow(file, begin, durable, Ranges.union_of(span for ranges in known for span in ranges))
-        followed = self._files[file] = _Followed()
-        if durable:
-            self._report(file, durable)
-        return followed
 
     @staticmethod
     def _read_from(followed: _Followed, begin: int, limit: int) -> int:

@@ -90,12 +90,10 @@ class SqlReplay:
         ]
 
     def waiting_bytes(self, host: str, held: Collection[UUID]) -> int:
-        spans: dict[int, list[tuple[int, int]]] = {}
         names = {str(table) for table in held}
-        for key, table, begin, end, *applied in self._store.rows(WAITING, {"host": host}):
-            if table not in names:
-                spans.setdefault(key, []).append((max(begin, *applied), end))
-        return sum(Ranges.union_of(each).total for each in spans.values())
+        rows = (row for row in self._store.rows(WAITING, {"host": host}) if row.table_uuid not in names)
+        spans = Ranges.by_key((key, (max(begin, *applied), end)) for key, _, begin, end, *applied in rows)
+        return sum(each.total for each in spans.values())
 
     def unapplied(self, table: UUID) -> dict[FileId, int]:
         rows = self._store.rows(FIRST_OF_TABLE, {"table": str(table)})

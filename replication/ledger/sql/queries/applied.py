@@ -46,11 +46,8 @@ def every_kept_out(connection: Connection) -> dict[str, _ByKey]:
 
 
 def _by_key(held: Iterable[str]) -> _ByKey:
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for of_frame in held:
-        for key, begin, end in json.loads(of_frame):
-            spans.setdefault(key, []).append((begin, end))
-    return {key: Ranges.union_of(of_key) for key, of_key in spans.items()}
+    spans = (span for of_frame in held for span in json.loads(of_frame))
+    return Ranges.by_key((key, (begin, end)) for key, begin, end in spans)
 
 
 def sequences_of(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from replication.core.coverage import Ranges, Span
+from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
 from replication.ledger.base import Claim
 from replication.ledger.decisions.claiming import Held, Run
@@ -104,10 +104,8 @@ def coverage(connection: Connection, which: sa.ColumnElement[bool] | None) -> di
     )
     if which is not None:
         wanted = wanted.where(which)
-    spans: dict[StreamId, list[Span]] = {}
-    for wal, table, group, begin, end in connection.execute(wanted):
-        spans.setdefault(stream_id(wal, table, group), []).append((begin, end))
-    return {stream: Ranges.union_of(of_stream) for stream, of_stream in spans.items()}
+    rows = connection.execute(wanted)
+    return Ranges.by_key((stream_id(wal, table, group), (begin, end)) for wal, table, group, begin, end in rows)
 
 
 LOOK_EVERY = 1024

@@ -94,8 +94,8 @@ class SqlStore:
         sa.event.listen(writer, "connect", _foreign_keys)
         sa.event.listen(writer, "begin", self._begin_immediate)
         sa.event.listen(writer, "after_execute", note_decision)
-        sa.event.listen(reader, "connect", _query_only)
-        sa.event.listen(reader, "begin", _begin)
+        sa.event.listen(reader, "connect", lambda connection, _: connection.execute("PRAGMA query_only=ON"))
+        sa.event.listen(reader, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
         return writer, reader
 
     def _postgresql_engines(self) -> tuple[Engine, Engine]:
@@ -309,10 +309,6 @@ def _is_busy(error: object) -> bool:
     return isinstance(error, sqlite3.OperationalError) and ("locked" in str(error) or "busy" in str(error))
 
 
-def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
-
-
 def _advisory_lock(connection: Connection) -> None:
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_KEY})")
 
@@ -332,10 +328,6 @@ def _durable(connection: Any, _: object) -> None:
 
 def _foreign_keys(connection: Any, _: object) -> None:
     connection.execute("PRAGMA foreign_keys=ON")
-
-
-def _query_only(connection: Any, _: object) -> None:
-    connection.execute("PRAGMA query_only=ON")
 
 
 def decisions_file(path: Path) -> Path:
