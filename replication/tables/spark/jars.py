@@ -271,6 +271,7 @@ def _resolve(scratch: Path, jars: list[Jar], java_home: str) -> None:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": f'--properties-file "{properties}" pyspark-shell',
     }
+    allow_any_path(environ)
     log = scratch / "fetch.log"
     with log.open("wb") as out:
         command = [sys.executable, "-c", script]

@@ -153,3 +153,16 @@ def test_postgresqls_driver_is_pinned_apart_and_fetched_only_where_it_is_needed(
     base, more = jars.pinned_jars(), jars.pinned_jars(jars.POSTGRESQL)
     assert more[: len(base)] == base
     assert [(jar.artifact, len(jar.sha256)) for jar in more[len(base) :]] == [("postgresql", 64)]
+
+
+def test_jars_are_fetched_under_the_c_locale_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, str] = {}
+
+    def run(*_: object, env: dict[str, str], **__: object) -> subprocess.CompletedProcess[bytes]:
+        seen.update(env)
+        return subprocess.CompletedProcess([], 0)
+
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setattr(subprocess, "run", run)
+    jars._resolve(tmp_path, jars.pinned_jars(), "/java")
+    assert seen["LC_ALL"] == "C.UTF-8", "else Java does not find PySpark in a folder of another alphabet"
