@@ -79,11 +79,11 @@ class ComparisonServer:
 
     def about(self, table: UUID, name: str) -> q.About:
         """A table's definition, its replicated time, and the earliest time that it can be read as of."""
-        spec = next((spec for spec in self._tables() if spec.uuid == table), None)
+        spec = next(iter(self._tables(table)), None)
         if spec is None:
             return q.About(None, is_taken=any(spec.name == name for spec in self._ledger.tables.all()))
         self._worker.ask_closed_time()  # who asks waits for replicated time to pass
-        rules = [rule for rule in self._ledger.rules.all() if rule.table == table and rule.peer == self._asker]
+        rules = [rule for rule in self._ledger.rules.to(self._asker) if rule.table == table]
         times = self._ledger.time.replicated(table).values()
         slowest = min(times, key=lambda reached: reached.t, default=Replicated(0))
         return q.About(
@@ -109,7 +109,7 @@ class ComparisonServer:
             RequestError: the table cannot be read as of that time, or has another key.
             UnknownTableError: there is no such table.
         """
-        found = next((spec for spec in self._tables() if spec.uuid == ask.spec.uuid), None)
+        found = next(iter(self._tables(ask.spec.uuid)), None)
         if found is None:
             raise UnknownTableError(f"there is no table {ask.spec.uuid}")
         if _key(ask.spec) != _key(found):  # which is shown as it is; of other columns only hashes are
@@ -149,10 +149,10 @@ class ComparisonServer:
                         yield q.RowsAnswer(piece)
                 yield q.End()
 
-    def _tables(self) -> list[TableSpec]:
-        """The tables that the asker may ask about."""
-        sent = {rule.table for rule in self._ledger.rules.all() if rule.peer == self._asker}
-        every = self._ledger.tables.all()
+    def _tables(self, *only: UUID) -> list[TableSpec]:
+        """The tables that the asker may ask about, or those of ``only``."""
+        sent = {rule.table for rule in self._ledger.rules.to(self._asker)}
+        every = [spec for spec in self._ledger.tables.all() if not only or spec.uuid in only]
         return [spec for spec in every if spec.uuid in sent or is_covered(spec.name, self._patterns)]
 
     def _open(self) -> Reading:

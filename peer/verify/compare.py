@@ -129,7 +129,8 @@ def _read_at(table: str, left: Side, right: Side, suspects: Suspects, common: in
         common if is_cut else 0,
     )
     buckets = [] if verdict.identical else unequal(one.buckets(), two.buckets())
-    suspects.add_round(one.keys(buckets) if buckets else (), two.keys(buckets) if buckets else ())
+    if buckets or suspects.count:
+        suspects.add_round(one.keys(buckets) if buckets else (), two.keys(buckets) if buckets else ())
     return verdict
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -44,11 +46,7 @@ class Suspects:
 
     def __init__(self, key: Sequence[str]) -> None:
         self._key = list(key)
-        self._folder = tempfile.TemporaryDirectory(prefix="walship-verify-")
-        folder = Path(self._folder.name)
-        self._db = duckdb.connect(str(folder / "suspects.db"), config={"threads": 2, "preserve_insertion_order": False})
-        self._db.execute("set timezone = 'UTC'")
-        limit_memory(self._db, folder / "spill", MEMORY_BYTES_MAX)
+        self._opened = ExitStack()
         self._plain: list[str] = []
         self._names: list[str] = []
         self.count = 0
@@ -59,8 +57,17 @@ class Suspects:
 
     def __exit__(self, *_: object) -> None:
         """Close and remove the file."""
-        self._db.close()
-        self._folder.cleanup()
+        self._opened.close()
+
+    @cached_property
+    def _db(self) -> duckdb.DuckDBPyConnection:
+        """The file, made when something differs: most tables are the same."""
+        folder = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="walship-verify-")))
+        config: dict[str, str | bool | int | float | list[str]] = {"threads": 2, "preserve_insertion_order": False}
+        made = self._opened.enter_context(closing(duckdb.connect(str(folder / "suspects.db"), config=config)))
+        made.execute("set timezone = 'UTC'")
+        limit_memory(made, folder / "spill", MEMORY_BYTES_MAX)
+        return made
 
     def add_round(self, left: Iterable[pa.RecordBatch], right: Iterable[pa.RecordBatch]) -> None:
         """Take one round: rows of both sides, as ``Reading.keys`` gives them. Sets ``count`` and ``confirmed``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ from typer import Argument, Option
 
 from peer.verify.verdict import DIFFERENCES_MAX, Verdict
 from replication import config as configuration
+from replication.error_text import counted
 from replication.errors import ConfigError, DivergenceError, ReplicationError, RequestError, WaitTimeoutError
 from shell.cli.find import current_folder, find_cluster
 from shell.cli.invocation import Invocation, tables_argument, timeout_option
@@ -21,6 +23,7 @@ from shell.cli.verdicts import show_verdicts
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
 
+_LINE_EVERY_S = 10.0
 
 ListOption = Annotated[
     int,
@@ -94,12 +97,15 @@ def _failure(verdicts: list[Verdict], unmatched: list[ReplicationError], timeout
 
 
 def _shown(names: list[str], printer: Printer) -> Iterator[str]:
-    """The same names, with a line on a terminal that says which is being compared."""
+    """The same names, with a bar on a terminal, else a line now and then, that says how far it is."""
     layout = (TextColumn("comparing {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with printer.bar(*layout) as bar:
-        task = bar.add_task("", total=len(names))
-        for name in names:
+        task, told = bar.add_task("", total=len(names)), time.monotonic()
+        for done, name in enumerate(names):
             bar.update(task, description=name)
+            if bar.disable and not printer.as_json and time.monotonic() - told >= _LINE_EVERY_S:
+                printer.note(f"{done} of {counted(len(names), 'table')} compared, now {name}")
+                told = time.monotonic()
             yield name
             bar.advance(task)
 

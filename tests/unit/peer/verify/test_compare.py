@@ -1,6 +1,7 @@
 """Comparing a table on two clusters: real differences are reported, moving keys are not."""
 
 import random
+import tempfile
 import threading
 
 import pyarrow as pa
@@ -48,7 +49,8 @@ def judge(left, right, key=("id",), wait=lambda: True, **options):
     return compare("ops.t", key, left, right, wait, values=values, **options)
 
 
-def test_the_same_rows_in_another_order_and_batching_are_the_same():
+def test_the_same_rows_in_another_order_and_batching_are_the_same_and_take_no_file(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/none")
     rows = [(i, f"n{i}", i / 3) for i in range(1000)]
     shuffled = random.Random(7).sample(rows, len(rows))
     verdict = judge(Side("east", table(*rows)), Side("west", table(*shuffled)))

@@ -16,6 +16,7 @@ from replication.errors import DivergenceError, TableExistsError, WaitTimeoutErr
 from shell import main
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
+from shell.commands import verify as verify_module
 from shell.commands.verify import verify
 
 EAST, WEST = Holding("east", 1, "a"), Holding("west", 1, "b")
@@ -91,3 +92,13 @@ def test_who_compares_a_held_table_is_not_told_to_wait_longer(
         verify(invocation, "west", ["ops.t"])
     assert "--timeout-s" not in given_up.value.hint
     assert "ops.t is held at west: its schema is odd" in capsys.readouterr().err
+
+
+def test_how_far_it_is_is_told_now_and_then_where_no_terminal_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(verify_module._shown(["ops.a", "ops.b"], Printer(False))) == ["ops.a", "ops.b"]
+    assert capsys.readouterr().err == "", "it was soon done"
+    monkeypatch.setattr(verify_module, "_LINE_EVERY_S", 0.0)
+    assert list(verify_module._shown(["ops.a", "ops.b"], Printer(False))) == ["ops.a", "ops.b"]
+    assert "1 of 2 tables compared, now ops.b" in capsys.readouterr().err
