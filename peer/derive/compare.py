@@ -181,9 +181,8 @@ def _through(connection: duckdb.DuckDBPyConnection, query: str, pair: Pair, hook
     """Send the rows of a query through the hook, into the new table ``desired``."""
     connection.register("shape", pair.derived.arrow.empty_table())
     connection.execute("create table desired as select * from shape")
-    into = connection.cursor()
     extra = [field for field in pair.shown if field.name not in pair.source.by_name]
-    try:
+    with connection.cursor() as into:
         for batch in arrow_batches(connection.sql(query)):
             if not batch.num_rows:
                 continue
@@ -197,8 +196,6 @@ def _through(connection: duckdb.DuckDBPyConnection, query: str, pair: Pair, hook
                 into.register("shown", given.select(list(pair.source.key)))
                 _check_keys(into, pair.derived, hook)
             into.execute("insert into desired select * from made")
-    finally:
-        into.close()
 
 
 def _check_keys(connection: duckdb.DuckDBPyConnection, spec: TableSpec, hook: Hook) -> None:

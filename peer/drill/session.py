@@ -152,7 +152,8 @@ class ForkSession:
         keys = ", ".join(map(DUCKDB.name, table.spec.key))
         self._connection.execute(f"create or replace temp table {_WORK} as {self._found(change, table, columns)}")
         self._connection.execute(f"create or replace temp table {_KEYS} as select {keys} from {_WORK}")
-        named = "" if _names_itself(change) else f" as {change.alias}"
+        has_alias = not change.after.lstrip().lower().startswith("set")
+        named = "" if has_alias else f" as {change.alias}"
         self._connection.execute(f"{change.before}{_WORK}{named}{change.after}")
         gone = f"select {keys} from {_KEYS} except select {keys} from {_WORK}"
         self._fork.delete(table.spec.name, self._rows(gone))
@@ -186,11 +187,6 @@ class OpenFork(ForkTables):
             RequestError: DuckDB refuses it, or a fork cannot do it.
         """
         return ForkSession(self).rows(query)
-
-
-def _names_itself(change: TableChange) -> bool:
-    """Whether the statement has an alias after the table's name."""
-    return not change.after.lstrip().lower().startswith("set")
 
 
 def _fetched(found: duckdb.DuckDBPyConnection) -> Iterator[tuple[object, ...]]:
