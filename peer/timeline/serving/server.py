@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from peer.polling import polls
 from peer.timeline.views import Views
 from replication import log
 from replication.errors import ConfigError, ReplicationError
@@ -93,11 +94,9 @@ class TimelineServer:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, args=(listener,), name="timeline", daemon=True)
         self._thread.start()
-        deadline = threading.Event()
-        for _ in range(int(_START_TIMEOUT_S / 0.01)):
+        for _ in polls(_START_TIMEOUT_S, 0.01):
             if self._server.started or self._failed or not self._thread.is_alive():
                 break
-            deadline.wait(0.01)
         if not self._server.started:
             self.__exit__(None, None, None)
             raise ConfigError(f"the timeline's server did not start: {self._failed or 'no answer'}", "See its log")
