@@ -145,7 +145,7 @@ class PromotePeer(CommitStep[RoleChange]):
         """
         if lacking := not_whole(context, self.peer):
             raise RequestError(
-                f"{self.peer} has not got everything: {'; '.join(lacking)}", "Mend that, then run it again"
+                f"{self.peer} has not got everything: {'; '.join(lacking)}", "Remove the cause, then run it again"
             )
         if context.cluster.coordination.role().state != RoleState(Role.STANDBY, self.epoch):
             raise RequestError(f"the role of {context.own.name} was changed meanwhile", "Begin again, or leave it so")
