@@ -103,8 +103,8 @@ class Time(Protocol):
         """Replicated time per origin, of a table or over all tables, and what holds it back.
 
         A table's origins are this cluster, the sources of its open routes, and the clusters whose frames of it are
-        here. With ``every_origin``: every origin ever known, except one that another cluster took over from and that is
-        no peer.
+        here. With ``every_origin``: every origin ever known, except one that another cluster took over from and that
+        may not return: it is no peer, and no third cluster carries it here, or this one took over.
         """
 
     def landed(self, origin: ClusterId) -> Replicated:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from replication.core.coverage import Ranges
-from replication.core.routes.carried import InboundRoute
+from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.succession import Succession
 from replication.errors import SuccessionError
@@ -113,6 +113,24 @@ def test_what_has_landed_of_an_origin_is_known_before_it_is_applied(ledger: Ledg
     made.land(claims(S, 3, 5, 3 * FRAME))
     assert ledger.time.landed(EAST).t == 20
     assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 10
+
+
+def test_tombstones_wait_for_a_lost_cluster_where_its_successor_passes_on_what_it_may_return_with(
+    ledger: Ledger,
+) -> None:
+    landed(ledger)
+
+    def waits() -> bool:
+        return EAST in ledger.time.replicated(FLIGHTS.uuid, every_origin=True)
+
+    route = InboundRoute(NORTH, FLIGHTS.uuid, "default", 1, carried=(Carried(EAST, (EAST, NORTH)),))
+    ledger.landing.declare_routes([route])
+    ledger.successions.take_over(EAST, WEST, 2, 9)
+    assert not waits(), "this cluster took over, and let go of it"
+    ledger.successions.record(Succession(EAST, NORTH, 3, 12, is_planned=False))
+    assert waits()
+    ledger.landing.declare_routes([replace(route, generation=2, carried=())])
+    assert not waits()
 
 
 def test_an_ended_origin_holds_up_no_replicated_time_once_its_rows_are_applied(ledger: Ledger) -> None:

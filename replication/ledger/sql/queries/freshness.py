@@ -170,7 +170,8 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
 
     An origin feeds a table when an open route brings it, even before its first row, or when its rows wait to be
     applied. A cluster that another one took over from feeds none, until it takes over itself. ``every`` has it while it
-    is a peer, since it may return with lost writes.
+    is a peer, since it may return with lost writes. So it does while a third cluster carries it here, unless ``own``
+    took over from it.
     """
     seen = _announcing(connection)
     if table is None:
@@ -179,7 +180,9 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
     if not every:
         return sorted(feeding)
     peers = {ClusterId.parse(text) for text in connection.scalars(sa.select(sending.peers.c.cluster))}
-    return sorted(feeding | (seen - (_ended(connection) - peers)))
+    carried = {each.origin for route in open_routes(connection, table) for each in route.carried}
+    gone = {each for each, by in _ended(connection).items() if each not in (peers if by == own else peers | carried)}
+    return sorted(feeding | (seen - gone))
 
 
 def origins_of_tables(connection: Connection, own: ClusterId, *tables: UUID) -> dict[UUID, set[ClusterId]]:
@@ -189,7 +192,7 @@ def origins_of_tables(connection: Connection, own: ClusterId, *tables: UUID) -> 
     for route in open_routes(connection, *tables):
         if route.table in feeding:
             feeding[route.table] |= route.origins
-    ended = _ended(connection) - {own}
+    ended = _ended(connection).keys() - {own}
     feeding = {table: origins - ended for table, origins in feeding.items()}
     seen, held = _announcing(connection), list(quarantined(connection))
     of_tables = _s.table_uuid.in_(map(str, tables)) if tables else sa.true()
@@ -209,14 +212,14 @@ def _announcing(connection: Connection) -> set[ClusterId]:
     return {ClusterId.parse(text) for text in connection.scalars(sa.select(_n.origin).distinct())}
 
 
-def _ended(connection: Connection) -> set[ClusterId]:
-    """The clusters that another one took over from, and that have not taken over since."""
-    newest: dict[str, tuple[int, bool]] = {}
+def _ended(connection: Connection) -> dict[ClusterId, ClusterId]:
+    """The clusters that another one took over from, and that have not taken over since; and that other one."""
+    newest: dict[str, tuple[int, str]] = {}
     rows = connection.execute(sa.select(_succession.origin, _succession.successor, _succession.epoch))
     for origin, successor, epoch in rows:
-        newest[origin] = max((epoch, True), newest.get(origin, (0, False)))
-        newest[successor] = max((epoch, False), newest.get(successor, (0, False)))
-    return {ClusterId.parse(cluster) for cluster, (_, has_ended) in newest.items() if has_ended}
+        newest[origin] = max((epoch, successor), newest.get(origin, (0, "")))
+        newest[successor] = max((epoch, ""), newest.get(successor, (0, "")))
+    return {ClusterId.parse(cluster): ClusterId.parse(by) for cluster, (_, by) in newest.items() if by}
 
 
 def _waiting(routes: Iterable[Sequence[InboundRoute]], tables: Container[UUID]) -> str:
