@@ -82,7 +82,7 @@ class CommitClock:
             _log.warning("clock_not_followed", host=self._host, error=str(error))
 
     def _alarm(self, now: int) -> None:
-        _log.error("clock_far_ahead", host=self._host, ahead_s=(self._clock.last - now) / 1e6)
+        _log.warning("clock_far_ahead", host=self._host, ahead_s=(self._clock.last - now) / 1e6)
         try:
             self._ledger.time.note_ahead(SkewedClock(self._ledger.cluster, self._clock.last, now))
         except CoordinationError as error:
