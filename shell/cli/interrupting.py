@@ -166,18 +166,17 @@ def end_children() -> None:
 
     Those in a session of their own go on (``shell/processes/spawn.py``), such as a detached cluster.
 
-    All are stopped before any is killed, so that none starts another unnoticed.
+    All have stopped before any is killed: one that is told to stop may still start another.
     """
-    stopped: set[int] = set()
+    stopped: set[int] = set()  # before the newest look
     for _ in range(_KILL_TRIES):
         found = _descendants()
         if not found:
             return
-        fresh = [pid for pid in found if pid not in stopped]
-        _signal(fresh or found, signal.SIGSTOP if fresh else signal.SIGKILL)
-        stopped.update(fresh)
-        if not fresh:
-            time.sleep(0.01)
+        are_all = stopped.issuperset(found)
+        _signal(found if are_all else found.keys() - stopped, signal.SIGKILL if are_all else signal.SIGSTOP)
+        stopped.update(pid for pid, is_stopped in found.items() if is_stopped)
+        time.sleep(0.01 if are_all else 0.001)
     _signal(_descendants(), signal.SIGKILL)  # none that is stopped stays so
 
 
@@ -187,13 +186,14 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _descendants() -> list[int]:
-    """The processes of this session below this one, less those that have ended."""
+def _descendants() -> dict[int, bool]:
+    """The processes of this session below this one, less those that have ended, and whether each is stopped."""
     import psutil  # deferred: only an interrupt needs it
 
-    found = []
+    found = {}
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error, OSError):  # it is gone
-            if child.status() != psutil.STATUS_ZOMBIE and os.getsid(child.pid) == os.getsid(0):
-                found.append(child.pid)
+            status = child.status()
+            if status != psutil.STATUS_ZOMBIE and os.getsid(child.pid) == os.getsid(0):
+                found[child.pid] = status == psutil.STATUS_STOPPED
     return found

@@ -127,11 +127,9 @@ def wal_verify(
             if stored and not files:
                 printer.line(f"not looked at: {counted(stored, 'more file')} in the store")
         if bad:
-            damaged, first = f"{len(bad)} of {counted(len(checked), 'file')} damaged", bad[0]
-            raise CorruptFrameError(
-                f"{damaged}; the first: {first.path}: {first.problems[0]}",
-                "Keep them, and see walship status for what peers have of them",
-            )
+            damaged = f"{len(bad)} of {counted(len(checked), 'file')} damaged"
+            what = f"{damaged}; the first: {bad[0].path}: {bad[0].problems[0]}"
+            raise CorruptFrameError(what, "Keep them, and see walship status for what peers have of them")
 
 
 def wal_salvage(
