@@ -89,10 +89,12 @@ class ComparedTable:
         self._groups = tuple(groups)
 
     def reached(self) -> tuple[int, int | None]:
+        """Replicated time, and the earliest time that the table can be read as of."""
         about = self._cluster.about(self._spec)
         return about.replicated, about.earliest
 
     def open(self, as_of: int | None) -> ComparedReading:
+        """All live rows."""
         question = q.AskRead(self._spec, self._groups, q.NOW if as_of is None else as_of)
         whole = self._cluster.one(question, q.Whole)
         return ComparedReading(self._cluster, self._spec, Digest(whole.rows, whole.content))
@@ -107,9 +109,11 @@ class ComparedReading:
         self._digest = digest
 
     def digest(self) -> Digest:
+        """Rows and content hash."""
         return self._digest
 
     def buckets(self) -> dict[int, tuple[int, int]]:
+        """Rows and content hash of every bucket that holds rows."""
         return decode_buckets(self._cluster.one(q.AskBuckets(), q.Packed).buckets)
 
     def keys(self, buckets: Sequence[int]) -> Iterable[pa.RecordBatch]:

@@ -151,18 +151,22 @@ class FollowingCluster(Cluster):
         raise AssertionError("the last try returns or raises")
 
     def upsert(self, table: str, rows: object, batch_id: str | None = None) -> Position:
+        """See ``Cluster``."""
         send = partial(super().upsert, table, rows, batch_id)
         return self.again(send, partial(self._is_repeatable, table, rows, batch_id))
 
     def delete(self, table: str, keys: object) -> Position:
+        """See ``Cluster``."""
         return self.again(partial(super().delete, table, keys), partial(self._is_repeatable, table, keys, None))
 
     def apply(self, table: str, mutations: Any) -> Position:
+        """See ``Cluster``."""
         return self.again(
             partial(super().apply, table, mutations), partial(self._is_repeatable, table, mutations, None)
         )
 
     def import_files(self, table: str, paths: str | Path | Iterable[str | Path], **options: Any) -> Position:
+        """See ``Cluster``."""
         files = paths if isinstance(paths, str | Path) else list(paths)
         return self.again(partial(super().import_files, table, files, **options))
 
@@ -171,9 +175,11 @@ class FollowingCluster(Cluster):
         return self._send(super().upsert_async, table, copied(rows), batch_id)
 
     def delete_async(self, table: str, keys: object) -> Future[Position]:
+        """See ``Cluster``."""
         return self._send(super().delete_async, table, copied(keys), None)
 
     def apply_async(self, table: str, mutations: Any) -> Future[Position]:
+        """See ``Cluster``."""
         return self._send(super().apply_async, table, mutations, None)
 
     def _deadline(self) -> float:

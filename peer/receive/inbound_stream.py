@@ -77,6 +77,7 @@ class InboundStream:
         self._landing.submit(Item(incoming, self._generation, self._answer))
 
     def schemas(self, known: Sequence[SchemaVersion | TableSpec]) -> None:
+        """Join schema versions and table definitions into those here."""
         try:
             self._scope.check_known(known)
             self._admission.definitions.learn(
@@ -92,6 +93,7 @@ class InboundStream:
             self._ended = f"{newest.successor.name} took over from {newest.origin.name} ({newest})"
 
     def close(self) -> None:
+        """Drop later acks and refusals."""
         self._reply = None
         self._closed.set()
 

@@ -135,6 +135,7 @@ class Reception:
                 stream.end_if_older(ended)
 
     def admit(self, call: str, caller: Caller) -> None:
+        """Raise PeerRefusedError unless ``caller`` may make that call."""
         with self._counted(caller):
             self._rights.admit(call, caller)
 
@@ -149,6 +150,7 @@ class Reception:
         return Description(*common, () if grant is None else grant.tables, drills.drilled, drills.failure)
 
     def get_table(self, name: str, caller: Caller) -> TableSpec | None:
+        """Return the definition of the table with this name, or None. PeerRefusedError when it is not the caller's."""
         if unusable_name(name):
             return None
         try:
@@ -159,6 +161,7 @@ class Reception:
         return spec
 
     def progress(self, files: Sequence[FileId], caller: Caller) -> dict[FileId, FileStatus]:
+        """Return how far each of the caller's files is applied here, and what is left of files that lost bytes."""
         check_own(caller, [file.cluster for file in files])
         lost = self._ledger.salvage.losses(files)  # read first: a loss in between may shorten the applied prefix
         applied = self._ledger.landing.applied_prefix(files, keeps_tables=self._seen.keeps_tables)
@@ -199,12 +202,14 @@ class Reception:
                 raise refused.error()
 
     def take_over(self, asked: TakeOver, caller: Caller) -> None:
+        """Originate in place of the caller, or get ready for it."""
         self._check_caller(asked.source, asked.expected, caller)
         self._successions.take_over(asked, caller)
 
     def successions(
         self, source: ClusterId, expected: ClusterId, caller: Caller, lease: AskedLease | None = None
     ) -> tuple[Succession, ...]:
+        """Return the successions of the caller, once ``lease`` is stored."""
         self._check_caller(source, expected, caller)
         return self._successions.of(source, lease)
 
@@ -237,6 +242,7 @@ class Reception:
         return OpenReply(self._ledger.cluster, __version__, files, refused, lost, term_history, newest), inbound
 
     def compare(self, source: ClusterId, expected: ClusterId, caller: Caller) -> Conversation:
+        """Begin a comparison of tables with the caller."""
         self._check_caller(source, expected, caller)
         if self._answer is None or not self._seen.keeps_tables:
             raise Refusal(
@@ -247,6 +253,7 @@ class Reception:
         return self._answer(self._rights.of(caller))
 
     def read(self, ask: bytes, caller: Caller) -> Iterator[bytes]:
+        """Yield registered bytes of this host's files to another host of the cluster."""
         return self._reads.read(ask)
 
     @contextmanager

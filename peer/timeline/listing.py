@@ -33,6 +33,7 @@ class FolderListings:
         self.calls = 0
 
     def partitions(self, dataset: str, root: str) -> list[str]:
+        """See Listings."""
         found, left = [], [""]
         while left:
             partition = left.pop()
@@ -43,6 +44,7 @@ class FolderListings:
         return sorted(found)
 
     def files(self, dataset: str, root: str, partition: str) -> list[FileVersion]:
+        """See Listings."""
         return [
             FileVersion(partition, _below(partition, entry), int(entry["size"] or 0))
             for entry in self._entries(root, partition)

@@ -54,15 +54,19 @@ class Preview:
         """Nothing to do."""
 
     def skipped(self, reason: str, path: RelativePath, size: int) -> None:
+        """Files that are the same, or left out."""
         self._report(reason, path, size)
 
     def failed(self, path: str, reason: str) -> None:
+        """Names that are refused, and what cannot be listed."""
         self._report("failed", path, 0, reason)
 
     def unlisted(self, folder: str, reason: str, file_set: str) -> None:
+        """Folders that cannot be listed."""
         self.failed(folder, reason)
 
     def extra(self, file: FileAttributes) -> None:
+        """Files that only the target has."""
         self._report("extra", file.path, file.size)
 
     def empty(self, folder: RelativePath) -> None:

@@ -62,9 +62,11 @@ class LinkServicer:
         self._streams = streams
 
     def Describe(self, _: bytes, context: grpc.ServicerContext) -> bytes:
+        """Who this cluster is."""
         return self._answer(context, lambda caller: wire.encode_description(self._service.describe(caller)))
 
     def GetTable(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        """A table's definition by name; empty when there is none."""
         return self._answer(
             context,
             lambda caller: wire.encode_table(
@@ -73,6 +75,8 @@ class LinkServicer:
         )
 
     def Progress(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        """How far files of the caller are applied here, and what was lost of them."""
+
         def progress(caller: Caller) -> bytes:
             asked = at_most(read_message(pb.ProgressRequest, raw).files, _ASKED_MAX, "a question names", "files")
             files = [FileId.parse(text) for text in asked]
@@ -81,6 +85,8 @@ class LinkServicer:
         return self._answer(context, progress)
 
     def Reached(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        """Whether sequences of streams are here."""
+
         def reached(caller: Caller) -> bytes:
             sequences, until, wait_s = wire.decode_sequences(raw)
             return wire.encode_reached(self._service.reached(sequences, caller, until=until, wait_s=wait_s))
@@ -111,6 +117,7 @@ class LinkServicer:
         return bytes(pb.RouteReply().SerializeToString())
 
     def GetSuccessions(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        """The successions of the caller that are known here."""
         try:
             source, expected, lease = takeovers.decode_successions_request(raw)
             found = self._service.successions(source, expected, self._caller(context), lease)
@@ -132,6 +139,7 @@ class LinkServicer:
         raise AssertionError("abort raises")
 
     def Compare(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Answer questions about tables, until either end closes."""
         if (first := first_message(requests, context)) is None:
             return
         try:
@@ -174,6 +182,7 @@ class LinkServicer:
         return self._service.compare(source, expected, self._caller(context))
 
     def Read(self, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Registered bytes of a file, for a host of this cluster."""
         return self._service.read(raw, self._caller(context))
 
     def Ship(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:

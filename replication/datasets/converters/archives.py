@@ -19,6 +19,7 @@ class Tar:
     extensions = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 
     def members(self, file: IO[bytes]) -> Iterator[ArchiveMember]:
+        """See ``Unpacker``."""
         archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115 - lives as long as the file
         files: dict[str, tarfile.TarInfo] = {}
         for info in archive:
@@ -56,6 +57,7 @@ class Zip:
     extensions = (".zip",)
 
     def members(self, file: IO[bytes]) -> Iterator[ArchiveMember]:
+        """See ``Unpacker``."""
         archive = zipfile.ZipFile(file)
         for info in archive.infolist():
             mode = info.external_attr >> 16

@@ -122,9 +122,11 @@ class SparkWhenLarge:
 
     @property
     def is_ready(self) -> bool:
+        """See ``Tasks``."""
         return self._spark is not None
 
     def run(self, function: Callable[[Iterable[Any]], Iterable[Any]], rows: Sequence[Any]) -> list[Any]:
+        """See ``Tasks``."""
         assert self._spark is not None, "it is ready"
         return self._spark.run(function, rows)
 

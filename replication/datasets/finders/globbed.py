@@ -37,6 +37,7 @@ class GlobFinder:
         return RelativePath("/".join(fixed))
 
     def find_datasets(self) -> Iterator[RecursiveDataset]:
+        """All folders that match."""
         for folder in self._matching(ROOT, self._parts):
             yield RecursiveDataset(self._store, folder, metadata={"dataset": folder})
 

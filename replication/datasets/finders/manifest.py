@@ -31,6 +31,7 @@ class ManifestFinder:
         self._manifest = RelativePath(checked(properties, "manifest")["manifest"].strip("/"))
 
     def find_datasets(self) -> Iterator[ManifestDataset]:
+        """The dataset."""
         yield ManifestDataset(self._store, self._manifest)
 
 

@@ -36,6 +36,7 @@ class StreamFinder:
         self._days = int(given["days"]) if "days" in given else None
 
     def find_datasets(self) -> Iterator[StreamDataset]:
+        """All streams."""
         for folder in folders_of(self._store, self.common_root):
             yield StreamDataset(self._store, folder, self._days)
 

@@ -37,6 +37,7 @@ class RecursiveDataset:
         self._metadata = dict(metadata or {})
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
+        """Compare the folder with the target's."""
         file_set = self._file_set
         if file_set is None and configuration.grouping is Grouping.DATASET:
             file_set = self.root
@@ -84,8 +85,10 @@ class OneDataset:
     dataset: ListsIntoSink
 
     def find_datasets(self) -> Iterator[ListsIntoSink]:
+        """That dataset."""
         yield self.dataset
 
     @property
     def common_root(self) -> RelativePath:
+        """Its root."""
         return self.dataset.root

@@ -283,6 +283,7 @@ class _Removed:
         self._files = files
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
+        """List them."""
         for file in self._files:
             sink.extra(file)
 

@@ -66,6 +66,7 @@ class SqlLedger:
     """
 
     def __init__(self, store: SqlStore, cluster: ClusterId, former: tuple[ClusterId, ...] = ()) -> None:
+        """For an initialised ``store`` of ``cluster``, whose earlier ids are ``former``, oldest first."""
         self._store = store
         self._names, self._last_seen = KeyCache(store), LastSeen()
         self.cluster = cluster

@@ -31,9 +31,11 @@ class LocalFileIO(FileIO):
     """Files of the local file system, by path or ``file:`` URL."""
 
     def new_input(self, location: str) -> LocalInput:
+        """Return a file to read; it is opened later."""
         return LocalInput(location)
 
     def new_output(self, location: str) -> LocalOutput:
+        """Return a file to write; ``create`` creates it."""
         return LocalOutput(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
@@ -48,9 +50,11 @@ class LocalInput(InputFile):
         return os.stat(local_path(self.location)).st_size
 
     def exists(self) -> bool:
+        """Whether it is there."""
         return os.path.exists(local_path(self.location))
 
     def open(self, seekable: bool = True) -> InputStream:
+        """Open the file at its beginning."""
         return cast(InputStream, open(local_path(self.location), "rb"))
 
 
@@ -58,6 +62,7 @@ class LocalOutput(LocalInput, OutputFile):
     """A local file to write."""
 
     def to_input_file(self) -> LocalInput:
+        """Return the same file to read."""
         return LocalInput(self.location)
 
     def create(self, overwrite: bool = False) -> OutputStream:

@@ -70,9 +70,11 @@ class AppliedPoll:
         self._applied_changed.set()
 
     def ready(self) -> Tail:
+        """The peer to poll."""
         return self._tail
 
     def run(self, link: PeerLink, tail: Tail) -> None:
+        """Poll until the loop is woken."""
         while not self.loop.is_woken:
             begun_s = time.monotonic()
             bootstrapping = self._poll(link, tail.peer)

@@ -90,6 +90,7 @@ class ChunkStep:
         return tail if self._todo else None
 
     def run(self, link: PeerLink, tail: Tail) -> None:
+        """Ship the chunks that may begin now, one after another, over one stream."""
         rows = self._rows()
         to = Destination.of(self._context.ledger, tail, self._term, self._connector.role_epoch())
         chunks = self._startable(rows)

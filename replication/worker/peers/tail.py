@@ -70,10 +70,12 @@ class TailStep:
             shipment.wake()
 
     def ready(self) -> Tail:
+        """The peer to ship to."""
         tail, self._term = self._assigned
         return tail
 
     def run(self, link: PeerLink, tail: Tail) -> None:
+        """Open a stream and ship until the loop is woken."""
         self._following = set()
         to = Destination.of(self.context.ledger, tail, self._term, self.connector.role_epoch())
         if not to.rules:

@@ -32,6 +32,7 @@ class Prepared:
     """
 
     def __init__(self, statement: sa.Executable | Callable[[str], sa.Executable]) -> None:
+        """Hold the statement; it is compiled on first use."""
         self._statement = statement
         self._made: dict[str, Any] = {}
         self._text = ""

@@ -64,6 +64,7 @@ class SqlStore:
     """
 
     def __init__(self, url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        """Prepare the engines without connecting."""
         self.url = _driver_url(url)
         self._timeout_s = busy_timeout_s
         self._lock = threading.Lock()
