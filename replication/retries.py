@@ -93,11 +93,17 @@ class Retries:
         return seconds
 
 
-def repeated_on(*errors: type[Exception], times: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """A function that runs anew, at once, when it raises one of these errors; ``times`` in all, then it raises."""
-    from tenacity import retry, retry_if_exception_type, stop_after_attempt
+def repeated_on(
+    *errors: type[Exception], times: int, pause_s: float = 0.0
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """A function that runs anew when it raises one of these errors; ``times`` in all, then it raises.
 
-    return retry(retry=retry_if_exception_type(errors), stop=stop_after_attempt(times), reraise=True)
+    Before each time it waits for a random time of up to ``pause_s``.
+    """
+    from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
+
+    wait = wait_random(0.0, pause_s)
+    return retry(retry=retry_if_exception_type(errors), stop=stop_after_attempt(times), wait=wait, reraise=True)
 
 
 def next_ask_s(begun_s: float, failed_s: float, min_s: float, max_s: float = math.inf) -> float:

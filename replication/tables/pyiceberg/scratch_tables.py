@@ -18,11 +18,10 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
+from replication.retries import repeated_on
 from replication.tables.pyiceberg.local_io import local_path
 
-_SOON = wait_random(0.0, 0.2)
 _PROPERTIES = {"format-version": "2", "write.metadata.delete-after-commit.enabled": "true"}
 
 
@@ -37,7 +36,7 @@ class ScratchTables:
         """A table's full name."""
         return f"{self.namespace}.{table}"
 
-    @retry(retry=retry_if_exception_type(CommitFailedException), stop=stop_after_attempt(20), wait=_SOON, reraise=True)
+    @repeated_on(CommitFailedException, times=20, pause_s=0.2)
     def append(self, table: str, rows: pa.Table) -> None:
         """Append rows; the first ones create the table, by their schema. Raises CommitFailedException."""
         with suppress(TableAlreadyExistsError, NamespaceAlreadyExistsError):

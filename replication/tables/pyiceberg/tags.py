@@ -6,14 +6,12 @@ from collections.abc import Callable
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table, TableProperties
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from replication.errors import CommitConflictError
+from replication.retries import repeated_on
 
-_SOON = wait_random(0.0, 0.2)
 
-
-@retry(retry=retry_if_exception_type(CommitConflictError), stop=stop_after_attempt(20), wait=_SOON, reraise=True)
+@repeated_on(CommitConflictError, times=20, pause_s=0.2)
 def set_tag(load: Callable[[], Table], tag: str, snapshot: int | None) -> None:
     """Create, move or (with None) remove a tag. Removing one that does not exist does nothing.
 
