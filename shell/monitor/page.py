@@ -41,7 +41,7 @@ def status_html(status: ClusterStatus, history: Sequence[Lags], now: float) -> s
     """The page of a status, as of ``now`` on the monotonic clock."""
     printer = HtmlPrinter()
     show_status(printer, _furthest_behind_first(status))
-    notes, lags = printer.notes, peer_lags(status)
+    notes, lags = [*_failures(status), *printer.notes], peer_lags(status)
     verdict = counted(len(notes), "note") if notes else "All well"
     pictures = {
         "Clusters": graph_svg(status, lags),
@@ -59,6 +59,12 @@ def status_html(status: ClusterStatus, history: Sequence[Lags], now: float) -> s
     return _page(f"{status.cluster}: {verdict}", "".join([*parts, printer.sections()]))
 
 
+def _failures(status: ClusterStatus) -> list[str]:
+    """Peers that cannot be sent to, which ``walship status`` has among its lines."""
+    failing = (peer for peer in status.sending if peer.state == "failing")
+    return [text_html(f"sending to {peer.peer} fails: {peer.last_error}") for peer in failing]
+
+
 def error_html(error: str, hint: str) -> str:
     """The page when the status cannot be read."""
     body = f'<section class="notes"><h2>{text_html(error)}</h2><p>{text_html(hint)}</p></section>'
@@ -72,7 +78,7 @@ def _page(title: str, body: str) -> str:
         '<noscript><meta http-equiv="refresh" content="5"></noscript>'
         f"<title>{text_html(title)}</title><style>{STYLE}{_STYLE}</style>"
         '<script src="/monitor.js" defer></script></head><body>'
-        f'<p id="lost" hidden>walship monitor does not answer. What follows is its last answer.</p>'
+        '<p id="lost" hidden>walship monitor does not answer. What follows is its last answer.</p>'
         f"<main>{body}</main></body></html>"
     )
 

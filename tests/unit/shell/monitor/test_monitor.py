@@ -156,8 +156,13 @@ def test_what_needs_a_person_is_at_the_top(pages: Pages) -> None:
     assert ">All well<" in status_html(pages.read(), [], 0.0)
     west = ClusterId("west", uuid4())
     pages.site.ledger.successions.record(Succession(pages.site.cluster, west, 2, 7, is_planned=False))
-    page = status_html(pages.read(), [], 0.0)
+    found = pages.read()
+    page = status_html(found, [], 0.0)
     assert ">1 note<" in page and page.index("two clusters take writes") < page.index("<h2>Clusters</h2>")
+    (peer,) = found.sending
+    failing = replace(peer, state="failing", retries=3, last_error="nobody answers")
+    page = status_html(replace(found, sending=(failing,)), [], 0.0)
+    assert ">2 notes<" in page and "sending to west fails: nobody answers" in page
 
 
 def test_lags_of_the_last_hour_are_drawn(pages: Pages) -> None:
