@@ -61,6 +61,9 @@ class Tree(Protocol):
     def create(self, path: str, content: bytes, *, ephemeral: bool = False, sequential: bool = False) -> str | None:
         """Create a node and return its path; None when the node exists or its parent does not."""
 
+    def replace(self, path: str, content: bytes) -> bool:
+        """Delete a node and create it as this session's, in one step; False, and no effect, when it does not exist."""
+
     def set(self, path: str, content: bytes, version: int = -1) -> int | None:
         """Write if ``version`` is current (-1: any); return the new version, or None if it is not or no node exists."""
 

@@ -60,9 +60,9 @@ class Membership:
 
     def _replace(self) -> None:
         for _ in range(3):
-            if self._keeper.tree.create(self._path, self._content, ephemeral=True) is not None:
+            tree = self._keeper.tree
+            if tree.create(self._path, self._content, ephemeral=True) or tree.replace(self._path, self._content):
                 return
-            self._keeper.tree.delete(self._path)
         raise CoordinationError(f"{self._path} cannot be created", "Is the cluster running? walship up --config FILE")
 
 

@@ -25,6 +25,7 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     RolledBackError,
+    RuntimeInconsistency,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
@@ -130,12 +131,20 @@ class ZookeeperTree:
     def create(self, path: str, content: bytes, *, ephemeral: bool = False, sequential: bool = False) -> str | None:
         with self._named(f"creating {path}"):
             try:
-                acl = None if self._access is None else self._access.acl(path)
-                made = self._client.create_async(path, content, acl, ephemeral=ephemeral, sequence=sequential)
+                made = self._client.create_async(
+                    path, content, self._acl(path), ephemeral=ephemeral, sequence=sequential
+                )
                 created = self._wait(made)
                 return str(created)
             except (NodeExistsError, NoNodeError):
                 return None
+
+    def replace(self, path: str, content: bytes) -> bool:
+        with self._named(f"replacing {path}"):
+            transaction = self._client.transaction()
+            transaction.delete(path)
+            transaction.create(path, content, self._acl(path), ephemeral=True)
+            return self._committed(transaction)
 
     def set(self, path: str, content: bytes, version: int = -1) -> int | None:
         with self._named(f"writing {path}"):
@@ -156,12 +165,7 @@ class ZookeeperTree:
         with self._named(f"checking {path}"):
             transaction = self._client.transaction()
             transaction.check(path, version)
-            (outcome,) = self._wait(transaction.commit_async())
-            if isinstance(outcome, (BadVersionError, NoNodeError, RolledBackError)):
-                return False
-            if isinstance(outcome, Exception):
-                raise outcome
-            return True
+            return self._committed(transaction)
 
     def secure(self, root: str) -> None:
         """Give access lists to nodes that were created for anyone to change.
@@ -188,6 +192,17 @@ class ZookeeperTree:
             self._secure(f"{path}/{name}", access)
         with contextlib.suppress(NoNodeError):  # an ephemeral node has ended
             self._wait(self._client.set_acls_async(path, access.acl(path)))
+
+    def _acl(self, path: str) -> Any:
+        return None if self._access is None else self._access.acl(path)
+
+    def _committed(self, transaction: Any) -> bool:
+        """Commit it; False when a node is not there or has another version, and then nothing was changed."""
+        failed = [outcome for outcome in self._wait(transaction.commit_async()) if isinstance(outcome, Exception)]
+        for error in failed:
+            if not isinstance(error, (BadVersionError, NoNodeError, RolledBackError, RuntimeInconsistency)):
+                raise error
+        return not failed
 
     def _wait(self, result: Any) -> Any:
         return result.get(timeout=self._call_timeout_s)

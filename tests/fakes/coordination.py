@@ -187,6 +187,17 @@ class MemoryTree:
 
         return self._call("create", path, act)
 
+    def replace(self, path: str, content: bytes) -> bool:
+        def act() -> bool:
+            if path not in self._ensemble._nodes:
+                return False
+            self._ensemble._remove(path)
+            self._ensemble._nodes[path] = _Entry(content, owner=self.number)
+            self._ensemble._fire_parent(path)
+            return True
+
+        return self._call("replace", path, act)
+
     def set(self, path: str, content: bytes, version: int = -1) -> int | None:
         def act() -> int | None:
             entry = self._ensemble._nodes.get(path)

@@ -93,6 +93,27 @@ def test_a_watch_that_comes_late_delivers_what_is_there_by_then(
     assert seen == [b"one", b"three"]
 
 
+def test_a_member_that_runs_does_not_return_while_it_is_replaced(
+    connect: Callable[..., Coordination], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, other = connect(), connect()
+    old = here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
+
+    def refreshing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            done = call(*given)
+            old.refresh()
+            return done
+
+        return run
+
+    tree = other._keeper.tree
+    monkeypatch.setattr(tree, "delete", refreshing(tree.delete))
+    monkeypatch.setattr(tree, "replace", refreshing(tree.replace))
+    other.enrol(MemberKind.WORKERS, "h0", {"pid": 2})
+    assert old.superseded and holds(other, MemberKind.WORKERS)
+
+
 def test_a_watch_that_never_comes_costs_one_period_of_rereading(
     ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
 ) -> None:
