@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TypeVar
 
 from replication.core.copying.attributes import FileAttributes
@@ -19,6 +20,8 @@ from replication.datasets.copying.transfer import digest_of
 from replication.datasets.stores.base import Entry, EntryKind, SentUpload, Store, Uploads
 from replication.errors import ChangedFileError, CopyError, MissingFileError
 
+_LISTED_MIN = 16  # files of one folder; the store is asked for each of fewer ones
+_LISTED_PER_FILE = 10
 _R = TypeVar("_R")
 
 
@@ -279,7 +282,33 @@ def are_made(target: Store, moves: Sequence[Move], *, read: bool, range_bytes: i
     """
     if _is_any_left(target, {RelativePath(move.origin) for move in moves if move.sent is None}):
         return False
-    return all(_for_each(target, lambda move: _is_made(target, move, read=read, range_bytes=range_bytes), moves))
+    there = _listed_at(target, moves)
+
+    def status(path: RelativePath) -> Entry | None:
+        return there.get(path) or target.status(path)
+
+    return all(_for_each(target, lambda move: _is_made(target, move, status, read, range_bytes), moves))
+
+
+def _listed_at(target: Store, moves: Sequence[Move]) -> dict[RelativePath, Entry]:
+    """Destinations that are there, of folders with many of them. Listing such a folder costs less than asking for each.
+
+    Of a folder with far more files, it lists a part.
+    """
+    folders: dict[RelativePath, set[RelativePath]] = {}
+    if not target.traits.has_cheap_status:
+        for move in moves:
+            destination = RelativePath(move.destination)
+            if move.sent is None and not move.is_folder:
+                folders.setdefault(destination.parent, set()).add(destination)
+    found: dict[RelativePath, Entry] = {}
+    for folder, wanted in folders.items():
+        if len(wanted) >= _LISTED_MIN:
+            with suppress(FileNotFoundError):
+                for entry in islice(target.scan(folder), _LISTED_PER_FILE * len(wanted)):
+                    if entry.kind is EntryKind.FILE and entry.attributes and entry.attributes.path in wanted:
+                        found[entry.attributes.path] = entry
+    return found
 
 
 def _is_any_left(target: Store, origins: set[RelativePath]) -> bool:
@@ -295,7 +324,9 @@ def _is_any_left(target: Store, origins: set[RelativePath]) -> bool:
     return False
 
 
-def _is_made(target: Store, move: Move, *, read: bool, range_bytes: int) -> bool:
+def _is_made(
+    target: Store, move: Move, status: Callable[[RelativePath], Entry | None], read: bool, range_bytes: int
+) -> bool:
     if move.sent is not None:
         return _is_completed(target, move)
     destination = RelativePath(move.destination)
@@ -303,7 +334,7 @@ def _is_made(target: Store, move: Move, *, read: bool, range_bytes: int) -> bool
         return False
     for file in move.files:
         path = RelativePath(file.name).below(destination)
-        entry = target.status(path)
+        entry = status(path)
         found = entry.attributes if entry is not None and entry.kind is EntryKind.FILE else None
         is_there = found is not None and found.size == file.size
         if is_there and (not read or digest_of(target, path, file.size, range_bytes) == file.digest):

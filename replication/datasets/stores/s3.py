@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import datetime
@@ -42,6 +42,25 @@ class S3Driver(ObjectDriver):
         """No redirect is followed."""
         config = {**direct(url)["config_kwargs"], **options.get("config_kwargs", {})}
         return {**super().opening(url, options), "config_kwargs": config}
+
+    def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
+        """The objects and prefixes of one level, streamed. s3fs would hold them all in memory."""
+        bucket, key, _ = fs.split_path(path)
+        given = {"Bucket": bucket, "Prefix": f"{key}/" if key else "", "Delimiter": "/"}
+        is_there = not key
+        while True:
+            answer = fs.call_s3("list_objects_v2", **given)
+            for each in answer.get("CommonPrefixes", ()):
+                is_there = True
+                yield {"name": f"{bucket}/{each['Prefix']}", "size": 0, "type": "directory"}
+            for each in answer.get("Contents", ()):
+                is_there = True
+                yield {**each, "name": f"{bucket}/{each['Key']}", "size": each["Size"], "type": "file"}
+            if not answer.get("IsTruncated"):
+                break
+            given["ContinuationToken"] = answer["NextContinuationToken"]
+        if not is_there:
+            raise FileNotFoundError(path)
 
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> WholeUpload:
         return WholeUpload(fs, path, max(PART_BYTES_MIN, -(-file.origin.size // _PARTS)))

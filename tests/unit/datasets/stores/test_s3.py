@@ -16,7 +16,7 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.open import open_store
 from replication.datasets.stores.remote import FsspecStore
-from replication.datasets.stores.s3 import S3Uploads
+from replication.datasets.stores.s3 import S3Driver, S3Uploads
 from replication.files.store import RemoteStore
 from replication.tables.duckdb.views import attach_deletes
 from tests.redirecting import served
@@ -50,6 +50,40 @@ def test_uploads_of_a_file_are_found_however_many_the_store_lists_at_once() -> N
     found = uploads.found(RelativePath("a"), NOW - second, NOW + second)
     assert [upload.id for upload in found] == ["1", "2"]
     assert uploads.found(RelativePath("a"), NOW + second, NOW + second) == []
+
+
+class Listing(Pages):
+    """A connection to a store that lists one key at once: the prefix ``a/b/``, and the objects ``a/b`` and ``a/c``."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def call_s3(self, method: str, **given: Any) -> dict[str, Any]:
+        assert (method, given["Bucket"], given["Delimiter"]) == ("list_objects_v2", "bucket", "/")
+        self.asked += 1
+        if given["Prefix"] != "a/":
+            return {"IsTruncated": False}
+        at = int(given.get("ContinuationToken", 0))
+        page: list[dict[str, Any]] = [
+            {"CommonPrefixes": [{"Prefix": "a/b/"}]},
+            {"Contents": [{"Key": "a/b", "Size": 1}]},
+            {"Contents": [{"Key": "a/c", "Size": 2}]},
+        ]
+        return {**page[at], "IsTruncated": at < 2, "NextContinuationToken": str(at + 1)}
+
+
+def test_a_folder_of_many_objects_is_listed_a_part_at_a_time_and_one_without_any_is_none() -> None:
+    listing, driver = Listing(), S3Driver()
+    found = driver.entries(listing, "bucket/a")
+    first = next(found)
+    assert (first["name"], first["type"], listing.asked) == ("bucket/a/b/", "directory", 1)
+    assert [(each["name"], each["type"], each["size"]) for each in found] == [
+        ("bucket/a/b", "file", 1),
+        ("bucket/a/c", "file", 2),
+    ]
+    assert list(driver.entries(listing, "bucket")) == []
+    with pytest.raises(FileNotFoundError):
+        next(driver.entries(listing, "bucket/none"))
 
 
 def test_a_redirect_is_not_followed_so_no_other_server_gets_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
