@@ -51,7 +51,7 @@ class Pair:
             self.west.replay()
             return set(self.east.phases("west")) == {Phase.LIVE}
 
-        wait_until(done, timeout_s=30, what="the bootstrap")
+        wait_until(done, what="the bootstrap")
 
     def level(self) -> None:
         """Until west shows what east shows, and every version once."""
@@ -61,7 +61,7 @@ class Pair:
             self.west.replay()
             return self.west.tables.exists(self.spec.name) and self.east.shown(self.spec) == self.west.shown(self.spec)
 
-        wait_until(same, timeout_s=30, what="the same rows at west")
+        wait_until(same, what="the same rows at west")
         assert len(set(self.west.versions(self.spec))) == len(self.west.versions(self.spec))
 
     def close(self) -> None:

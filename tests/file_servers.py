@@ -46,7 +46,7 @@ def ftp_server(root: Path, renames: Renames = os.rename) -> Iterator[str]:
         yield f"ftp://ann:secret@127.0.0.1:{server.address[1]}"
     finally:
         stopped.set()
-        thread.join(10)
+        thread.join(120)
         server.close_all()
 
 
@@ -66,7 +66,7 @@ def http_server(root: Path) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(120)
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def sftp_server(root: Path, renames: Renames = os.rename) -> Iterator[str]:
         listening.close()
         for transport in transports:
             transport.close()
-        thread.join(10)
+        thread.join(120)
 
 
 def _ssh_login() -> Any:

@@ -244,7 +244,7 @@ class Pair:
             found = [member.coverage() for member in self.members]
             return found[0] == found[1] and sum(ranges.total for ranges in found[0].values()) == self.acked
 
-        wait_until(same, timeout_s=20, what=f"{self.acked} rows at both: {[m.coverage() for m in self.members]}")
+        wait_until(same, what=f"{self.acked} rows at both: {[m.coverage() for m in self.members]}")
 
 
 @contextmanager

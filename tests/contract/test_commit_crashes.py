@@ -85,7 +85,7 @@ def test_of_two_who_redo_at_once_one_executes_and_the_other_waits_or_is_refused(
 
     def pause(point: str) -> None:
         inside.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
 
     world.at = pause
     outcomes: list[SequenceOutcome] = []
@@ -100,7 +100,7 @@ def test_of_two_who_redo_at_once_one_executes_and_the_other_waits_or_is_refused(
 
     one, two = threading.Thread(target=first), threading.Thread(target=waiting)
     one.start()
-    assert inside.wait(30)
+    assert inside.wait(120)
     with Leases(steps) as leases, pytest.raises(SequenceHeldError, match="host .* pid .* runs job/MyTopic"):
         Redo(leases, world).run("job", "MyTopic")
     with pytest.raises(UnfinishedSequenceError):

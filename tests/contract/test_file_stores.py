@@ -152,7 +152,7 @@ def test_an_s3_object_is_uploaded_by_several_threads_and_appears_when_it_is_fini
     together, put = threading.Barrier(3), PartsSender._put
 
     def meeting(sender: PartsSender, *given: Any) -> None:
-        together.wait(30)
+        together.wait(120)
         put(sender, *given)
 
     monkeypatch.setattr(PartsSender, "_put", meeting)

@@ -346,5 +346,5 @@ def test_a_slow_disk_holds_a_sync() -> None:
     syncing.start()
     assert syncing.is_alive()
     files.faults.sync_gate.set()
-    syncing.join(10)
+    syncing.join(120)
     assert not syncing.is_alive()

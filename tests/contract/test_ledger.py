@@ -181,7 +181,7 @@ def test_two_receivers_claiming_the_same_sequences_at_once_count_them_once(store
 
     def land(of: Route) -> None:
         try:
-            barrier.wait(10)
+            barrier.wait(120)
             for n in range(40):
                 of.land(claims(S, n, n + 1, 0))
         except BaseException as error:
@@ -191,7 +191,7 @@ def test_two_receivers_claiming_the_same_sequences_at_once_count_them_once(store
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert not failures
     pending = stores.ledger.replay.pending()
     counted = sum((p.end - p.begin - p.duplicates.total) // FRAME for p in pending)

@@ -106,7 +106,7 @@ def finish(running: list[tuple[multiprocessing.process.BaseProcess, Connection]]
     for process, mine in running:
         assert mine.poll(120)
         said.append(mine.recv())
-        process.join(30)
+        process.join(120)
         assert process.exitcode == 0
         mine.close()
     return said
@@ -126,7 +126,7 @@ def test_six_processes_share_one_ledger_and_a_killed_one_leaves_nothing_half_don
     victim, pipe = start(url, 5, 1_000_000)
     assert victim.pid is not None
     os.kill(victim.pid, signal.SIGKILL)
-    victim.join(30)
+    victim.join(120)
     pipe.close()
     terms = [term for _, term in finish(running)]
     ledger = open_ledger(url)
@@ -209,7 +209,7 @@ def test_two_hosts_that_make_the_ledger_at_once_agree_whose_it_is(postgresql: st
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(120)
     assert len(found) == 6 and len(set(found)) == 1
 
 
@@ -249,7 +249,7 @@ def test_threads_of_one_process_take_turns(url: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert sorted(taken) == list(range(120))
     ledger.close()
 

@@ -199,7 +199,7 @@ def test_schema_versions_come_before_the_frames_that_use_them(session: ShipSessi
 
 def test_the_receiver_learns_that_a_stream_ended(session: ShipSession, service: Service) -> None:
     session.close()
-    assert service.closed.wait(10)
+    assert service.closed.wait(120)
 
 
 def test_nobody_there_is_an_error_that_may_be_retried() -> None:

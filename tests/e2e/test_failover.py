@@ -117,7 +117,7 @@ def test_a_writer_that_follows_goes_on_at_the_successor_and_back(pair: Pair) -> 
             before = len(load.acked)
             wait_until(lambda b=before: len(load.acked) > b + 20, timeout_s=400, what=f"acks of {source.name}")
             source.shell("switchover", other.name)
-            wait_until(lambda o=other: handle.name == o.name, timeout_s=30, what=f"the writer at {other.name}")
+            wait_until(lambda o=other: handle.name == o.name, what=f"the writer at {other.name}")
         before = len(load.acked)
         wait_until(lambda: len(load.acked) > before + 20, timeout_s=400, what="acks at east again")
         load.stop()

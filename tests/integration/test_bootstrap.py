@@ -277,7 +277,7 @@ def test_a_peer_killed_at_any_step_takes_the_rows_once(pair: Pair, step: str) ->
     west.tables.fail = lambda at: die(at.partition(" ")[0])
     west.ledger.bootstraps.adopt = adopts  # type: ignore[method-assign]
     west.ledger.replay.checkpoint_applied = marks  # type: ignore[method-assign]
-    wait_until(lambda: west.replayer.round() and killed, timeout_s=10, what=f"the kill when {step}")
+    wait_until(lambda: west.replayer.round() and killed, what=f"the kill when {step}")
     west.restart()
     pair.finish()
     pair.level()
@@ -360,6 +360,6 @@ def test_a_bootstrap_goes_on_through_a_chain(pair: Pair, tmp_path: Path) -> None
             south.replay()
             return south.tables.exists(pair.spec.name) and len(ids(south, pair.spec)) == 25
 
-        wait_until(there, timeout_s=30, what="the rows at south")
+        wait_until(there, what="the rows at south")
         assert south.versions(pair.spec) == pair.west.versions(pair.spec)
     south.close()

@@ -34,7 +34,7 @@ def test_rounds_go_on_while_a_bootstrap_is_applied(pair: Pair, monkeypatch: pyte
 
     def slow(*given: object) -> object:
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(120)
         if errors:
             raise errors.pop()
         return plan_bootstrap(*given)  # type: ignore[arg-type]

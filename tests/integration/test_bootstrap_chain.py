@@ -87,7 +87,7 @@ def test_a_bootstrap_that_its_relay_has_in_several_files_is_whole_at_the_end(tmp
             chain.spec
         )
 
-    wait_until(there, timeout_s=30, what="the rows at south")
+    wait_until(there, what="the rows at south")
     assert len([row for row in chain.west.ledger.files.all() if row.kind is FileKind.BOOTSTRAP]) > 1
     assert chain.south.versions(chain.spec) == chain.west.versions(chain.spec)
     wait_until(lambda: (chain.turn(), not chain.south.ledger.replay.pending())[1], what="nothing left at south")

@@ -266,7 +266,7 @@ def test_a_peer_killed_at_any_step_shows_the_same_afterwards(world: World, step:
     assert isinstance(west.tables, MemoryTables)
     west.tables.fail = fails
     west.ledger.replay.checkpoint_applied = marks  # type: ignore[method-assign]
-    wait_until(lambda: west.replayer.round() and at, timeout_s=10, what=f"the kill when {step}")
+    wait_until(lambda: west.replayer.round() and at, what=f"the kill when {step}")
     west.restart()
     world.finish()
     world.level()
@@ -349,7 +349,7 @@ def test_a_cluster_that_took_such_a_bootstrap_tells_it_to_the_next_one(world: Wo
             south.replay()
             return ids(south, world.spec) == [0, 2, 3, 9]
 
-        wait_until(there, timeout_s=30, what="the same rows at south")
+        wait_until(there, what="the same rows at south")
     south.close()
 
 

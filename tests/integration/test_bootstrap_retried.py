@@ -44,7 +44,7 @@ def test_a_bootstrap_that_cannot_be_taken_is_tried_more_and_more_rarely_and_dela
 
     with monkeypatch.context() as patch:
         patch.setattr(bootstraps, "take_bootstrap", fail)
-        wait_until(began, timeout_s=30, what="the bootstrap")
+        wait_until(began, what="the bootstrap")
         for _ in range(600):
             clock[0] += 1.0
             result = pair.west.replayer.round()

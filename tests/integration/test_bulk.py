@@ -157,7 +157,7 @@ def shipped(world: World, row: FileRow, port: int, chunks: Sequence[ChunkAssignm
         return not any(step.waiting for step in made._steps)
 
     try:
-        wait_until(done, timeout_s=60)
+        wait_until(done)
     finally:
         for loop in made.loops:
             loop.stop()
@@ -216,7 +216,7 @@ def test_after_a_kill_ranges_go_on_inside(world: World, file: Path, victim: str)
     with started(*sides["receiver"]) as receiver, world.east.worker():
         assert receiver.stdout is not None
         world.east.assign(world.west.cluster, int(receiver.stdout.readline()), *chunks, chunked_files=(row.file,))
-        wait_until(lambda: world.whole(row.file), timeout_s=60)
+        wait_until(lambda: world.whole(row.file))
     assert sorted(landed_ids(world.west, world.spec)) == list(range(ROWS))
     sent_twice = len(frames_of(world.west, world.spec)) - len(set(frames_of(world.west, world.spec)))
     lengths = [frame.end - frame.begin for frame in landed_frames(world.west, world.spec)]
@@ -234,7 +234,7 @@ def test_a_relay_ships_an_import_on_with_itself_in_the_provenance(world: World, 
     world.east.assign(world.west.cluster, receiver.port)
     world.west.assign(north.cluster, on.port)
     world.imported(file)
-    wait_until(lambda: len(landed_ids(north, world.spec)) >= ROWS, timeout_s=60)
+    wait_until(lambda: len(landed_ids(north, world.spec)) >= ROWS)
     assert sorted(landed_ids(north, world.spec)) == list(range(ROWS))
     assert {path for path in provenances(north) if path[0] == "east"} == {("east", "west", "north")}
 
@@ -263,7 +263,7 @@ def test_a_master_cuts_a_large_import_for_the_streams_of_one_worker(world: World
         wait_until(lambda: seen() or assigned, what="ranges")
         member.leave()
         world.stack.enter_context(east.worker())
-        wait_until(seen, timeout_s=60, what="the file to arrive")
+        wait_until(seen, what="the file to arrive")
     finally:
         stop.set()
         thread.join()

@@ -64,7 +64,7 @@ def test_tables_of_a_namespace_that_is_not_there_are_made_at_once(tmp_path: Path
         start = Barrier(AT_ONCE)
 
         def make(number: int, specs: list = specs, start: Barrier = start) -> None:
-            start.wait(10)
+            start.wait(120)
             catalog.create(specs[number])
 
         with ThreadPoolExecutor(AT_ONCE) as threads:
@@ -287,7 +287,7 @@ def test_hosts_that_open_the_catalog_beside_the_ledger_at_once_find_the_same(pos
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(120)
         assert len(made) == 4
         made[0].create(table("ops.shared"))
         assert all(catalog.exists("ops.shared") for catalog in made)

@@ -182,7 +182,7 @@ def test_a_small_file_takes_two_requests_to_a_bucket_and_one_from_it_and_several
         return await call(fs, method, *given, **named)
 
     monkeypatch.setattr(type(bucket.fs), "_call_s3", counted)
-    together = threading.Barrier(4, timeout=30)
+    together = threading.Barrier(4, timeout=120)
 
     def before(what: str) -> None:
         if what == "copy_object":

@@ -129,7 +129,7 @@ def test_a_receiver_whose_fdatasync_fails_closes_the_file_as_registered_and_take
         acked = 0
         for n in range(BATCHES):
             pair.wal.append(pair.spec, rows(n * 10, 10))
-            wait_until(pair.arrived, timeout_s=30)
+            wait_until(pair.arrived)
             acked = pair.wal.length
             received = pair.west.ledger.landing.received(pair.wal.file)
             assert received.contains(256, acked), "what was acked is registered, whatever failed since"
@@ -169,14 +169,12 @@ def test_a_receiver_whose_disk_is_full_refuses_with_the_remedy_and_goes_on_when_
             pair.wal.append(pair.spec, _incompressible(frames))
             frames += 1
             assert frames < 100, "24 MiB take no 100 frames of a megabyte"
-            wait_until(
-                lambda: pair.arrived() or any(p.error for p in pair.east.ledger.files.progress("west")), timeout_s=30
-            )
+            wait_until(lambda: pair.arrived() or any(p.error for p in pair.east.ledger.files.progress("west")))
         (error,) = {p.error for p in pair.east.ledger.files.progress("west") if p.error}
         assert "Free disk space there" in error
         assert not pair.arrived()
         ballast.unlink()
-        wait_until(pair.arrived, timeout_s=60)
+        wait_until(pair.arrived)
         wait_until(lambda: not any(p.error for p in pair.east.ledger.files.progress("west")))
         pair.check(frames)
 

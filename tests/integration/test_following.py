@@ -61,7 +61,7 @@ def test_a_group_added_while_replicating_goes_along_and_old_versions_stay(tmp_pa
     wal = a.wal()
     put(wal, a, spec, id=1, text="one")
     put(wal, a, spec, id=2, text="two")
-    wait_until(lambda: len(shown(c, spec)) == 2, timeout_s=60)
+    wait_until(lambda: len(shown(c, spec)) == 2)
     merge_changes(c.tables, spec, None)
     altered = add(a, spec, "extra", "note")
     assert shown(a, spec) == [{"id": 1, "text": "one", "note": None}, {"id": 2, "text": "two", "note": None}]
@@ -73,7 +73,7 @@ def test_a_group_added_while_replicating_goes_along_and_old_versions_stay(tmp_pa
         {"id": 3, "text": None, "note": "only"},
     ]
     for name in "abc":
-        wait_until(lambda name=name: shown(graph[name], spec) == wanted, timeout_s=60, what=f"the new group at {name}")
+        wait_until(lambda name=name: shown(graph[name], spec) == wanted, what=f"the new group at {name}")
     for node in graph.nodes.values():
         merge_changes(node.tables, node.ledger.tables.get(spec.name), None)
         assert shown(node, spec) == wanted, "folded"
@@ -81,7 +81,7 @@ def test_a_group_added_while_replicating_goes_along_and_old_versions_stay(tmp_pa
     put(wal, a, spec, id=2, text="2")
     wanted = [{"id": 2, "text": "2", "note": None}, wanted[2]]
     for name in "abc":
-        wait_until(lambda name=name: shown(graph[name], spec) == wanted, timeout_s=60, what=f"the delete at {name}")
+        wait_until(lambda name=name: shown(graph[name], spec) == wanted, what=f"the delete at {name}")
 
 
 def test_two_masters_that_add_a_group_at_once_have_one_with_the_columns_of_both(
@@ -107,7 +107,6 @@ def test_two_masters_that_add_a_group_at_once_have_one_with_the_columns_of_both(
     for node in (a, b):
         wait_until(
             lambda node=node: [dict(sorted(r.items())) for r in shown(node, spec)] == wanted,
-            timeout_s=60,
             what=node.name,
         )
     assert a.ledger.tables.get(spec.name) == b.ledger.tables.get(spec.name)
@@ -126,7 +125,7 @@ def test_a_group_added_to_a_table_of_which_some_groups_were_named_stays(tmp_path
     add(a, spec, "extra", "note")
     put(wal, a, spec, id=1, text="t", note=secret)
     put(wal, a, spec, id=2, text="u")
-    wait_until(lambda: len(shown(b, spec)) == 2, timeout_s=60)
+    wait_until(lambda: len(shown(b, spec)) == 2)
     assert [row.get("text") for row in shown(b, spec)] == ["t", "u"]
     files = [path for path in Path(b.config.data_dir).rglob("*") if path.is_file()]
     assert not [path for path in files if secret.encode() in path.read_bytes()]
@@ -147,12 +146,11 @@ def test_a_table_made_after_the_rule_goes_over_every_route_that_stands_for_it(tm
     a.write(stays, {1: "one"})
     wait_until(
         lambda: c.ledger.tables.by_uuid(spec.uuid) is not None and c.tables.exists(spec.name),
-        timeout_s=60,
         what="the table at c",
     )
     a.wait(position, c, timeout_s=60)
     assert c.rows(spec) == {1: "one", 2: "two"}
-    wait_until(lambda: any(rule.table == spec.uuid for rule in c.ledger.rules.all()), timeout_s=60)
+    wait_until(lambda: any(rule.table == spec.uuid for rule in c.ledger.rules.all()))
     position = c.write(spec, {2: "of c"})
     c.wait(position, graph["b"], timeout_s=60)
     assert graph["b"].rows(spec) == a.rows(spec) == {1: "one", 2: "of c"}

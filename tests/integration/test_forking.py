@@ -31,7 +31,7 @@ threads = [Thread(target=load) for _ in range(3)]
 for thread in threads:
     thread.start()
 ignore = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
-print([code for _ in range(300) if (code := subprocess.Popen(["true"], preexec_fn=ignore).wait(10))])
+print([code for _ in range(300) if (code := subprocess.Popen(["true"], preexec_fn=ignore).wait(120))])
 over.set()
 for thread in threads:
     thread.join()

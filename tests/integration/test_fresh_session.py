@@ -133,7 +133,7 @@ def of_spark():
 for _ in range(2):
     with application.use() as spark:
         print(spark.range(3).count(), len(of_spark()) > 1)
-    wait_until(lambda: not of_spark(), timeout_s=60, what="the end of Java and of Python workers")
+    wait_until(lambda: not of_spark(), what="the end of Java and of Python workers")
 application.close()
 print("ended")
 """

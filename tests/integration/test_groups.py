@@ -72,11 +72,9 @@ class World:
 
     def rows(self, cluster: str) -> Rows:
         """What a cluster shows once everything that was written is registered, there, and replayed."""
-        wait_until(lambda: self.west.received(self.wal.file, self.wal.length), timeout_s=60)
+        wait_until(lambda: self.west.received(self.wal.file, self.wal.length))
         registered = self.east.ledger.files.get
-        wait_until(
-            lambda: (row := registered(self.wal.file)) is not None and row.length == self.wal.length, timeout_s=60
-        )
+        wait_until(lambda: (row := registered(self.wal.file)) is not None and row.length == self.wal.length)
         while self.replayers[cluster].round().frames:
             pass
         if not self.tables[cluster].exists(self.spec.name):
@@ -86,7 +84,7 @@ class World:
     def check(self, cluster: str, expected: dict[object, tuple[object, object]]) -> None:
         """Wait until a cluster shows these rows: id → open, hidden."""
         wanted = [{"id": key, "open": a, "hidden": b} for key, (a, b) in sorted(expected.items(), key=repr)]
-        wait_until(lambda: self.rows(cluster) == wanted, timeout_s=60, what=f"{wanted} at {cluster}")
+        wait_until(lambda: self.rows(cluster) == wanted, what=f"{wanted} at {cluster}")
 
     def upsert(self, *rows: Mapping[str, object]) -> None:
         for row in rows:
@@ -156,7 +154,7 @@ def test_a_group_disabled_stands_still_at_the_peer_and_the_others_go_on(typed: W
     typed.upsert({"id": 1, "open": "a", "hidden": "a"}, {"id": 2, "hidden": "a"})
     typed.check("west", {1: ("a", "a"), 2: (None, "a")})
     typed.disable("shown")
-    wait_until(lambda: open_groups(typed) == {"kept"}, timeout_s=60, what="the end of the route")
+    wait_until(lambda: open_groups(typed) == {"kept"}, what="the end of the route")
     typed.upsert({"id": 1, "open": "unsent", "hidden": "b"}, {"id": 3, "open": "unsent"})
     typed.check("west", {1: ("a", "b"), 2: (None, "a")})
     typed.wal.delete(typed.spec, [{"id": 2}])
@@ -182,9 +180,7 @@ def test_only_the_enabled_families_of_a_cell_table_are_at_the_peer(tmp_path: Pat
         world.wal.append(world.spec, pa.table(keys | {"value": [stay.encode(), go.encode()]}))
         world.wal.delete(world.spec, pa.table(keys).slice(0, 1).to_pylist())
         wanted = {(b"r", "open"): go.encode(), (b"r2", "meta"): go.encode()}
-        wait_until(
-            lambda: {(row["row"], row["family"]): row["value"] for row in world.rows("west")} == wanted, timeout_s=60
-        )
+        wait_until(lambda: {(row["row"], row["family"]): row["value"] for row in world.rows("west")} == wanted)
         assert traces(world.west, go) and traces(world.east, stay)
         assert traces(world.west, stay) == []
 
@@ -232,7 +228,7 @@ def wait(world: World, groups: Sequence[str], until: str, timeout_s: float = 30.
 
 def test_waiting_for_a_peer_waits_for_the_groups_that_go_there(typed: World) -> None:
     typed.upsert({"id": 1, "open": "a", "hidden": "a"})
-    wait_until(lambda: typed.west.received(typed.wal.file, typed.wal.length), timeout_s=60)
+    wait_until(lambda: typed.west.received(typed.wal.file, typed.wal.length))
     wait(typed, ["shown", "kept"], "durable")
     with pytest.raises(WaitTimeoutError, match="landed but not applied"):
         wait(typed, ["shown", "kept"], "visible", 0.1)

@@ -40,11 +40,11 @@ def test_when_a_held_table_fills_the_landing_that_table_alone_is_refused(tmp_pat
             wal.append(bad, rows(0, 1000))
             return bool(east.ledger.sending.held())
 
-        wait_until(refused, timeout_s=30, what="the table to be refused")
+        wait_until(refused, what="the table to be refused")
         (held,) = east.ledger.sending.held()
         assert held.table == bad.uuid and "ops.bad is held there: its schema is odd" in held.reason
         wal.append(good, rows(0, 10))
-        wait_until(lambda: west.ledger.landing.coverage(good.uuid), timeout_s=30, what="the other table")
+        wait_until(lambda: west.ledger.landing.coverage(good.uuid), what="the other table")
         assert east.ledger.files.failing() == frozenset()
 
 
@@ -62,9 +62,7 @@ def test_a_payload_that_the_disk_does_not_give_holds_up_its_own_file_only(
     other, replayer = OriginWal(site.ledger, site.directory / "wal"), site.replayer()
 
     def shows(expected: dict[str, int]) -> None:
-        wait_until(
-            lambda: replayer.round() and site.rows() == expected, timeout_s=30, what=f"{expected} to be replayed"
-        )
+        wait_until(lambda: replayer.round() and site.rows() == expected, what=f"{expected} to be replayed")
 
     with monkeypatch.context() as patched:
         patched.setattr(hosts, "read_mapped", failing)

@@ -96,7 +96,7 @@ def test_refused_calls_of_several_strangers_leave_places_for_others(
 
     def sleep(_: float) -> None:
         waits.release()
-        go.wait(30)
+        go.wait(120)
 
     monkeypatch.setattr(callers, "time", SimpleNamespace(sleep=sleep))
     with pair.west.receiver() as receiver, ExitStack() as stack:
@@ -107,7 +107,7 @@ def test_refused_calls_of_several_strangers_leave_places_for_others(
             )
             for _ in range(48):
                 calls.append(made.unary_unary(channel.PROGRESS).future(b"", 30, metadata(ClusterId(name, uuid4()))))
-        assert waits.acquire(timeout=20)
+        assert waits.acquire(timeout=120)
         wait_until(lambda: sum(not call.done() for call in calls) <= 32, what="most of them to be refused at once")
         serves(pair, receiver)
         go.set()

@@ -236,7 +236,7 @@ def test_a_hostile_sender_beside_an_honest_one_takes_every_second_turn_of_the_di
 
     def counted(self: landing.Landing, group: Sequence[Item]) -> None:
         taken.append(len(group))
-        go.wait(60)
+        go.wait(120)
         order.extend(item.incoming.data.file.cluster.name for item in group)
         land(self, group)
 

@@ -94,7 +94,7 @@ def test_replies_to_what_was_never_sent_end_the_stream_and_take_little() -> None
 
     with answering(flood) as link, memory_below(64):
         session = link.ship(Hello(EAST, WEST, 1, "1"))
-        session._reader.join(60)  # type: ignore[attr-defined]
+        session._reader.join(120)  # type: ignore[attr-defined]
         with pytest.raises(TransferError, match="replies to more than it was sent"):
             while session.receive(5):
                 pass

@@ -300,15 +300,15 @@ def test_one_host_replays_and_the_next_one_follows(west: Hosted) -> None:
     thread = threading.Thread(target=stand_by)
     thread.start()
     try:
-        assert ready.wait(30) and not turns.is_set()
+        assert ready.wait(120) and not turns.is_set()
         assert west.two.coordination.candidates(Election.REPLAYERS) == ("w1", "w2")
         roles = {host.slot: host.roles for host in members_of(west.two.coordination).hosts}
         assert roles == {"w1": ("replay (leads)",), "w2": ("replay (standby)",)}
         west.one.coordination.close()
-        assert turns.wait(30)
+        assert turns.wait(120)
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(120)
 
 
 def test_a_host_whose_disk_is_lost_is_forgotten_once_its_control_log_is_given_up(west: Hosted) -> None:

@@ -131,17 +131,16 @@ def test_two_hosts_a_side_with_receivers_and_masters_coming_and_going(clusters: 
         for site in (clusters.e1, clusters.e2):
             stack.enter_context(site.worker())
         write()
-        wait_until(arrives, timeout_s=60, what="rows by the only receiver")
+        wait_until(arrives, what="rows by the only receiver")
         second = stack.enter_context(clusters.w2.receiver())
-        wait_until(lambda: second.address in clusters.w1.coordination.public().receivers, timeout_s=60)
+        wait_until(lambda: second.address in clusters.w1.coordination.public().receivers)
         assignments = clusters.e1.coordination.assignments
         wait_until(
             lambda: len({assigned.content for assigned in assignments().values()}) == 2,
-            timeout_s=60,
             what="each its own receiver",
         )
         write()
-        wait_until(arrives, timeout_s=60, what="rows by two receivers")
+        wait_until(arrives, what="rows by two receivers")
         masters[0].die()
         first.__exit__(None, None, None)
         write()
@@ -149,7 +148,7 @@ def test_two_hosts_a_side_with_receivers_and_masters_coming_and_going(clusters: 
         assert clusters.e1.coordination.leader() == "e2"
         stack.enter_context(clusters.w1.receiver())
         write()
-        wait_until(arrives, timeout_s=60, what="rows with both receivers again")
+        wait_until(arrives, what="rows with both receivers again")
         landed = clusters.landed_on()
         assert landed.keys() >= {"e1", "e2"} and set().union(*landed.values()) == {"w1", "w2"}
         assert not clusters.w1.ledger.replay.quarantined()
@@ -163,7 +162,7 @@ def test_what_landed_on_a_host_that_is_gone_for_good_is_sent_again_to_another(cl
         wal = clusters.e1.wal()
         with clusters.w2.receiver():
             wal.append(clusters.spec, rows(0, 30))
-            wait_until(lambda: clusters.w1.received(wal.file, wal.length), timeout_s=60)
+            wait_until(lambda: clusters.w1.received(wal.file, wal.length))
         (lost,) = [row for row in clusters.w1.ledger.files.all("w2") if row.source == wal.file]
         Path(lost.path).unlink()
         wait_until(lambda: "w2" in clusters.replayer.round().held.get(f"file {lost.file.local}", ""))
@@ -209,7 +208,6 @@ def test_a_wal_of_a_host_that_is_gone_for_good_is_given_up_from_another(clusters
         left.append(other, rows(0, 10))
         wait_until(
             lambda: clusters.w1.ledger.landing.coverage(other.uuid),
-            timeout_s=60,
             what="what the host that is left writes",
         )
         told = collect(config, ledger, Members())

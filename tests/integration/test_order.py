@@ -71,7 +71,7 @@ def test_a_backlog_of_several_wals_of_a_writer_comes_in_order(chain: Chain) -> N
     older, _, younger = chain.write(200), chain.write(30, "other"), chain.write(100)
     older.finish()
     chain.run(chain.east, chain.west)
-    wait_until(lambda: all_there(chain.west, chain.spec, 330), timeout_s=30)
+    wait_until(lambda: all_there(chain.west, chain.spec, 330))
     of_writer = [at for at in registered(chain.west, chain.spec) if at[0] in (older.file.number, younger.file.number)]
     assert of_writer == sorted(of_writer) and len(of_writer) > 20
     assert len({number for number, _ in registered(chain.west, chain.spec)[:12]}) > 1, "another writer does not wait"
@@ -83,7 +83,7 @@ def test_a_backlog_of_many_wals_comes_in_order_and_none_stays_open(chain: Chain)
     for wal in wals:
         wal.finish()
     chain.run(chain.east, chain.west)
-    wait_until(lambda: all_there(chain.west, chain.spec, 40), timeout_s=30)
+    wait_until(lambda: all_there(chain.west, chain.spec, 40))
     found = registered(chain.west, chain.spec)
     assert found == sorted(found)
     wait_until(lambda: not open_files() & {wal.path for wal in wals}, what="what was shipped to be closed")
@@ -103,10 +103,10 @@ def test_what_a_relay_has_of_a_writer_goes_on_in_order(chain: Chain) -> None:
     older.finish()
     younger = chain.write(60)
     chain.run(chain.east, chain.west)
-    wait_until(lambda: all_there(chain.west, chain.spec, 210), timeout_s=30)
+    wait_until(lambda: all_there(chain.west, chain.spec, 210))
     younger.append(chain.spec, rows(0, 1))
     chain.run(chain.west, chain.south)
-    wait_until(lambda: all_there(chain.south, chain.spec, 211), timeout_s=30)
+    wait_until(lambda: all_there(chain.south, chain.spec, 211))
     found = registered(chain.south, chain.spec)
     assert found == sorted(found) and len(found) > 20
 
@@ -119,7 +119,7 @@ def test_a_wal_waits_for_one_before_it_that_goes_in_ranges(chain: Chain) -> None
     middle = length // 2
     ranges = [ChunkAssignment(older.file, begin, end, "west") for begin, end in ((256, middle), (middle, length))]
     chain.run(chain.east, chain.west, *ranges, chunked_files=(older.file,))
-    wait_until(lambda: all_there(chain.west, chain.spec, 250), timeout_s=30)
+    wait_until(lambda: all_there(chain.west, chain.spec, 250))
     numbers = [number for number, _ in registered(chain.west, chain.spec)]
     assert numbers == sorted(numbers) and set(numbers) == {older.file.number, younger.file.number}
 

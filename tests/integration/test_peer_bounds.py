@@ -277,7 +277,7 @@ def test_a_caller_whose_streams_are_refused_is_answered_one_at_a_time_and_others
 
     def sleep(_: float) -> None:
         waits.release()
-        go.wait(30)
+        go.wait(120)
 
     monkeypatch.setattr(callers, "time", SimpleNamespace(sleep=sleep))
     ended: list[str] = []
@@ -291,7 +291,7 @@ def test_a_caller_whose_streams_are_refused_is_answered_one_at_a_time_and_others
         threads = [threading.Thread(target=refused_opening) for _ in range(6)]
         for thread in threads:
             thread.start()
-        assert waits.acquire(timeout=20) and not waits.acquire(timeout=0.3), "one of them at a time"
+        assert waits.acquire(timeout=120) and not waits.acquire(timeout=0.3), "one of them at a time"
         for _ in range(3):
             north.ship(receiver).close()
         lands(north, receiver)

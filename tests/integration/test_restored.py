@@ -54,7 +54,7 @@ def settle(source: TableSite, target: TableSite, spec: TableSpec, count: int) ->
         live = all(phase is Phase.LIVE for phase in source.phases(target.cluster.name))
         return live and target.tables.exists(spec.name) and len(target.shown(spec)) == count
 
-    wait_until(done, timeout_s=30, what=f"{count} rows at {target.cluster.name}")
+    wait_until(done, what=f"{count} rows at {target.cluster.name}")
 
 
 @pytest.fixture

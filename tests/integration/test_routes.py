@@ -183,7 +183,7 @@ def test_with_skip_a_table_dropped_at_the_peer_only_is_held_until_it_is_dropped_
     wait_until(lambda: world.east.ledger.sending.held())
     assert not world.arrived(wal) and not world.status(gone).dropped
     world.east.ledger.tables.drop(gone.uuid)
-    wait_until(lambda: world.arrived(wal), timeout_s=30)
+    wait_until(lambda: world.arrived(wal))
     wait_until(lambda: world.east.ledger.sending.held() == [])
 
 
@@ -219,7 +219,7 @@ def test_the_master_gives_a_peer_to_which_nothing_goes_any_more_a_tail_that_tell
             master.round()
             return reached()
 
-        wait_until(round_first, timeout_s=30, what=what)
+        wait_until(round_first, what=what)
 
     stack.enter_context(east.worker())
     with west.receiver() as receiver:

@@ -97,7 +97,7 @@ def bootstrap(source: TableSite, peer: TableSite, spec: TableSpec) -> None:
         rules = [rule for rule in source.ledger.rules.all() if rule.table == spec.uuid]
         return {rule.phase for rule in rules} == {Phase.LIVE}
 
-    wait_until(done, timeout_s=30, what="the bootstrap")
+    wait_until(done, what="the bootstrap")
 
 
 def test_later_files_of_the_writer_go_on_and_a_bootstrap_brings_what_home_has(world: World) -> None:

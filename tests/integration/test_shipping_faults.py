@@ -32,7 +32,7 @@ def landing_of(site: Site) -> Landing:
     return Landing(site.ledger, site.files, limits)
 
 
-def ship_until_there(east: Site, west: Site, wal: Wal, link: MemoryLink, deadline_s: float = 30.0) -> int:
+def ship_until_there(east: Site, west: Site, wal: Wal, link: MemoryLink, deadline_s: float = 300.0) -> int:
     """Ship as a tail does, opening the stream again whenever it fails; how often that was."""
     progress = ProgressLog(east.ledger)
     durable, failures = Ranges(), 0

@@ -109,7 +109,7 @@ def test_files_past_the_budget_are_shipped_from_the_store_and_retired_there(tmp_
         assert outlook.stored_files == 3 and outlook.stored_bytes == sum(wal.length for wal in wals)
         assert outlook.then == "spill" and not world.status().unreadable
         world.open()
-        wait_until(lambda: world.there(world.spec) == 10, timeout_s=40)
+        wait_until(lambda: world.there(world.spec) == 10)
         wait_until(lambda: all(world.shipped(wal) for wal in wals))
         row = world.east.ledger.files.get(wals[0].file)
         assert row is not None
@@ -321,12 +321,11 @@ def test_status_says_why_files_stay_until_the_store_takes_them(tmp_path: Path, m
         world = World(tmp_path, stack)
         wal = world.closed(world.spec, 0)
         world.run()
-        wait_until(lambda: world.status().peer_forecasts[0].spill_error, timeout_s=20, what="the store's failure")
+        wait_until(lambda: world.status().peer_forecasts[0].spill_error, what="the store's failure")
         assert "the store at" in world.status().peer_forecasts[0].spill_error
         (tmp_path / "store").unlink()
         wait_until(
             lambda: world.stored(wal) and not world.status().peer_forecasts[0].spill_error,
-            timeout_s=20,
             what="the store to work",
         )
 

@@ -49,7 +49,7 @@ def test_a_stream_that_opens_while_bytes_of_the_one_before_land_is_told_of_them(
     monkeypatch.setattr(registration, "register", slowly)
     session = pair.ship(receiver)
     session.send(pair.data(256, pair.ends[0]))
-    assert registering.wait(20)
+    assert registering.wait(120)
     session.close()
     again = pair.ship(receiver, pair.hello(files=(pair.wal.file,)))
     assert again.opened.files == {pair.wal.file: FileStatus(reported(Ranges.of((256, pair.ends[0]))))}

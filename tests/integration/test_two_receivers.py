@@ -63,7 +63,7 @@ def at_once(senders: Sequence[Sender]) -> None:
     def run(sender: Sender) -> None:
         try:
             for number in range(FRAMES):
-                barrier.wait(30)
+                barrier.wait(120)
                 sender.send(number)
         except BaseException as error:
             failed.append(error)

@@ -65,7 +65,7 @@ class Up:
     def end(self):
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(120)
         self.reader.join()
         self.process.stdout.close()
         self.process.stderr.close()
@@ -104,7 +104,7 @@ def test_roles_start_are_restarted_when_killed_and_stop_together(start):
     after = up.pids()
     assert after["master"] == before["master"]
     up.process.send_signal(signal.SIGINT)
-    assert up.process.wait(60) == 0
+    assert up.process.wait(120) == 0
     assert not [name for name, pid in {**before, **after}.items() if alive(pid)]
 
 
@@ -162,7 +162,7 @@ def test_a_second_up_on_the_same_directory_is_refused_and_the_first_goes_on(star
     up = start("--roles", ROLES)
     up.ready()
     second = start("--roles", ROLES)
-    assert second.process.wait(30) == LockedFileError.exit_code
+    assert second.process.wait(120) == LockedFileError.exit_code
     assert f"process {up.process.pid}" in second.process.stderr.read()
     assert up.process.poll() is None
 
@@ -173,7 +173,7 @@ def test_a_port_in_use_is_one_clear_line_and_nothing_is_left_running(start, file
         taken.bind(("127.0.0.1", configuration.load(file).zookeeper.port))
         taken.listen()
         up = start("--roles", ROLES)
-        assert up.process.wait(60) == ConfigError.exit_code
+        assert up.process.wait(120) == ConfigError.exit_code
     told = json.loads(up.process.stderr.read())
     assert "cannot listen on" in told["error"] and "[zookeeper] port" in told["hint"]
     assert not any(alive(event["pid"]) for event in up.events("started"))
@@ -198,7 +198,7 @@ def test_init_writes_what_up_runs_and_down_stops(tmp_path):
         pids = up.pids()
         os.kill(up.process.pid, signal.SIGSTOP)  # frozen, it stops all the same
         assert walship("down", "--config", made["file"]) == {"stopped": True, "pid": up.process.pid}
-        assert up.process.wait(60) == 0
+        assert up.process.wait(120) == 0
         assert not [name for name, pid in pids.items() if alive(pid)]
     finally:
         up.end()

@@ -64,7 +64,7 @@ def test_what_lies_among_frames_of_a_refused_table_and_others_is_not_held_up(wor
         wal.append(private, rows(n, 1))
         wal.append(other, rows(n, 1))
     world.run()
-    wait_until(lambda: sequences(world.west, world.spec) == [(0, 150)], timeout_s=15)
+    wait_until(lambda: sequences(world.west, world.spec) == [(0, 150)])
     assert sequences(world.west, other) == []
 
 
@@ -96,7 +96,7 @@ def test_a_table_refused_within_a_stream_is_not_read_again_by_the_next(
 
     monkeypatch.setattr(FrameReader, "read", slowly)
     world.run()
-    wait_until(lambda: sequences(world.west, world.spec) == [(0, 1)], timeout_s=30)
+    wait_until(lambda: sequences(world.west, world.spec) == [(0, 1)])
     streams = begins.count(FILE_HEADER_BYTES)
     assert streams >= 3, "one stream got through"
     behind = [begin for begin in begins if begin > FILE_HEADER_BYTES]

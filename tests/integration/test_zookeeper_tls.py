@@ -49,7 +49,7 @@ class Processes:
         thread.start()
         self._stack.callback(thread.join)
         self._stack.callback(stop.set)
-        assert ready.wait(60) and not failed, failed
+        assert ready.wait(120) and not failed, failed
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def in_time(condition: Callable[[], object]) -> None:
         except CoordinationError:
             return None
 
-    wait_until(holds, timeout_s=30)
+    wait_until(holds)
 
 
 def test_roles_handles_and_masters_of_other_clusters_speak_tls_and_nobody_else_gets_in(

@@ -41,13 +41,13 @@ def test_a_frame_of_a_keyless_table_that_lands_as_the_cut_is_made_counts(
             write(number)
         east.handle.drain("west")
         upto = max(row.commit_hi for row in west.site.ledger.files.all())
-        wait_until(lambda: time.landed(east.site.cluster).t >= upto, timeout_s=20, what="a closed time")
+        wait_until(lambda: time.landed(east.site.cluster).t >= upto, what="a closed time")
         real = failing.counting_sequences
 
         def counting(context: RoleChange, origin: ClusterId, upto: int) -> tuple[Cut | None, Opening]:
             made = real(context, origin, upto)
             write(99)
-            wait_until(lambda: landed() == 4, timeout_s=20, what="the late row")
+            wait_until(lambda: landed() == 4, what="the late row")
             return made
 
         monkeypatch.setattr(failing, "counting_sequences", counting)

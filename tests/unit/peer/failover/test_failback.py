@@ -174,6 +174,4 @@ def test_a_lost_cluster_steps_down_though_its_role_was_changed_since_it_was_last
             change_role(east.ledger, east.coordination, lambda state, role=role: state.becomes(role))
         failover(pair.west.command(), plan_failover(pair.west.command(), "east", at=EVERYTHING))
         pair.east.is_away = False
-        wait_until(
-            lambda: pair.east.role() == replace(pair.west.role(), role=Role.STANDBY), timeout_s=20, what="its return"
-        )
+        wait_until(lambda: pair.east.role() == replace(pair.west.role(), role=Role.STANDBY), what="its return")

@@ -54,7 +54,7 @@ def await_writes(pair: Pair, member: Member) -> None:
         assert names in ([], [member.name])
         return bool(names)
 
-    wait_until(took, timeout_s=20, what=f"writes at {member.name}")
+    wait_until(took, what=f"writes at {member.name}")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_failover_interrupted_anywhere_is_finished_and_loses_what_was_told(
         with pytest.raises(RequestError):
             failover(context, plan_failover(context, lost.name, at=EVERYTHING))
         lost.is_away = False
-        wait_until(lambda m=lost: m.role().role is Role.STANDBY, timeout_s=20, what="the return of the lost cluster")
+        wait_until(lambda m=lost: m.role().role is Role.STANDBY, what="the return of the lost cluster")
         assert lost.role().epoch == other.role().epoch
         epoch = lost.role().epoch
         await_writers(lost.site.ledger, lost.site.coordination, epoch, 2.0)  # what it acks until then is lost
