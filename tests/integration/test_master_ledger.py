@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -26,6 +25,7 @@ from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.master.loop import HostDisk, Master, MasterTimes
 from replication.master.retire import retire
 from tests.ledgers import ledger_url
+from tests.waiting import wait_until
 
 EAST, WEST = ClusterId("east", uuid4()), ClusterId("west", uuid4())
 TIMES = MasterTimes(interval_s=0.05, retire_interval_s=0.0, orphan_interval_s=0.0, orphan_age_s=0.0, poll_s=0.2)
@@ -87,13 +87,13 @@ def written(ledger: Ledger, folder: Path, length: int) -> FileRow:
 
 
 def rounds_until(master: Master, condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(400):
-        if condition():
-            return
-        master.round()
-        pause.wait(0.02)
-    raise AssertionError("the condition did not come true in time")
+    def met() -> bool:
+        if not condition():
+            master.round()
+            return False
+        return True
+
+    wait_until(met)
 
 
 def test_a_rule_becomes_a_tail_and_a_paused_peer_loses_it(

@@ -292,7 +292,7 @@ def test_nothing_loops_and_what_landed_goes_on_to_the_next_cluster(world: World)
     wait_until(lambda: ("east", "west", "north") in provenances(north))
 
 
-def test_a_frozen_receiver_is_noticed_within_15_s_and_waited_for(world: World) -> None:
+def test_a_frozen_receiver_is_noticed_within_30_s_and_waited_for(world: World) -> None:
     with started("receiver", str(world.folder), str(world.west.cluster)) as receiver:
         assert receiver.stdout is not None
         world.stack.enter_context(world.east.worker())
@@ -308,14 +308,14 @@ def test_a_frozen_receiver_is_noticed_within_15_s_and_waited_for(world: World) -
                 lambda: any(p.error for p in world.east.ledger.files.progress("west")),
                 what="an error in the status",
             )
-            assert time.monotonic() - begin <= 15
+            assert time.monotonic() - begin <= 30, "without the timeout of a ping it takes a minute"
         finally:
             os.kill(receiver.pid, signal.SIGCONT)
         wait_until(lambda: world.arrived(wal))
     assert sequences(world.west, world.spec) == [(0, 2)]
 
 
-def test_an_idle_receiver_that_freezes_is_noticed_within_15_s(world: World) -> None:
+def test_an_idle_receiver_that_freezes_is_noticed_within_30_s(world: World) -> None:
     """Nothing is sent or awaited: only HTTP/2's keepalive can tell."""
     with started("receiver", str(world.folder), str(world.west.cluster)) as receiver:
         assert receiver.stdout is not None
@@ -332,7 +332,7 @@ def test_an_idle_receiver_that_freezes_is_noticed_within_15_s(world: World) -> N
                     lambda: any(p.error for p in world.east.ledger.files.progress("west")),
                     what="an error",
                 )
-                assert time.monotonic() - begin <= 15
+                assert time.monotonic() - begin <= 30, "without the timeout of a ping it takes a minute"
             finally:
                 os.kill(receiver.pid, signal.SIGCONT)
             wal.append(world.spec, rows(10, 10))

@@ -147,4 +147,4 @@ def test_a_plain_cluster_does_not_get_at_a_secured_peer(tmp_path: Path, processe
         began = time.monotonic()
         with pytest.raises(PeerUnavailableError, match="did not answer.*TLS"):
             cluster.contacts.reach("west", address(west))
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60

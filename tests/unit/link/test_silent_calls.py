@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from replication.link.silent_calls import SilentCalls
+from tests.waiting import wait_until
 
 
 def test_only_calls_that_wait_too_long_are_ended() -> None:
@@ -38,7 +38,4 @@ def test_its_thread_ends_with_the_calls_and_comes_back() -> None:
         ended = threading.Event()
         with calls.ended_after(0.01, ended.set):
             assert ended.wait(120)
-        deadline_s = time.monotonic() + 5.0
-        while calls._looks_s and time.monotonic() < deadline_s:
-            time.sleep(0.005)
-        assert not calls._looks_s
+        wait_until(lambda: not calls._looks_s)
