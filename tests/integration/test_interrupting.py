@@ -88,7 +88,7 @@ def test_writing_from_an_open_pipe_ends(home: Config, form: str) -> None:
 def test_a_long_query_ends(home: Config) -> None:
     with command(home, "sql", ENDLESS) as process:
         loaded = Path(f"/proc/{process.pid}/maps")
-        wait_until(lambda: "duckdb" in loaded.read_text(), what="DuckDB")
+        wait_until(lambda: "duckdb" in loaded.read_text(), timeout_s=60.0, what="DuckDB")
         time.sleep(1.0)
         assert stop(process) == "stopped\n"
 
@@ -111,7 +111,7 @@ def test_none_is_left_of_processes_that_start_others_all_the_while() -> None:
     for _ in range(3):
         subprocess.run([sys.executable, "-c", ends, forks], check=True, cwd=Path(__file__).parents[2])
         wait_until(
-            lambda: not _naming(mark.encode()), what="the end of what was killed"
+            lambda: not _naming(mark.encode()), timeout_s=30.0, what="the end of what was killed"
         )  # each would sleep ten minutes
 
 

@@ -125,7 +125,7 @@ def test_a_throttled_peer_gets_its_rate_live_without_a_new_stream(world: World) 
     (threads,) = [t for t in threading.enumerate() if t.name.startswith("replies")]
     streams.append(threads.ident)
     world.operations.throttle("west", 0)
-    wait_until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal), timeout_s=10)
     assert [t.ident for t in threading.enumerate() if t.name.startswith("replies")] == streams
 
 
@@ -162,7 +162,7 @@ def test_a_drain_waits_for_what_is_pending_at_the_call_and_not_for_later_writes(
 
     thread = threading.Thread(target=drained_then)
     thread.start()
-    assert waiting.wait(120)
+    assert waiting.wait(60)
     landed = world.landed(wal)
     world.operations.throttle("west", 400_000)
     for _ in range(40):

@@ -103,7 +103,7 @@ def test_a_missing_landing_file_that_is_given_up_comes_again_by_itself(world: Wo
     done = salvage(site_of(world.west), row.file)
     assert done.plan.again == Ranges.of((256, wal.length)) and done.copies is None
     assert world.covered() == [] and not world.west.ledger.landing.received(wal.file)
-    wait_until(lambda: world.whole(wal), what="the file to come again")
+    wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
     wait_until(lambda: world.arrived(wal))
     assert world.pending() == [(str(wal.file), n) for n in range(3)]
     (progress,) = [known for known in world.east.ledger.files.progress("west") if known.file == wal.file]
@@ -137,7 +137,7 @@ def test_what_a_peer_lost_comes_again_when_the_ledger_did_not_take_the_news_at_o
     Path(row.path).unlink()
     salvage(site_of(world.west), row.file)
     wait_until(lambda: recorded, what="the ledger to know of the loss")
-    wait_until(lambda: world.whole(wal), what="the file to come again")
+    wait_until(lambda: world.whole(wal), timeout_s=10, what="the file to come again")
 
 
 def test_what_can_be_read_of_a_damaged_file_is_saved_and_its_remains_are_kept(world: World) -> None:
@@ -152,7 +152,7 @@ def test_what_can_be_read_of_a_damaged_file_is_saved_and_its_remains_are_kept(wo
     done = salvage(site_of(world.west), row.file)
     assert [list(ranges) for ranges in done.plan.saved.values()] == [[(0, 1), (2, 3)]]
     assert not path.exists() and Path(done.damaged).read_bytes() == bytes(content)
-    wait_until(lambda: world.whole(wal), what="the file to come again")
+    wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
     assert world.pending() == [(str(wal.file), n) for n in range(3)]
 
 
@@ -196,7 +196,7 @@ def test_a_chunk_that_was_done_is_shipped_again(world: World) -> None:
     for row in world.of(wal):
         Path(row.path).unlink()
         salvage(site_of(world.west), row.file)
-    wait_until(lambda: world.whole(wal), what="the chunk to come again")
+    wait_until(lambda: world.whole(wal), timeout_s=30, what="the chunk to come again")
 
 
 def test_a_file_lost_while_its_sender_was_away_comes_when_it_is_back(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_file_lost_while_its_sender_was_away_comes_when_it_is_back(tmp_path: P
         Path(row.path).unlink()
         salvage(site_of(world.west), row.file)
         with world.east.worker():
-            wait_until(lambda: world.whole(wal), what="the file to come again")
+            wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
 
 
 def test_while_replay_runs_nothing_is_given_up(world: World) -> None:
@@ -253,7 +253,7 @@ def test_the_shell_asks_first_and_then_says_what_comes_again(world: World, capsy
     said = json.loads(told.out)
     assert told.err == "", "no line of a log"
     assert said["again"] == [[256, wal.length]] and said["frames_again"] == 3
-    wait_until(lambda: world.whole(wal), what="the file to come again")
+    wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
     own = [found for found in world.west.ledger.files.all() if found.kind is not FileKind.LANDING]
     assert not own
 

@@ -148,7 +148,7 @@ def test_a_receiver_killed_in_the_middle_loses_and_doubles_nothing(world: World)
     with started("receiver", str(world.folder), str(world.west.cluster)) as receiver:
         assert receiver.stdout is not None
         world.east.assign(world.west.cluster, int(receiver.stdout.readline()))
-        wait_until(lambda: world.arrived(wal))
+        wait_until(lambda: world.arrived(wal), timeout_s=30)
     assert sequences(world.west, world.spec) == [(0, 220)]
     assert world.west.ledger.landing.received(wal.file).contains(256, wal.length)
 
@@ -161,7 +161,7 @@ def test_a_worker_killed_in_the_middle_goes_on_where_it_was(world: World) -> Non
         wait_until(lambda: sequences(world.west, world.spec), what="some frames to land")
         worker.kill()
     with started(*arguments):
-        wait_until(lambda: world.arrived(wal))
+        wait_until(lambda: world.arrived(wal), timeout_s=30)
     assert sequences(world.west, world.spec) == [(0, 200)]
 
 
@@ -255,7 +255,7 @@ def test_one_refused_table_holds_up_no_other_and_comes_when_it_is_taken(world: W
     assert not world.arrived(wal)
     wait_until(lambda: any("ops.weather" in p.error for p in world.east.ledger.files.progress("west")))
     world.west.ledger.tables.drop(taken.uuid)
-    wait_until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal), timeout_s=30)
     assert sequences(world.west, other) == [(0, 5)] and sequences(world.west, world.spec) == [(0, 5)]
 
 
@@ -286,13 +286,13 @@ def test_nothing_loops_and_what_landed_goes_on_to_the_next_cluster(world: World)
     wal.append(world.spec, rows(10, 10))
     own = world.west.wal()
     own.append(world.spec, rows(100, 10))
-    wait_until(lambda: len(sequences_by_wal(north, world.spec)) == 2)
+    wait_until(lambda: len(sequences_by_wal(north, world.spec)) == 2, timeout_s=30)
     wait_until(lambda: any(wal.startswith("west") for wal in sequences_by_wal(world.east, world.spec)))
     assert all(wal.startswith("west") for wal, _ in frames_of(world.east, world.spec))
     wait_until(lambda: ("east", "west", "north") in provenances(north))
 
 
-def test_a_frozen_receiver_is_noticed_within_30_s_and_waited_for(world: World) -> None:
+def test_a_frozen_receiver_is_noticed_within_15_s_and_waited_for(world: World) -> None:
     with started("receiver", str(world.folder), str(world.west.cluster)) as receiver:
         assert receiver.stdout is not None
         world.stack.enter_context(world.east.worker())
@@ -306,16 +306,17 @@ def test_a_frozen_receiver_is_noticed_within_30_s_and_waited_for(world: World) -
         try:
             wait_until(
                 lambda: any(p.error for p in world.east.ledger.files.progress("west")),
+                timeout_s=20,
                 what="an error in the status",
             )
-            assert time.monotonic() - begin <= 30, "without the timeout of a ping it takes a minute"
+            assert time.monotonic() - begin <= 15
         finally:
             os.kill(receiver.pid, signal.SIGCONT)
-        wait_until(lambda: world.arrived(wal))
+        wait_until(lambda: world.arrived(wal), timeout_s=30)
     assert sequences(world.west, world.spec) == [(0, 2)]
 
 
-def test_an_idle_receiver_that_freezes_is_noticed_within_30_s(world: World) -> None:
+def test_an_idle_receiver_that_freezes_is_noticed_within_15_s(world: World) -> None:
     """Nothing is sent or awaited: only HTTP/2's keepalive can tell."""
     with started("receiver", str(world.folder), str(world.west.cluster)) as receiver:
         assert receiver.stdout is not None
@@ -324,19 +325,20 @@ def test_an_idle_receiver_that_freezes_is_noticed_within_30_s(world: World) -> N
         wal.append(world.spec, rows(0, 10))
         clusters = (str(world.east.cluster), str(world.west.cluster))
         with started("worker", str(world.folder), *clusters, port, "3600"):
-            wait_until(lambda: world.arrived(wal))
+            wait_until(lambda: world.arrived(wal), timeout_s=30)
             os.kill(receiver.pid, signal.SIGSTOP)
             begin = time.monotonic()
             try:
                 wait_until(
                     lambda: any(p.error for p in world.east.ledger.files.progress("west")),
+                    timeout_s=20,
                     what="an error",
                 )
-                assert time.monotonic() - begin <= 30, "without the timeout of a ping it takes a minute"
+                assert time.monotonic() - begin <= 15
             finally:
                 os.kill(receiver.pid, signal.SIGCONT)
             wal.append(world.spec, rows(10, 10))
-            wait_until(lambda: world.arrived(wal))
+            wait_until(lambda: world.arrived(wal), timeout_s=30)
     assert sequences(world.west, world.spec) == [(0, 2)]
 
 

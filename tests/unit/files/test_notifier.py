@@ -27,7 +27,7 @@ def test_a_notification_wakes_who_waits_and_who_waits_later_once(tmp_path: Path)
     later = threading.Timer(0.1, notifier.notify)
     begin = time.monotonic()
     later.start()
-    assert listener.wait(120) and time.monotonic() - begin < 10
+    assert listener.wait(20) and time.monotonic() - begin < 10
     later.join()
     listener.close()
     notifier.close()
@@ -105,7 +105,7 @@ def test_a_subscriber_looks_again_when_something_is_published(tmp_path: Path, mo
     listener, happened = NotificationListener(str(tmp_path), Listening.REPLAY), threading.Event()
 
     def serve() -> None:
-        assert listener.wait(120) and listener.has_subscribers
+        assert listener.wait(30) and listener.has_subscribers
         happened.set()
         listener.publish()
 
@@ -131,7 +131,7 @@ def test_a_subscriber_that_goes_on_waiting_is_no_news(tmp_path: Path) -> None:
     listener = NotificationListener(str(tmp_path), Listening.REPLAY)
     with Subscriber(str(tmp_path), Listening.REPLAY) as subscriber:
         subscriber.wait_for(lambda: True, 0.0)
-        assert listener.wait(120)
+        assert listener.wait(30)
         for _ in range(3):
             subscriber.wait_for(lambda: True, 0.0)
         assert not listener.wait(0.01) and listener.has_subscribers

@@ -80,7 +80,7 @@ def idling(tmp_path: Path) -> Iterator[Idling]:
     made.thread.start()
     yield made
     made.stop.set()
-    made.thread.join(120)
+    made.thread.join(60)
     assert not made.thread.is_alive(), "a master that idles is woken to stop"
     made.master.close()
 

@@ -26,7 +26,7 @@ class Finder:
     def find_spec(name, path=None, target=None):
         if name == "shell.main":
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(300)
+            time.sleep(30)
 
 sys.meta_path.insert(0, Finder)
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -36,9 +36,7 @@ main()
 
 
 def test_ctrl_c_while_modules_load_ends_the_command_without_a_traceback() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_WHILE_LOADING], capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_WHILE_LOADING], capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
@@ -88,7 +86,7 @@ def entered(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
     )
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     return subprocess.run(
-        [sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True, timeout=120, env=environment, **how
+        [sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True, timeout=60, env=environment, **how
     )
 
 
@@ -97,7 +95,7 @@ def test_version_and_overview_are_printed_without_loading_the_program(words: lis
     at_once = entered(*words, stdout=subprocess.PIPE)
     assert (at_once.returncode, at_once.stderr.strip()) == (0, "[]")
     for module in ("shell.main", "walship"):
-        whole = subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, timeout=120)
+        whole = subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, timeout=60)
         assert at_once.stdout == whole.stdout != ""
 
 
@@ -130,7 +128,7 @@ def command(folder: Path, words: str, **environment: str) -> subprocess.Complete
     """What the installed command does, by a shell."""
     line = f"{sys.executable} -c 'from shell.entry import main; main()' {words}"
     given = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), **environment}
-    return subprocess.run(line, shell=True, cwd=folder, env=given, capture_output=True, text=True, timeout=120)
+    return subprocess.run(line, shell=True, cwd=folder, env=given, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +157,7 @@ def test_a_folder_that_was_removed_is_said(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     line = f"cd gone && rmdir ../gone && {sys.executable} -P -c 'from shell.entry import main; main()' status"
     given = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    done = subprocess.run(line, shell=True, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(line, shell=True, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "folder does not exist any more" in done.stderr, done.stderr
 
 
@@ -192,7 +190,7 @@ leave(3)
 
 
 def test_a_query_that_was_left_is_not_told_as_leaked_though_a_pool_has_threads() -> None:
-    done = subprocess.run([sys.executable, "-c", LEFT_QUERY], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", LEFT_QUERY], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (3, "done\n", "")
 
 
@@ -201,12 +199,12 @@ import os, signal, time
 from threading import Thread, Timer
 from shell.cli.interrupting import leave
 
-Thread(target=time.sleep, args=(300,)).start()
+Thread(target=time.sleep, args=(30,)).start()
 Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 leave(3)
 """
 
 
 def test_ctrl_c_while_a_command_waits_for_its_threads_ends_it_without_a_traceback() -> None:
-    done = subprocess.run([sys.executable, "-c", WAITS_FOR_A_THREAD], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", WAITS_FOR_A_THREAD], capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

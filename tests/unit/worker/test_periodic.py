@@ -28,7 +28,7 @@ def test_work_is_done_when_asked_and_again_only_after_the_interval_or_if_urgent(
     assert len(done) == 2, "the interval is not over"
     stop.set()
     timer.ask(urgent=True)
-    thread.join(120)
+    thread.join(60)
     assert not thread.is_alive() and len(done) == 2
 
 
@@ -38,7 +38,7 @@ def test_work_that_nobody_asks_for_is_done_now_and_then() -> None:
     thread.start()
     wait_until(lambda: len(done) > 2)
     stop.set()
-    thread.join(120)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -61,6 +61,6 @@ def test_reports_that_the_ledger_does_not_take_are_written_later_and_that_is_log
         ledger.fault = None
         wait_until(lambda: ledger.files.progress(peer().name))
         stop.set()
-        thread.join(120)
+        thread.join(60)
     assert [entry["event"] for entry in logs] == ["periodic_work_failed"]
     assert [each.file for each in ledger.files.progress(peer().name)] == [own.file]

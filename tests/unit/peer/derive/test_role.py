@@ -81,7 +81,7 @@ def test_a_hook_that_hangs_or_fails_stops_its_own_table_only(
         def run(given: pa.Table) -> pa.Table:
             if given.num_rows:
                 hangs.set()
-                assert may_go_on.wait(120)
+                assert may_go_on.wait(60)
             return given
 
         return run
@@ -100,18 +100,19 @@ def test_a_hook_that_hangs_or_fails_stops_its_own_table_only(
     with running(site):
         made = {hook: site.define(f"ops.{hook}", "ops.source", hook) for hook in ("hanging", "failing", "select")}
         site.wal().append(spec, rows(0, 3))
-        wait_until(lambda: hangs.is_set())
-        wait_until(lambda: len(site.shown(made["select"])) == 3, what="the table whose hook works")
+        wait_until(lambda: hangs.is_set(), timeout_s=60)
+        wait_until(lambda: len(site.shown(made["select"])) == 3, timeout_s=60, what="the table whose hook works")
         wait_until(
             lambda: "not today" in site.derivation(made["failing"]).error,
+            timeout_s=60,
             what="what is wrong in the ledger",
         )
         assert site.shown(made["hanging"]) == site.shown(made["failing"]) == []
         fails[0] = False
         may_go_on.set()
         for spec in made.values():
-            wait_until(lambda spec=spec: len(site.shown(spec)) == 3, what=spec.name)
-        wait_until(lambda: not site.derivation(made["failing"]).error)
+            wait_until(lambda spec=spec: len(site.shown(spec)) == 3, timeout_s=60, what=spec.name)
+        wait_until(lambda: not site.derivation(made["failing"]).error, timeout_s=60)
     assert all(len(site.versions(spec)) == 3 for spec in made.values())
 
 
@@ -132,7 +133,7 @@ def test_a_table_whose_thread_ended_goes_on(site: DerivingSite, monkeypatch: pyt
     with running(site):
         made = site.define("ops.made", "ops.source", "select")
         site.wal().append(spec, rows(0, 3))
-        wait_until(lambda: len(site.shown(made)) == 3, what="the derived rows")
+        wait_until(lambda: len(site.shown(made)) == 3, timeout_s=60, what="the derived rows")
     assert ended
 
 
@@ -146,20 +147,20 @@ def test_the_elected_host_derives(site: DerivingSite) -> None:
     public = site.define("ops.public", "ops.source", "select")
     site.wal().append(spec, rows(0, 3))
     with running(site):
-        wait_until(lambda: site.ledger.replay.checkpoint(spec.uuid))
-        wait_until(lambda: site.coordination.candidates(Election.DERIVERS) == ("z9", "h0"))
+        wait_until(lambda: site.ledger.replay.checkpoint(spec.uuid), timeout_s=60)
+        wait_until(lambda: site.coordination.candidates(Election.DERIVERS) == ("z9", "h0"), timeout_s=60)
         assert site.derivation(public).position < 0, "the host z9 would"
         other.close()
-        wait_until(lambda: len(site.shown(public)) == 3)
+        wait_until(lambda: len(site.shown(public)) == 3, timeout_s=60)
         assert members_of(site.coordination).hosts[0].roles == ("derive (leads)", "worker")
     assert site.coordination.leader(Election.DERIVERS) is None
 
 
 def test_a_host_without_a_worker_leaves_deriving_to_the_next(site: DerivingSite) -> None:
     with running(site):
-        wait_until(lambda: site.coordination.leader(Election.DERIVERS) == "h0")
+        wait_until(lambda: site.coordination.leader(Election.DERIVERS) == "h0", timeout_s=60)
         site.membership.leave()
-        wait_until(lambda: site.coordination.leader(Election.DERIVERS) is None)
+        wait_until(lambda: site.coordination.leader(Election.DERIVERS) is None, timeout_s=60)
 
 
 def test_status_says_when_no_host_derives(site: DerivingSite) -> None:
@@ -199,13 +200,13 @@ def test_a_host_that_lost_the_election_releases_the_batch_ids_it_began(site: Der
     public = site.define("ops.public", "ops.source", "select")
     site.wal().append(spec, rows(0, 3))
     with running(site):
-        wait_until(lambda: len(site.shown(public)) == 3)
+        wait_until(lambda: len(site.shown(public)) == 3, timeout_s=60)
         (writer,) = (known.writer for known in site.ledger.time.writers())
         assert site.ledger.batches.hold(public.uuid, "next", writer, "h0") == writer
         site.membership.leave()
-        wait_until(lambda: not site.ledger.time.writers())
+        wait_until(lambda: not site.ledger.time.writers(), timeout_s=20)
         site.ledger.time.register_writer("leader", "a0", 1, "boot", 1)
-        wait_until(lambda: site.ledger.batches.hold(public.uuid, "next", "leader", "a0") == "leader")
+        wait_until(lambda: site.ledger.batches.hold(public.uuid, "next", "leader", "a0") == "leader", timeout_s=20)
 
 
 def test_a_role_that_fails_ends_its_threads_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,4 +232,4 @@ def test_a_role_that_fails_ends_its_threads_too(monkeypatch: pytest.MonkeyPatch)
         ended.set()
 
     threading.Thread(target=run, daemon=True).start()
-    assert ended.wait(120)
+    assert ended.wait(20)

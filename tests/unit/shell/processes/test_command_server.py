@@ -47,7 +47,7 @@ def hangs(words):
     waits(words)
 with Wakes(None) as wakes, CommandServer({run}, lambda: None, Path(sys.argv[1]), wakes):
     print("listens", flush=True)
-    while not wakes.wait(120):
+    while not wakes.wait(60):
         pass
 """
 _CLIENT = "import sys; from shell.cli.forwarded import forward; {before}; print('code', forward(sys.argv[1:]))"
@@ -102,7 +102,7 @@ def alone(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str
 
 def _ran(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ other = os.open(os.devnull, os.O_RDONLY)
 def run(script: str, output: Path) -> str:
     """What a parent that does ``script`` prints; it is a process of its own, since pytest has threads."""
     ran = subprocess.run(
-        [sys.executable, "-c", _PARENT + script, str(output)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", _PARENT + script, str(output)], capture_output=True, text=True, timeout=60
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
@@ -40,7 +40,7 @@ def child():
     print(sorted(int(each) for each in os.listdir("/proc/self/fd"))[3:-1])
     return 7
 process = fork(child, (os.devnull, out, out), ())
-print(process.wait(120))
+print(process.wait(30))
 """
     assert run(script, tmp_path / "out") == "7"
     assert (tmp_path / "out").read_text().splitlines() == ["of the child", "[]"]
@@ -50,7 +50,7 @@ def test_a_child_that_fails_prints_its_traceback_and_does_not_go_on_as_its_paren
     script = """
 def child():
     raise ValueError("broken")
-print(fork(child, (os.devnull, out, out), ()).wait(120))
+print(fork(child, (os.devnull, out, out), ()).wait(30))
 """
     assert run(script, tmp_path / "out") == "1"
     assert "ValueError: broken" in (tmp_path / "out").read_text()
@@ -63,7 +63,7 @@ with Wakes(None) as wakes:
     process.terminate()
     stopped = []
     while process.poll() is None:
-        stopped.append(wakes.wait(120))
+        stopped.append(wakes.wait(60))
     print(process.returncode, any(stopped))
 """
     assert run(script, tmp_path / "out") == f"-{int(signal.SIGTERM)} False"
@@ -74,7 +74,7 @@ def test_a_signal_wakes_its_process_also_right_before_it_waits_and_a_child_is_wo
 def child():
     return 10 + signal.set_wakeup_fd(-1)
 with Wakes(None):
-    status = fork(child, (os.devnull, out, out), ()).wait(120)
+    status = fork(child, (os.devnull, out, out), ()).wait(30)
     print(status, signal.set_wakeup_fd(-1) > 2)
 print(signal.set_wakeup_fd(-1))
 """
@@ -87,12 +87,12 @@ begin, end = os.pipe()
 with Wakes(begin) as wakes:
     process = fork(lambda: 3, (os.devnull, out, out), ())
     while process.poll() is None:
-        assert not wakes.wait(120)
+        assert not wakes.wait(60)
     os.close(end)
-    print(process.returncode, wakes.wait(120))
+    print(process.returncode, wakes.wait(60))
 with Wakes(None) as wakes:
     os.kill(os.getpid(), signal.SIGTERM)
-    print(wakes.wait(120))
+    print(wakes.wait(60))
 """
     assert run(script, tmp_path / "out").splitlines() == ["3 True", "True"]
 
@@ -105,7 +105,7 @@ def child():
     print("a line", file=sys.stderr)
     return 7
 try:
-    status = fork(child, (os.devnull, out, full), ()).wait(120)
+    status = fork(child, (os.devnull, out, full), ()).wait(30)
 finally:
     os.write(out, b"a parent ")
 print(status)
@@ -135,16 +135,16 @@ from pathlib import Path
 from replication import config
 from shell.processes import forked, role_process
 Path({str(tmp_path)!r}, "c.toml").write_text(config.default_toml("east"))
-role_process._served = lambda role, config, stop, *_: int(not stop.wait(120))
+role_process._served = lambda role, config, stop, *_: int(not stop.wait(60))
 process, lifeline = forked.start_role("master", Path({str(tmp_path)!r}, "c.toml"), Path(sys.argv[1]))
 print(process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     ran = subprocess.run(
-        [sys.executable, "-c", _PARENT + script, str(tmp_path / "out")], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", _PARENT + script, str(tmp_path / "out")], capture_output=True, text=True, timeout=60
     )
     pid = int(ran.stdout)
-    wait_until(lambda: not _is_running(pid))
+    wait_until(lambda: not _is_running(pid), timeout_s=30)
 
 
 def test_a_role_of_a_supervisor_that_is_killed_leaves_the_state_of_the_next_one(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ Path({str(tmp_path)!r}, "c.toml").write_text(config.default_toml("east"))
 def run_role(role, config, stop, ready):
     supervisor = os.getppid()
     ready()
-    stop.wait(120)
+    stop.wait(60)
     while os.getppid() == supervisor:  # its pipe ends a moment before it is gone
         time.sleep(0.01)
     ProcessState(role, 1, "ready").write(config.run_dir)
@@ -171,10 +171,10 @@ print(process.pid, state.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     ran = subprocess.run(
-        [sys.executable, "-c", _PARENT + script, str(tmp_path / "out")], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", _PARENT + script, str(tmp_path / "out")], capture_output=True, text=True, timeout=60
     )
     pid, ready = map(int, ran.stdout.split())
-    wait_until(lambda: not _is_running(pid))
+    wait_until(lambda: not _is_running(pid), timeout_s=30)
     assert pid == ready and ProcessState.read(tmp_path / "run", "master") == ProcessState("master", 1, "ready")
 
 

@@ -86,7 +86,7 @@ def test_a_loop_that_is_ended_right_before_it_looks_for_work_ends() -> None:
     step.ready = lambda: None  # type: ignore[assignment,method-assign,return-value]
     loop._wake = Wake()
     loop.start()
-    wait_until(lambda: not loop.is_alive())
+    wait_until(lambda: not loop.is_alive(), timeout_s=5)
 
 
 def test_all_peers_are_told_to_end_before_one_is_waited_for() -> None:
@@ -108,13 +108,13 @@ def test_a_loop_that_waits_for_its_peer_is_ended_at_once_and_that_is_no_failure(
 
     def run(link: PeerLink, tail: Tail) -> None:
         waiting.set()
-        answers.append(closed.wait(120))
+        answers.append(closed.wait(5))
         raise PeerUnavailableError("the link was closed")
 
     step.run = run  # type: ignore[method-assign]
     link = cast(PeerLink, SimpleNamespace(close=closed.set))
     loop = PeerLoop(step, "west", PeerConnector(lambda *_: link, lambda: 1, cast(Any, None), 0.01, 0.01))
     loop.start()
-    assert waiting.wait(120)
+    assert waiting.wait(5)
     loop.stop()
     assert answers == [True] and not step.failures
