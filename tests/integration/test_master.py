@@ -258,7 +258,7 @@ def test_a_master_runs_until_it_is_stopped_and_withdraws(site: Site) -> None:
     site.rounds_until(lambda: site.assignment() is not None)
     assert site.desk.leader() == "h0"
     stop.set()
-    thread.join(120)
+    thread.join(10)
     assert not thread.is_alive()
     master.close()
     assert site.desk.leader() is None

@@ -168,13 +168,13 @@ def test_leases_are_renewed_with_the_progress_while_a_step_takes_long(ledger: Me
     def pause(point: str) -> None:
         if point == "middle" and ledger.steps.sequences("job") and world.effects:
             inside.set()
-            assert go_on.wait(120)
+            assert go_on.wait(30)
 
     world = World(at=pause)
     with Leases(ledger.steps, lease_s=5) as leases:
         thread = threading.Thread(target=sequence(ledger).commit, args=(world, leases))
         thread.start()
-        assert inside.wait(120)
+        assert inside.wait(30)
         first = ledger.steps.sequences("job")[0].leased_until
         wait_until(lambda: ledger.steps.sequences("job")[0].leased_until > first)
         assert ledger.steps.sequences("job")[0].done == 1

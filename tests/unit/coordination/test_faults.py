@@ -235,7 +235,7 @@ def test_what_is_read_after_a_subscription_was_closed_is_not_delivered(connect: 
     made.append(made_now)
     made_now._read = read
     session._keeper.wake()
-    assert looked.wait(120)
+    assert looked.wait(10)
     session.close()
     assert delivered == []
 
@@ -260,7 +260,7 @@ def test_calls_while_zookeeper_is_away_stay_bounded_however_many_they_are() -> N
     wait_until(lambda: tree._client.client_state == KeeperState.CONNECTING)
     calling = threading.Thread(target=call_often, daemon=True)
     calling.start()
-    calling.join(120)
+    calling.join(10.0)
     assert len(refused) == 400
     tree.close()
 

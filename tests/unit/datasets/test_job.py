@@ -372,7 +372,7 @@ def test_a_publisher_that_ends_early_ends_the_listing_and_the_copying(
     def writing(store: LocalStore, path: RelativePath, *given: Any) -> None:
         written.append(path)
         if len(written) > 1:
-            died.wait(120)
+            died.wait(10)
         write(store, path, *given)
 
     monkeypatch.setattr(Publisher, "_publish", dying)

@@ -123,7 +123,7 @@ def test_a_stream_opens_acks_and_ends_with_the_caller(server: grpc_testing.Serve
     assert service.messages == [data(300, 400, b"frames")]
     rpc.requests_closed()
     rpc.termination()
-    assert service.closed.wait(120)
+    assert service.closed.wait(10)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_one_stream_too_many_is_refused_and_has_room_when_another_ended(
     assert isinstance(refusal, Refusal) and refusal.reason is Reason.NOT_READY and "1 streams open" in refusal.what
     first.requests_closed()
     first.termination()
-    assert service.closed.wait(120)
+    assert service.closed.wait(10)
 
 
 @pytest.mark.parametrize("protocol", [0, PROTOCOL - 1, PROTOCOL + 1])

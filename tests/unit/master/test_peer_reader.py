@@ -32,7 +32,7 @@ class Elsewhere:
     def read(self, zookeepers: str) -> Public:
         self.readings.append(zookeepers)
         if zookeepers in self.hanging:
-            self.hanging[zookeepers].wait(120)
+            self.hanging[zookeepers].wait(10)
         if zookeepers not in self.answers:
             raise CoordinationError(f"{zookeepers} did not answer")
         return self.answers[zookeepers]

@@ -43,7 +43,7 @@ def cluster(tmp_path: Path) -> Path:
 
 def loaded(script: str) -> str:
     told = f"import sys\n{script}\nprint(sorted(set({HEAVY}) & set(sys.modules)), file=sys.stderr)"
-    ran = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     return ran.stderr.strip()
 

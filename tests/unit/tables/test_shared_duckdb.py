@@ -70,5 +70,5 @@ def test_after_one_whose_database_cannot_be_detached_there_is_another() -> None:
 
 
 def test_a_forked_child_has_its_own_and_ends_well() -> None:
-    found = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
+    found = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60)
     assert (found.returncode, found.stdout.strip()) == (0, "4499998500000"), found.stderr

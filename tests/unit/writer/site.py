@@ -55,7 +55,7 @@ class Gate(threading.Event):
         """Close the gate and append one row, so that the commit thread waits and what comes next is one group."""
         self.clear()
         future = writer.upsert_async(spec, [{"k": key}])
-        assert self.reached.wait(120)
+        assert self.reached.wait(20)
         return future
 
 

@@ -183,7 +183,7 @@ def test_upserts_and_deletes_in_one_group_keep_their_order(site: Site) -> None:
         site.gate.set()
         first.result(20)
         for thread in threads:
-            thread.join(120)
+            thread.join(20)
         assert [(row["_op"], row["k"]) for row in site.logged()] == [(0, 0), (0, 0), (1, 1), (0, 2), (1, 3)]
         assert len(site.frames()) == 2
 
@@ -295,7 +295,7 @@ def test_a_commit_thread_that_ends_says_so_to_who_waits_and_to_who_appends_later
         assert acked.result(20).ends
         for future in futures:
             assert isinstance(error := future.exception(20), StorageError) and "nobody thought of this" in error.what
-        writer._commit._thread.join(120)
+        writer._commit._thread.join(20)
         with pytest.raises(StorageError, match="nobody thought of this"):
             writer.upsert(site.table, [{"k": 1}])
         with pytest.raises(StorageError, match="nobody thought of this"):
@@ -317,7 +317,7 @@ def test_a_commit_thread_that_ends_lets_go_of_its_files(site: Site, monkeypatch:
         monkeypatch.setattr(GroupCommit, "_write", failing)
         with pytest.raises(StorageError):
             writer.upsert(site.table, [{"k": 2}])
-        writer._commit._thread.join(120)
+        writer._commit._thread.join(20)
         site.ledger.fault = None
         published = site.published(row)
         recover_file(site.ledger, site.files, row, site.boot)
@@ -391,7 +391,7 @@ def test_threads_append_to_several_tables_at_once(site: Site) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(30)
         everything = sorted(row["k"] for spec in (site.table, site.other) for row in site.logged(spec))  # type: ignore[type-var]
         assert everything == sorted(thread * 1000 + n for thread in range(8) for n in range(40))
         for thread in range(8):

@@ -43,14 +43,14 @@ class Pieces:
 
     def read(self, begin: int, size: int) -> bytes:
         if self.read_at:
-            assert self.is_writing.wait(120), "the first piece is written while the second is read"
+            assert self.is_writing.wait(30), "the first piece is written while the second is read"
             self.has_read_ahead.set()
         self.read_at.append(begin)
         return b"x" * min(size, SIZE - begin)
 
     def write(self, begin: int, data: bytes | memoryview) -> None:
         self.is_writing.set()
-        assert self.has_read_ahead.wait(120), "the second piece is read while the first is written"
+        assert self.has_read_ahead.wait(30), "the second piece is read while the first is written"
         self.written += data
 
     def check_unchanged(self) -> None:
@@ -92,7 +92,7 @@ class Meeting(LocalStore):
 
     def open(self, file: FileAttributes) -> object:  # type: ignore[override]
         if next(self.opened) < 2:
-            self.both.wait(120)
+            self.both.wait(30)
         return super().open(file)
 
 

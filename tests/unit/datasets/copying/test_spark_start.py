@@ -32,7 +32,7 @@ class Copying:
 
     def __call__(self, items: Sequence[CopyItem]) -> Iterator[CopiedItem]:
         self.busy.set()
-        assert self.go_on.wait(120)
+        assert self.go_on.wait(30)
         for _ in items:
             yield CopiedItem(self.name)
 
@@ -61,20 +61,20 @@ def test_a_large_copy_begins_with_threads_and_goes_on_by_spark_also_for_who_wait
     spark.go_on.set()
 
     def start() -> Any:
-        assert may_start.wait(120)
+        assert may_start.wait(30)
         return spark
 
     copier = SparkWhenLarge(cast(Any, local), lambda: True, start, 4)
     found: list[list[str]] = []
     threads = [threading.Thread(target=lambda: found.append(who(copier))) for _ in range(2)]
     threads[0].start()
-    assert local.busy.wait(120)
+    assert local.busy.wait(30)
     threads[1].start()  # the only local thread is taken
     may_start.set()
     wait_until(lambda: found == [["spark"]], what="the second call by Spark")
     local.go_on.set()
     for thread in threads:
-        thread.join(120)
+        thread.join(30)
     assert found == [["spark"], ["threads"]]
     copier.close()
 

@@ -68,7 +68,7 @@ def test_run_every_of_one_dataset_says_why_it_fails(tmp_path: Path) -> None:
     with errors.open("w") as said:
         running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=os.environ)
     try:
-        wait_until(lambda: "d: " in errors.read_text())
+        wait_until(lambda: "d: " in errors.read_text(), timeout_s=60)
     finally:
         running.kill()
         running.wait()
@@ -85,17 +85,17 @@ def test_run_every_copies_what_is_new_until_it_is_interrupted(tmp_path: Path) ->
     with errors.open("w") as said:
         running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=os.environ)
     try:
-        wait_until(lambda: (tmp_path / "dst/a").exists())
+        wait_until(lambda: (tmp_path / "dst/a").exists(), timeout_s=60)
         declared = file.read_text()
         file.write_text("[dataset.")  # a person edits it
-        wait_until(lambda: f"{file} cannot be read" in errors.read_text())
+        wait_until(lambda: f"{file} cannot be read" in errors.read_text(), timeout_s=60)
         file.write_text(declared)
         write_tree(tmp_path / "src", {"b": b"2"})
         copied = tmp_path / "dst" / "b"
-        wait_until(lambda: copied.exists() and copied.read_bytes() == b"2")  # 000-3
+        wait_until(lambda: copied.exists() and copied.read_bytes() == b"2", timeout_s=60)  # 000-3
         assert "away: " in errors.read_text()
         running.send_signal(signal.SIGINT)
-        assert running.wait(120) == 130
+        assert running.wait(60) == 130
     finally:
         running.kill()
         running.wait()

@@ -39,7 +39,7 @@ def written(write: Callable[[bytes], object], goes_on: threading.Event) -> int:
     thread.join(SOON_S)
     before = count
     goes_on.set()
-    thread.join(120)
+    thread.join(30)
     assert count == PIECES
     return before
 
@@ -48,7 +48,7 @@ def test_a_file_that_goes_to_hdfs_is_written_no_faster_than_it_is_sent() -> None
     goes_on, sent = threading.Event(), list[bytes]()
 
     def send(pieces: Iterator[bytes]) -> None:
-        assert goes_on.wait(120)
+        assert goes_on.wait(30)
         sent.extend(pieces)
 
     outgoing = Outgoing(send)
@@ -59,7 +59,7 @@ def test_a_file_that_goes_to_hdfs_is_written_no_faster_than_it_is_sent() -> None
 
 def test_parts_of_an_upload_are_written_no_faster_than_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
-    monkeypatch.setattr(PartsSender, "_put", lambda *_: goes_on.wait(120))
+    monkeypatch.setattr(PartsSender, "_put", lambda *_: goes_on.wait(30))
     sender = PartsSender(None, {}, part_bytes=1)
     assert written(lambda piece: sender.write(0, piece), goes_on) <= _PARALLEL
     sender.flush()

@@ -45,7 +45,7 @@ def test_threads_that_ask_first_get_the_same_part(monkeypatch: pytest.MonkeyPatc
     parts = Parts()
 
     def ask(_: int) -> object:
-        together.wait(120)
+        together.wait(20)
         return parts.part
 
     with ThreadPoolExecutor(THREADS) as threads:

@@ -40,4 +40,4 @@ assert ledger.files.lacked() == {}
 
 
 def test_the_ledger_answers_while_the_orm_is_half_loaded() -> None:
-    subprocess.run([sys.executable, "-c", _CODE], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", _CODE], check=True, timeout=60)

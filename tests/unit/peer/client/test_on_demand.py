@@ -32,7 +32,7 @@ def test_a_late_replay_goes_on_only_in_a_replay_process(
     def run_replay(config: Any, ledger: Any, stop: threading.Event, *_: Any) -> None:
         if elsewhere:
             raise LockedFileError("a replay process runs here")
-        stopped.append(stop.wait(120))
+        stopped.append(stop.wait(30))
 
     monkeypatch.setattr("peer.client.on_demand.run_replay", run_replay)
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})

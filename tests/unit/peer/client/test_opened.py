@@ -52,17 +52,17 @@ def test_a_read_does_not_wait_for_zookeeper(tmp_path: Path, monkeypatch: pytest.
 
     def silent(*_: object, **__: object) -> NoReturn:
         asked.set()
-        answered.wait(120)
+        answered.wait(30)
         raise CoordinationError("no answer")
 
     monkeypatch.setattr(zookeeper, "connect", silent)
     opened, found = OpenedParts(config, MemoryLedger(EAST)), list[Members]()
     writing = threading.Thread(target=lambda: found.append(opened.members()))
     writing.start()
-    assert asked.wait(120)
+    assert asked.wait(30)
     reading = threading.Thread(target=lambda: opened.reader)
     reading.start()
-    reading.join(120)
+    reading.join(10)
     is_waiting = reading.is_alive()
     answered.set()
     writing.join()

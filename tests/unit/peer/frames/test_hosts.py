@@ -52,5 +52,5 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_watch_of_hosts(monkeypatc
     monkeypatch.setattr(host_watch, "_POLL_S", 0.001)
     coordination = Mock(members=Mock(side_effect=found))
     watch = HostWatch(load(None, {"cluster": {"name": "east"}}), EAST, coordination).start()
-    wait_until(lambda: watch.hosts().addresses == {"h1": "h1:7070"})
+    wait_until(lambda: watch.hosts().addresses == {"h1": "h1:7070"}, timeout_s=10)
     watch.close()

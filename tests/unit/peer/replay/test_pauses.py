@@ -39,7 +39,7 @@ def test_an_idle_replay_is_woken_by_what_is_registered_and_a_busy_one_by_who_wai
         assert pausing.is_alive(), "nobody waits, so the pause that spares the processor is kept"
         stop.set()
         notifier.notify()
-        pausing.join(120)
+        pausing.join(60)
         assert not pausing.is_alive()
 
 

@@ -54,7 +54,7 @@ def as_role(config: Config) -> Iterator[str]:
     thread = threading.Thread(target=run_role, args=("timeline", config, stop, ready.set))
     thread.start()
     try:
-        wait_until(ready.is_set)
+        wait_until(ready.is_set, timeout_s=60)
         yield f"http://{address_file(config).read_text().strip()}"
     finally:
         stop.set()
@@ -98,7 +98,7 @@ def as_process(config: Config) -> Iterator[subprocess.Popen[bytes]]:
     address_file(config).unlink(missing_ok=True)  # a killed one leaves it
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ)
     try:
-        wait_until(lambda: address_file(config).exists())
+        wait_until(lambda: address_file(config).exists(), timeout_s=60)
         yield server
     finally:
         server.kill()
@@ -121,7 +121,7 @@ def test_after_a_sigkill_clients_answer_the_same_and_go_back_to_the_next_server_
             assert paths(client) == ["p/a", "p/b"]
         (tmp_path / "dst/p/stray").write_bytes(b"only a listing sees this")
         with as_process(config):  # 003-14, 003-15, 003-18
-            wait_until(lambda: paths(client) == ["p/a", "p/b"] and not client.is_away)
+            wait_until(lambda: paths(client) == ["p/a", "p/b"] and not client.is_away, timeout_s=60)
             with closing(TimelineClient(TimelineAddress.of(config))) as other:
                 assert paths(other) == ["p/a", "p/b"], "the checkpoint of the killed server has the partition"
                 assert not other.is_away

@@ -193,7 +193,7 @@ def test_a_slow_listing_holds_up_no_other_partition_and_runs_once(dataset: Datas
     class Slow(Listing):
         def files(self, dataset: str, root: str, partition: str) -> list[FileVersion]:
             entered.set()
-            assert go_on.wait(120)
+            assert go_on.wait(60)
             return super().files(dataset, root, partition)
 
     views._listings = Slow(dataset)
@@ -201,7 +201,7 @@ def test_a_slow_listing_holds_up_no_other_partition_and_runs_once(dataset: Datas
     threads = [threading.Thread(target=lambda: found.append(wholes(views.latest(OUT, "p")))) for _ in range(3)]
     for thread in threads:
         thread.start()
-    assert entered.wait(120)
+    assert entered.wait(60)
     assert wholes(views.latest(OUT, "q")) == ["q/a@0"], "answered while p is listed"
     dataset.publish("p/a@2", replaces=("p/a@1",))
     go_on.set()

@@ -352,7 +352,7 @@ def test_a_long_comparison_tells_how_far_it_is(
 
     def slow(self: LocalStore, folder: RelativePath) -> Iterator[Entry]:
         for number, entry in enumerate(scan(self, folder)):
-            assert number < 2 or self.root.endswith("dst") or told.wait(120)
+            assert number < 2 or self.root.endswith("dst") or told.wait(10)
             yield entry
 
     monkeypatch.setattr(running, "_LINE_EVERY_S", 0.01)

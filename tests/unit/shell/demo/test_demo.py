@@ -124,7 +124,7 @@ def test_spark_processes_that_an_earlier_demo_left_running_are_ended_and_no_othe
                 assert each.stdout.readline()
                 (spark / f"{name}.pid").write_text(str(each.pid))
             clear_earlier(folder)
-            assert left.wait(120) == -signal.SIGTERM
+            assert left.wait(20) == -signal.SIGTERM
             assert another.poll() is None
         finally:
             left.kill()

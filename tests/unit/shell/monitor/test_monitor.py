@@ -247,7 +247,7 @@ def test_up_serves_the_page_where_a_port_is_configured(tmp_path: Path) -> None:
     stop, ready = threading.Event(), threading.Event()
     thread = threading.Thread(target=run_role, args=("monitor", config, stop, ready.set))
     thread.start()
-    assert ready.wait(120)
+    assert ready.wait(60)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         assert "walship_coordination_answers 0\n" in answer.read().decode()
     stop.set()

@@ -24,7 +24,7 @@ finally:
 
 
 def test_a_role_takes_all_the_descriptors_that_it_may_have() -> None:
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], cwd=_ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], cwd=_ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["200", "200"], done.stderr
 
 
@@ -35,7 +35,7 @@ def test_a_closed_standard_file_gives_its_number_to_no_other(tmp_path: Path, clo
     program += "open('told', 'w').write(str(open('other').fileno())); sys.stderr.write('x')"
     command = f"'{sys.executable}' -c \"{program}\" {closed}"
     environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
-    done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, timeout=120)
+    done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert int((tmp_path / "told").read_text()) > 2
 
@@ -44,7 +44,7 @@ def test_a_verb_says_all_in_a_locale_that_lacks_letters(tmp_path: Path) -> None:
     folder = tmp_path / "s\N{LATIN SMALL LETTER U WITH DIAERESIS}d"
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "shell.main", "init", str(folder), "--name", "south"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "s\\xfcd" in done.stdout, done.stderr
 
 
@@ -52,5 +52,5 @@ def test_a_verb_says_all_in_a_locale_that_lacks_letters(tmp_path: Path) -> None:
 def test_an_output_that_takes_nothing_is_named(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "shell.main", "--help"]
-        done = subprocess.run(command, cwd=_ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+        done = subprocess.run(command, cwd=_ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stderr.splitlines()[0]) == (7, "error no space left for the output")

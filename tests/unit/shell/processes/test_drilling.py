@@ -122,10 +122,10 @@ def test_a_drill_that_is_due_is_begun_once_though_it_never_got_into_the_ledger(c
         missed = dataclasses.replace(SCHEDULE, since=time.time_ns() // 1000 - 3 * 86_400_000_000)
         missed.save(config.drills_dir)
         assert has_schedule(config)
-        wait_until(lambda: bool(begun), what="the drill that was missed")
+        wait_until(lambda: bool(begun), timeout_s=30, what="the drill that was missed")
         looked = threading.Event()
         ledger.fault = lambda call: looked.set()
-        assert looked.wait(120)
+        assert looked.wait(30)
         (config.drills_dir / "schedule.json").write_text("damaged")
         assert has_schedule(config), "the role tells what is wrong with it"
     finally:

@@ -27,7 +27,7 @@ def _pages_got() -> int:
     """How many pages a process of its own takes from the kernel to use the same 12 MiB twenty times."""
     root = Path(__file__).resolve().parents[4]
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], cwd=root, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", _PROGRAM], cwd=root, capture_output=True, text=True, check=True, timeout=60
     )
     return int(done.stdout)
 

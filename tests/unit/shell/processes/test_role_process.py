@@ -19,7 +19,7 @@ def test_a_role_that_has_ended_is_not_held_up_by_idle_threads() -> None:
         " ExecutorFactory.get_or_create().submit(print).result(); began = time.monotonic();"
         " import os; end = os._exit; os._exit = lambda code: end(code if time.monotonic() - began < 2 else 1); leave(7)"
     )
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, timeout=60)
     assert done.returncode == 7, f"it waited for idle threads, up to {_LEAVE_S} s"
 
 

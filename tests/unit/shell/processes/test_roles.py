@@ -24,7 +24,7 @@ def test_a_role_started_again_is_ready_once_it_is_the_member_and_not_the_one_tha
         with _ready_when_member(MemberKind.WORKERS, site.config, site.coordination, threading.Event(), ready.set):
             assert not ready.wait(0.3), "what is there is of the session that is about to end"
             site.coordination.enrol(MemberKind.WORKERS, site.config.cluster.host, {})
-            assert ready.wait(120)
+            assert ready.wait(20)
 
 
 def test_supervisor_and_zookeeper_role_load_neither_arrow_nor_numpy() -> None:

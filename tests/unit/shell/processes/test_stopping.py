@@ -18,7 +18,7 @@ from shell.processes.stopping import stopping_on_signals
 with stopping_on_signals() as stop:
     with stop._cond:
         signal.raise_signal(signal.SIGTERM)
-    assert stop.wait(120)
+    assert stop.wait(10)
 print("heard")
 """
 
@@ -34,14 +34,14 @@ leave(7)
 
 def test_a_role_leaves_when_its_threads_have_ended_whatever_waits_at_the_end_of_python():
     done = subprocess.run(
-        [sys.executable, "-c", STUCK_AT_THE_END], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+        [sys.executable, "-c", STUCK_AT_THE_END], capture_output=True, text=True, timeout=30, check=False, cwd=ROOT
     )
     assert (done.returncode, done.stdout) == (7, "finished\n"), done.stderr
 
 
 def test_a_signal_is_heard_by_a_thread_that_holds_the_events_lock():
     done = subprocess.run(
-        [sys.executable, "-c", HOLDS_THE_LOCK], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+        [sys.executable, "-c", HOLDS_THE_LOCK], capture_output=True, text=True, timeout=30, check=False, cwd=ROOT
     )
     assert done.stdout == "heard\n", done.stderr
 
@@ -53,7 +53,7 @@ def test_signals_set_the_event_and_the_handlers_come_back(number):
         assert not stop.is_set()
         for _ in range(3):
             signal.raise_signal(number)
-        assert stop.wait(120)
+        assert stop.wait(10)
     assert signal.getsignal(number) is before
 
 
@@ -72,7 +72,7 @@ def test_the_end_of_the_lifeline_stops_unless_told_to_live_on(last, stops):
     os.close(writable)
     watcher = next((t for t in threading.enumerate() if t.name == "lifeline"), None)
     if watcher is not None:
-        watcher.join(120)
+        watcher.join(10)
     os.close(readable)
     assert stop.is_set() is stops
 
@@ -91,6 +91,6 @@ def test_a_thread_that_ends_by_an_error_ends_its_role():
             quiet.join()
         assert not stop.is_set() and not failed
         threading.Thread(target=fail, name="turns").start()
-        assert stop.wait(120)
+        assert stop.wait(10)
     assert failed == ["its thread turns failed: KeyError: 'lost'"]
     assert threading.excepthook is before

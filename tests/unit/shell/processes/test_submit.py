@@ -90,7 +90,7 @@ def test_executors_of_a_driver_on_the_cluster_get_nothing_of_the_ledger(
         "def leave(served):\n    print(served[0], served[1], sep='\\n', end='')\n"
     )
     run = [sys.executable, str(program), *made.command[-2:]]
-    said = subprocess.run(run, cwd=tmp_path / "container", capture_output=True, text=True, timeout=120, check=True)
+    said = subprocess.run(run, cwd=tmp_path / "container", capture_output=True, text=True, timeout=60, check=True)
     assert said.stdout == f"replay\n{file.read_text()}"
     assert (tmp_path / "container" / file.name).stat().st_mode & 0o077 == 0
 

@@ -97,10 +97,10 @@ def test_a_role_starts_once_it_is_wanted_and_all_are_ready_without_it(
     thread = threading.Thread(target=supervisor.run, args=(stop.wait, ready.set))
     thread.start()
     try:
-        assert ready.wait(120) and looked.wait(120)
+        assert ready.wait(30) and looked.wait(30)
         assert ("derive", "started") not in said
         wanted.set()
-        wait_until(lambda: ("derive", "started") in said)
+        wait_until(lambda: ("derive", "started") in said, timeout_s=30)
     finally:
         stop.set()
         thread.join()
@@ -205,9 +205,9 @@ def test_a_cluster_goes_on_when_nobody_reads_any_more_what_it_says(
         supervisor = Supervisor(config, tmp_path / "x.toml", ("worker",), lambda event: printer.line(str(event)))
         going = threading.Thread(target=supervisor.run, args=(stop.wait, ready.set))
         going.start()
-        assert ready.wait(120) and going.is_alive()
+        assert ready.wait(5.0) and going.is_alive()
         stop.set()
-        going.join(120)
+        going.join(5.0)
         monkeypatch.undo()
         with pytest.raises(BrokenPipeError):
             nobody.close()
@@ -289,4 +289,4 @@ def test_a_frozen_role_of_a_killed_supervisor_ends_when_the_next_one_starts(
         os.kill(left.pid, signal.SIGSTOP)
         left.terminate()  # as the kernel does when its parent ends
         RoleSupervisor("worker", config, tmp_path / "x.toml").start()
-        assert left.wait(120) == -signal.SIGTERM
+        assert left.wait(30) == -signal.SIGTERM

@@ -99,7 +99,7 @@ def test_ctrl_c_ends_a_query_that_has_not_begun() -> None:
     ctrl_c = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
     ctrl_c.start()
     with pytest.raises(KeyboardInterrupt):
-        _stoppable(late, lambda: late.ended.wait(120))  # type: ignore[arg-type]
+        _stoppable(late, lambda: late.ended.wait(20))  # type: ignore[arg-type]
     assert late.ended.is_set()
 
 

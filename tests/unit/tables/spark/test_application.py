@@ -64,7 +64,7 @@ class Started:
 
     def __call__(self) -> Any:
         self.count += 1
-        assert self.go.wait(120)
+        assert self.go.wait(60)
         if self.error is not None:
             raise self.error
         return self

@@ -44,5 +44,5 @@ def test_a_worker_whose_connection_spark_closes_between_tasks_ends_without_a_tra
                 worker = read_int(answers)  # type: ignore[no-untyped-call]
         wait_until(lambda: not psutil.pid_exists(worker), what="the worker's end")
         daemon.stdin.close()
-        daemon.wait(120)
+        daemon.wait(30)
         assert "Traceback" not in daemon.stderr.read().decode()

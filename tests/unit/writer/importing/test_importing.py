@@ -211,7 +211,7 @@ def test_two_at_once_import_the_same_content_once(site: Site, tmp_path: Path) ->
         threads = [threading.Thread(target=lambda w=w: done.append(load(w, site.table, path))) for w in (one, one, two)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: all(not thread.is_alive() for thread in threads))
+        wait_until(lambda: all(not thread.is_alive() for thread in threads), timeout_s=60)
     assert sorted(each.repeated for each in done) == [False, True, True]
     assert len(site.logged_keys()) == ROWS
 

@@ -184,7 +184,7 @@ def test_an_import_that_outlives_its_writer_is_refused_and_leaves_no_open_file(
 
     def wait() -> None:
         inside.set()
-        assert go_on.wait(120)
+        assert go_on.wait(20)
 
     def gated(bulk: BulkWals) -> BulkFile:
         if begun:
@@ -197,7 +197,7 @@ def test_an_import_that_outlives_its_writer_is_refused_and_leaves_no_open_file(
     monkeypatch.setattr(BulkWals, "begin", gated)
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(load, writer, site.table, path)
-        assert inside.wait(120)
+        assert inside.wait(20)
         writer.close()
         go_on.set()
         with pytest.raises(RequestError, match="closed"):

@@ -296,7 +296,7 @@ def test_threads_that_repeat_the_same_batch_at_once_add_it_once(site: Site) -> N
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(20)
         assert site.logged_keys() == list(range(100))
 
 
@@ -316,7 +316,7 @@ def test_writers_that_append_the_same_new_batch_at_once_add_it_once(site: Site) 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(20)
     for writer in writers:
         writer.close()
     assert not failures

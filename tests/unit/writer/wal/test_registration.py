@@ -175,7 +175,7 @@ def test_a_lease_is_renewed_again_after_an_error_that_nobody_foresaw(site: Site)
     clock = Ticking()
     held = registration(site, clock, lease_s=0.3)
     site.ensemble.fault = fault
-    assert failed.wait(120)
+    assert failed.wait(20)
     clock.ns += 1_000_000_000
     wait_until(lambda: _holds(held))
     held.close(clean=True)
@@ -208,16 +208,16 @@ def test_a_change_of_role_is_not_acknowledged_while_something_is_being_published
 
     def publish() -> None:
         publishing.set()
-        assert go_on.wait(120)
+        assert go_on.wait(20)
 
     thread = threading.Thread(target=held.publish, args=(1, publish))
     thread.start()
-    assert publishing.wait(120)
+    assert publishing.wait(20)
     site.set_role(Role.STANDBY)
     (member,) = site.coordination.members(MemberKind.WRITERS)
     assert member.fields["epoch"] == 1
     go_on.set()
-    thread.join(120)
+    thread.join(20)
     wait_until(lambda: site.coordination.members(MemberKind.WRITERS)[0].fields["epoch"] == 2)
     with pytest.raises(ReadOnlyClusterError):
         held.publish(1, lambda: None)

@@ -71,7 +71,7 @@ def test_a_writer_goes_on_once_there_are_descriptors_again(site: Site, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(notifier, "_open", none_left)
             writer.upsert(site.table, [{"k": 1}])
-            assert refused.wait(120), "its WAL is old, and it makes another"
+            assert refused.wait(20), "its WAL is old, and it makes another"
         wait_until(lambda: [row.closed for row in site.rows()] == [True, False])
         writer.upsert(site.table, [{"k": 2}])
         assert site.logged_keys() == [1, 2]
@@ -151,7 +151,7 @@ def test_a_file_is_closed_in_the_ledger_soon_though_appends_go_on(site: Site) ->
             writer.upsert(site.table, [{"k": 3}])
             return site.rows()[0].closed
 
-        wait_until(busy)
+        wait_until(busy, timeout_s=15)
 
 
 def _refuse(call: str) -> Callable[[str], None]:

@@ -56,12 +56,12 @@ def test_a_store_that_stays_locked_is_busy(tmp_path: Path) -> None:
         with one.write() as connection:
             connection.exec_driver_sql("create table t (id integer primary key, word text, flag boolean)")
             taken.set()
-            done.wait(120)
+            done.wait(10)
 
     holder = threading.Thread(target=hold)
     holder.start()
     try:
-        assert taken.wait(120)
+        assert taken.wait(10)
         with pytest.raises(LedgerBusyError), two.write() as connection:
             ADD.run(connection, {"id": 1, "word": "", "flag": True})
     finally:
