@@ -58,7 +58,9 @@ class S3Driver(ObjectDriver):
                 yield {**each, "name": f"{bucket}/{each['Key']}", "size": each["Size"], "type": "file"}
             if not answer.get("IsTruncated"):
                 break
-            given["ContinuationToken"] = answer["NextContinuationToken"]
+            page, given["ContinuationToken"] = given.get("ContinuationToken"), answer.get("NextContinuationToken")
+            if given["ContinuationToken"] in (None, "", page):
+                raise OSError(f"{path}: the store does not say where its listing goes on")
         if not is_there:
             raise FileNotFoundError(path)
 

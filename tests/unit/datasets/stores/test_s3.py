@@ -86,6 +86,23 @@ def test_a_folder_of_many_objects_is_listed_a_part_at_a_time_and_one_without_any
         next(driver.entries(listing, "bucket/none"))
 
 
+class Endless(Pages):
+    """A connection to a store whose listing goes on, from ``next_page``, for ever."""
+
+    def __init__(self, next_page: dict[str, str]) -> None:
+        self._next_page = next_page
+
+    def call_s3(self, method: str, **_: Any) -> dict[str, Any]:
+        assert method == "list_objects_v2"
+        return {"IsTruncated": True, **self._next_page}
+
+
+@pytest.mark.parametrize("next_page", [{"NextContinuationToken": "same"}, {"NextContinuationToken": ""}, {}])
+def test_a_listing_that_never_gets_further_is_refused(next_page: dict[str, str]) -> None:
+    with pytest.raises(OSError, match="does not say where its listing goes on"):
+        list(S3Driver().entries(Endless(next_page), "bucket/a"))
+
+
 def test_a_redirect_is_not_followed_so_no_other_server_gets_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
     path = RelativePath("a")
