@@ -28,6 +28,7 @@ os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
     "-XX:TieredStopAtLevel=1 -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
 )
+os.umask(0o022)  # whatever the user's: a cluster refuses folders that others can change
 budget.use()
 gc.disable()  # until tests are collected: there is nothing to free
 

@@ -10,7 +10,8 @@ _LENGTH = struct.Struct(">I")
 
 def write(stream: IO[bytes], content: bytes) -> None:
     """Write one message."""
-    stream.write(_LENGTH.pack(len(content)) + content)
+    stream.write(_LENGTH.pack(len(content)))
+    stream.write(content)  # which may be large: it is not copied
     stream.flush()
 
 

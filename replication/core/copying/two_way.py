@@ -76,7 +76,7 @@ def conflict_path(file: FileAttributes, side: str, number: int = 0) -> RelativeP
     if not stem or len(extension.encode()) > _EXTENSION_BYTES_MAX:
         stem, dot, extension = file.path.name, "", ""
     at = datetime.fromtimestamp(min(max((file.timestamp_ns or 0) // 10**9, _FIRST_S), _LAST_S), UTC)
-    numbered = f"{at:%Y%m%dT%H%M%SZ}" + (f"-{number}" if number else "")
+    numbered = f"{at.year:04}{at:%m%dT%H%M%SZ}" + (f"-{number}" if number else "")
     end = f".conflict-{side}-{numbered}{dot}{extension}"
     stem = stem.encode()[: PART_BYTES_MAX - len(end.encode())].decode(errors="ignore")
     return file.path.parent.child(f"{stem}{end}")

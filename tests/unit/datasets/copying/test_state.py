@@ -80,7 +80,6 @@ def test_what_its_owner_may_not_read_is_made_durable_with_all_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tree(tmp_path / "src", {"sub/a": b"1", "sub/b": b"2"})
-    (tmp_path / "src/sub/a").chmod(0o040)
     opened, synced = os.open, list[str]()
     sync_all = LocalStore.sync_all
 
