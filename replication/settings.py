@@ -227,6 +227,14 @@ class WorkerSection(_Section):
     )
 
 
+class SharedFolder(_Section):
+    """A folder of the receiver's host that other clusters copy files to and from."""
+
+    path: PathFromFile
+    clusters: tuple[str, ...]  # names and patterns
+    read_only: bool = False
+
+
 class ReceiverSection(_Section):
     """The peer's end of the link."""
 
@@ -245,6 +253,10 @@ class ReceiverSection(_Section):
     disk_free_min_bytes: Bytes = Field(512 * _MIB, description="refuses more while less is free")
     group_delay_s: float = Field(0.0, ge=0, le=WAIT_MAX_S, description="how long an fdatasync waits for more to sync")
     commit_ahead_max_s: Age = Field(86400.0, description="refuses commit times further ahead of the clock here")
+    folders: dict[str, SharedFolder] = Field(
+        default_factory=dict,
+        description='for copies by other clusters: inbox = { path = "/data/inbox", clusters = ["east"] }',
+    )
 
 
 class MasterSection(_Section):

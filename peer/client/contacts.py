@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from peer.polling import polls
 from replication import __version__
@@ -28,6 +28,9 @@ from replication.errors import (
 from replication.ledger.base import Ledger, Peer
 from replication.link.base import PROTOCOL, Description, PeerLink, Reason
 from replication.settings import TlsSection
+
+if TYPE_CHECKING:
+    from replication.link.grpc_client import GrpcLink
 
 ANSWER_TIMEOUT_S = 10.0
 _KEPT_S = 30.0
@@ -219,7 +222,7 @@ class Contacts:
             yield link
 
     @contextmanager
-    def link_to(self, name: str, addresses: Sequence[str], cluster: ClusterId | None = None) -> Iterator[PeerLink]:
+    def link_to(self, name: str, addresses: Sequence[str], cluster: ClusterId | None = None) -> Iterator[GrpcLink]:
         """A connection to the first receiver of a cluster that answers, by their ``host:port``.
 
         One of another cluster than ``cluster``, if that is given, is passed over: addresses are used again.

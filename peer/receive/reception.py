@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from weakref import WeakSet
 
+from peer.folders.shared import SharedFolders
 from peer.grants.rights import CallerRights, check_own, namesake
 from peer.grants.scope import RouteKey, StreamScope
 from peer.receive.admission import Admission
@@ -33,6 +34,7 @@ from replication.core.succession import Succession, check_epoch
 from replication.errors import CoordinationError, PeerRefusedError, UnknownTableError
 from replication.ledger.base import Ledger
 from replication.ledger.changes import LedgerChanges
+from replication.link import file_calls
 from replication.link.base import (
     PROTOCOL,
     AskedLease,
@@ -48,6 +50,7 @@ from replication.link.base import (
     TakeOver,
     id_clash,
 )
+from replication.link.file_calls import SharedEntry
 from replication.roles.takeover import Takeover
 from replication.settings import ReceiverSection
 
@@ -92,6 +95,7 @@ class Reception:
         self._ledger, self._landing = ledger, landing
         self._seen = seen
         self._answer = answer
+        self._folders = SharedFolders(ledger.cluster.name, settings.folders, settings.disk_free_min_bytes)
         self._reads = RangeReads(ledger, landing.host)
         self._rights = rights or CallerRights(ledger)
         self._successions = SuccessionRequests(ledger, self._rights, takeover)
@@ -255,6 +259,14 @@ class Reception:
     def read(self, ask: bytes, caller: Caller) -> Iterator[bytes]:
         """Yield registered bytes of this host's files to another host of the cluster."""
         return self._reads.read(ask)
+
+    def files(self, ask: bytes, caller: Caller) -> Iterator[bytes]:
+        """Answer a call about the files of a shared folder."""
+        return file_calls.encode_replies(lambda: self._about_files(ask, caller))
+
+    def _about_files(self, ask: bytes, caller: Caller) -> Iterator[SharedEntry | bytes]:
+        with self._counted(caller):
+            yield from self._folders.answer(file_calls.decode_ask(ask), caller)
 
     @contextmanager
     def _counted(self, caller: Caller) -> Iterator[None]:

@@ -392,3 +392,6 @@ class ReceiverService(Protocol):
 
     def read(self, ask: bytes, caller: Caller) -> Iterator[bytes]:
         """Answer a ReadRequest of ``link/ranges.py`` with ReadReplies."""
+
+    def files(self, ask: bytes, caller: Caller) -> Iterator[bytes]:
+        """Answer a FilesRequest of ``link/file_calls.py`` with FilesReplies."""

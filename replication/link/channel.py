@@ -19,6 +19,7 @@ TAKE_OVER = f"/{SERVICE}/TakeOver"
 GET_SUCCESSIONS = f"/{SERVICE}/GetSuccessions"
 COMPARE = f"/{SERVICE}/Compare"
 READ = f"/{SERVICE}/Read"
+FILES = f"/{SERVICE}/Files"
 INVITATION_KEY = "walship-invitation"
 CALLER_KEY = "walship-cluster"  # metadata of every call: the id of the calling cluster
 

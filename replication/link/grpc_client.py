@@ -22,7 +22,7 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import Reach, Until
 from replication.core.succession import Succession
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, TransferError
-from replication.link import channel, ranges, refusals, takeovers, wire
+from replication.link import channel, file_calls, ranges, refusals, takeovers, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import (
     PROTOCOL,
@@ -44,6 +44,7 @@ from replication.link.statuses import decode_progress
 from replication.link.tls import LinkTls, check_plaintext
 
 COMPARE_S_MAX = 3600.0
+FILES_S_MAX = 600.0  # a disk may sync for long
 READ_S_MAX = 120.0  # one call brings 64 MiB at most, or one frame
 _ENDED_S = 0.5
 _ROUTE_S = 0.05  # what a peer may take to make a table of each route that is new to it
@@ -149,6 +150,19 @@ class GrpcLink:
             raise _unavailable(self._address, error) from None
         finally:
             first.cancel()
+            call.cancel()
+
+    def files(self, ask: file_calls.FileAsk) -> Iterator[file_calls.SharedEntry | bytes]:
+        """What a call about the files of a shared folder brings. Raises as ``decode_replies`` and other calls do."""
+        try:
+            call = self._channel.unary_stream(channel.FILES)(file_calls.encode_ask(ask), FILES_S_MAX, self._metadata)
+        except ValueError:
+            raise PeerUnavailableError(f"the link to {self._address} was closed") from None
+        try:
+            yield from file_calls.decode_replies(call, self._address)
+        except grpc.RpcError as error:
+            raise _unavailable(self._address, error) from None
+        finally:
             call.cancel()
 
     def close(self) -> None:

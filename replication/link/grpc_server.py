@@ -95,6 +95,7 @@ def _handlers(servicer: LinkServicer) -> grpc.GenericRpcHandler:
         "GetSuccessions": unary(servicer.GetSuccessions),
         "Compare": both(servicer.Compare),
         "Read": grpc.unary_stream_rpc_method_handler(servicer.Read),
+        "Files": grpc.unary_stream_rpc_method_handler(servicer.Files),
     }
     return grpc.method_handlers_generic_handler(channel.SERVICE, handlers)
 

@@ -185,6 +185,10 @@ class LinkServicer:
         """Registered bytes of a file, for a host of this cluster."""
         return self._service.read(raw, self._caller(context))
 
+    def Files(self, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """One thing about the files of a shared folder."""
+        return self._service.files(raw, self._caller(context))
+
     def Ship(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Take a stream of frames; one too many is refused."""
         name = self._caller(context).bounded_name

@@ -130,6 +130,18 @@ class Invocation:
         """The timeline on which a copy is recorded: that of the cluster that is named; "" when none is."""
         return self.config().timeline_url if self.cluster or os.environ.get(VARIABLE) else ""
 
+    def caller_of(self, address: str) -> dict[str, str]:
+        """Options of a store at that address: for a folder of a peer, ``walship://``, the cluster meant calls it."""
+        if not address.startswith("walship://"):
+            return {}
+        target = self.find().target
+        return {"cluster": os.path.abspath(target) if target.endswith(".toml") else target}
+
+    def call_peers(self, *addresses: str) -> None:
+        """Have the cluster meant call the peers whose folders are among the addresses, for stores without options."""
+        for address in addresses:
+            os.environ.update({VARIABLE: caller for caller in self.caller_of(address).values()})
+
     @contextmanager
     def connect(self, grace_s: float = GRACE_S, *, header: bool = True) -> Iterator[tuple[Cluster, Printer]]:
         """The cluster meant, its name printed as the header; closed at the end, within ``grace_s`` of Ctrl-C."""

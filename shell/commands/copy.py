@@ -43,6 +43,7 @@ def copy(
     from shell.copying.running import reporting
 
     printer, timeline = invocation.printer, invocation.timeline_url()
+    invocation.call_peers(source, target)
     configuration = configuration_of(files, replacing, writing, speed)
     with (
         copy_job(source, target, configuration, since_snapshot=run.since_snapshot) as job,
@@ -134,6 +135,7 @@ def sync(
     from shell.copying.running import progress_shown
 
     refuse_nested(first, second)
+    invocation.call_peers(first, second)
     if files.follow_links:
         raise RequestError("sync follows no links: what they point at would be written to both ways", "Leave it out")
     replacing = ReplaceOptions(max_delete=syncing.max_delete, backup_dir=syncing.backup_dir)

@@ -102,8 +102,8 @@ def dataset_add(
     given = (
         pairs(declared.properties or []),
         _typed(declared.options),
-        pairs(declared.source_options or []),
-        pairs(declared.target_options or []),
+        invocation.caller_of(source) | pairs(declared.source_options or []),
+        invocation.caller_of(target) | pairs(declared.target_options or []),
     )
     timeline = invocation.timeline_url()
     definition = DatasetDefinition(

@@ -156,6 +156,12 @@ class Driver:
         with suppress(NotImplementedError):
             fs.rmdir(path)
 
+    def sync(self, fs: Any, paths: Sequence[str]) -> None:
+        """Make files and folders durable. Most stores decide themselves when what they have taken is."""
+
+    def sync_all(self, fs: Any, path: str) -> None:
+        """Make all that was written below a path durable, likewise."""
+
     def is_alive(self, fs: Any) -> bool:
         """Whether a connection that is not shared can still be used, without asking the server."""
         return True

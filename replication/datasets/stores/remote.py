@@ -156,10 +156,10 @@ class FsspecStore:
                 self._driver.remove_folder(self._fs, self.address(path))
 
     def sync(self, paths: Iterable[RelativePath]) -> None:
-        """The store decides when what it has taken is durable."""
+        self._driver.sync(self._fs, [self.address(path) for path in paths])
 
     def sync_all(self) -> None:
-        """As ``sync``."""
+        self._driver.sync_all(self._fs, self._root)
 
     def reread(self, path: RelativePath, begin: int, size: int) -> bytes:
         return self._driver.reread(self._fs, self.address(path), begin, size)
@@ -245,6 +245,10 @@ def _driver(protocol: str) -> Driver:
         from replication.datasets.stores.s3 import S3Driver  # likewise
 
         return S3Driver()
+    if protocol == "walship":
+        from replication.datasets.stores.peer import PeerDriver  # likewise
+
+        return PeerDriver()
     if protocol == "webhdfs":
         from replication.datasets.stores.hdfs import WebHdfsDriver  # likewise
 

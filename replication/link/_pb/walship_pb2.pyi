@@ -582,3 +582,101 @@ class ReadReply(_message.Message):
     crc32c: int
     end: bool
     def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., content: _Optional[bytes] = ..., crc32c: _Optional[int] = ..., end: _Optional[bool] = ...) -> None: ...
+
+class FilesRequest(_message.Message):
+    __slots__ = ("protocol", "folder", "call", "paths", "begin", "end", "size", "finish", "permission", "timestamp_ns", "content", "crc32c")
+    class Call(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        SCAN: _ClassVar[FilesRequest.Call]
+        STATUS: _ClassVar[FilesRequest.Call]
+        READ: _ClassVar[FilesRequest.Call]
+        REREAD: _ClassVar[FilesRequest.Call]
+        WRITE: _ClassVar[FilesRequest.Call]
+        MAKE_FOLDER: _ClassVar[FilesRequest.Call]
+        GIVE_FOLDER: _ClassVar[FilesRequest.Call]
+        MOVE: _ClassVar[FilesRequest.Call]
+        KEEP: _ClassVar[FilesRequest.Call]
+        REMOVE_FILES: _ClassVar[FilesRequest.Call]
+        REMOVE_FOLDER: _ClassVar[FilesRequest.Call]
+        SYNC: _ClassVar[FilesRequest.Call]
+        SYNC_ALL: _ClassVar[FilesRequest.Call]
+    SCAN: FilesRequest.Call
+    STATUS: FilesRequest.Call
+    READ: FilesRequest.Call
+    REREAD: FilesRequest.Call
+    WRITE: FilesRequest.Call
+    MAKE_FOLDER: FilesRequest.Call
+    GIVE_FOLDER: FilesRequest.Call
+    MOVE: FilesRequest.Call
+    KEEP: FilesRequest.Call
+    REMOVE_FILES: FilesRequest.Call
+    REMOVE_FOLDER: FilesRequest.Call
+    SYNC: FilesRequest.Call
+    SYNC_ALL: FilesRequest.Call
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    PATHS_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_NS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    folder: str
+    call: FilesRequest.Call
+    paths: _containers.RepeatedScalarFieldContainer[str]
+    begin: int
+    end: int
+    size: int
+    finish: bool
+    permission: int
+    timestamp_ns: int
+    content: bytes
+    crc32c: int
+    def __init__(self, protocol: _Optional[int] = ..., folder: _Optional[str] = ..., call: _Optional[_Union[FilesRequest.Call, str]] = ..., paths: _Optional[_Iterable[str]] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., size: _Optional[int] = ..., finish: _Optional[bool] = ..., permission: _Optional[int] = ..., timestamp_ns: _Optional[int] = ..., content: _Optional[bytes] = ..., crc32c: _Optional[int] = ...) -> None: ...
+
+class FilesReply(_message.Message):
+    __slots__ = ("refusal", "error", "what", "entries", "content", "crc32c", "end")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    refusal: Refusal
+    error: int
+    what: str
+    entries: _containers.RepeatedCompositeFieldContainer[FileEntry]
+    content: bytes
+    crc32c: int
+    end: bool
+    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., error: _Optional[int] = ..., what: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., content: _Optional[bytes] = ..., crc32c: _Optional[int] = ..., end: _Optional[bool] = ...) -> None: ...
+
+class FileEntry(_message.Message):
+    __slots__ = ("kind", "name", "size", "timestamp_ns", "permission")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        FILE: _ClassVar[FileEntry.Kind]
+        FOLDER: _ClassVar[FileEntry.Kind]
+        LINK: _ClassVar[FileEntry.Kind]
+        OTHER: _ClassVar[FileEntry.Kind]
+    FILE: FileEntry.Kind
+    FOLDER: FileEntry.Kind
+    LINK: FileEntry.Kind
+    OTHER: FileEntry.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_NS_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    kind: FileEntry.Kind
+    name: str
+    size: int
+    timestamp_ns: int
+    permission: int
+    def __init__(self, kind: _Optional[_Union[FileEntry.Kind, str]] = ..., name: _Optional[str] = ..., size: _Optional[int] = ..., timestamp_ns: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...

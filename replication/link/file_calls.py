@@ -1,0 +1,211 @@
+"""Calls about files of a folder that another cluster shares, as messages and back.
+
+Each call stands alone, so a caller goes on at another connection where it was. Content has a checksum of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import google_crc32c
+
+from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError
+from replication.link import refusals
+from replication.link._pb import walship_pb2 as pb
+from replication.link.base import PROTOCOL, Reason, Refusal
+from replication.link.messages import at_most, read_message, reading
+
+PIECE_BYTES = 1 << 20  # of one message
+READ_BYTES_MAX = 64 << 20  # of one call
+_PATHS_MAX = 10_000
+_ENTRIES = 1000  # of one reply
+
+
+class FileCall(Enum):
+    """What is wanted, as ``FilesRequest.Call`` in ``walship.proto`` tells."""
+
+    SCAN = "SCAN"
+    STATUS = "STATUS"
+    READ = "READ"
+    REREAD = "REREAD"
+    WRITE = "WRITE"
+    MAKE_FOLDER = "MAKE_FOLDER"
+    GIVE_FOLDER = "GIVE_FOLDER"
+    MOVE = "MOVE"
+    KEEP = "KEEP"
+    REMOVE_FILES = "REMOVE_FILES"
+    REMOVE_FOLDER = "REMOVE_FOLDER"
+    SYNC = "SYNC"
+    SYNC_ALL = "SYNC_ALL"
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether it changes nothing."""
+        return self in (FileCall.SCAN, FileCall.STATUS, FileCall.READ, FileCall.REREAD)
+
+
+class SharedKind(Enum):
+    """What a name stands for."""
+
+    FILE = "FILE"
+    FOLDER = "FOLDER"
+    LINK = "LINK"
+    OTHER = "OTHER"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedEntry:
+    """A name in a shared folder; the last part of its path, not checked."""
+
+    kind: SharedKind
+    name: str
+    size: int = 0
+    timestamp_ns: int | None = None
+    permission: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileAsk:
+    """One call. ``paths`` are as the caller wrote them, so whoever answers checks them.
+
+    Attributes:
+        folder: the name that it is shared under.
+        size: of a written file, in bytes.
+        is_whole: a written file is finished: it gets ``permission`` and ``timestamp_ns``.
+    """
+
+    folder: str
+    call: FileCall
+    paths: tuple[str, ...] = ()
+    begin: int = 0
+    end: int = 0
+    size: int = 0
+    is_whole: bool = False
+    permission: int | None = None
+    timestamp_ns: int | None = None
+    content: bytes = b""
+
+
+def encode_ask(ask: FileAsk) -> bytes:
+    """One FilesRequest."""
+    message = pb.FilesRequest(
+        protocol=PROTOCOL,
+        folder=ask.folder,
+        call=pb.FilesRequest.Call.Value(ask.call.value),
+        paths=ask.paths,
+        begin=ask.begin,
+        end=ask.end,
+        size=ask.size,
+        finish=ask.is_whole,
+        permission=ask.permission,
+        timestamp_ns=ask.timestamp_ns,
+        content=ask.content,
+        crc32c=google_crc32c.value(ask.content),
+    )
+    return bytes(message.SerializeToString())
+
+
+def decode_ask(raw: bytes) -> FileAsk:
+    """Read one.
+
+    Raises:
+        PeerRefusedError: it is none, was damaged, is of another version, or asks for more than one call brings.
+    """
+    try:
+        with reading("a call about files"):
+            message = read_message(pb.FilesRequest, raw)
+            if message.protocol != PROTOCOL:
+                what = f"the caller speaks protocol {message.protocol}, not {PROTOCOL}"
+                raise Refusal(Reason.VERSION, what, "Upgrade walship on the older side").error()
+            ask = FileAsk(
+                message.folder,
+                FileCall(pb.FilesRequest.Call.Name(message.call)),
+                tuple(at_most(message.paths, _PATHS_MAX, "a call names", "paths")),
+                message.begin,
+                message.end,
+                message.size,
+                message.finish,
+                message.permission if message.HasField("permission") else None,
+                message.timestamp_ns if message.HasField("timestamp_ns") else None,
+                message.content,
+            )
+    except FormatError as error:
+        raise Refusal(Reason.CORRUPT, error.what, error.hint or "Upgrade walship on the older side").error() from None
+    if google_crc32c.value(ask.content) != message.crc32c:
+        raise Refusal(Reason.CORRUPT, "content was damaged in transit", "It is sent again").error()
+    if ask.end - ask.begin > READ_BYTES_MAX or len(ask.content) > PIECE_BYTES:
+        raise Refusal(Reason.TOO_LARGE, "more is read or written than one call takes", "Ask for less").error()
+    return ask
+
+
+def encode_replies(serve: Callable[[], Iterable[SharedEntry | bytes]]) -> Iterator[bytes]:
+    """FilesReplies with the entries and pieces that ``serve`` gives; what it raises is the last one."""
+    entries: list[SharedEntry] = []
+    try:
+        for found in serve():
+            if isinstance(found, bytes):
+                yield _reply(content=found, crc32c=google_crc32c.value(found))
+                continue
+            entries.append(found)
+            if len(entries) == _ENTRIES:
+                yield _reply(entries=map(_encoded, entries))
+                entries = []
+        yield _reply(entries=map(_encoded, entries), end=True)
+    except PeerRefusedError as error:
+        yield _reply(refusal=refusals.encode_refusal(Refusal.of(error)))
+    except OSError as error:
+        yield _reply(error=error.errno or 5, what=error.strerror or "")
+
+
+def decode_replies(replies: Iterable[bytes], address: str) -> Iterator[SharedEntry | bytes]:
+    """What FilesReplies bring, one by one.
+
+    Raises:
+        PeerRefusedError: the other end refuses; with its reason.
+        OSError: the other end's file system answered so.
+        PeerUnavailableError: the replies end too early, or were damaged in transit.
+    """
+    for raw in replies:
+        reply = read_message(pb.FilesReply, raw)
+        if reply.HasField("refusal"):
+            raise refusals.decode_refusal(reply.refusal).error()
+        if reply.error:
+            raise OSError(reply.error, refusals.shown(reply.what) or os.strerror(reply.error))
+        if reply.content:
+            if google_crc32c.value(reply.content) != reply.crc32c:
+                raise PeerUnavailableError(f"bytes from {address} were damaged in transit", "They are asked for again")
+            yield reply.content
+        for entry in reply.entries:
+            yield _decoded(entry)
+        if reply.end:
+            return
+    raise PeerUnavailableError(f"{address} ended the answer too early")
+
+
+def _reply(**fields: Any) -> bytes:
+    return bytes(pb.FilesReply(**fields).SerializeToString())
+
+
+def _encoded(entry: SharedEntry) -> pb.FileEntry:
+    return pb.FileEntry(
+        kind=pb.FileEntry.Kind.Value(entry.kind.value),
+        name=entry.name,
+        size=entry.size,
+        timestamp_ns=entry.timestamp_ns,
+        permission=entry.permission,
+    )
+
+
+def _decoded(message: pb.FileEntry) -> SharedEntry:
+    with reading("an entry of a folder"):
+        return SharedEntry(
+            SharedKind(pb.FileEntry.Kind.Name(message.kind)),
+            message.name,
+            message.size,
+            message.timestamp_ns if message.HasField("timestamp_ns") else None,
+            message.permission if message.HasField("permission") else None,
+        )
