@@ -184,10 +184,11 @@ class _Answer:
 
 def _path(text: str) -> RelativePath:
     """A path that was checked. A copy asks for the folder of its own files by other names, too."""
-    folder, _, name = text.rpartition("/")
-    if name.casefold() == STAGING:
-        return str.__new__(RelativePath, f"{RelativePath(folder)}/{name}" if folder else name)
-    return RelativePath(text)
+    above, name = text[: text.rfind("/") + 1], text[text.rfind("/") + 1 :]
+    if name.casefold() != STAGING:
+        return RelativePath(text)
+    RelativePath(f"{above}{STAGING}")
+    return str.__new__(RelativePath, text)
 
 
 def _shared(entry: Entry) -> SharedEntry:

@@ -140,7 +140,8 @@ class Invocation:
     def call_peers(self, *addresses: str) -> None:
         """Have the cluster meant call the peers whose folders are among the addresses, for stores without options."""
         for address in addresses:
-            os.environ.update({VARIABLE: caller for caller in self.caller_of(address).values()})
+            if caller := self.caller_of(address):
+                os.environ[VARIABLE] = caller["cluster"]
 
     @contextmanager
     def connect(self, grace_s: float = GRACE_S, *, header: bool = True) -> Iterator[tuple[Cluster, Printer]]:

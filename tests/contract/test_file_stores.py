@@ -1,4 +1,4 @@
-"""What a copy expects of any store of files, against real servers: local, memory, FTP, SFTP, S3 and HDFS."""
+"""What a copy expects of any store of files, with real servers: local, memory, FTP, SFTP, S3, HDFS and a peer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from replication.datasets.stores.remote import FsspecStore
 from replication.datasets.stores.s3 import PartsSender
 from replication.errors import ChangedFileError, MissingFileError
 from tests.file_servers import ftp_server, s3_server, sftp_server
+from tests.shared_folders import shared_folder
 
-KINDS = ("local", "memory", "ftp", "sftp", "s3", pytest.param("hdfs", marks=pytest.mark.slow))
+KINDS = ("local", "memory", "ftp", "sftp", "s3", "peer", pytest.param("hdfs", marks=pytest.mark.slow))
 pytestmark = [
     pytest.mark.heavy,
     pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning"),
@@ -46,6 +47,8 @@ def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 root = tmp_path_factory.mktemp(kind)
                 if kind == "s3":
                     addresses[kind] = stack.enter_context(s3_server())
+                elif kind == "peer":
+                    addresses[kind] = stack.enter_context(shared_folder(root))
                 elif kind == "hdfs":
                     addresses[kind] = (request.getfixturevalue("hdfs"), {})
                 else:
@@ -265,7 +268,7 @@ def test_the_address_shows_no_password(store: Store) -> None:
 
 
 @pytest.mark.parametrize("target_kind", KINDS)
-@pytest.mark.parametrize("source_kind", ["local", "ftp", "s3", pytest.param("hdfs", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("source_kind", ["local", "ftp", "s3", "peer", pytest.param("hdfs", marks=pytest.mark.slow)])
 def test_a_tree_is_copied_between_any_two_stores(
     opener: Opener, source_kind: str, target_kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -293,7 +293,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site
     with plugged_in():
         made = (
             start(folder / "east", "east", replay={"driver_bytes_max": 64 << 20}, master={"range_bytes": RANGE_BYTES}),
-            start(folder / "west", "west"),
+            start(folder / "west", "west", receiver={"folders": {"inbox": {"path": "inbox", "clusters": ["east"]}}}),
         )
     try:
         await_ready(made, START_TIMEOUT_S)

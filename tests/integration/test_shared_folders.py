@@ -1,0 +1,214 @@
+"""What other clusters may do with a folder that is shared, by calls that no walship would make: over real sockets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import pytest
+
+from peer.folders.shared import CALLER_CALLS_MAX, SharedFolders
+from replication.core.grants import Caller, Grant
+from replication.errors import PeerRefusedError, PeerUnavailableError
+from replication.link import channel, file_calls
+from replication.link._pb import walship_pb2 as pb
+from replication.link.base import Reason
+from replication.link.file_calls import FileAsk, FileCall, SharedEntry
+from replication.link.grpc_client import GrpcLink, connect
+from tests.hostile import metadata
+from tests.sites import Site
+
+
+class Shared:
+    """West, which shares ``inbox`` with east, and ``public`` with all, to be read only; and a link of east's."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.inbox, self.outside = folder / "inbox", folder / "outside"
+        for made in (self.inbox, self.outside, folder / "public"):
+            made.mkdir()
+        (self.outside / "secret").write_bytes(b"secret")
+        (self.inbox / "file").write_bytes(b"content")
+        (folder / "public" / "file").write_bytes(b"public")
+        os.symlink(self.outside, self.inbox / "link")
+        os.symlink(self.outside / "secret", self.inbox / "file link")
+        folders = {
+            "inbox": {"path": str(self.inbox), "clusters": ["east"]},
+            "public": {"path": str(folder / "public"), "clusters": ["*"], "read_only": True},
+        }
+        self.east, self.north = Site(folder, "east"), Site(folder, "north")
+        self.west = Site(folder, "west", receiver={"folders": folders})
+        self.receiver = stack.enter_context(self.west.receiver())
+        for site in (self.east, self.north, self.west):
+            stack.callback(site.close)
+        self._stack = stack
+        self.link = self.link_of(self.east)
+
+    def link_of(self, site: Site) -> GrpcLink:
+        made = connect(f"127.0.0.1:{self.receiver.port}", "west", site.cluster, timeout_s=60)
+        self._stack.callback(made.close)
+        return made
+
+    def ask(self, call: FileCall, *paths: str, folder: str = "inbox", **given: Any) -> list[SharedEntry | bytes]:
+        return list(self.link.files(FileAsk(folder, call, paths, **given)))
+
+    def write(self, path: str, content: bytes = b"x", **given: Any) -> None:
+        self.ask(FileCall.WRITE, path, content=content, **{"size": len(content), "is_whole": True} | given)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Shared]:
+    with ExitStack() as stack:
+        yield Shared(tmp_path, stack)
+
+
+def names(found: Sequence[SharedEntry | bytes]) -> list[str]:
+    return sorted(cast(SharedEntry, entry).name for entry in found)
+
+
+def test_a_folder_is_seen_and_changed_by_those_that_it_is_shared_with_only(shared: Shared) -> None:
+    assert names(shared.ask(FileCall.SCAN, "")) == ["file", "file link", "link"]
+    assert shared.ask(FileCall.READ, "file", end=100) == [b"content"]
+    north = shared.link_of(shared.north)
+    texts = set()
+    for folder in ("inbox", "none"):
+        with pytest.raises(PeerRefusedError, match=rf"west shares no folder '{folder}' with north") as refused:
+            list(north.files(FileAsk(folder, FileCall.SCAN, ("",))))
+        assert refused.value.reason == Reason.NOT_GRANTED
+        texts.add(str(refused.value).replace(folder, "…"))
+    assert len(texts) == 1, "a stranger does not learn which folders there are"
+    assert list(north.files(FileAsk("public", FileCall.READ, ("file",), end=100))) == [b"public"]
+
+
+def test_a_folder_to_be_read_only_is_not_changed(shared: Shared) -> None:
+    changes = {call for call in FileCall if not call.is_reading}
+    for call in changes:
+        with pytest.raises(PeerRefusedError, match="to be read only"):
+            shared.ask(call, "file", "other", folder="public")
+    assert shared.ask(FileCall.READ, "file", end=100, folder="public") == [b"public"] and len(changes) == 9
+
+
+def test_a_cluster_that_is_granted_nothing_sees_no_folder(shared: Shared) -> None:
+    shared.west.ledger.grants.put(Grant(shared.east.cluster, (), (), False, "person"), 1)
+    with pytest.raises(PeerRefusedError, match="grants nothing to east"):
+        shared.ask(FileCall.SCAN, "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("..", "../outside/secret", "a/../../outside/secret", "/etc/passwd", "//etc/passwd", ".", "a//b", "a/"),
+        *("a\nb", "\x00", "x" * 300, "a/" * 3000 + "b", "../.walship", "/.walship", "../.WALSHIP"),
+    ],
+)
+@pytest.mark.parametrize("call", FileCall)
+def test_no_path_leads_out_of_the_folder(shared: Shared, call: FileCall, path: str) -> None:
+    paths = (path, "other") if call in (FileCall.MOVE, FileCall.KEEP) else (path,)
+    with pytest.raises(OSError, match="refused"):
+        shared.ask(call, *paths, size=1, content=b"x" if call is FileCall.WRITE else b"")
+    assert sorted(os.listdir(shared.outside)) == ["secret"]
+
+
+@pytest.mark.parametrize("call", FileCall)
+def test_no_link_is_followed(shared: Shared, call: FileCall) -> None:
+    paths = ("link/secret", "file") if call in (FileCall.MOVE, FileCall.KEEP) else ("link/secret",)
+    if call is not FileCall.SYNC_ALL:
+        with pytest.raises(PermissionError):
+            shared.ask(call, *paths, size=1, content=b"x" if call is FileCall.WRITE else b"")
+    if call in (FileCall.SCAN, FileCall.GIVE_FOLDER):
+        with pytest.raises(PermissionError):
+            shared.ask(call, "link", permission=0o777)
+    elif call in (FileCall.READ, FileCall.REREAD, FileCall.WRITE, FileCall.SYNC):
+        with pytest.raises(OSError, match="symbolic links"):
+            shared.ask(call, "file link", size=1, end=1, content=b"x" if call is FileCall.WRITE else b"")
+    assert (shared.outside / "secret").read_bytes() == b"secret"
+    assert (shared.inbox / "file").read_bytes() == b"content"
+
+
+def test_the_folder_itself_is_not_moved_or_removed(shared: Shared) -> None:
+    for call in (FileCall.REMOVE_FOLDER, FileCall.REMOVE_FILES, FileCall.WRITE, FileCall.READ):
+        with pytest.raises(OSError, match="Invalid argument"):
+            shared.ask(call, "")
+    for paths in (("", "other"), ("file", ""), ("file",), ("file", "a", "b")):
+        with pytest.raises(OSError, match="Invalid argument"):
+            shared.ask(FileCall.MOVE, *paths)
+    assert (shared.inbox / "file").read_bytes() == b"content"
+
+
+def test_a_file_gets_no_special_bits_and_no_other_owner(shared: Shared) -> None:
+    shared.write("run", permission=0o6755, timestamp_ns=1_700_000_000_000_000_001)
+    found = os.stat(shared.inbox / "run")
+    assert (found.st_mode & 0o7777, found.st_mtime_ns, found.st_uid) == (
+        0o755,
+        1_700_000_000_000_000_001,
+        os.geteuid(),
+    )
+    shared.ask(FileCall.MAKE_FOLDER, "a/b")
+    shared.ask(FileCall.GIVE_FOLDER, "a/b", permission=0o7777)
+    assert os.stat(shared.inbox / "a/b").st_mode & 0o7777 == 0o777
+
+
+def test_what_is_no_call_or_too_large_is_refused(shared: Shared) -> None:
+    good = FileAsk("inbox", FileCall.READ, ("file",), end=7)
+    for ask, why in (
+        (replace(good, end=(64 << 20) + 1), "more is read or written than one call takes"),
+        (replace(good, call=FileCall.WRITE, content=bytes((1 << 20) + 1)), "more is read or written"),
+        (replace(good, call=FileCall.SYNC, paths=("file",) * 10_001), "more than 10000"),
+    ):
+        with pytest.raises(PeerRefusedError, match=why):
+            list(shared.link.files(ask))
+    with pytest.raises(OSError, match="Invalid argument"):
+        shared.write("new", b"four", size=3)
+    damaged = pb.FilesRequest.FromString(file_calls.encode_ask(replace(good, call=FileCall.WRITE, content=b"1")))
+    damaged.content = b"2"
+    other = pb.FilesRequest(protocol=1, folder="inbox")
+    with grpc.insecure_channel(f"127.0.0.1:{shared.receiver.port}") as made:
+        call = made.unary_stream(channel.FILES)
+        for raw in (b"\xff" * 100, damaged.SerializeToString(), other.SerializeToString()):
+            with pytest.raises(PeerRefusedError, match="cannot be read|damaged|protocol 1"):
+                list(file_calls.decode_replies(call(raw, 60, metadata(shared.east.cluster)), "west"))
+        with pytest.raises(grpc.RpcError):
+            list(call(b"", 60, ()))
+    assert shared.ask(FileCall.READ, "file", end=7) == [b"content"] and not (shared.inbox / "new").exists()
+
+
+def test_what_a_peer_answers_is_checked(shared: Shared) -> None:
+    piece = pb.FilesReply(content=b"x", crc32c=1).SerializeToString()
+    for replies in ([piece], [pb.FilesReply(content=b"").SerializeToString()], []):
+        with pytest.raises(PeerUnavailableError, match="damaged|too early"):
+            list(file_calls.decode_replies(replies, "west"))
+    failed = pb.FilesReply(error=28, what="full\x1b[31m").SerializeToString()
+    with pytest.raises(OSError, match="full") as told:
+        list(file_calls.decode_replies([failed], "west"))
+    assert told.value.errno == 28 and "\x1b" not in str(told.value)
+
+
+def test_what_must_stay_free_is_left_free(tmp_path: Path) -> None:
+    (tmp_path / "inbox").mkdir()
+    site = Site(tmp_path, "west", receiver={"folders": {"inbox": {"path": str(tmp_path / "inbox"), "clusters": ["*"]}}})
+    folders = SharedFolders("west", site.config.receiver.folders, disk_free_min_bytes=1 << 60)
+    caller = Caller(site.cluster, is_same_user=True)
+    ask = FileAsk("inbox", FileCall.WRITE, ("file",), size=1, content=b"x")
+    with pytest.raises(OSError, match="No space left"):
+        list(folders.answer(ask, caller))
+    assert not os.listdir(tmp_path / "inbox")
+    site.close()
+
+
+def test_calls_of_one_caller_leave_places_for_others(shared: Shared) -> None:
+    os.mkfifo(shared.inbox / "pipe")
+    folders = SharedFolders("west", shared.west.config.receiver.folders, 0)
+    east, north = (Caller(site.cluster, is_same_user=True) for site in (shared.east, shared.north))
+    reads = [folders.answer(FileAsk("inbox", FileCall.READ, ("file",), end=7), east) for _ in range(CALLER_CALLS_MAX)]
+    assert [next(read) for read in reads] == [b"content"] * CALLER_CALLS_MAX
+    with pytest.raises(PeerRefusedError, match="as it takes"):
+        next(folders.answer(FileAsk("inbox", FileCall.SCAN, ("",)), east))
+    assert list(folders.answer(FileAsk("public", FileCall.READ, ("file",), end=9), north)) == [b"public"]
+    for read in reads:
+        read.close()  # type: ignore[attr-defined]
+    with pytest.raises(OSError, match="seek"):  # at once, though nobody writes to it
+        list(folders.answer(FileAsk("inbox", FileCall.READ, ("pipe",), end=9), east))
