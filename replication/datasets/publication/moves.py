@@ -298,9 +298,9 @@ def _listed_at(target: Store, moves: Sequence[Move]) -> dict[RelativePath, Entry
     folders: dict[RelativePath, set[RelativePath]] = {}
     if not target.traits.has_cheap_status:
         for move in moves:
-            destination = RelativePath(move.destination)
-            if move.sent is None and not move.is_folder:
-                folders.setdefault(destination.parent, set()).add(destination)
+            for file in move.files if move.sent is None else ():
+                path = RelativePath(file.name).below(RelativePath(move.destination))
+                folders.setdefault(path.parent, set()).add(path)
     found: dict[RelativePath, Entry] = {}
     for folder, wanted in folders.items():
         if len(wanted) >= _LISTED_MIN:
