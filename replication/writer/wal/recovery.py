@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from os.path import dirname
 
 from replication import log
@@ -116,13 +117,13 @@ def recover_file(ledger: Ledger, files: Files, row: FileRow, boot: str) -> None:
 
     Raises:
         LockedFileError: a process still writes the file.
-        MissingFileError: the file does not exist, but the ledger has registered bytes of it.
+        MissingFileError: the file does not exist, but bytes of it were published.
         CorruptFrameError: published bytes are damaged; the file is not changed.
     """
     try:
         handle = files.open(row.path)
     except MissingFileError:
-        if row.length > FILE_HEADER_BYTES:
+        if _published(row, files) > FILE_HEADER_BYTES:
             raise
         ledger.files.close(row.file, row.length)
         return
@@ -130,7 +131,7 @@ def recover_file(ledger: Ledger, files: Files, row: FileRow, boot: str) -> None:
     try:
         handle.lock()
         counters = DurableLength.open(row.path, row.boot, files)
-        published = max(row.length, FILE_HEADER_BYTES, counters.length if counters else 0)
+        published = _published(row, files)
         if counters is not None and counters.poisoned:
             ledger.files.close(row.file, published)
             return
@@ -152,6 +153,15 @@ def recover_file(ledger: Ledger, files: Files, row: FileRow, boot: str) -> None:
         if counters is not None:
             counters.close()
         handle.close()
+
+
+def _published(row: FileRow, files: Files) -> int:
+    length = max(row.length, FILE_HEADER_BYTES)
+    counters = DurableLength.open(row.path, row.boot, files)
+    if counters is None:
+        return length
+    with closing(counters):
+        return max(length, counters.length)
 
 
 def _intact(handle: AppendFile, size: int, row: FileRow, published: int) -> tuple[int, EndRecord]:

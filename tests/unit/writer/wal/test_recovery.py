@@ -12,7 +12,14 @@ import pytest
 
 from replication.core.frame import read_end_record
 from replication.core.ids import ClusterId, FileId
-from replication.errors import CoordinationError, CorruptFrameError, LeaseLostError, PoisonedFileError, StorageError
+from replication.errors import (
+    CoordinationError,
+    CorruptFrameError,
+    LeaseLostError,
+    MissingFileError,
+    PoisonedFileError,
+    StorageError,
+)
 from replication.files.base import append
 from replication.files.local import LocalFiles
 from replication.ledger.sql.ledger import initialise, open_ledger
@@ -207,6 +214,21 @@ def test_damage_below_the_published_length_is_an_alarm_and_nothing_is_cut(site: 
     handle.close()
     site.recover()
     assert site.logged_keys() == [1, 2]
+
+
+def test_a_wal_that_is_gone_is_an_alarm_though_nothing_of_it_was_registered(site: Site) -> None:
+    writer = site.writer()
+    writer.upsert(site.table, [{"k": 1}])
+    kill(site, writer)
+    (row,) = site.rows()
+    site.files.rename(row.path, row.path + ".away")
+    with pytest.raises(MissingFileError):
+        recover_file(site.ledger, site.files, row, site.boot)
+    assert site.recover() == [] and not site.rows()[0].closed
+    assert len(site.ledger.time.writers()) == 1, "it goes on holding closed time"
+    site.files.rename(row.path + ".away", row.path)
+    site.recover()
+    assert site.logged_keys() == [1]
 
 
 def test_a_wal_that_cannot_be_recovered_is_not_read_all_the_time_and_holds_no_other_up(
