@@ -53,24 +53,28 @@ def test_rows_acked_under_a_used_batch_id_are_registered_and_the_first_keep_the_
     assert [(log["event"], log["log_level"]) for log in logs] == [("batch_conflict", "error")]
 
 
-def test_closed_time_stays_below_what_could_not_be_registered(site: Site, registrar: Registrar) -> None:
+@pytest.mark.parametrize("at", [7, 40], ids=["the length of the envelope", "the header"])
+def test_closed_time_stays_below_what_could_not_be_registered(site: Site, registrar: Registrar, at: int) -> None:
     spec = table()
     site.ledger.tables.create(spec)
     site.ledger.time.register_writer("w0", "h0", 1, site.boot, 1)
     wal = site.wal("w0")
     wal.append(spec, rows(0, 10))
-    with closing(HostFiles(site.ledger, site.files, "h0", str(site.config.wal_dir))) as host_files:
-        control = ControlLog(site.ledger, site.files, str(site.config.wal_dir), "h0", site.boot)
+    wal_dir = str(site.config.wal_dir)
+    with (
+        closing(HostFiles(site.ledger, site.files, "h0", wal_dir)) as host_files,
+        closing(ControlLog(site.ledger, site.files, wal_dir, "h0", site.boot)) as control,
+    ):
         now = [time.time_ns() // 1000 + 1_000_000]
         closed_time = ClosedTime(site.ledger, "h0", host_files, registrar, control, lambda: now[0], lambda: 1)
         before = closed_time.run_once()
         assert before > 0
         begin = wal.length
         wal.append(spec, rows(10, 10))
-        flip(wal, begin + 40)
+        flip(wal, begin + at)
         assert closed_time.run_once() == before, "a writer that lives"
         wal.finish()
         site.ledger.time.remove_writer("w0")
         assert closed_time.run_once() == before, "and one that has gone"
-        flip(wal, begin + 40)
+        flip(wal, begin + at)
         assert closed_time.run_once() == now[0]

@@ -14,7 +14,7 @@ from replication import log
 from replication.core.frame import FrameKind
 from replication.core.ids import NIL_UUID
 from replication.core.routes.freshness import ClosedNotice
-from replication.errors import BatchConflictError, FormatError, ReplicationError, StorageError
+from replication.errors import BatchConflictError, CorruptFrameError, FormatError, ReplicationError, StorageError
 from replication.ledger.base import BatchPart, Claim, FileKind, Ledger
 from replication.worker.files.host_files import HostFiles, Source
 from replication.worker.files.reading import MappedFrames
@@ -77,8 +77,8 @@ class Registrar:
                 begin = end
             if scanned.damage is not None:
                 raise scanned.damage
-            if not scanned.claims:
-                return
+            if not scanned.claims:  # a wrong length makes a frame look unfinished
+                raise CorruptFrameError(f"{source.row.path}: no whole frame at offset {begin}", offset=begin)
 
 
 @dataclass(slots=True)
