@@ -45,10 +45,9 @@ class AppendQueue:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
-        self._space = threading.Condition(self._lock)
+        self._waiting: deque[threading.Condition] = deque()  # for space, in turn: small steps do not pass a large one
         self._steps: deque[AppendStep] = deque()
         self._bytes = 0
-        self._blocked = 0
         self._state = QueueState.OPEN
         self._failure = ""
 
@@ -64,7 +63,7 @@ class AppendQueue:
             StorageError: the commit thread has ended by an unexpected error.
         """
         with self._lock:
-            if not self._fits(step):
+            if self._waiting and step.memory or not self._fits(step):
                 self._wait_for_space(step)
             if self._state is QueueState.FAILED:
                 raise self.failure()
@@ -114,8 +113,7 @@ class AppendQueue:
         """Free the space of taken steps, after they were written or refused."""
         with self._lock:
             self._bytes -= sum(step.memory for step in steps)
-            if self._blocked:
-                self._space.notify_all()
+            self._wake_next()
 
     def close(self) -> None:
         """Refuse new steps from now on. Idempotent."""
@@ -123,7 +121,7 @@ class AppendQueue:
             if self._state is QueueState.OPEN:
                 self._become(QueueState.CLOSING)
             self._work.notify()
-            self._space.notify_all()
+            self._wake_all()
 
     def fail(self, error: BaseException) -> list[AppendStep]:
         """Refuse new steps because of ``error``; return the queued steps."""
@@ -133,7 +131,7 @@ class AppendQueue:
             queued = list(self._steps)
             self._steps.clear()
             self._bytes = 0
-            self._space.notify_all()
+            self._wake_all()
             return queued
 
     def failure(self) -> ReplicationError:
@@ -151,14 +149,25 @@ class AppendQueue:
 
     def _wait_for_space(self, step: AppendStep) -> None:
         deadline = time.monotonic() + self._timeout_s
-        self._blocked += 1
+        turn = threading.Condition(self._lock)
+        self._waiting.append(turn)
         try:
-            while self._state is QueueState.OPEN and not self._fits(step):
-                if not self._space.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+            while self._state is QueueState.OPEN and not (self._waiting[0] is turn and self._fits(step)):
+                if not turn.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
                     raise BackpressureError(
-                        f"{self._bytes} bytes wait for the disk and none were written for {self._timeout_s:g} s",
+                        f"{self._bytes} bytes wait for the disk, and there was no room for more within"
+                        f" {self._timeout_s:g} s",
                         "The disk is slow, stuck or full; append again later. Parts of a large append may be written:"
                         " with a batch id, repeating it is safe",
                     )
         finally:
-            self._blocked -= 1
+            self._waiting.remove(turn)
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        if self._waiting:
+            self._waiting[0].notify()
+
+    def _wake_all(self) -> None:
+        for turn in self._waiting:
+            turn.notify()

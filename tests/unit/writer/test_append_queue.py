@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from replication.errors import BackpressureError, RequestError, StorageError
 from replication.writer.append_queue import AppendQueue
 from replication.writer.pending import AppendStep, PendingAppend
+from tests.waiting import wait_until
 
 
 def step(size: int = 10) -> AppendStep:
@@ -53,3 +56,25 @@ def test_a_full_queue_refuses_until_what_was_taken_is_released() -> None:
         queue.put(step(50))
     queue.release(taken)
     queue.put(step(500))  # alone it may be larger than the bound
+
+
+def test_a_large_step_that_waits_for_room_is_not_passed_by_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, fits, asked = AppendQueue(100, 60), AppendQueue._fits, set[int]()
+
+    def noted(self: AppendQueue, step: AppendStep) -> bool:
+        asked.add(step.size)
+        return fits(self, step)
+
+    monkeypatch.setattr(AppendQueue, "_fits", noted)
+    queue.put(step(60))
+    threads = [threading.Thread(target=queue.put, args=(step(size),)) for size in (80, 30)]
+    threads[0].start()
+    wait_until(lambda: 80 in asked)
+    threads[1].start()
+    for sizes in ([60], [80], [30]):
+        wait_until(lambda: len(queue) > 0)
+        taken = queue.take(0.01)
+        assert taken is not None and [each.size for each in taken] == sizes
+        queue.release(taken)
+    for thread in threads:
+        thread.join()
