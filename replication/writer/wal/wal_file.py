@@ -149,7 +149,10 @@ class WalFile:
                 self._reserved = reserve(self._handle, self._written, end, self._reserve_bytes)
             append(self._handle, pieces)
         except NoSpaceError:
-            self._handle.truncate(self._written)
+            try:
+                self._handle.truncate(self._written)
+            except NoSpaceError as error:  # some file systems need space for that: the file is not unchanged
+                raise StorageError(error.what, error.hint) from error
             self._reserved = self._written
             raise
 

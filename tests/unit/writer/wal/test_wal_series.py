@@ -32,6 +32,7 @@ from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.times import WriterTimes
 from replication.writer.wal.wal_file import make
 from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
+from tests.fakes.files import MemoryFile
 from tests.unit.writer.site import EAST, Site, some
 from tests.waiting import wait_until
 
@@ -173,6 +174,25 @@ def test_a_full_disk_writes_nothing_and_the_same_file_goes_on(site: Site) -> Non
         writer.upsert(site.table, [{"k": 2}])
         assert [k for k in site.logged_keys() if k in (1, 2)] == [1, 2]
         assert len(site.rows()) == 1 and not site.rows()[0].closed
+
+
+def test_a_file_that_a_full_disk_does_not_let_be_cut_gets_no_more_frames(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: MemoryFile, length: int) -> None:
+        raise NoSpaceError(f"no space to truncate {file.path}")
+
+    monkeypatch.setattr(MemoryFile, "reserve", lambda file, end: None)
+    with site.writer() as writer:
+        writer.upsert(site.table, [{"k": 1}])
+        site.files.faults.capacity_bytes = site.files.open(site.rows()[0].path).size() + 100
+        with monkeypatch.context() as patched, pytest.raises(PoisonedFileError, match="no space to truncate"):
+            patched.setattr(MemoryFile, "truncate", full)
+            writer.upsert(site.table, [{"k": 2}])
+        site.files.faults.capacity_bytes = None
+        writer.upsert(site.table, [{"k": 3}])
+        assert site.logged_keys() == [1, 3]
+        assert [row.closed for row in site.rows()] == [True, False]
 
 
 def test_short_writes_do_not_matter(site: Site) -> None:
