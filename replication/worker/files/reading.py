@@ -170,7 +170,7 @@ def frame_start(path: str, at: int, length: int) -> int:
     """Return the offset of a closed file's first frame at or after ``at``; ``length`` when there is none."""
     if at <= FILE_HEADER_BYTES or at >= length:
         return min(max(at, FILE_HEADER_BYTES), length)
-    known = max((offset for offset in _index(path) if offset <= at), default=FILE_HEADER_BYTES)
+    known = max((offset for offset in _index(path, length) if offset <= at), default=FILE_HEADER_BYTES)
     frames = _stored_frames(path, known, length) if is_stored(path) else MappedFrames(path, known, length)
     return next((frame.begin for frame in frames if frame.begin >= at), length)
 
@@ -183,15 +183,22 @@ def _stored_frames(path: str, begin: int, end: int) -> Iterator[FrameView]:
             begin = frames[-1].end
 
 
-def _index(path: str) -> tuple[int, ...]:
-    """Return the end record's frame offsets; empty when the file has no end record."""
+def _index(path: str, length: int) -> tuple[int, ...]:
+    """Return the end record's frame offsets; empty when it is not there or damaged, since it only saves reading."""
+    tail, size = _tail(path, 12)
+    record = end_record_length(tail)
+    try:
+        return read_end_record(_tail(path, record)[0]).index if 0 < record <= size - length else ()
+    except CorruptFrameError:
+        return ()
+
+
+def _tail(path: str, length: int) -> tuple[bytes, int]:
+    """Return the last ``length`` bytes of a file, and its size."""
     if is_stored(path):
         store = store_of(path)
         size = store.size(path)
-        record = end_record_length(store.read(path, max(0, size - 12), size))
-        return read_end_record(store.read(path, size - record, size)).index if record else ()
+        return store.read(path, max(0, size - length), size), size
     with _path_errors(path), open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
-        tail = os.pread(file.fileno(), 12, max(0, size - 12))
-        record = end_record_length(tail)
-        return read_end_record(os.pread(file.fileno(), record, size - record)).index if record else ()
+        return os.pread(file.fileno(), length, max(0, size - length)), size
