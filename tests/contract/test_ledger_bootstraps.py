@@ -95,6 +95,21 @@ def test_a_file_begun_again_replaces_the_one_before(sending: Ledger) -> None:
     assert sending.bootstraps.wanted()[0].file is None
 
 
+def test_a_file_that_was_not_finished_is_let_go_with_the_last_rule_that_waits_for_it(sending: Ledger) -> None:
+    wanted = begin(sending)
+    sending.rules.enable("north", WEATHER.uuid, ["first", "second"], "ops.weather", 0, bootstrap=True)
+    (other,) = [each for each in sending.bootstraps.wanted() if each.table == WEATHER.uuid]
+    files = [sending.bootstraps.begin_file(each, "h0", "/data/wal", "boot").file for each in (wanted, other)]
+    sending.rules.disable("north", FLIGHTS.uuid, ["default"], 0)
+    sending.rules.disable("north", WEATHER.uuid, ["first"], 0)
+    assert [row.file for row in sending.files.all()] == files[1:]
+    with pytest.raises(MissingFileError):
+        sending.bootstraps.finish_file(files[0], LONG)
+    sending.bootstraps.finish_file(files[1], LONG)
+    sending.rules.delete("north", 0)
+    assert [row.file for row in sending.files.retirable("h0")] == files[1:]
+
+
 def test_a_bootstrap_waits_for_what_was_written_before_it_began(sending: Ledger) -> None:
     route = Route(sending)
     route.land(claims(S, 0, 3, 0))

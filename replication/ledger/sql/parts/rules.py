@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.errors import PeerExistsError, RequestError, UnknownPeerError, UnknownTableError
-from replication.ledger.base import PatternRule, Peer, Phase, Rule
+from replication.ledger.base import FileKind, PatternRule, Peer, Phase, Rule
 from replication.ledger.sql.queries.new_rules import begin
 from replication.ledger.sql.queries.rules import (
     PEERS,
@@ -34,6 +34,19 @@ from replication.ledger.sql.store.store import SqlStore, chunked, counter
 
 _t, _peer, _rule, _e = (t.c for t in (schema.tables, sending.peers, sending.rules, sending.ended_rules))
 
+_f, _b = schema.files.c, sending.bootstraps.c
+# bootstraps that were not finished, and that no rule waits for any more
+_LEFT = schema.files.delete().where(
+    _f.kind == FileKind.BOOTSTRAP.value,
+    _f.source.is_(None),
+    _f.closed_length < 0,
+    ~sa.exists().where(
+        _b.file_id == _f.id,
+        _rule.peer == _f.peer,
+        _rule.table_uuid == _b.table_uuid,
+        _rule.phase == Phase.BOOTSTRAPPING.value,
+    ),
+)
 _PUT_PATTERN = upsert(sending.pattern_rules, "peer", "pattern")
 SETTLE_US = 10_000_000
 
@@ -233,6 +246,7 @@ class SqlRules:
         for row in connection.execute(sa.select(sending.rules).where(which)).all():
             note_end(connection, row)
         connection.execute(sending.rules.delete().where(which))
+        connection.execute(_LEFT)
 
     def all(self) -> list[Rule]:
         return [*self._rules_cache.counted.known(self._store)[0]]
