@@ -52,6 +52,17 @@ def test_what_lies_behind_a_long_run_of_a_refused_table_is_not_held_up(world: Wo
     wait_until(lambda: set(sequences_by_wal(world.west, world.spec)) == {str(wal.file), str(later.file)})
 
 
+def test_a_table_that_goes_there_no_more_is_not_held(world: World) -> None:
+    other = refused_at_west(world)
+    rules, held = world.east.ledger.rules, world.east.ledger.sending.held
+    world.run()
+    wait_until(lambda: [each.table for each in held()] == [other.uuid])
+    for spec in (world.spec, other):
+        rules.disable("west", spec.uuid, [group.name for group in spec.groups], world.east.term)
+    world.east.coordination.announce()
+    wait_until(lambda: not held())
+
+
 def test_what_lies_among_frames_of_a_refused_table_and_others_is_not_held_up(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

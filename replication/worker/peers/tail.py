@@ -79,6 +79,8 @@ class TailStep:
         self._following = set()
         to = Destination.of(self.context.ledger, tail, self._term, self.connector.role_epoch())
         if not to.rules:
+            if not self._closed_routes:
+                self.connector.attempts.withholds(tail.peer, {})
             self._close_ended_routes(link, tail)
             self._succeeded(tail, "tail", "chunks")
             self.loop.wait(_RULES_S)
