@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Sequence
 
 from peer.grants.rights import CallerRights
@@ -18,12 +19,13 @@ from replication.coordination.membership import Membership
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.ids import NIL_UUID
-from replication.errors import CoordinationError, FormatError, StorageError
+from replication.errors import CoordinationError, FormatError, ReplicationError, StorageError
 from replication.files.base import AppendFile
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.files.notifier import Listening, Notifier
 from replication.ledger.base import Claim, Ledger
+from replication.ledger.orphans import INTERVAL_S, OrphanRemover
 from replication.link.grpc_server import LinkServer
 from replication.link.tls_files import DeniedCertificates, TlsFiles
 from replication.roles.takeover import Takeover
@@ -51,6 +53,8 @@ class Receiver:
         self._worker, self._replay, self._master = (Notifier(str(config.wal_dir), process) for process in Listening)
         self._has_rows = False
         self._landing = Landing(ledger, self._files, _limits(config), self._answer, self._notify)
+        self._orphans = OrphanRemover(ledger, self._files, config.cluster.host, [str(config.landing_dir)])
+        self._orphans_due_s = 0.0
         self._seen = SeenCluster()
         self._conversations = Conversations(config)
         self._reception = Reception(
@@ -107,6 +111,7 @@ class Receiver:
                         break
                     self._landing.check()
                     self._refresh()
+                    self._remove_orphans()
             finally:
                 watch.close()
                 self._leave()
@@ -138,6 +143,15 @@ class Receiver:
             self._reception.refresh()
         except CoordinationError as error:
             _log.warning("tables_not_read", error=str(error))
+
+    def _remove_orphans(self) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._orphans_due_s:
+            self._orphans_due_s = now_s + INTERVAL_S
+            try:
+                self._orphans.run_once(now_s)
+            except ReplicationError as error:
+                _log.warning("orphans_not_removed", error=str(error))
 
     def _leave(self) -> None:
         if self._member is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +33,6 @@ from replication.files.notifier import Listening, NotificationListener, Notifier
 from replication.ledger.base import Ledger
 from replication.master.budget import Budgets
 from replication.master.observe import Observed, Observer
-from replication.master.orphans import OrphanRemover
 from replication.master.peer_reader import PeerReader, ReadPublic
 from replication.master.report import RoundReport
 from replication.master.retire import retire
@@ -52,8 +51,6 @@ class MasterTimes:
     interval_s: float = 1.0
     idle_s: float = 30.0
     retire_interval_s: float = 5.0
-    orphan_interval_s: float = 30.0
-    orphan_age_s: float = 60.0
     poll_s: float = 5.0
     retry_min_s: float = 1.0
     retry_max_s: float = 60.0
@@ -61,11 +58,10 @@ class MasterTimes:
 
 @dataclass(frozen=True, slots=True)
 class HostDisk:
-    """A host's slot, its file system, and the directories of its WALs and landing files."""
+    """A host's slot and its file system."""
 
     files: Files
     host: str
-    directories: Sequence[str]
 
 
 class Master:
@@ -107,10 +103,9 @@ class Master:
             changed=self.wake,
         )
         self._observer = Observer(ledger, coordination, self._reader, peer_bytes_max, limits)
-        self._orphans = OrphanRemover(ledger, disk.files, disk.host, disk.directories, age_s=times.orphan_age_s)
         self._candidacy = coordination.campaign(disk.host)
         self._term = 0
-        self._retire_due_s = self._orphans_due_s = 0.0
+        self._retire_due_s = 0.0
         self._report = RoundReport(ledger, disk.host)
         self._is_quiet = False
         self._woken = threading.Event()
@@ -167,7 +162,7 @@ class Master:
         self._reader.close()
 
     def round(self) -> None:
-        """One round. A candidate that is not elected only removes orphans of its own host.
+        """One round. A candidate that is not elected only looks at its host's disk.
 
         Raises:
             StaleTermError: a newer master was elected; the rest of the round was not done.
@@ -194,9 +189,6 @@ class Master:
             self._term = 0
         if self._budgets is not None:
             self._budgets.watch()
-        if now_s >= self._orphans_due_s:
-            self._orphans_due_s = now_s + self._times.orphan_interval_s
-            self._orphans.run_once(now_s)
 
     def _take_term(self) -> None:
         """Make sure that the ledger's term is this master's, before anything is decided."""
@@ -247,7 +239,7 @@ def run_master(config: Config, ledger: Ledger, coordination: Coordination, stop:
     master = Master(
         ledger,
         coordination,
-        HostDisk(LocalFiles(), config.cluster.host, (str(config.wal_dir), str(config.landing_dir))),
+        HostDisk(LocalFiles(), config.cluster.host),
         partial(read_public, tls=ZookeeperTls.of(config.zookeeper)),
         Limits(range_bytes=section.range_bytes, streams=config.worker.streams_max),
         MasterTimes(interval_s=section.interval_s, retry_min_s=section.retry_min_s, retry_max_s=section.retry_max_s),

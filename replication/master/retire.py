@@ -1,6 +1,6 @@
 """Retiring files (rule 2): the ledger's row is deleted first, in a transaction, then the file.
 
-A master may die in between, and cannot reach other hosts' files. ``orphans.py`` removes the files that are left.
+A master may die in between, and cannot reach other hosts' files. ``ledger/orphans.py`` removes what is left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = log.get(__name__)
 def retire(ledger: Ledger, files: Files, row: FileRow, term: int, host: str, policy: RetentionPolicy = KEEP) -> bool:
     """Drop the row under ``term`` and delete the file if it is on ``host``. False when the file must stay after all.
 
-    Idempotent. ``orphans.py`` later deletes a file that was not deleted now.
+    Idempotent. ``ledger/orphans.py`` later deletes a file that was not deleted now.
 
     Raises:
         StaleTermError: a newer master was elected; nothing was changed.

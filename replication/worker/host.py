@@ -1,8 +1,9 @@
-"""A worker's periodic work on the files of its host: recovery, registering, closed time, spilling."""
+"""A worker's periodic work on the files of its host: recovery, registering, closed time, orphans, spilling."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -13,6 +14,7 @@ from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind, Ledger
+from replication.ledger.orphans import INTERVAL_S, OrphanRemover
 from replication.wall_clock import now_us
 from replication.worker.files.closed_time import ClosedTime
 from replication.worker.files.control_log import ControlLog
@@ -51,6 +53,7 @@ class HostWork:
         self.files = HostFiles(ledger, self._local, host, wal_dir)
         self.registrar = Registrar(ledger, self.files)
         self._recovery = Recovery(ledger, self._local, wal_dir, host, self._boot)
+        self._orphans = OrphanRemover(ledger, self._local, host, [wal_dir])
         self._control = ControlLog(ledger, self._local, wal_dir, host, self._boot)
         self._closed_time = ClosedTime(ledger, host, self.files, self.registrar, self._control, now_us, role_epoch)
         closed_s = config.worker.closed_time_interval_s
@@ -75,6 +78,7 @@ class HostWork:
         threads = [
             when_asked(self._closing, "closed time", self._close_time, stop),
             every(_RECOVER_S, "recovery", self._recovery.run_once, stop),
+            every(INTERVAL_S, "orphans", lambda: self._orphans.run_once(time.monotonic()), stop),
         ]
         if self._config.master.spill_url:
             threads.append(every(SPILL_S, "spill", partial(self._spill, self._spiller()), stop))

@@ -30,10 +30,10 @@ from replication.core.ids import ClusterId
 from replication.core.shipping.planner import Limits
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, FileRow, Ledger, Peer, PeerProgress
+from replication.ledger.orphans import OrphanRemover
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.master.budget import Budgets
 from replication.master.loop import HostDisk, Master, MasterTimes
-from replication.master.orphans import OrphanRemover
 from tests.bench.measure import QUICK, SCHEMA, Figure, at_most, pairs
 
 STATUSES, FEWER = (2_000, 200) if QUICK else (10_000, 1_000)
@@ -92,7 +92,7 @@ def _planned(home: Path, quorum: Quorum, statuses: int) -> Iterator[_Planned]:
         master = Master(
             ledger,
             session,
-            HostDisk(LocalFiles(), "h0", (str(wals),)),
+            HostDisk(LocalFiles(), "h0"),
             read_public,
             Limits(streams=4),
             _RETIRING,

@@ -246,7 +246,7 @@ def test_a_master_cuts_a_large_import_for_the_streams_of_one_worker(world: World
     public = Public(world.west.cluster, "0", (f"127.0.0.1:{receiver.port}",))
     limits, times = Limits(range_bytes=RANGE, streams=4), MasterTimes(interval_s=0.05, poll_s=0.2)
     east = world.east
-    master = Master(east.ledger, east.coordination, HostDisk(east.files, "h0", ()), lambda _: public, limits, times)
+    master = Master(east.ledger, east.coordination, HostDisk(east.files, "h0"), lambda _: public, limits, times)
     stop = threading.Event()
     thread = threading.Thread(target=master.run, args=(stop,))
     assigned: set[ChunkAssignment] = set()

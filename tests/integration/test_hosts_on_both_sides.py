@@ -39,7 +39,7 @@ class Mastered:
         self.master = Master(
             site.ledger,
             self.session,
-            HostDisk(LocalFiles(), site.config.cluster.host, (str(site.config.wal_dir), str(site.config.landing_dir))),
+            HostDisk(LocalFiles(), site.config.cluster.host),
             lambda _: peer.coordination.public(),
             Limits(),
             MasterTimes(interval_s=0.1, poll_s=0.2, retry_min_s=0.1, retry_max_s=0.5),

@@ -29,7 +29,7 @@ from replication.master.loop import HostDisk, Master, MasterTimes
 from tests.integration.master_ledger import EAST, SOUTH, WEST, Books
 from tests.waiting import wait_until
 
-TIMES = MasterTimes(interval_s=0.05, retire_interval_s=0.0, orphan_interval_s=0.0, orphan_age_s=0.0, poll_s=0.2)
+TIMES = MasterTimes(interval_s=0.05, retire_interval_s=0.0, poll_s=0.2)
 LIMITS = Limits(range_bytes=1000, streams=2, worker_grace_s=0.3)
 
 
@@ -57,11 +57,8 @@ class Site:
         return self.opened[-1]
 
     def master(self, host: str = "h0") -> Master:
-        directories = (str(self.folder / "wal"), str(self.folder / "landing"))
         ledger = cast(Ledger, self.books)
-        made = Master(
-            ledger, self.coordination(), HostDisk(LocalFiles(), host, directories), read_public, LIMITS, TIMES
-        )
+        made = Master(ledger, self.coordination(), HostDisk(LocalFiles(), host), read_public, LIMITS, TIMES)
         self.masters.append(made)
         return made
 

@@ -28,7 +28,7 @@ from tests.ledgers import ledger_url
 from tests.waiting import wait_until
 
 EAST, WEST = ClusterId("east", uuid4()), ClusterId("west", uuid4())
-TIMES = MasterTimes(interval_s=0.05, retire_interval_s=0.0, orphan_interval_s=0.0, orphan_age_s=0.0, poll_s=0.2)
+TIMES = MasterTimes(interval_s=0.05, retire_interval_s=0.0, poll_s=0.2)
 
 
 @pytest.fixture
@@ -61,9 +61,7 @@ def west(quorum: Quorum) -> Quorum:
 def master(ledger: Ledger, quorum: Quorum, east: Coordination, tmp_path: Path) -> Iterator[Master]:
     (tmp_path / "wal").mkdir()
     with connect(quorum) as session:
-        made = Master(
-            ledger, session, HostDisk(LocalFiles(), "h0", (str(tmp_path / "wal"),)), read_public, Limits(), TIMES
-        )
+        made = Master(ledger, session, HostDisk(LocalFiles(), "h0"), read_public, Limits(), TIMES)
         yield made
         made.close()
 
@@ -138,17 +136,6 @@ def test_a_master_of_an_older_term_retires_nothing(ledger: Ledger, master: Maste
     assert Path(row.path).exists() and ledger.files.get(row.file) is not None
 
 
-def test_a_file_whose_master_died_between_ledger_and_disk_is_swept_by_the_next(
-    ledger: Ledger, master: Master, tmp_path: Path
-) -> None:
-    row = written(ledger, tmp_path / "wal", 400)
-    ledger.files.allocate("h0", FileKind.WAL, str(tmp_path / "wal"), "boot", "w1")
-    ledger.files.retire(row.file, ledger.terms.current())
-    assert Path(row.path).exists()
-    rounds_until(master, lambda: not Path(row.path).exists())
-    assert not list((tmp_path / "wal").iterdir())
-
-
 def test_past_the_budget_of_a_peer_durable_there_suffices(
     ledger: Ledger, east: Coordination, west: Quorum, quorum: Quorum, tmp_path: Path
 ) -> None:
@@ -156,9 +143,7 @@ def test_past_the_budget_of_a_peer_durable_there_suffices(
     replicate_to_west(ledger, west)
     old, young = (written(ledger, tmp_path / "wal", 400) for _ in range(2))
     with connect(quorum) as session:
-        master = Master(
-            ledger, session, HostDisk(LocalFiles(), "h0", (str(tmp_path / "wal"),)), read_public, Limits(), TIMES, 500
-        )
+        master = Master(ledger, session, HostDisk(LocalFiles(), "h0"), read_public, Limits(), TIMES, 500)
         ledger.files.record([PeerProgress(row.file, "west", Ranges.of((256, 400)), 256) for row in (old, young)])
         rounds_until(master, lambda: not Path(old.path).exists())
         for _ in range(3):

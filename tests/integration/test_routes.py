@@ -209,9 +209,7 @@ def test_the_master_gives_a_peer_to_which_nothing_goes_any_more_a_tail_that_tell
     east.coordination.put_host(host_record(east.config))
     public: list[Public] = []
     times = MasterTimes(interval_s=0.05, poll_s=0.0, retry_min_s=0.05, retry_max_s=0.1)
-    master = Master(
-        east.ledger, east.coordination, HostDisk(east.files, "h0", []), lambda _: public[-1], Limits(), times
-    )
+    master = Master(east.ledger, east.coordination, HostDisk(east.files, "h0"), lambda _: public[-1], Limits(), times)
     stack.callback(master.close)
 
     def rounds(reached: Callable[[], object], what: str) -> None:

@@ -24,8 +24,8 @@ from replication.core.ids import StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import LockedFileError, RequestError
 from replication.ledger.base import FileKind, Phase
+from replication.ledger.orphans import OrphanRemover
 from replication.ledger.sql.parts.salvage import SqlSalvage
-from replication.master.orphans import OrphanRemover
 from replication.writer.wal.registration import lock_path
 from shell.cli.render import Printer
 from shell.main import run

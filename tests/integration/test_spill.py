@@ -22,8 +22,8 @@ from replication.files.base import Files
 from replication.files.local import LocalFiles
 from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind
+from replication.ledger.orphans import OrphanRemover
 from replication.master.budget import SAMPLE_US, Budgets, disk_gauge
-from replication.master.orphans import OrphanRemover
 from replication.master.retire import retire
 from replication.worker.files.reading import FrameReader, frame_start
 from replication.worker.files.spill import Spiller

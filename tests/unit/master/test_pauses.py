@@ -44,7 +44,7 @@ class Idling:
         self.master = Master(
             MemoryLedger(EAST),
             self._connect(),
-            HostDisk(LocalFiles(), "h0", ()),
+            HostDisk(LocalFiles(), "h0"),
             lambda _: Public(EAST, "1"),
             Limits(),
             MasterTimes(interval_s=0.001, idle_s=HOUR_S),

@@ -1,6 +1,6 @@
 """Orphans: files on a host's disk that are no longer in the ledger.
 
-The master process of every host, elected or not, removes its own host's orphans.
+Who makes files in a directory removes those that are orphans there: the worker of WALs, the receiver of landing files.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from replication.errors import StorageError
 from replication.files.base import Files
 from replication.ledger.base import Ledger
 
+INTERVAL_S = 30.0
 _NAME = re.compile(r"(\d{12})\.(wal|len|wal\.new)\Z")
 _log = log.get(__name__)
 
@@ -27,7 +28,7 @@ class OrphanRemover:
     bytes may exist nowhere else, so it stays and an error is logged.
 
     Args:
-        directories: the directories of WALs and landing files; no others are read.
+        directories: those of WALs or landing files; no others are read.
         age_s: how long a file must be unknown, or missing, before it is removed or reported.
     """
 

@@ -15,7 +15,7 @@ from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.retention import RetentionPolicy
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, FileRow, Ledger
-from replication.master.orphans import OrphanRemover
+from replication.ledger.orphans import OrphanRemover
 from replication.master.retire import delete, retire
 from tests.fakes.files import MemoryFiles
 
