@@ -102,7 +102,7 @@ class Deriver:
             found = self._compared(connection, derivation, source, pair, hook, newest)
             if not found.count:
                 return self.ledger.derivations.finish(derivation, newest, upto, self.now())
-            batch_id = _batch_id(derivation, newest)
+            batch_id = self._batch_id(derivation, newest)
             writer = self.writing()
             if not self.ledger.derivations.begin(derivation, batch_id, newest):
                 return True
@@ -153,7 +153,7 @@ class Deriver:
         position = derivation.position
         if there is not None:
             self.wait(there)
-            if not spec.key or derivation.pending == _batch_id(derivation, derivation.pending_position):
+            if not spec.key or derivation.pending == self._batch_id(derivation, derivation.pending_position):
                 position = derivation.pending_position  # else the hook has changed, and all rows are compared again
         self.ledger.derivations.finish(derivation, position, derivation.upto, self.now(), keyless=not spec.key)
 
@@ -175,6 +175,6 @@ class Deriver:
             spec = self.ledger.tables.alter(spec.uuid, partial(widen_column, name=called, kind=kind))
         return pair if not wider else Pair.of(derivation, spec, shown, as_known(spec, derivation.names))
 
-
-def _batch_id(derivation: Derivation, position: int) -> str:
-    return f"derive {derivation.generation} {position}"
+    def _batch_id(self, derivation: Derivation, position: int) -> str:
+        """A restored cluster counts generations and commits again, and gets batches from after the backup back."""
+        return f"derive {self.ledger.cluster.incarnation} {derivation.generation} {position}"
