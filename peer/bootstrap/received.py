@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -12,8 +13,10 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES, FrameKind, check_payload
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.bootstrap import Coverage
-from replication.errors import ReplicationError
+from replication.errors import ReplicationError, RequestError
 from replication.ledger.base import Pending
+
+_HELD_MAX = 1 << 21  # frames, and WALs and intervals of their coverage: of 200 to 500 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,23 @@ class _Stream:
         return of_frames[-1][0], Coverage.joined([part for _, part in of_frames])
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What a file has up to an offset, and how much of ``_HELD_MAX`` that is."""
+
+    upto: int = FILE_HEADER_BYTES
+    frames: list[tuple[FrameRef, Coverage | None]] = field(default_factory=list)
+    size: int = 0
+
+
 class ReceivedBootstraps:
-    """Scans received bootstraps. A process reads each byte of a file once."""
+    """Scans received bootstraps. A process reads each byte of a file once.
+
+    What a sender's bootstraps hold is bounded: past that the later ones wait until the earlier ones are gone.
+    """
 
     def __init__(self) -> None:
-        self._seen: dict[FileId, tuple[int, list[tuple[FrameRef, Coverage | None]]]] = {}
+        self._seen: dict[FileId, _Seen] = {}
 
     def whole(
         self, reader: HostReader, pending: Sequence[Pending]
@@ -94,15 +109,20 @@ class ReceivedBootstraps:
         self, reader: HostReader, pending: Sequence[Pending]
     ) -> tuple[list[list[Pending]], dict[FileId, str]]:
         """The pending ranges by the bootstrap file that they were sent from; and the errors of unreadable files."""
-        self._seen = {part.row.file: self._seen[part.row.file] for part in pending if part.row.file in self._seen}
+        self._seen = {part.row.file: self._seen.get(part.row.file, _Seen()) for part in pending}
         made: dict[FileId, list[Pending]] = {}
         broken: dict[FileId, str] = {}
-        for part in pending:
+        first = {part.row.source: at for at, part in reversed(list(enumerate(pending)))}
+        held = Counter[str]()  # by sender
+        for part in sorted(pending, key=lambda part: first[part.row.source]):  # one after another, so that one is whole
+            sender = part.row.source.cluster.name if part.row.source is not None else ""
             try:
-                frames = self._frames(reader, part)
+                frames = self._frames(reader, part, _HELD_MAX - held[sender])
             except ReplicationError as error:
                 broken[part.row.file] = error.what
                 continue
+            finally:
+                held[sender] += self._seen[part.row.file].size
             if frames:
                 made.setdefault(frames[0][0].wal, []).append(part)
         return list(made.values()), broken
@@ -126,21 +146,36 @@ class ReceivedBootstraps:
         coverages = tuple(stream.coverage for stream in streams.values())
         return ReceivedBootstrap(next(iter(streams)).table, rows, coverages, ranges)
 
-    def _frames(self, reader: HostReader, part: Pending) -> list[tuple[FrameRef, Coverage | None]]:
-        row, place = part.row, reader.hosts.place(part.row)
-        upto, found = self._seen.get(row.file, (FILE_HEADER_BYTES, []))
-        if upto < part.end:
-            fresh: list[tuple[FrameRef, Coverage | None]] = []
-            for frame in reader.frames(place, upto, part.end):
+    def _frames(
+        self, reader: HostReader, part: Pending, room: int = _HELD_MAX
+    ) -> list[tuple[FrameRef, Coverage | None]]:
+        row, place, seen = part.row, reader.hosts.place(part.row), self._seen[part.row.file]
+        if room <= 0:
+            self._seen[row.file] = _Seen()  # read again once there is room
+            raise _too_many(part)
+        if seen.upto < part.end:
+            for frame in reader.frames(place, seen.upto, part.end):
+                if seen.size >= room:
+                    raise _too_many(part)
                 coverage = None
                 if frame.header.kind is FrameKind.COVERAGE:
                     (payload,) = reader.read(place, [(frame.payload_begin, frame.end)])
                     check_payload(frame, payload)
                     coverage = Coverage.decode(payload, frame.header.table, frame.header.group)
-                fresh.append((FrameRef.of(place, row.file, frame), coverage))
-            found = [*found, *fresh]
-            self._seen[row.file] = (part.end, found)
-        return found
+                    seen.size += sum(1 + len(of_wal) for of_wal in coverage.intervals)
+                seen.frames.append((FrameRef.of(place, row.file, frame), coverage))
+                seen.size += 1
+                seen.upto = frame.end
+            seen.upto = part.end
+        return seen.frames
+
+
+def _too_many(part: Pending) -> RequestError:
+    sender = "here" if part.row.source is None else part.row.source.cluster.name
+    return RequestError(
+        f"bootstraps from {sender} have more than {_HELD_MAX:,} frames, WALs and spans of sequences",
+        "It waits until earlier ones are applied",
+    )
 
 
 def _replaces(one: FrameRef, other: FrameRef, came_later: bool) -> bool:
