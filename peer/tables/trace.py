@@ -159,9 +159,10 @@ def _matching(ledger: Ledger, spec: TableSpec, frame: FrameRef, wanted: pa.Table
     same = " and ".join(f"r.{DUCKDB.name(k)} = w.{DUCKDB.name(k)}" for k in spec.key)
     with scratch_duckdb() as connection:
         connection.register("wanted", wanted)
-        connection.register("incoming", rows)
-        query = f"select r.* from incoming r where exists (select 1 from wanted w where {same})"
-        found = connection.sql(query).to_arrow_table().to_pylist()
+        keys = rows.select(list(spec.key))  # DuckDB does not take every value of the others
+        connection.register("incoming", keys.append_column("_at", pa.array(range(rows.num_rows), pa.int64())))
+        query = f"select _at from incoming r where exists (select 1 from wanted w where {same})"
+        found = rows.take(connection.sql(query).to_arrow_table().column(0)).to_pylist()
     place = {
         "_group": frame.group,
         "_origin": str(frame.wal.cluster),
