@@ -162,3 +162,17 @@ def test_a_table_without_a_key_has_nothing_to_trace(tmp_path: Path) -> None:
         node = Graph(tmp_path, stack, "a>b")["a"]
         with pytest.raises(RequestError, match="has no key"):
             trace(node.tables, node.ledger, keyed("ops.log", key=()), {})
+
+
+def test_a_landed_row_with_a_value_that_duckdb_does_not_take_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, kind = TableSite(tmp_path, "east"), pa.map_(pa.string(), pa.int64())
+    spec = keyed("ops.maps", pa.schema([("id", pa.int64()), ("m", kind)]), ["id"])
+    site.ledger.tables.create(spec)
+    monkeypatch.setattr("replication.core.rows.convert.check_map_keys", lambda batch: None)  # as earlier versions wrote
+    site.wal().append(spec, pa.table({"id": [1, 2], "m": pa.array([[("a", 1)], [("a", 1), ("a", 2)]], kind)}))
+    site.register()
+    (found,) = trace(site.tables, site.ledger, spec, {"id": 2}).versions
+    assert (found.stored_in, found.values["m"]) == ("landed", [("a", 1), ("a", 2)])
+    site.close()

@@ -15,6 +15,7 @@ from replication.core.rows.columns import NO_FIT, convert, from_values
 from replication.core.rows.constant import constant
 from replication.core.rows.exact import check_exact, mismatch_of
 from replication.core.rows.input import row_pieces
+from replication.core.rows.map_keys import check_map_keys
 from replication.core.rows.years import check_years
 from replication.error_text import counted
 from replication.errors import NullKeyError, SchemaError
@@ -198,6 +199,7 @@ def _log_batch(spec: TableSpec, group: str, arrays: Mapping[str, pa.Array], rows
         columns.append(pa.nulls(rows, field.type) if array is None else array)
     batch = pa.RecordBatch.from_arrays(columns, schema=version.arrow)
     check_years(batch)
+    check_map_keys(batch)
     return LogBatch(version, batch)
 
 

@@ -38,7 +38,7 @@ def _is_within(array: pa.Array) -> bool:
     if t.is_struct(kind):
         return all(map(_is_within, array.flatten()))
     if t.is_map(kind):
-        return all(_is_within(_beneath(array, part)) for part in (array.keys, array.items))
+        return all(_is_within(beneath(array, part).flatten()) for part in (array.keys, array.items))
     if t.is_list(kind):
         return _is_within(array.flatten())
     low, high = _DAYS if t.is_date32(kind) else _MICROSECONDS
@@ -46,7 +46,7 @@ def _is_within(array: pa.Array) -> bool:
     return found["min"] is None or (low <= found["min"] and found["max"] <= high)
 
 
-def _beneath(array: pa.MapArray, part: pa.Array) -> pa.Array:
-    """Return the keys or items of a slice's maps, without those beneath NULLs."""
+def beneath(array: pa.MapArray, part: pa.Array) -> pa.ListArray:
+    """Return the keys or items of a slice's maps as lists; those beneath NULLs are in none."""
     offsets = pa.array(array.offsets.to_numpy())
-    return pa.ListArray.from_arrays(offsets, part, mask=array.is_null()).flatten()
+    return pa.ListArray.from_arrays(offsets, part, mask=array.is_null())
