@@ -15,13 +15,14 @@ from replication.config import Config
 from replication.core.frame import FILE_HEADER_BYTES, check_payload, read_file_header
 from replication.core.ids import NIL_UUID, ClusterId, FileId
 from replication.errors import BadSectorError, CorruptFrameError, RequestError
-from replication.files.base import Files
+from replication.files.base import AppendFile, Files
 from replication.files.frames import frames
 from replication.ledger.base import Claim, FileKind, FileRow
 from replication.ledger.sql.ledger import open_ledger
 from replication.ledger.sql.rebuild import RebuildInput
 
 _NUMBER = re.compile(r"[0-9]{12}\Z")
+_BLOCK_BYTES = 1 << 20
 
 
 def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[list[RebuildInput], dict[str, str], int]:
@@ -87,12 +88,22 @@ def read_file(files: Files, path: str) -> RebuildInput | None:
     claims: list[Claim] = []
     with closing(handle):
         file, created = read_file_header(handle.read(0, FILE_HEADER_BYTES))
-        for frame, payload in frames(handle, FILE_HEADER_BYTES, handle.size()):
-            check_payload(frame, payload)
-            if frame.header.kind in SENT_AGAIN:
-                return None
-            claims.append(Claim.of(frame, frame.begin, frame.end))
+        try:
+            for frame, payload in frames(handle, FILE_HEADER_BYTES, handle.size()):
+                check_payload(frame, payload)
+                if frame.header.kind in SENT_AGAIN:
+                    return None
+                claims.append(Claim.of(frame, frame.begin, frame.end))
+        except CorruptFrameError:
+            if not _is_reserved(handle, claims[-1].end if claims else FILE_HEADER_BYTES):
+                raise
     return RebuildInput(file, path, created, tuple(claims))
+
+
+def _is_reserved(file: AppendFile, begin: int) -> bool:
+    """Whether the rest of a file is space that was reserved for frames: it was OPEN when its process was killed."""
+    size = file.size()
+    return not any(any(file.read(at, min(size, at + _BLOCK_BYTES))) for at in range(begin, size, _BLOCK_BYTES))
 
 
 def save_whole(

@@ -49,6 +49,21 @@ def test_what_an_attempt_that_was_killed_has_kept_already_is_not_kept_twice(site
     assert [kept.name for kept in quarantine.iterdir()] == [f"h0-{3:012d}.wal"]
 
 
+@pytest.mark.parametrize(("tail", "is_whole"), [(b"", True), (b"\0" * 3, True), (b"\0\1", False), (b"\1", False)])
+@pytest.mark.parametrize("frames", [0, 2])
+def test_space_that_was_reserved_when_the_process_was_killed_is_no_damage(
+    site: Site, frames: int, tail: bytes, is_whole: bool
+) -> None:
+    wal = Wal(site, "w0")
+    for _ in range(frames):
+        wal.append(table(), rows(0, 5))
+    with open(wal.path, "ab") as file:
+        file.write(bytes(2 << 20) + tail)
+    found, damaged, _ = on_disk(site.config, LocalFiles())
+    assert [(each.path, len(each.claims), each.length) for each in found] == [(wal.path, frames, wal.length)] * is_whole
+    assert list(damaged) == [wal.path] * (not is_whole)
+
+
 @pytest.mark.parametrize("name", ["\N{SUPERSCRIPT TWO}", "9" * 20, "x"])
 def test_a_name_that_is_no_number_of_a_file_does_not_count_as_one(site: Site, name: str) -> None:
     wal, other = Wal(site, "w0"), Wal(site, "w1")
