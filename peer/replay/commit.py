@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from peer.derive.hooks import LOST
 from peer.frames.decode import FrameRef, Poison, find_poison, plan_decode
 from peer.frames.hosts import HostReader, Hosts
 from peer.replay.context import ReplayContext
@@ -268,7 +269,15 @@ class TableReplay:
                 _ROLLED_BACK,
             )
         _log.warning("table_rolled_back", table=self.name, commit=newest, lost=len(lost))
+        self._tell_derivations(newest)  # first: the same commits come again under higher numbers
         self._ledger.replay.rewind(self.spec.uuid, starts)
+
+    def _tell_derivations(self, newest: int) -> None:
+        """End what is being derived of a table without a key, and what is derived of commits after ``newest``."""
+        for each in self._ledger.derivations.all() if not self.spec.key else ():
+            if each.source == self.spec.uuid:
+                reached = max(each.position, each.pending_position if each.pending else 0)
+                self._ledger.derivations.renew(each.table, LOST if reached > newest else "", anew=False)
 
     def _commit_own(self, run: _Run, schema: pa.Schema, constants: Mapping[str, int]) -> None:
         commit = CommitMetadata(self._epoch, self.number + 1, {})

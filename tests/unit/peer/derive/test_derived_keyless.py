@@ -79,6 +79,35 @@ def test_a_source_that_was_rolled_back_stops_the_derived_table_for_good(site: De
     assert [row[0] for row in shown(site, public)] == [1]
 
 
+def test_commits_that_are_replayed_again_after_a_rollback_are_not_derived_again(site: DerivingSite) -> None:
+    spec, public, wal = log_of(site)
+    site.derive(public)
+    kept = site.tables.history(spec.name).current
+    wal.append(spec, rows((3, "eve", 7)))
+    site.derive(public)
+    assert kept is not None
+    site.tables.rollback(spec.name, kept)  # type: ignore[attr-defined]  # the warehouse in memory
+    wal.append(spec, rows((4, "dan", 8)))
+    site.catch_up()
+    assert sorted(row[0] for row in shown(site, spec)) == [1, 2, 3, 4], "before the deriver looks again"
+    with pytest.raises(RequestError, match="was rolled back or restored"):
+        site.derive(public)
+    assert sorted(row[0] for row in shown(site, public)) == [1, 3]
+
+
+def test_a_rollback_of_commits_that_are_not_derived_yet_changes_nothing(site: DerivingSite) -> None:
+    spec, public, wal = log_of(site)
+    site.derive(public)
+    kept = site.tables.history(spec.name).current
+    wal.append(spec, rows((3, "eve", 7)))
+    site.catch_up()
+    assert kept is not None
+    site.tables.rollback(spec.name, kept)  # type: ignore[attr-defined]  # the warehouse in memory
+    wal.append(spec, rows((4, "dan", 8)))
+    site.derive(public)
+    assert sorted(row[0] for row in shown(site, public)) == [1, 3, 4]
+
+
 def test_a_restored_cluster_derives_nothing_more(site: DerivingSite, monkeypatch: pytest.MonkeyPatch) -> None:
     _, public, _ = log_of(site)
     site.derive(public)
