@@ -103,8 +103,8 @@ def merge_changes(
     """Merge the changes with commit times up to ``upto``. None merges all, with a hold for consistent reads.
 
     Returns None, and commits nothing, when there is nothing to do: no such changes, no hold that may end, and no rows
-    that expired some time ago. A fold removes expired rows. Many changes are merged in several steps, in the order of
-    commit times; readers see each step. Raises the errors of ``fold``.
+    that expired some time ago: ``trim`` removes those as of the last fold. Many changes are merged in several steps, in
+    the order of commit times; readers see each step. Raises the errors of ``fold``.
     """
     result = _merge_some(tables, spec, upto, fully_folded)
     while result is not None and result.more:

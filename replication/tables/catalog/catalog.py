@@ -143,7 +143,7 @@ class IcebergCatalog:
     def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
         self._make_namespace(spec.name.split(".")[0])
         self._rename_dropped(spec, was_dropped)
-        for layout in reversed(layouts(spec)):  # <table> comes last: once it exists, all tables exist
+        for layout in reversed(layouts(spec)):  # the one of ``landing_name`` comes last: then all exist
             if not self.exists(layout.name):
                 try:
                     self._make(layout)
