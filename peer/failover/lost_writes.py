@@ -328,8 +328,8 @@ def _not_undone(spec: TableSpec) -> tuple[str, str]:
 
 
 def _await_own_writes(cluster: Cluster, spec: TableSpec, timeout_s: float) -> None:
-    """Wait until the table has everything that was written here by now."""
-    begun = now_us()
+    """Wait until the table has everything that was written here by now. The clock may be behind commit times."""
+    begun = max(now_us(), cluster.ledger.time.seen())
     for _ in polls(timeout_s, _POLL_S):
         reached = cluster.ledger.time.replicated(spec.uuid)[cluster.id]
         if reached.t >= begun:

@@ -118,6 +118,25 @@ def test_lost_writes_that_cannot_be_undone_are_discarded_once_a_person_says_so(
     assert west.rows() == before and not kept(world)
 
 
+def test_rows_written_before_a_discarded_lost_write_stay_though_the_clock_was_set_back(world: World) -> None:
+    west, (spec, _) = world.west, world.specs
+    fail_over(world, send(world, 0, [1], "base").commit)
+    before, world.now_us = world.now_us, world.now_us + 3_600_000_000
+    west.close_time()
+    west.register()
+    (newer,) = west.put(spec, [1], "newer")  # acked, and not registered yet
+    assert west.series is not None
+    world.now_us += 1000
+    late = send(world, 0, [1], "late")
+    assert newer.commit < late.commit and len(kept(world)) == 1
+    world.now_us += 100_000
+    west.series.tick()  # its clock follows what has landed
+    world.now_us = before
+    assert lost_writes.discard(west.handle) == 1
+    west.apply()
+    assert west.rows()[spec.name] == {1: "newer"}
+
+
 def test_lost_writes_whose_copies_are_on_another_host_are_counted_by_frames(world: World) -> None:
     west = world.west
     fail_over(world, send(world, 0, [1], "base").commit)
