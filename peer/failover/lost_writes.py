@@ -299,17 +299,20 @@ def discard_refusal(known: Successions, succession: Succession) -> tuple[str, st
 
 def _restate(cluster: Cluster, spec: TableSpec, kept: Sequence[_Kept], timeout_s: float, leave_applied: bool) -> None:
     """Write this cluster's rows of the keys in ``kept``, where those are older, above the newest of ``kept``."""
-    lost = [_decoded(cluster, each) for each in kept] if spec.key else []
-    undone = [rows for rows in lost if not has_timestamps(rows)]
-    if (not spec.key or len(undone) < len(lost)) and not leave_applied:
+    undone = [each for each in kept if spec.key and not has_timestamps(_decoded(cluster, each))]
+    if (not spec.key or len(undone) < len(kept)) and not leave_applied:
         raise RequestError(*_not_undone(spec))
     if not undone:
         return
     _await_own_writes(cluster, spec, timeout_s)
-    with TemporaryDirectory(prefix="walship-lost-") as scratch:
-        logs = rows_in_place(cluster.reader.catalog, spec, undone, now_us(), Path(scratch))
-    if logs:
-        cluster.restate(logs, max(rows.commit for rows in undone) + 1)
+    restated = max(each.commit for each in undone) + 1
+    # Rows of a batch are in memory together. A key of several is undone by that with its newest row.
+    for batch in in_batches(undone, lambda each: each.record.end - each.record.begin, _BYTES_MAX, len(undone)):
+        lost = [_decoded(cluster, each) for each in batch]
+        with TemporaryDirectory(prefix="walship-lost-") as scratch:
+            logs = rows_in_place(cluster.reader.catalog, spec, lost, now_us(), Path(scratch))
+        if logs:
+            cluster.restate(logs, restated)
 
 
 def _not_undone(spec: TableSpec) -> tuple[str, str]:

@@ -137,6 +137,33 @@ def test_rows_written_before_a_discarded_lost_write_stay_though_the_clock_was_se
     assert west.rows()[spec.name] == {1: "newer"}
 
 
+def test_lost_writes_are_discarded_in_batches_of_bounded_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    west, (spec, _) = world.west, world.specs
+    fail_over(world, send(world, 0, [1, 2], "base").commit)
+    send(world, 0, [1, 3], "late")
+    west.put(spec, [1], "between")
+    west.register()
+    send(world, 0, [1, 2], "later")
+    sizes, real = [], lost_writes.rows_in_place
+
+    def rows_in_place(catalog: Catalog, spec: TableSpec, lost: Sequence[restate.LostRows], *rest: Any) -> Any:
+        sizes.append(len(lost))
+        return real(catalog, spec, lost, *rest)
+
+    monkeypatch.setattr(lost_writes, "_BYTES_MAX", 1)
+    monkeypatch.setattr(lost_writes, "rows_in_place", rows_in_place)
+    commits, written = [], west.handle.restate
+
+    def restated(logs: Any, commit: int) -> Any:
+        commits.append(commit)
+        return written(logs, commit)
+
+    monkeypatch.setattr(west.handle, "restate", restated)
+    assert lost_writes.discard(west.handle) == 2
+    assert sizes == [1, 1] and commits == [world.acked[-1].commit + 1] * 2
+    assert west.rows()[spec.name] == {1: "between", 2: "base"} and not kept(world)
+
+
 def test_lost_writes_whose_copies_are_on_another_host_are_counted_by_frames(world: World) -> None:
     west = world.west
     fail_over(world, send(world, 0, [1], "base").commit)
