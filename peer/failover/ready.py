@@ -9,7 +9,7 @@ from peer.failover.role_change import RoleChange
 from peer.status.members import members_of
 from replication.core.definition.schema import TableSpec
 from replication.core.roles import Role, RoleState
-from replication.errors import ReplicationError
+from replication.errors import ReplicationError, SuccessionError
 from replication.ledger.base import Phase
 from replication.link.base import Description
 
@@ -53,7 +53,8 @@ def find_refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list
         else:
             what = f", and so is {peer}. If no other cluster is ACTIVE, first: walship readonly off"
         found.insert(0, f"{own} is STANDBY{what}")
-    return [*found, *_unsent(context, peer), *_unsendable(context, peer), *_denied(context, peer)], there
+    found += [*_unsent(context, peer), *_unsendable(context, peer), *_denied(context, peer)]
+    return [*found, *_impossible(context, peer, there)], there
 
 
 def find_obstacles(
@@ -111,6 +112,15 @@ def _denied(context: RoleChange, peer: str) -> list[str]:
     if made is None or made.grant.tables:
         return []
     return [f"{context.own.name} grants nothing to {peer}, which sends its writes back: walship grants add {peer}"]
+
+
+def _impossible(context: RoleChange, peer: str, there: Description | None) -> list[str]:
+    """That a peer names an epoch which no role changes led to: a switchover would take one above it."""
+    try:
+        context.takeover.check_near(there.role_epoch if there is not None else 0)
+    except SuccessionError as error:
+        return [f"{peer} cannot have the role epoch that it names: {error.what}. {error.hint}"]
+    return []
 
 
 def _unsent(context: RoleChange, peer: str) -> list[str]:

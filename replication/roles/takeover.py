@@ -78,7 +78,7 @@ class Takeover:
             SuccessionError: another cluster took over from the origin, or this cluster's epoch is newer, or far older.
             CoordinationError: ZooKeeper does not answer; call again.
         """
-        self._check_near(succession.epoch)
+        self.check_near(succession.epoch)
         wanted = RoleState(Role.ACTIVE, succession.epoch)
         self._check_newer(wanted, self.coordination.role().state)  # before anything is stored
         self.ledger.successions.accept(succession)
@@ -92,7 +92,7 @@ class Takeover:
         Raises:
             SuccessionError: it has happened, or the epoch is far above all that are known.
         """
-        self._check_near(epoch)
+        self.check_near(epoch)
         if not self.ledger.successions.cancel(origin, epoch):
             raise SuccessionError(
                 f"{self.ledger.cluster.name} has taken over from {origin.name} already, with role epoch {epoch}",
@@ -111,7 +111,7 @@ class Takeover:
         known = records.known().all
         if succession not in known:
             self._check_source(succession, source)
-            self._check_near(succession.epoch)
+            self.check_near(succession.epoch)
             self._check_room(succession, known)
             try:
                 records.record(succession)
@@ -127,15 +127,16 @@ class Takeover:
         """Become STANDBY with the successor's epoch, if this cluster's is older. Raises as ``after``."""
         return change_role(self.ledger, self.coordination, lambda state: after(state, succession))
 
+    def check_near(self, epoch: int) -> None:
+        """Raise SuccessionError when no changes of roles can have led to an epoch, as ``check_epoch``."""
+        check_epoch(epoch, max(self.ledger.successions.highest_epoch(), self.ledger.terms.role().epoch))
+
     def _become(self, wanted: RoleState) -> RoleState:
         def decide(state: RoleState) -> RoleState:
             self._check_newer(wanted, state)
             return wanted
 
         return change_role(self.ledger, self.coordination, decide)
-
-    def _check_near(self, epoch: int) -> None:
-        check_epoch(epoch, max(self.ledger.successions.highest_epoch(), self.ledger.terms.role().epoch))
 
     def _check_room(self, succession: Succession, known: Sequence[Succession]) -> None:
         """Check that another cluster does not report ever more successions."""

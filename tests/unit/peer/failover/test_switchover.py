@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -132,6 +133,20 @@ def test_a_peer_that_is_another_cluster_by_now_cannot_take_over(pair: Pair, monk
     with pytest.raises(RequestError, match="west cannot take over from east now"):
         switchover(pair.east.command(), "west")
     assert pair.east.role() == RoleState(Role.ACTIVE, 1)
+
+
+def test_a_peer_that_names_an_impossible_role_epoch_cannot_take_over(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pair.west.receiver is not None
+    reception = pair.west.receiver._reception
+    real = reception.describe
+    monkeypatch.setattr(reception, "describe", lambda caller: replace(real(caller), role_epoch=1 << 61))
+    for plan in (plan_switchover(pair.east.command(), "west"), plan_failback(pair.east.command(), "west")):
+        assert f"west cannot have the role epoch that it names: role epoch {1 << 61} is too far above 1" in str(plan)
+    with pytest.raises(RequestError, match="west cannot take over from east now"):
+        switchover(pair.east.command(), "west")
+    assert pair.east.role() == RoleState(Role.ACTIVE, 1), "none above it would be left for the next failover"
 
 
 def ack_without_shipping(pair: Pair) -> None:
