@@ -99,7 +99,12 @@ class ActiveSearch:
         """The address of the cluster to go on with: an ACTIVE one, or the successor, which knows more."""
         ledger = place.parts.ledger
         contacts = Contacts(ledger, place.config.tls, ZookeeperTls.of(place.config.zookeeper), place.parts.links)
-        for cluster, address, is_successor in _candidates(ledger):
+        try:
+            candidates = list(_candidates(ledger))
+        except ReplicationError as error:
+            self.notes.append(f"the ledger of {place.name} does not answer ({error.what})")
+            return ""
+        for cluster, address, is_successor in candidates:
             if cluster in visited or not address:
                 continue
             if not _listens(address):

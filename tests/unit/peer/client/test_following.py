@@ -28,11 +28,12 @@ from replication.core.position import Position
 from replication.core.roles import Role, RoleState
 from replication.core.rows.batch import decode_payload
 from replication.core.succession import Succession
-from replication.errors import NoWorkerError, PeerUnavailableError, ReadOnlyClusterError
+from replication.errors import CoordinationError, NoWorkerError, PeerUnavailableError, ReadOnlyClusterError
 from replication.files.frames import frames
-from replication.ledger.base import Peer
+from replication.ledger.base import Ledger, Peer
 from replication.ledger.sql.ledger import open_ledger
 from replication.link.base import Description
+from replication.roles.active import ActiveCluster
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.writer import Writer
 from tests.sites import SCHEMA, Site
@@ -265,6 +266,30 @@ def test_a_successor_that_was_succeeded_leads_on(clusters: Clusters) -> None:
     clusters.switch("east", "west", 2)
     clusters.switch("west", "north", 3)
     assert handle.upsert("ops.log", [row(0)]).cluster.name == "north"
+
+
+def test_a_ledger_that_does_not_answer_on_the_way_is_waited_for_and_left_closed(
+    clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, opened = clusters.follow(), list[OpenedCluster]()
+    clusters.switch("east", "west", 2)
+    clusters.switch("west", "north", 3)
+    silent, real = ["east", "west"], search.known_active
+
+    def known_active(ledger: Ledger) -> ActiveCluster | None:
+        if ledger.cluster.name in silent:
+            silent.remove(ledger.cluster.name)
+            raise CoordinationError("the ledger does not answer", "")
+        return real(ledger)
+
+    def open_at(address: str) -> OpenedCluster:
+        opened.append(clusters.open_at(address))
+        return opened[-1]
+
+    monkeypatch.setattr(search, "known_active", known_active)
+    handle._open_at = open_at
+    assert handle.upsert("ops.log", [row(0)]).cluster.name == "north"
+    assert not silent and [each.parts._closed for each in opened] == [True, True, False]
 
 
 def test_a_successor_elsewhere_is_named_at_once(clusters: Clusters) -> None:
