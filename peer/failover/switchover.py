@@ -38,10 +38,8 @@ from replication.wall_clock import now_us
 
 #: What a stop of the writers, a drain of little and a call take together, in seconds.
 _OUTAGE_S = 0.3
-_UNDECIDED = (
-    "The peer may be ACTIVE already, so this cluster takes no writes. Run it again, or undo it: walship switchover"
-    " --cancel"
-)
+_AGAIN = "Run it again, or undo it: walship switchover --cancel"
+_UNDECIDED = f"The peer may be ACTIVE already, so this cluster takes no writes. {_AGAIN}"
 
 
 @step_type("switchover.prepare")
@@ -375,10 +373,13 @@ def _undone(context: RoleChange, error: StepFailedError, epoch: int) -> Replicat
     """Undo a switchover whose first run failed before the peer was asked. Returns the error to raise."""
     error.hint = _UNDECIDED
     if not context.has_asked:
-        with context.leased() as stored:
-            if stored is not None and stored.failures == 1:  # nobody has run it again meanwhile
-                _take_writes(context, epoch + 1, context.unfinished_steps())
-                error.hint = with_remedy(f"It was undone: {context.own.name} takes writes", error)
+        try:
+            with context.leased() as stored:
+                if stored is not None and stored.failures == 1:  # nobody has run it again meanwhile
+                    _take_writes(context, epoch + 1, context.unfinished_steps())
+                    error.hint = with_remedy(f"It was undone: {context.own.name} takes writes", error)
+        except ReplicationError as failed:
+            error.hint = f"It could not be undone ({failed.what}). {_AGAIN}"
     return error
 
 

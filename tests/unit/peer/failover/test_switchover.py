@@ -60,6 +60,28 @@ def test_a_failure_in_the_last_step_before_the_peer_is_asked_undoes_the_switchov
     assert not pair.east.command().unfinished()
 
 
+def test_a_switchover_that_cannot_be_undone_either_says_so_and_how_to_go_on(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = switching.change_role
+
+    def change_once(*arguments: Any) -> RoleState:
+        if pair.east.role().role is Role.ACTIVE:
+            real(*arguments)
+        raise CoordinationError("ZooKeeper did not answer", "Check it")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(switching, "change_role", change_once)
+        with pytest.raises(
+            StepFailedError, match="this cluster takes no more writes .*ZooKeeper did not ans"
+        ) as failed:
+            switchover(pair.east.command(), "west")
+    again = "Run it again, or undo it: walship switchover --cancel"
+    assert failed.value.hint == f"It could not be undone (ZooKeeper did not answer). {again}"
+    assert pair.east.role() == RoleState(Role.STANDBY, 2)
+    assert cancel(pair.east.command()) == RoleState(Role.ACTIVE, 3)
+
+
 def test_a_cluster_made_active_while_it_drains_stays_so_and_its_peer_does_not_take_over(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
