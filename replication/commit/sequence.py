@@ -88,7 +88,7 @@ class CommitSequence(Generic[C]):
 
         Raises:
             UnfinishedSequenceError: the URN has a sequence already, to be redone first. Nothing was done.
-            StepFailedError: a step failed. The sequence is kept and the failure counted.
+            StepFailedError: a step failed. The sequence is kept, and the failure counted if the store answers.
             SequenceHeldError: this process lost the lease, so another one goes on with the sequence.
         """
         if leases is None:
@@ -127,7 +127,11 @@ class CommitSequence(Generic[C]):
     def _failed(self, number: int, step: CommitStep[C], error: Exception, leases: Leases) -> StepFailedError:
         reason = error.what if isinstance(error, ReplicationError) else one_line(error)
         what = f"step {number + 1} of {len(self.steps)} ({step.describe()}): {reason}"
-        after = leases.fail(self.id, number, what, self.failures_max)
+        try:
+            after = leases.fail(self.id, number, what, self.failures_max)
+        except ReplicationError as lost:  # what failed matters more to the caller
+            _log.warning("failure_not_counted", sequence=str(self.id), error=str(lost))
+            after = None
         fields = {"sequence": str(self.id), "step": number, "error": what}
         if after is not None and after.suspended:
             _log.error("sequence_suspended", failures=after.failures, **fields)

@@ -88,6 +88,21 @@ def test_whether_a_retry_helps_is_what_the_step_said(ledger: MemoryLedger) -> No
     assert failed.value.retryable and isinstance(failed.value.cause, LedgerBusyError) and failed.value.number == 0
 
 
+def test_the_step_that_failed_is_named_though_the_store_cannot_count_it(ledger: MemoryLedger) -> None:
+    def away(call: str) -> None:
+        raise CoordinationError("the ledger is away")
+
+    def lose(point: str) -> None:
+        ledger.fault = away
+
+    with pytest.raises(StepFailedError, match="step 1 of 2 .put 1 at a.: OSError: a cannot be put") as failed:
+        sequence(ledger).run(World(failing={"a"}, at=lose))
+    assert failed.value.number == 0 and "It goes on there when repeated" in failed.value.hint
+    ledger.fault = None
+    (kept,) = ledger.steps.sequences("job")
+    assert (kept.failures, kept.error) == (0, "")
+
+
 def test_a_sequence_that_fails_too_often_is_suspended_alone_until_it_is_retried(
     ledger: MemoryLedger, leases: Leases
 ) -> None:  # 002-8
