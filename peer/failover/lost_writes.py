@@ -159,12 +159,18 @@ def _merge(
 
     Returns how many were merged, and why those that were taken back were not, or None.
     """
-    restated = restated_at(records)
+    released = cluster.ledger.replay.released(table, str(succession))
+    restated = restated_at([*records, *released])
     found, unread = _readable(record for record in records if not record.discarded)
+    before, also_unread = _readable(released)
     every = _unless_repeated(cluster, table, found)
     undone = [kept for kept in every if kept.commit < restated]
     rest = [kept for kept in every if kept.commit >= restated]
-    refusal = _why_not_again(cluster, unread) if undone else _why_not_twice(cluster, table, len(found) - len(every))
+    refusal = (
+        _why_not_again(cluster, [*unread, *also_unread])
+        if undone
+        else _why_not_twice(cluster, table, len(found) - len(every))
+    )
     again = [] if refusal else undone
     if again or rest:
         headers = [kept.view.header for kept in (*again, *rest)]
@@ -172,7 +178,7 @@ def _merge(
         cluster.ledger.successions.record(replace(succession, cut=cut))
         _remember_batches(cluster, headers)
     if again:
-        _write_again(cluster, table, again, restated)
+        _write_again(cluster, table, again, before, restated)
     for kept in again:
         cluster.ledger.replay.release(kept.record.file, kept.record.begin)
     by_file = sorted((kept.record for kept in rest), key=lambda each: (each.file, each.begin))
@@ -232,12 +238,14 @@ def _why_not_twice(cluster: Cluster, table: UUID, frames: int) -> tuple[str, str
     )
 
 
-def _write_again(cluster: Cluster, table: UUID, undone: Sequence[_Kept], restated: int) -> None:
+def _write_again(
+    cluster: Cluster, table: UUID, undone: Sequence[_Kept], before: Sequence[_Kept], restated: int
+) -> None:
     spec = next((spec for spec in cluster.tables() if spec.uuid == table), None)
     if spec is not None:
-        lost = [_decoded(cluster, kept) for kept in undone]
+        lost, earlier = ([_decoded(cluster, kept) for kept in each] for each in (undone, before))
         with TemporaryDirectory(prefix="walship-lost-") as scratch:
-            logs = rows_again(cluster.reader.catalog, spec, lost, restated, Path(scratch))
+            logs = rows_again(cluster.reader.catalog, spec, lost, earlier, restated, Path(scratch))
         if logs:
             cluster.restate(logs, restated + 1)
 

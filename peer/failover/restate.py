@@ -60,11 +60,17 @@ def rows_in_place(
 
 
 def rows_again(
-    catalog: Catalog, spec: TableSpec, lost: Sequence[LostRows], restated: int, scratch: Path
+    catalog: Catalog,
+    spec: TableSpec,
+    lost: Sequence[LostRows],
+    before: Sequence[LostRows],
+    restated: int,
+    scratch: Path,
 ) -> list[LogBatch]:
     """Lost rows that were undone at the commit time ``restated``, without those whose keys have newer versions.
 
-    Group by group, oldest first: of the rows of one key the last one is to win. The table is read once a group.
+    ``before`` were written again earlier, just above ``restated``. Group by group, oldest first: of the rows of one key
+    the last one is to win. The table is read once a group.
     """
     logs: list[LogBatch] = []
     keys = ", ".join(map(DUCKDB.name, spec.key))
@@ -73,11 +79,15 @@ def rows_again(
         with _bounded(scratch) as connection:
             _want(connection, spec, of_group)
             _attach(connection, catalog, spec, group, None)
-            connection.execute(f"create table newer as select {keys} from current_version where _commit > {restated}")
+            _want(connection, spec, [rows for rows in before if rows.group == group], "again")
+            newer = f"select {keys} from current_version where _commit > {restated}"
+            again = f"select {keys} from current_version semi join again using ({keys}) where _commit = {restated + 1}"
+            connection.execute(f"create table newer as {newer} except {again}")
             for rows in of_group:
                 numbers = pa.array(range(rows.batch.num_rows))
                 connection.register("lost_keys", _keys(spec, rows).append_column("_at", numbers))
-                kept = connection.sql(f"select _at from lost_keys anti join newer using ({keys}) order by _at")
+                later = f"select {keys} from newer union all select {keys} from again where _lost > {rows.commit}"
+                kept = connection.sql(f"select _at from lost_keys anti join ({later}) l using ({keys}) order by _at")
                 batch = rows.batch.take(kept.to_arrow_table().column("_at").combine_chunks())
                 logs += [LogBatch(rows.version, batch)] if batch.num_rows else []
     return logs
@@ -114,15 +124,18 @@ def _versions(
     ).to_arrow_table()
 
 
-def _want(connection: duckdb.DuckDBPyConnection, spec: TableSpec, lost: Sequence[LostRows]) -> None:
-    """Make ``wanted``: the keys of lost rows, each with the commit time of its newest one."""
+def _want(
+    connection: duckdb.DuckDBPyConnection, spec: TableSpec, lost: Sequence[LostRows], name: str = "wanted"
+) -> None:
+    """Make the table ``name``: the keys of lost rows, each with the commit time of its newest one."""
     by = ", ".join(map(DUCKDB.name, spec.key))
+    none = pa.schema([*(spec.arrow.field(key) for key in spec.key), ("_lost", pa.int64())]).empty_table()
     dated = [
         _keys(spec, rows).append_column("_lost", pa.repeat(pa.scalar(rows.commit), rows.batch.num_rows))
         for rows in lost
     ]
-    connection.register("lost_rows", pa.concat_tables(dated))
-    connection.execute(f"create table wanted as select {by}, max(_lost) as _lost from lost_rows group by {by}")
+    connection.register("lost_rows", pa.concat_tables(dated) if dated else none)
+    connection.execute(f"create table {name} as select {by}, max(_lost) as _lost from lost_rows group by {by}")
 
 
 def _keys(spec: TableSpec, rows: LostRows) -> pa.Table:

@@ -118,6 +118,9 @@ class Replay(Protocol):
     def release(self, file: FileId, begin: int) -> None:
         """End a frame's quarantine without applying it: its rows are in its table by other frames."""
 
+    def released(self, table: UUID, succession: str) -> list[Quarantined]:
+        """The lost writes of a table and a succession whose quarantine was ended so, as they were."""
+
     def requeue(self, copies: Mapping[tuple[FileId, int], Claim], into: FileId) -> None:
         """End the quarantine of frames, discarded or not, and have them applied from another file.
 

@@ -153,11 +153,10 @@ def test_what_an_origin_announced_is_known_after_it_is_gone(ledger: Ledger) -> N
     assert ledger.time.announced(NORTH).t == 0
 
 
-def test_a_lost_write_counts_as_applied_holds_nothing_up_and_is_not_visible(ledger: Ledger) -> None:
+def test_a_lost_write_counts_as_applied_holds_nothing_up_and_is_not_visible(stores: Stores, ledger: Ledger) -> None:
     made = landed(ledger)
-    ledger.replay.quarantine(
-        Quarantined(made.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "beyond the cut", "/q", 7, succession=str(PLANNED))
-    )
+    lost = Quarantined(made.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "later", "/q", 7, succession=str(PLANNED))
+    ledger.replay.quarantine(lost)
     assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 10
     assert [frame.succession for frame in ledger.replay.quarantined()] == [str(PLANNED)]
     reached = ledger.time.reached({S: 2})[S]
@@ -167,6 +166,9 @@ def test_a_lost_write_counts_as_applied_holds_nothing_up_and_is_not_visible(ledg
     assert ledger.time.reached({S: 2})[S] == reached
     ledger.replay.release(made.file, HEADER)
     assert ledger.time.reached({S: 2})[S].visible, "merged: its rows were written again"
+    assert ledger.replay.quarantined() == []
+    for succession, released in ((PLANNED, [replace(lost, discarded=99)]), (replace(PLANNED, epoch=20), [])):
+        assert stores.another().replay.released(FLIGHTS.uuid, str(succession)) == released
 
 
 def test_the_address_of_another_cluster_is_kept(stores: Stores, ledger: Ledger) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -225,12 +226,7 @@ class SqlReplay:
 
     def quarantined(self) -> list[Quarantined]:
         rows = self._store.rows(sa.select(schema.quarantined).order_by(_q.file, _q.begin))
-        return [
-            Quarantined(
-                file_id(r.file), r.begin, r.end, UUID(r.table_uuid), r.reason, r.copy, r.at, r.discarded, r.succession
-            )
-            for r in rows
-        ]
+        return [_quarantined(row) for row in rows]
 
     def discard(self, file: FileId, begin: int, at: int, damaged: Claim | None = None) -> None:
         with self._names.writing() as (connection, names):
@@ -242,8 +238,18 @@ class SqlReplay:
                 connection.execute(schema.quarantined.update().where(here).values(discarded=at))
 
     def release(self, file: FileId, begin: int) -> None:
+        here = (_q.file == str(file)) & (_q.begin == begin)
         with self._store.write() as connection:
-            connection.execute(schema.quarantined.delete().where(_q.file == str(file), _q.begin == begin))
+            for row in connection.execute(sa.select(schema.quarantined).where(here, _q.succession != "")).all():
+                name = f"{_released_name(row.table_uuid, row.succession)}{row.file} {row.begin}"
+                put_meta(connection, {name: json.dumps(row._asdict())})
+            connection.execute(schema.quarantined.delete().where(here))
+
+    def released(self, table: UUID, succession: str) -> list[Quarantined]:
+        kept = schema.meta.c
+        prefix = _released_name(str(table), succession)
+        wanted = sa.select(kept.value).where(kept.name.startswith(prefix, autoescape=True)).order_by(kept.name)
+        return [_quarantined(SimpleNamespace(**json.loads(row.value))) for row in self._store.rows(wanted)]
 
     def requeue(self, copies: Mapping[tuple[FileId, int], Claim], into: FileId) -> None:
         with self._names.writing() as (connection, names):
@@ -257,3 +263,12 @@ class SqlReplay:
     def folds(self) -> dict[UUID, int]:
         f = schema.folds.c
         return {UUID(row.table_uuid): row.upto for row in self._store.rows(sa.select(f.table_uuid, f.upto))}
+
+
+def _quarantined(row: Any) -> Quarantined:
+    place = (file_id(row.file), row.begin, row.end, UUID(row.table_uuid))
+    return Quarantined(*place, row.reason, row.copy, row.at, row.discarded, row.succession)
+
+
+def _released_name(table: str, succession: str) -> str:
+    return f"released {table} {succession} "  # in meta
