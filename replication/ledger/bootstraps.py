@@ -54,7 +54,8 @@ class Bootstraps(Protocol):
         without one. Both values come from one snapshot.
 
         Raises:
-            RequestError: the table has not applied everything from before the rules' begin; see ``waits_for``.
+            RequestError: the table has not applied everything from before the rules' begin, or keeps lost writes; see
+                ``waits_for``.
         """
 
     def begin_file(self, wanted: Bootstrap, host: str, directory: str, boot: str) -> FileRow:

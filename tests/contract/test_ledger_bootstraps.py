@@ -10,7 +10,7 @@ from replication.core.routes.bootstrap import Coverage, Purged
 from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import DivergenceError, MissingFileError, RequestError
-from replication.ledger.base import Bootstrap, FileKind, Ledger, PeerProgress, Phase, Quarantined
+from replication.ledger.base import Bootstrap, FileKind, Ledger, Peer, PeerProgress, Phase, Quarantined
 from tests.contract.ledger_stores import (
     EAST,
     FLIGHTS,
@@ -123,6 +123,30 @@ def test_a_bootstrap_waits_for_what_was_written_before_it_began(sending: Ledger)
     assert "quarantined" in sending.bootstraps.wanted()[0].waits_for
     sending.replay.discard(route.file, HEADER, 2)
     assert sending.bootstraps.wanted()[0].waits_for == ""
+
+
+@pytest.mark.parametrize("decide", ["discard", "release"])
+def test_a_bootstrap_waits_for_lost_writes_that_would_be_duplicates_at_the_peer_once_merged(
+    sending: Ledger, decide: str
+) -> None:
+    sending.rules.define(Peer("east", "zk:2181/east", EAST), 0)
+    route = Route(sending)
+    route.land(claims(S, 0, 3, 0))
+    applied(sending, FLIGHTS, {route.file: HEADER + 3 * FRAME})
+    lost = Quarantined(route.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "late", "/copy", 1, succession="east -> west")
+    sending.replay.quarantine(lost)
+    wanted = begin(sending)
+    assert wanted.waits_for.startswith("lost writes are kept here, which north would miss once they are merged")
+    with pytest.raises(RequestError, match="merge or discard them"):
+        sending.bootstraps.covered(wanted)
+    sending.rules.enable("east", FLIGHTS.uuid, ["default"], "ops.flights", 0, bootstrap=True)
+    waits = {each.peer: each.waits_for for each in sending.bootstraps.wanted()}
+    assert waits["north"] and not waits["east"], "east wrote them"
+    if decide == "discard":
+        sending.replay.discard(route.file, HEADER, 2)
+    else:
+        sending.replay.release(route.file, HEADER)
+    assert not any(each.waits_for for each in sending.bootstraps.wanted())
 
 
 def test_a_file_never_covers_what_the_table_came_to_lack_since_it_was_wanted(sending: Ledger) -> None:

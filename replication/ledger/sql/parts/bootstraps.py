@@ -22,7 +22,7 @@ from replication.ledger.sql.queries.applied import APPLICABLE, is_applied
 from replication.ledger.sql.queries.claims import claim_row
 from replication.ledger.sql.queries.files import NewFile, add_file
 from replication.ledger.sql.queries.freshness import acknowledged
-from replication.ledger.sql.queries.rules import RuleCache
+from replication.ledger.sql.queries.rules import RuleCache, peers
 from replication.ledger.sql.queries.statuses import statuses
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
@@ -212,6 +212,9 @@ def _lacks(connection: Connection, wanted: Bootstrap) -> str:
     count = connection.scalar(sa.select(sa.func.count()).select_from(schema.quarantined).where(held))
     if count:
         return f"the table has {counted(count, 'quarantined frame')} here: retry or discard (walship quarantine list)"
+    if _keeps_lost_writes(connection, wanted):
+        what = f"lost writes are kept here, which {wanted.peer} would miss once they are merged"
+        return f"{what}: merge or discard them (walship lostwrites list)"
     of_rules = (_rule.peer == wanted.peer) & (_rule.table_uuid == table) & (_rule.phase == Phase.BOOTSTRAPPING.value)
     unapplied = (
         sa.select(_c.id)
@@ -220,6 +223,16 @@ def _lacks(connection: Connection, wanted: Bootstrap) -> str:
     )
     waits = connection.scalar(unapplied.limit(1)) is not None
     return "this cluster's own replay has not applied everything from before the bootstrap" if waits else ""
+
+
+def _keeps_lost_writes(connection: Connection, wanted: Bootstrap) -> bool:
+    """Whether lost writes of the table are undecided, of other clusters than the peer: the file would cover them."""
+    kept = sa.select(_q.held).where(_q.table_uuid == str(wanted.table), _q.discarded == 0, _q.succession != "")
+    keys = {key for held in connection.scalars(kept) for key, _, _ in json.loads(held)}
+    own = {peer.cluster for peer in peers(connection) if peer.name == wanted.peer}
+    return any(
+        file_id(wal).cluster not in own for (wal,) in rows_in(connection, sa.select(_s.wal), _s.id, sorted(keys))
+    )
 
 
 def _joined(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
