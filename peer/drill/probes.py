@@ -31,6 +31,7 @@ from replication.priority import lower_session
 ROWS_SHOWN = 10
 _OUTPUT_SHOWN = 20_000
 _GRACE_S = 2.0
+_INTERRUPT_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 _COMMENT = re.compile(r"\A(?:\s*--[^\n]*\n)*\s*--\s*([^\n]+)\n", re.MULTILINE)
@@ -89,21 +90,22 @@ def run_probe(file: Path, fork: ForkTables, environment: Mapping[str, str], time
 def _run_sql(file: Path, fork: ForkTables, timeout_s: float) -> ProbeResult:
     began = time.monotonic()
     session = ForkSession(fork)
-    timer = threading.Timer(timeout_s, session.interrupt)
+    ended = threading.Event()
+    stopper = threading.Thread(target=_interrupt_late, args=(session, ended, timeout_s), name="probe timeout")
     steps: list[ProbeStep] = []
     try:
         statements = split_statements(file.read_text(encoding="utf-8"))
         if not statements:
             raise RequestError(f"{file.name} has no statement", "Write SQL into it, each statement ended by ;")
-        timer.start()
+        stopper.start()
         for statement in statements:
             steps.append(_step(session, statement, began + timeout_s, timeout_s))
             if not steps[-1].passed:
                 break
     finally:
-        timer.cancel()
-        if timer.ident is not None:
-            timer.join()
+        ended.set()
+        if stopper.ident is not None:
+            stopper.join()
         session.close()
     passed = all(step.passed for step in steps)
     why = "" if passed else f"{steps[-1].title}: {steps[-1].why}"
@@ -111,16 +113,22 @@ def _run_sql(file: Path, fork: ForkTables, timeout_s: float) -> ProbeResult:
     return ProbeResult(storable(file.name), "SQL", passed, _since(began), why, tuple(steps), left)
 
 
+def _interrupt_late(session: ForkSession, ended: threading.Event, timeout_s: float) -> None:
+    """Interrupt what runs after the timeout, again and again: an interrupt between two queries ends neither."""
+    late = timeout_s
+    while not ended.wait(late):
+        session.interrupt()
+        late = _INTERRUPT_S
+
+
 def _step(session: ForkSession, statement: str, deadline_s: float, timeout_s: float) -> ProbeStep:
     began, title, text = time.monotonic(), _title(statement), statement.strip()
     try:
         answered = session.run(statement, ROWS_SHOWN)
-    except ReplicationError as error:
+    except Exception as error:  # also of a library; the probe did not pass, and the drill goes on
         late = time.monotonic() >= deadline_s
-        why = f"it was stopped after {timeout_s:g} s" if late else str(error)
-        return ProbeStep(title, text, False, _since(began), why)
-    except Exception as error:  # of a library; the probe did not pass, and the drill goes on
-        return ProbeStep(title, text, False, _since(began), one_line(error))
+        why = str(error) if isinstance(error, ReplicationError) else one_line(error)
+        return ProbeStep(title, text, False, _since(began), f"it was stopped after {timeout_s:g} s" if late else why)
     why = ""
     if answered.checked is False:
         why = "the check is not true" if answered.rows else "the check has no row"
