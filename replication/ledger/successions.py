@@ -47,8 +47,8 @@ class SuccessionRecords(Protocol):
         One transaction reads the claims and stores the succession: what lands later is beyond the cut. When the
         succession is stored already, it is returned as it is. With ``within``, only these sequences of what is claimed
         count; but all that is claimed of the tables in ``whole``, and of those without a key, whose rows cannot be
-        taken back. Writers' clocks then start above ``at``, and above what has landed by a microsecond, in which rows
-        can be restated.
+        taken back. Writers' clocks then start above ``at``, and above what has landed by two microseconds, in which
+        rows can be restated, and lost ones be written again.
         """
 
     def contradict(self, succession: Succession) -> None:

@@ -88,6 +88,18 @@ def test_of_a_keys_lost_writes_the_newest_one_wins_however_they_are_merged(world
     assert merged_with_late_rows(world, at_once=at_once) == {1: "late", 2: "last", 3: "since", 4: "late"}
 
 
+def test_the_first_row_since_a_failover_wins_over_merged_ones_though_the_clock_is_behind(world: World) -> None:
+    west, base = world.west, send(world, 0, [1], "base")
+    first = send(world, 0, [1], "first")
+    world.now_us -= 3_600_000_000
+    fail_over(world, base.commit)
+    (since,) = west.put(world.specs[0], [1], "since")  # acked, and not registered yet
+    assert since.commit == first.commit + 3, "the next time that is free"
+    lost_writes.merge(west.handle)
+    west.apply()
+    assert west.rows()[world.specs[0].name] == {1: "since"}
+
+
 def test_a_merge_that_was_interrupted_ends_as_one_that_was_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     west = world.west
     base = send(world, 0, [1, 2], "base")

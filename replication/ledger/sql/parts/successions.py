@@ -87,7 +87,7 @@ class SqlSuccessions:
                 uncut = {*whole, *_keyless(connection, {stream.table for stream in beyond(cut, within)})}
                 kept = {stream: ranges for stream, ranges in cut.items() if stream.table in uncut}
                 cut = common(cut, within) | kept
-            raise_counter(connection, "seen", max(newest_commit(connection) + 1, at))
+            raise_counter(connection, "seen", max(newest_commit(connection) + 2, at))
             return _record(connection, Succession(origin, successor, epoch, at, is_planned=False, cut=cut))
 
     def contradict(self, succession: Succession) -> None:
