@@ -17,9 +17,9 @@ _REGEX = "regex:"
 class FilterRule:
     """Includes or excludes what a pattern matches.
 
-    A pattern is a glob: ``*`` and ``?`` stay in one folder, ``**`` does not. With a ``/`` inside or in front it is
-    matched from the root on, else against any part. What matches a folder is about all below it; with ``/`` at the end
-    it is about folders only. ``regex:`` in front makes it a regular expression, searched in the whole path.
+    A pattern is a glob: ``*``, ``?`` and ``[!a]`` stay in one folder, ``**`` does not. With a ``/`` inside or in front
+    it is matched from the root on, else against any part. What matches a folder is about all below it; with ``/`` at
+    the end it is about folders only. ``regex:`` in front makes it a regular expression, searched in the whole path.
     """
 
     include: bool
@@ -109,7 +109,8 @@ def _translated(pattern: str) -> str:
             out, at = out + "[^/]", at + 1
         elif body[at] == "[" and (end := body.find("]", at + 2)) > 0:
             inside = re.sub(r"[\\\[&|~]", r"\\\g<0>", body[at + 1 : end])
-            out, at = out + "[" + ("^" + inside[1:] if inside[0] == "!" else inside) + "]", end + 1
+            inside = "^" + inside[1:] if inside[0] == "!" else inside
+            out, at = out + f"(?!/)[{inside}]", end + 1
         else:
             out, at = out + re.escape(body[at]), at + 1
     end_of_part = "/" if pattern.endswith("/") else "(?:/|$)"

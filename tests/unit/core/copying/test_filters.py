@@ -18,6 +18,8 @@ from replication.core.copying.names import RelativePath
         ("[!&&]", "a", "&"),
         ("[a-c]", "b", "-"),
         ("[\\]", "\\", "a"),
+        ("data[!0-9]*", "data-a", "data/a"),
+        ("a[.-0]b", "a.b", "a/b"),
     ],
 )
 def test_what_is_in_brackets_is_one_of_these_characters(pattern: str, matched: str, other: str) -> None:
