@@ -120,7 +120,9 @@ class Stager:
         if (uploads := self._uploads_of(file)) is None:
             if (path := self.made_path(file)) is None:
                 return None
-            known = self.journal.ranges(self.key_of(file)) if self.target.status(path) else {}
+            if self.target.status(path) is None:
+                self.journal.forget([path])  # its ranges are gone with it
+            known = self.journal.ranges(self.key_of(file))
             self.journal.begin([self.key_of(file)])
             return _RangedCopy(self, file, path, known)
 

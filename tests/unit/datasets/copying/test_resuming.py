@@ -118,6 +118,18 @@ def test_ranges_are_not_reused_after_those_of_another_version_were_written_over_
     assert read_tree(tmp_path / "dst") == versions[0][0]
 
 
+def test_ranges_of_a_staged_file_that_a_person_has_removed_are_copied_again(tmp_path: Path) -> None:
+    content = os.urandom(8 * MIB)
+    write_tree(tmp_path / "src", {"big": content})
+    killed_within_a_file(tmp_path, 2 * MIB, 6)
+    (staged,) = (tmp_path / "dst/.walship").rglob("big")
+    staged.unlink()
+    killed_within_a_file(tmp_path, 2 * MIB, 4)
+    assert staged.stat().st_size == 8 * MIB, "it is begun anew"
+    copied(tmp_path / "src", tmp_path / "dst", range_bytes=2 * MIB)
+    assert read_tree(tmp_path / "dst") == {"big": content}
+
+
 @pytest.mark.parametrize("size", [100, 6 * MIB])
 def test_a_read_only_file_that_was_staged_and_not_noted_is_staged_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
