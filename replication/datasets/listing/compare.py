@@ -52,6 +52,7 @@ class Comparison:
         self._source, self._target, self._sink = source, target, sink
         self._configuration, self._build, self._changes = configuration, build, changes
         self._key = name_key(target)
+        self._begins: Collection[RelativePath] = ()
         self._lock = threading.Lock()
         self.missing: set[RelativePath] = set()  # some folders of the target, below which it is not asked
 
@@ -62,14 +63,14 @@ class Comparison:
         """
         threads = 2 if self._source.traits.is_local else min(4, self._source.traits.threads)
         tasks = self._sink.tasks if self._changes is None else None
-        begins = [begin] if self._changes is None else self._changed(self._changes.folders)
-        walk(begins, self.visit, threads, None if tasks is None else self._elsewhere(tasks))
+        self._begins = {begin} if self._changes is None else self._changed(self._changes.folders)
+        walk(self._begins, self.visit, threads, None if tasks is None else self._elsewhere(tasks))
         if self._file_set is not None:
             self._sink.ended(self._file_set)
 
-    def _changed(self, folders: Iterable[RelativePath]) -> list[RelativePath]:
+    def _changed(self, folders: Iterable[RelativePath]) -> set[RelativePath]:
         """Of changed folders, those that a listing of all would come to; each is listed without what is below it."""
-        conf, found, is_barred = self._configuration, list[RelativePath](), False
+        conf, found, is_barred = self._configuration, set[RelativePath](), False
         for folder in folders:
             above = list(folder.with_folders())
             if any(path.name == STAGING or not (conf.recursive and conf.filters.enters(path)) for path in above):
@@ -77,7 +78,7 @@ class Comparison:
             if conf.backup_dir in above:
                 is_barred = True
             else:
-                found.append(folder)
+                found.add(folder)
         if is_barred and conf.backup_dir:
             self._enter(conf.backup_dir, [])
         return found
@@ -238,22 +239,25 @@ class Comparison:
         """
         with self._lock:
             is_missing = bool(folder) and folder.parent in self.missing
-        there: dict[RelativePath, Entry] = {}
+        entries: dict[RelativePath, Entry] = {}
         if not is_missing and self._target.traits.has_cheap_status:
-            found = self._target.status(folder)
-            is_missing = found is None
-            if folder and found is not None and found.kind is not EntryKind.FOLDER:
-                raise UnsafeNameError(f"{folder} is a {found.kind.value} in the target", "Remove it, or exclude it")
+            found = {folder: self._target.status(folder)}
+            is_missing = found[folder] is None
+            if folder in self._begins:  # else the folders above were listed before
+                found |= {path: self._target.status(path) for path in folder.parent.with_folders()}
+            for path, there in found.items():
+                if path and there is not None and there.kind is not EntryKind.FOLDER:
+                    raise UnsafeNameError(f"{path} is a {there.kind.value} in the target", "Remove it, or exclude it")
         elif not is_missing:
             try:
-                there = {e.attributes.path: e for e in self._target.scan(folder) if e.attributes is not None}
+                entries = {e.attributes.path: e for e in self._target.scan(folder) if e.attributes is not None}
             except FileNotFoundError:
                 is_missing = True
         if is_missing:
             with self._lock:
                 note_missing(self.missing, folder)
             return None
-        return self._target.status if self._target.traits.has_cheap_status else there.get
+        return self._target.status if self._target.traits.has_cheap_status else entries.get
 
     def _extras(self, folder: RelativePath, known: Collection[str] | None) -> None:
         """Files of the target that the copy does not make; what filters exclude stays."""

@@ -9,7 +9,9 @@ import pytest
 
 from replication.core.copying.configuration import Grouping
 from replication.core.copying.names import RelativePath
-from replication.datasets.stores.base import Entry
+from replication.datasets.finders.globbed import GlobFinder
+from replication.datasets.finders.recursive import OneDataset, RecursiveDataset
+from replication.datasets.stores.base import Entry, TreeChanges
 from replication.datasets.stores.local import LocalStore
 from tests.copying import job, read_tree, write_tree
 
@@ -43,6 +45,22 @@ def test_a_file_set_whose_listing_breaks_off_is_published_by_the_run_that_lists_
     source.cut = "none"
     counts = job(source, target, grouping=grouping).run()
     assert counts.failures == {} and read_tree(tmp_path / "dst") == {**WHOLE, "b/1": b"y"}
+
+
+@pytest.mark.parametrize("by_glob", [True, False])
+def test_nothing_is_removed_through_a_link_of_the_target_above_the_folder_that_is_listed(
+    tmp_path: Path, by_glob: bool
+) -> None:
+    write_tree(tmp_path / "src", {"linked/sub/kept": b"x"})
+    write_tree(tmp_path / "outside", {"sub/kept": b"x", "sub/theirs": b"y"})
+    (tmp_path / "dst").mkdir()
+    (tmp_path / "dst/linked").symlink_to(tmp_path / "outside")
+    made = job(LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")), delete=True)
+    made.finder = OneDataset(RecursiveDataset(made.source, changes=TreeChanges.of([("linked/sub/gone", False)])))
+    if by_glob:
+        made.finder = GlobFinder(made.source, {"pattern": "linked/*"})
+    assert "linked is a symbolic link in the target" in made.run().failures["linked/sub"]
+    assert read_tree(tmp_path / "outside").keys() == {"sub/kept", "sub/theirs"}
 
 
 def test_a_folder_of_a_great_many_files_is_several_file_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
