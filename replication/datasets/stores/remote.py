@@ -89,8 +89,10 @@ class FsspecStore:
     def scan(self, folder: RelativePath) -> Iterator[Entry]:
         at = self.address(folder)
         for info in self._driver.entries(self._fs, at):
-            name = str(info["name"]).rstrip("/").rpartition("/")[2]
-            if not name or str(info["name"]).rstrip("/") == at:
+            told = str(info["name"])
+            has_name = not told.endswith("//")  # as objects in S3 need not
+            name = told.rstrip("/").rpartition("/")[2] if has_name else ""
+            if has_name and (not name or told.rstrip("/") == at):
                 continue  # an object that stands for the folder
             try:
                 path = folder.child(name)

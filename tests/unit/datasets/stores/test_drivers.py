@@ -6,7 +6,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from replication.datasets.stores.drivers import Driver
+from replication.core.copying.names import RelativePath
+from replication.datasets.stores.drivers import Driver, MemoryDriver
+from replication.datasets.stores.open import open_store
 
 _HALF_BEFORE_1970 = datetime(1969, 12, 31, 23, 59, 59, 500_000, tzinfo=UTC)
 
@@ -23,3 +25,21 @@ _HALF_BEFORE_1970 = datetime(1969, 12, 31, 23, 59, 59, 500_000, tzinfo=UTC)
 )
 def test_a_time_that_a_store_tells_is_exact_to_the_microsecond(told: datetime, time_ns: int) -> None:
     assert Driver().timestamp_ns({"mtime": told}) == time_ns
+
+
+@pytest.mark.parametrize("folder", ["", "a"])
+def test_objects_below_an_empty_name_are_refused_and_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    at = f"/bucket/{folder}".rstrip("/")
+    told = [
+        {"name": f"{at}/", "type": "file", "size": 0},  # stands for the folder
+        {"name": f"{at}//", "type": "directory", "size": 0},  # s3://bucket/a//b has it
+        {"name": f"{at}/b/", "type": "directory", "size": 0},
+        {"name": f"{at}/c", "type": "file", "size": 1},
+    ]
+    monkeypatch.setattr(MemoryDriver, "entries", lambda *_: iter(told))
+    with open_store("memory://bucket") as store:
+        refused, *others = store.scan(RelativePath(folder))
+    assert "empty name" in refused.refused
+    assert [each.attributes.name for each in others if each.attributes] == ["b", "c"]
