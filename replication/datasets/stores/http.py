@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
+from urllib.parse import quote, unquote, unquote_to_bytes, urldefrag, urljoin, urlsplit
 
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
@@ -50,9 +50,11 @@ class HttpDriver(Driver):
         """The links of a folder's page that lie in the folder, each asked for its size and time."""
         folder = f"{path}/"
         for link in _links(fs, folder):
-            linked = link.removeprefix(folder)
+            parts = link.split("/")
+            above, linked = "/".join(parts[: folder.count("/")]), "/".join(parts[folder.count("/") :])
+            is_in_it = unquote_to_bytes(above) == unquote_to_bytes(path)  # a server may quote more or less than walship
             name = unquote(linked.rstrip("/")).replace("/", "\0")  # which is refused: no name has a separator
-            if linked == link or not name or "/" in linked.rstrip("/") or urlsplit(link).query:
+            if not is_in_it or not name or "/" in linked.rstrip("/") or urlsplit(link).query:
                 continue  # of another folder, or an order of the page's columns
             try:
                 found = self.info(fs, folder + linked)

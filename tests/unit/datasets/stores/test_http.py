@@ -29,14 +29,14 @@ def test_of_an_answer_that_is_longer_than_the_server_told_no_more_is_read_than_s
     assert len(opened.read()) == 101
 
 
-def listed(page: bytes) -> list[str]:
+def listed(page: bytes, folder: str = "http://h/d") -> list[str]:
     """The names in a folder whose page is given."""
 
     def info(path: str) -> dict[str, Any]:
         return {"size": 1, "url": path}
 
     fs = SimpleNamespace(open=lambda path, mode, **given: io.BytesIO(page), info=info)
-    return [found["name"] for found in HttpDriver(is_secure=False).entries(fs, "http://h/d")]
+    return [found["name"] for found in HttpDriver(is_secure=False).entries(fs, folder)]
 
 
 def test_a_link_whose_name_has_a_separator_is_refused_and_not_taken_for_another_file() -> None:
@@ -53,6 +53,14 @@ def test_names_with_marks_are_found_however_a_page_quotes_them_and_other_links_a
         <a href="caf%C3%A9/">4</a><a href="?C=N">N</a><a href="#top">top</a><a href="../">up</a><a href="/">root</a>
         <a href="http://o/d/x">o</a><a>"""
     assert listed(page) == [f"http://h/d/{name}" for name in ("a:b", "café", "it's", 'say "a&b"')]
+
+
+@pytest.mark.parametrize(
+    ("folder", "link"), [("a%20%281%29", "/a%20(1)/x"), ("R&D", "/R%26D/x"), ("caf%c3%a9", "http://h/caf%C3%A9/x")]
+)
+def test_links_of_a_folder_are_found_whether_a_server_quotes_its_name_or_not(folder: str, link: str) -> None:
+    page = f'<a href="{link}">x</a> <a href="{link}/below">y</a> <a href="/a">a</a> <a href="/b%28/x">b</a>'
+    assert listed(page.encode(), f"http://h/{folder}") == [f"http://h/{folder}/x"]
 
 
 def test_a_page_that_is_larger_than_a_listing_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
