@@ -180,14 +180,16 @@ def dataset_run(
     schedule, pause_s = DatasetSchedule(), max(1.0, age_ns(every) / 1e9) if every else 0.0
     is_alone = names is not None and len(names) == 1 and not every  # its failure is the command's
     note = (lambda _: None) if is_alone else invocation.printer.note
-    with leaving_on_interrupt(invocation.printer.stopped), _opened(file) as opened:
-        if not names and not _active(*opened):
-            invocation.printer.note(f"no dataset in {file} is active; see walship dataset list")
-        failed = _run_due(invocation.printer, opened, names, schedule, note)
+    with leaving_on_interrupt(invocation.printer.stopped):
+        with _opened(file) as opened:
+            if not names and not _active(*opened):
+                invocation.printer.note(f"no dataset in {file} is active; see walship dataset list")
+            failed = _run_due(invocation.printer, opened, names, schedule, note)
         while every:
             threading.Event().wait(pause_s)
             try:
-                _run_due(invocation.printer, opened, names, schedule, note)
+                with _opened(file) as opened:  # the first dataset may have been declared since
+                    _run_due(invocation.printer, opened, names, schedule, note)
             except ReplicationError as error:  # a person edits the file
                 note(str(error))
     if failed and is_alone:

@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from replication.core.timeline.instants import Action, Changes, FileVersion
 from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
+from replication.datasets.declared.history import DatasetHistory
 from replication.datasets.declared.schedule import DatasetSchedule, by_priority
 from replication.errors import RequestError
 from replication.timeline.recorded import RecordedTimeline
@@ -96,6 +98,24 @@ def test_run_every_copies_what_is_new_until_it_is_interrupted(tmp_path: Path) ->
         assert "away: " in errors.read_text()
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
+    finally:
+        running.kill()
+        running.wait()
+
+
+def test_run_every_that_began_before_the_first_dataset_was_declared_notes_its_runs(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"a": b"1"})
+    file, database, errors = tmp_path / "datasets.toml", tmp_path / "datasets.db", tmp_path / "errors"
+    command = [sys.executable, "-m", "shell.main", "dataset", "run", "--every", "1s", "--file", str(file)]
+    with errors.open("w") as said:
+        running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=os.environ)
+    try:
+        wait_until(lambda: "no dataset" in errors.read_text(), timeout_s=60)
+        DatasetFile(file).add(DatasetDefinition("d", str(tmp_path / "src"), str(tmp_path / "dst")))
+        wait_until(lambda: (tmp_path / "dst/a").exists(), timeout_s=60)
+        wait_until(database.exists, timeout_s=60)
+        with closing(DatasetHistory(database)) as history:
+            wait_until(lambda: bool(history.runs("d", 1)), timeout_s=60)
     finally:
         running.kill()
         running.wait()
