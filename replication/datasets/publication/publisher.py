@@ -181,7 +181,7 @@ class Publisher:
         planned = [each for file_set in batch if (each := self._allowed(file_set)) is not None]
         if not planned:
             return
-        sequence = self._sequence(planned, recorder=self._recorder)
+        sequence = self._sequence(planned, self._recorder)
         self._site.synced.discard(sequence.id.urn)
         self._site.notified.discard(sequence.id.urn)
         try:
@@ -198,7 +198,8 @@ class Publisher:
         """One failed, so each gets a sequence of its own; they are stored before the common one is removed."""
         started = [step for step in common.steps if isinstance(step, StartInstant)]
         recorder = self._recorder if started and self._recorder and self._recorder.is_pending(started[0]) else None
-        singles = [self._sequence([each], recorder=recorder) for each in planned]
+        told = next((step.key for step in common.steps if isinstance(step, RegisterFiles)), "")
+        singles = [self._sequence([each], recorder, told) for each in planned]
         leases.put([sequence.stored_form() for sequence in singles])
         if recorder is not None:
             begun = (step for each in singles for step in each.steps if isinstance(step, StartInstant))
@@ -310,9 +311,10 @@ class Publisher:
                 folder = folder.parent
         return tuple(self._new.given(path, path) or MovedFolder(path, None, "", "") for path in sorted(missing))
 
-    def _sequence(self, planned: list[_Planned], recorder: InstantRecorder | None) -> CommitSequence[CopySite]:
-        names = "\0".join(each.file_set.name for each in planned)
-        urn = f"publish-{hashlib.sha256(names.encode()).hexdigest()[:16]}"
+    def _sequence(
+        self, planned: list[_Planned], recorder: InstantRecorder | None, told: str = ""
+    ) -> CommitSequence[CopySite]:
+        urn = f"publish-{hashlib.sha256(chr(0).join(each.file_set.name for each in planned).encode()).hexdigest()[:16]}"
         folders = {RelativePath(move.destination).parent for each in planned for move in each.step.moves}
         folders |= {RelativePath(folder.name).parent for each in planned for folder in each.step.folders}
         steps: list[CommitStep[CopySite]] = [each.step for each in planned]
@@ -320,7 +322,7 @@ class Publisher:
         if self._configuration.register:
             files = registered_files(each.step for each in planned)
             key = hashlib.sha256(repr(files).encode()).hexdigest()[:32]
-            steps.append(RegisterFiles(self._configuration.register, key, files))
+            steps.append(RegisterFiles(self._configuration.register, key, files, told))
         if recorder is not None:
             start, complete = recorder.request(
                 urn,

@@ -161,14 +161,16 @@ class SyncTarget(CommitStep[CopySite]):
 @step_type("copy.register")
 @dataclass(frozen=True)
 class RegisterFiles(CommitStep[CopySite]):
-    """Tell a registrar of files that are in place."""
+    """Tell a registrar of files that are in place, unless it was told of them with the key of a ``common`` step."""
 
     registrar: str
     key: str
     files: tuple[RegisteredFile, ...]
+    common: str = ""
 
     def verify(self, context: CopySite) -> bool:
-        return context.registrar(self.registrar).has(self.key, self.files)
+        registrar = context.registrar(self.registrar)
+        return any(registrar.has(key, self.files) for key in (self.key, self.common) if key)
 
     def execute(self, context: CopySite) -> None:
         context.registrar(self.registrar).register(context.target.url, self.key, self.files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,24 @@ def test_a_table_that_does_not_take_the_files_fails_their_file_set_alone(source:
     counts = copied(source, tmp_path / "dst", register=TABLE).progress.counts
     assert list(counts.failures) == ["bad/part.parquet"]
     assert rows() == [1, 2, 101, 102]
+
+
+class Deaf:
+    """Takes no events."""
+
+    def send(self, events: Sequence[str]) -> None:
+        raise OSError("nobody listens")
+
+
+def test_files_that_are_registered_before_their_events_fail_are_not_registered_again(
+    source: Path, tmp_path: Path
+) -> None:
+    failing = job(LocalStore(str(source)), LocalStore(str(tmp_path / "dst")), register=TABLE)
+    failing.events = Deaf()
+    assert "nobody listens" in failing.run().failures["day=1/part.parquet"]
+    assert copied(source, tmp_path / "dst", register=TABLE).progress.counts.failures == {}
+    assert rows() == [1, 2, 101, 102]
+    assert not (tmp_path / "dst/.walship").exists()
 
 
 class Told:
