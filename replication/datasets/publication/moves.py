@@ -188,6 +188,8 @@ def _move_folder(target: Store, move: Move, backup: RelativePath | None) -> None
         if target.status(origin) is not None:
             target.make_folder(destination.parent)
             target.move(origin, destination)
+        elif target.status(destination) is None:
+            raise gone(destination) from None
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, None):
             raise
@@ -247,6 +249,11 @@ def changed(path: RelativePath) -> ChangedFileError:
     return ChangedFileError(f"{path} was changed in the target meanwhile", "The next run decides on it anew")
 
 
+def gone(path: RelativePath) -> MissingFileError:
+    """The error for a file or folder that is neither staged nor in the target."""
+    return MissingFileError(f"{path} was published, and was removed since", "The next run copies it anew")
+
+
 def _move_file(
     target: Store, way: tuple[RelativePath, RelativePath], backup: RelativePath | None, listed: Listed | None
 ) -> None:
@@ -279,6 +286,11 @@ def are_made(target: Store, moves: Sequence[Move], *, read: bool, range_bytes: i
     """Whether moves are made: nothing is left at their origins, and their files are at the destinations.
 
     ``read`` compares digests, made with ``range_bytes``, not only sizes.
+
+    Raises:
+        MissingFileError: a file is at neither.
+        ChangedFileError: likewise, or it has changed since, and was to replace what was listed.
+        CopyError: a file has its length and another digest.
     """
     if _is_any_left(target, {RelativePath(move.origin) for move in moves if move.sent is None}):
         return False
@@ -330,8 +342,6 @@ def _is_made(
     if move.sent is not None:
         return _is_completed(target, move)
     destination = RelativePath(move.destination)
-    if not are_given(target, destination, move.folders):
-        return False
     for file in move.files:
         path = RelativePath(file.name).below(destination)
         entry = status(path)
@@ -341,10 +351,12 @@ def _is_made(
             continue
         if file.listed is not None:
             raise changed(path)
+        if entry is None:
+            raise gone(path)
         if not is_there:
             return False
         raise CopyError(
             f"{path} was published, but has other content than was copied",
-            "If it was changed since, give the publication up; else check the disk",
+            "If it was changed since, move it away; else check the disk",
         )
-    return True
+    return are_given(target, destination, move.folders)

@@ -77,8 +77,8 @@ class PublishFileSet(CommitStep[CopySite]):
 
     def verify(self, context: CopySite) -> bool:
         """Whether all files are in place, with their length; of an earlier run also with their digest."""
-        return are_given(context.target, ROOT, self.folders) and are_made(
-            context.target, self.moves, read=context.redoes, range_bytes=self.range_bytes
+        return are_made(context.target, self.moves, read=context.redoes, range_bytes=self.range_bytes) and are_given(
+            context.target, ROOT, self.folders
         )
 
     def execute(self, context: CopySite) -> None:
@@ -255,11 +255,13 @@ class CompleteInstant(CommitStep[CopySite]):
 def is_lost(error: ReplicationError, steps: Sequence[CommitStep[CopySite]]) -> bool:
     """Whether a sequence failed since what it publishes is gone, or what it replaces is not what was listed.
 
-    Redoing it never helps, copying anew does.
+    Redoing it never helps, copying anew does: but files of it that are in place would not be registered then.
     """
     if not isinstance(error, StepFailedError) or not isinstance(error.cause, MissingFileError | ChangedFileError):
         return False
-    return isinstance(steps[error.number], PublishFileSet)
+    step = steps[error.number]
+    registers = any(isinstance(each, RegisterFiles) for each in steps)
+    return isinstance(step, PublishFileSet) and (not registers or any(move.sent for move in step.moves))
 
 
 def registered_files(steps: Iterable[PublishFileSet]) -> tuple[RegisteredFile, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from replication.core.copying.names import RelativePath
 from replication.datasets.finders.manifest import ManifestFinder
 from replication.datasets.job import CopyJob
 from replication.datasets.publication.publisher import Publisher
+from replication.datasets.publication.steps import SyncTarget
 from replication.datasets.stores.local import LocalStore
-from tests.copying import copied, job, read_tree, write_tree
+from tests.copying import Killed, copied, job, read_tree, write_tree
 
 FILES = {"a/1": b"one", "a/2": b"two", "b/1": b"three", "c/d/1": b"four"}
 
@@ -91,6 +93,28 @@ def test_a_file_set_that_always_fails_is_suspended_and_the_others_are_copied(
     again.retry_suspended = True
     assert again.run().failed == 0
     assert read_tree(target) == FILES | {"b/2": b"later"}
+
+
+@pytest.mark.parametrize("removed", ["a/1", "a", "c"])
+@pytest.mark.parametrize("are_new", [True, False])
+def test_what_a_killed_run_has_moved_and_a_person_has_removed_is_copied_anew_and_blocks_no_file_set(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, removed: str, are_new: bool
+) -> None:
+    source, target = folders
+    for name in () if are_new else ("a", "b", "c/d"):
+        (target / name).mkdir(parents=True)
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(SyncTarget, "execute", killed)
+        copied(source, target)
+    assert read_tree(target) == FILES
+    subprocess.run(["rm", "-r", target / removed], check=True)
+    assert copied(source, target).progress.counts.failures == {}
+    assert read_tree(target) == FILES
+    assert not (target / ".walship").exists()
 
 
 @pytest.mark.parametrize("below", ["", "/sub"])

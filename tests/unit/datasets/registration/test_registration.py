@@ -90,6 +90,25 @@ def test_killed_before_or_after_the_commit_of_the_table_the_next_run_registers_o
     assert not (tmp_path / "dst/.walship").exists()
 
 
+def test_what_was_moved_away_before_it_was_registered_is_told_and_registered_once_it_is_back(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(IcebergRegistrar, "register", dying)
+        copied(source, tmp_path / "dst", register=TABLE)
+    published = tmp_path / "dst/day=1/part.parquet"
+    published.rename(tmp_path / "moved")
+    for _ in range(2):
+        failures = copied(source, tmp_path / "dst", register=TABLE).progress.counts.failures
+        assert "day=1/part.parquet was published, and was removed since" in failures["day=2"], "no file is forgotten"
+    (tmp_path / "moved").rename(published)
+    assert copied(source, tmp_path / "dst", register=TABLE).progress.counts.failures == {}
+    assert rows() == [1, 2, 101, 102]
+
+
 def test_a_table_that_does_not_take_the_files_fails_their_file_set_alone(source: Path, tmp_path: Path) -> None:
     write_tree(source, {"bad/part.parquet": b"no parquet"})
     counts = copied(source, tmp_path / "dst", register=TABLE).progress.counts
