@@ -44,6 +44,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _FLUSHED_EVERY = 16 << 20
 _WRITE_BYTES = 256 << 10  # a write of 1 MiB costs some kernels several times as much CPU per byte
 _MODES = 0o7777
+_NO_LINK = (errno.EPERM, errno.ENOTSUP, errno.EMLINK)  # another user's file, or a file system without links
 _LIBC = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
 _SYNC_FILE_RANGE_WRITE = 2
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate
@@ -167,20 +168,14 @@ class LocalStore:
         os.rename(self.local_path(origin), self.local_path(destination))
 
     def keep(self, path: RelativePath, kept: RelativePath) -> None:
-        """Give a file a second name, in place of another file that has it."""
+        """Give a file a second name, in place of another file that has it; move it there if it may not have two."""
         origin, second = self.local_path(path), self.local_path(kept)
         try:
-            os.link(origin, second, follow_symlinks=False)
-        except FileExistsError:
-            if os.path.samestat(os.lstat(origin), os.lstat(second)):
-                return
-            new = f"{os.path.dirname(second)}/.walship-{uuid4().hex}"
-            os.link(origin, new, follow_symlinks=False)
-            try:
-                os.replace(new, second)
-            except OSError:
-                os.unlink(new)
+            _link(origin, second)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
                 raise
+            os.replace(origin, second)
 
     def remove_files(self, paths: Sequence[RelativePath]) -> None:
         failed: OSError | None = None
@@ -238,6 +233,21 @@ class LocalStore:
 
     def __exit__(self, *_: object) -> None:
         """Nothing to close."""
+
+
+def _link(origin: str, second: str) -> None:
+    try:
+        os.link(origin, second, follow_symlinks=False)
+    except FileExistsError:
+        if os.path.samestat(os.lstat(origin), os.lstat(second)):
+            return
+        new = f"{os.path.dirname(second)}/.walship-{uuid4().hex}"
+        os.link(origin, new, follow_symlinks=False)
+        try:
+            os.replace(new, second)
+        except OSError:
+            os.unlink(new)
+            raise
 
 
 def _open_new(path: str, flags: int) -> int:

@@ -61,3 +61,25 @@ def test_what_waits_in_a_full_target_is_named_and_may_be_removed(tmp_path: Path)
     shutil.rmtree(waiting)
     copied(source, target)
     assert read_tree(target) == FILES and not (target / STAGING).exists()
+
+
+@pytest.mark.parametrize("kept", [{}, {"old/top": b"before that"}])
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
+def test_a_replaced_file_that_may_have_one_name_only_is_moved_to_the_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kept: dict[str, bytes]
+) -> None:
+    """Linux lets nobody link a file of another user who gave no right to write; FAT has no links."""
+    write_tree(tmp_path / "src", {"top": b"new", "a/1": b"1"})
+    write_tree(tmp_path / "dst", {"top": b"the old one", **kept})
+    link = os.link
+
+    def refusing(origin: str, second: str, **given: bool) -> None:
+        if os.path.lexists(second):
+            link(origin, second, **given)  # which fails for that
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("replication.datasets.stores.local.os.link", refusing)
+        counts = copied(tmp_path / "src", tmp_path / "dst", backup_dir=RelativePath("old")).progress.counts
+    assert counts.failures == {}
+    assert read_tree(tmp_path / "dst") == {"top": b"new", "a/1": b"1", "old/top": b"the old one"}
