@@ -15,6 +15,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.converters.plugins import conversions_of
 from replication.datasets.finders.base import DatasetFinder, ListsIntoSink
+from replication.datasets.finders.partitioned import StreamDataset
 from replication.datasets.finders.plugins import finder_of
 from replication.datasets.finders.recursive import OneDataset, SingleFileDataset
 from replication.datasets.job import CopyJob
@@ -197,8 +198,20 @@ def test_a_folder_where_a_file_of_a_manifest_goes_is_told_before_anything_is_cop
     assert not sink.copy.called and not sink.ended.called
 
 
+def test_a_stream_of_more_days_than_the_calendar_has_is_one_of_all_days(store: LocalStore) -> None:
+    (stream,) = finder_of("stream")(store, {"below": "streams", "days": "1000000"}).find_datasets()
+    assert isinstance(stream, StreamDataset) and len(list(stream.partitions())) == len(DAYS)
+
+
 @pytest.mark.parametrize(
-    ("name", "properties"), [("glob", {}), ("stream", {"days": "x"}), ("table", {"colour": "red"}), ("nobody", {})]
+    ("name", "properties"),
+    [
+        ("glob", {}),
+        ("stream", {"days": "x"}),
+        ("stream", {"days": "²"}),
+        ("table", {"colour": "red"}),
+        ("nobody", {}),
+    ],
 )
 def test_properties_that_do_not_fit_are_refused(name: str, properties: dict[str, str], store: LocalStore) -> None:
     with pytest.raises(RequestError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import RelativePath
@@ -31,7 +31,7 @@ class StreamFinder:
         self._store = store
         given = checked(properties, optional="below days")
         self.common_root = RelativePath(given.get("below", "").strip("/"))
-        if not given.get("days", "1").isdigit():
+        if not given.get("days", "1").isdecimal():
             raise RequestError(f"days is {given['days']!r}", "Give a number of days")
         self._days = int(given["days"]) if "days" in given else None
 
@@ -49,7 +49,8 @@ class StreamDataset:
 
     def __init__(self, store: Store, root: RelativePath, days: int | None = None) -> None:
         self._store, self.root = store, root
-        self._since = datetime.now(UTC).date() - timedelta(days) if days is not None else date.min
+        today = datetime.now(UTC).toordinal()
+        self._since = date.fromordinal(max(today - days, 1)) if days is not None else date.min
 
     def partitions(self) -> Iterator[RelativePath]:
         """The folders of dates that are meant, oldest first."""
