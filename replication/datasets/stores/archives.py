@@ -119,7 +119,7 @@ class ArchivesStore:
         with self._lock:
             is_taken = is_taken or self._origins.setdefault(stem, file).path != file.path
         if is_taken:
-            return Entry(EntryKind.OTHER, None, f"{file.path} is not unpacked: there is another {stem}")
+            return Entry(EntryKind.OTHER, None, f"{file.path} is not unpacked: there is another {stem}", file.path)
         return Entry(EntryKind.FOLDER, replace(file, path=stem, size=0))
 
     def _extension(self, path: RelativePath) -> str:
@@ -211,7 +211,7 @@ def _add(archive: _Archive, folder: RelativePath, name: RelativePath, found: Arc
     path = name.below(folder)
     attributes = FileAttributes(path, found.size, found.time_ns, permission=found.mode)
     kind = EntryKind.FILE if found.open is not None else EntryKind.LINK if found.is_link else EntryKind.OTHER
-    entry = Entry(kind, attributes if found.open is not None else None)
+    entry = Entry(kind, attributes if found.open is not None else None, path=path)
     at = name.parent
     archive.folders.setdefault(str(at), {})[name.name] = _Member(entry, found.open)  # the last of one name counts
     while at:

@@ -172,6 +172,25 @@ def test_links_and_devices_are_skipped_and_not_written_through(tmp_path: Path) -
     assert read_tree(tmp_path / "dst") == {"a/x/1": b"1", "a/y/2": b"2", "b/q/1": b"1"}
 
 
+def test_what_the_target_has_under_the_name_of_a_link_in_an_archive_stays(tmp_path: Path) -> None:
+    link = tarfile.TarInfo("link")
+    link.type, link.linkname = tarfile.SYMTYPE, "a"
+    tar(tmp_path / "src/x.tar", {"a": b"1", "b": b"2"}, link)
+    write_tree(tmp_path / "dst", {"x/link": b"theirs", "x/extra": b""})
+    assert unpacked(tmp_path, delete=True).deleted == 1
+    assert read_tree(tmp_path / "dst") == {"x/a": b"1", "x/b": b"2", "x/link": b"theirs"}
+
+
+def test_an_archive_whose_name_is_taken_is_told_by_its_own_name_also_where_only_some_files_are_meant(
+    tmp_path: Path,
+) -> None:
+    tar(tmp_path / "src/x.tar", {"a": b"1"})
+    write_tree(tmp_path / "src", {"x/b": b"2"})
+    meant = Filters((FilterRule(True, "*.tar"), FilterRule(False, "**")))
+    for filters in (Filters(), meant):
+        assert "there is another x" in unpacked(tmp_path, filters=filters).failures["x.tar"]
+
+
 def test_a_file_below_a_link_of_its_archive_is_not_written_through_it(tmp_path: Path) -> None:
     link = tarfile.TarInfo("x/out")
     link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "outside")
