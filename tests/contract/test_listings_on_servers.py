@@ -1,4 +1,4 @@
-"""Listings of servers, with other calls between two names."""
+"""Listings of servers: of their root, too, and with other calls between two names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from replication.core.copying.names import ROOT
+from replication.datasets.stores.base import EntryKind
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
 from tests.copying import job, read_tree, write_tree
@@ -17,6 +19,20 @@ pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark
 Server = Callable[[Path], AbstractContextManager[str]]
 SERVERS = [ftp_server, sftp_server]
 FILES = {"a": b"1", "b/c": b"2", "b/d/e": b"3"}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("end", ["", "/"])
+def test_all_of_a_server_is_copied_from_and_to_its_root(server: Server, end: str, tmp_path: Path) -> None:
+    write_tree(tmp_path / "served", FILES)
+    with server(tmp_path / "served") as url, open_store(url + end) as store:
+        there = store.status(ROOT)
+        assert there is not None and there.kind is EntryKind.FOLDER
+        job(store, LocalStore(str(tmp_path / "dst"))).run()
+        assert read_tree(tmp_path / "dst") == FILES
+        write_tree(tmp_path / "src", {"new": b"4"})
+        assert job(LocalStore(str(tmp_path / "src")), store, delete=True).run().failures == {}
+    assert read_tree(tmp_path / "served") == {"new": b"4"}
 
 
 @pytest.mark.parametrize("server", SERVERS)

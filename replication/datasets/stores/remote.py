@@ -84,7 +84,7 @@ class FsspecStore:
 
     def address(self, path: RelativePath) -> str:
         """A path as the driver takes it."""
-        return f"{self._root}/{self._driver.named(path)}" if path else self._root
+        return f"{self._root}/{self._driver.named(path)}" if path else self._root or "/"
 
     def scan(self, folder: RelativePath) -> Iterator[Entry]:
         at = self.address(folder)
