@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from replication.core.copying.names import RelativePath
+from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
 from replication.datasets.stores.remote import FsspecStore
+from tests.copying import job, write_tree
 from tests.file_servers import ftp_server, sftp_server
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -78,3 +80,13 @@ def test_a_store_closes_no_connection_of_another(server: Server, tmp_path: Path)
             assert store.status(FILE) is not None
             assert isinstance(store, FsspecStore) and len(store._made) == 1
             assert store._fs is store._first
+
+
+@pytest.mark.parametrize("server", [ftp_server, sftp_server])
+def test_a_copy_of_many_files_that_are_read_ahead_has_few_connections(server: Server, tmp_path: Path) -> None:
+    files = {f"{n:02}": b"%d" % n for n in range(40)}
+    write_tree(tmp_path / "src", files)
+    with server(tmp_path / "src") as url, open_store(url) as store:
+        counts = job(store, LocalStore(str(tmp_path / "dst")), conversions=["gzip"], threads=2).run()
+        assert isinstance(store, FsspecStore) and len(store._made) <= 10 and len(store._owners) == len(store._made)
+    assert (counts.failures, counts.files_published) == ({}, 40)

@@ -50,6 +50,7 @@ class FsspecStore:
         self._local.fs = self._first
         self._lock = threading.Lock()
         self._made = [self._first]
+        self._owners = {id(self._first): threading.current_thread()}
 
     def __reduce__(self) -> tuple[type[FsspecStore], tuple[str, dict[str, Any]]]:
         """Pickled by its address, with the credentials; it opens connections of its own where it is loaded."""
@@ -65,10 +66,19 @@ class FsspecStore:
         """The connection of this thread; a new one if the server has ended it, or it failed."""
         if self._driver.is_shared:
             return self._first
-        fs = getattr(self._local, "fs", None)
+        fs = self._local.fs = getattr(self._local, "fs", None) or self._left()
         if fs is None or not self._driver.is_alive(fs):
             self._local.fs = self._renewed(fs)
         return self._local.fs
+
+    def _left(self) -> Any:
+        """The connection of a thread that has ended, which is this thread's from now on; None if there is none."""
+        with self._lock:
+            for fs in self._made:
+                if not self._owners[id(fs)].is_alive():
+                    self._owners[id(fs)] = threading.current_thread()
+                    return fs
+        return None
 
     def _renewed(self, lost: Any) -> Any:
         """A new connection, in place of one that is lost."""
@@ -76,6 +86,8 @@ class FsspecStore:
         made = type(first)(*first.storage_args, **{**first.storage_options, "skip_instance_cache": True})
         with self._lock:
             self._made = [*(fs for fs in self._made if fs is not lost), made]
+            self._owners.pop(id(lost), None)
+            self._owners[id(made)] = threading.current_thread()
         if lost is not None:
             _log.info("connection_renewed", store=self.url)
             with suppress(Exception):
