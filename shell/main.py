@@ -78,7 +78,10 @@ def _run_line(arguments: Sequence[str]) -> int:
     """Run a line of the shell. A drill, which lowers its priority, gets a process; Ctrl-C is for that alone."""
     if "drill" not in arguments:
         return run(arguments)
-    process = subprocess.Popen([sys.executable, "-c", "from shell.entry import main; main()", *arguments])
+    from shell.processes.spawn import child_environment  # deferred: only a drill needs it
+
+    command = [sys.executable, "-P", "-c", "from shell.entry import main; main()", *arguments]
+    process = subprocess.Popen(command, env=child_environment())
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return process.wait()

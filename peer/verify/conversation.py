@@ -94,7 +94,7 @@ class ProcessConversation:
         self._lock = threading.Lock()
         self._closed = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "peer.verify.answering"],
+            [sys.executable, "-P", "-m", "peer.verify.answering"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=_environment(),

@@ -64,13 +64,13 @@ def run_drill(schedule: DrillSchedule, config: Config, stop: threading.Event) ->
     options = ["--full"] if schedule.full else []
     if schedule.probe_timeout_s is not None:
         options += ["--probe-timeout-s", str(schedule.probe_timeout_s)]
-    command = [sys.executable, "-m", "shell.main", "--cluster", str(file), "drill", schedule.cluster, "--scheduled"]
+    command = [sys.executable, "-P", "-m", "shell.main", "--cluster", str(file), "drill", schedule.cluster]
     _log.info("scheduled_drill_began", cluster=schedule.cluster)
     config.log_dir.mkdir(parents=True, exist_ok=True)
     try:
         with (config.log_dir / "drill.out").open("wb") as output:
             process = subprocess.Popen(
-                [*command, *options, *probes],
+                [*command, "--scheduled", *options, *probes],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

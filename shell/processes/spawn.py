@@ -24,7 +24,7 @@ def spawn(
     Its output is appended to ``output``. ``environment`` is what it has besides this process's.
     """
     readable, writable = os.pipe()
-    command = [sys.executable, "-m", "shell.main", *arguments, "--lifeline", str(readable)]
+    command = [sys.executable, "-P", "-m", "shell.main", *arguments, "--lifeline", str(readable)]
     try:
         with output.open("ab") as out:
             process = subprocess.Popen(

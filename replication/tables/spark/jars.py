@@ -274,7 +274,7 @@ def _resolve(scratch: Path, jars: list[Jar], java_home: str) -> None:
     allow_any_path(environ)
     log = scratch / "fetch.log"
     with log.open("wb") as out:
-        command = [sys.executable, "-c", script]
+        command = [sys.executable, "-P", "-c", script]
         try:
             code = subprocess.run(command, env=environ, stdout=out, stderr=out, timeout=FETCH_TIMEOUT_S).returncode
         except subprocess.TimeoutExpired:
