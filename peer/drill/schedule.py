@@ -54,7 +54,7 @@ class DrillSchedule:
             return made
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise FormatError(
                 f"{folder / _FILE} cannot be read: {error}", "Set it again: walship drill CLUSTER --schedule CRON"
             ) from None

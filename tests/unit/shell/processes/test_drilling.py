@@ -50,6 +50,11 @@ def test_a_schedule_is_stored_replaced_and_removed(tmp_path: Path) -> None:
         DrillSchedule.load(tmp_path)
 
 
+def test_a_schedule_that_cannot_be_read_does_not_end_the_supervisor(config: Config) -> None:
+    (config.drills_dir / "schedule.json").mkdir(parents=True)
+    assert has_schedule(config), "the role tells what is wrong with it"
+
+
 def test_a_scheduled_drill_is_run_with_the_options_that_were_given(
     config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
