@@ -74,13 +74,12 @@ class CommandServer:
                 return
             load, self._load = self._load, None
             if load is not None:
-                load_shared(load)
+                with suppress(Exception):  # as after an upgrade: the command says what is wrong, and nothing ends here
+                    load_shared(load)
             if len(self._forks) < _AT_ONCE_MAX:
-                null = os.open(os.devnull, os.O_RDWR)
-                with suppress(OSError):  # too many processes: the client runs it
-                    keep = (client.fileno(),)
-                    self._forks.append(fork(lambda: _answer(client, self._run), (null, null, null), keep))
-                os.close(null)
+                with suppress(OSError), open(os.devnull, "r+b", 0) as null:  # too many processes: the client runs it
+                    standard, keep = (null.fileno(),) * 3, (client.fileno(),)
+                    self._forks.append(fork(lambda: _answer(client, self._run), standard, keep))
 
 
 def _answer(client: socket.socket, run: Callable[[Sequence[str]], int]) -> int:

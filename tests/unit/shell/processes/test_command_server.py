@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -41,11 +42,13 @@ def waits(words):
         return 130
 def early(words):
     raise KeyboardInterrupt
+def loads_what_has_changed():
+    raise ImportError("of another version")
 def hangs(words):
     import signal
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     waits(words)
-with Wakes(None) as wakes, CommandServer({run}, lambda: None, Path(sys.argv[1]), wakes):
+with Wakes(None) as wakes, CommandServer({run}, {load}, Path(sys.argv[1]), wakes):
     print("listens", flush=True)
     while not wakes.wait(60):
         pass
@@ -70,7 +73,7 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-Start = Callable[[str], subprocess.Popen[str]]
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
@@ -78,8 +81,9 @@ def start(home: Path) -> Iterator[Start]:
     """Starts a supervisor that answers by a function."""
     started: list[subprocess.Popen[str]] = []
 
-    def starts(run: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", _SUPERVISOR.replace("{run}", run), str(home / "run")]
+    def starts(run: str, load: str = "lambda: None") -> subprocess.Popen[str]:
+        script = _SUPERVISOR.replace("{run}", run).replace("{load}", load)
+        command = [sys.executable, "-c", script, str(home / "run")]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None and process.stdout.readline() == "listens\n"
@@ -181,6 +185,22 @@ def test_another_user_who_can_reach_the_socket_is_not_answered(start: Start, hom
 
 def test_without_a_supervisor_a_command_runs_here(home: Path) -> None:
     assert client(["listtables"], home).stdout == "code None\n"
+
+
+def test_a_supervisor_whose_code_was_replaced_goes_on(start: Start, home: Path) -> None:
+    start("run", "loads_what_has_changed")
+    for _ in range(2):
+        assert "code 0" in client(["listtables"], home).stdout
+
+
+def test_a_supervisor_with_too_many_files_open_goes_on(start: Start, home: Path) -> None:
+    process = start("run")
+    limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    opened = len(os.listdir(f"/proc/{process.pid}/fd"))
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (opened + 1, limits[1]))
+    assert client(["listtables"], home).stdout == "code None\n"
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
+    assert "code 0" in client(["listtables"], home).stdout
 
 
 def test_a_supervisor_that_hangs_holds_up_no_command(start: Start, home: Path) -> None:
