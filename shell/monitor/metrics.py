@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
+from peer.status.at_peers import TableAtPeer
 from peer.status.collect import ClusterStatus
 from replication import __version__
 
@@ -49,9 +50,12 @@ def metrics_text(status: ClusterStatus) -> str:
 
 def _samples(status: ClusterStatus) -> Iterator[_Sample]:
     yield from _of_cluster(status)
-    by_group = [({"peer": row.peer, "table": row.table, "group": row.group}, row) for row in status.peers]
-    yield from (_Sample("walship_lag_seconds", labels, row.lag_s) for labels, row in by_group)
-    yield from (_Sample("walship_lag_bytes", labels, row.lag_bytes) for labels, row in by_group)
+    by_group: dict[tuple[str, str, str], list[TableAtPeer]] = {}  # a dropped table may have the name of another
+    for row in status.peers:
+        by_group.setdefault((row.peer, row.table, row.group), []).append(row)
+    of_groups = [(dict(zip(("peer", "table", "group"), key, strict=True)), rows) for key, rows in by_group.items()]
+    yield from (_Sample("walship_lag_seconds", labels, max(r.lag_s for r in rows)) for labels, rows in of_groups)
+    yield from (_Sample("walship_lag_bytes", labels, sum(r.lag_bytes for r in rows)) for labels, rows in of_groups)
     by_peer = [({"peer": each.peer}, each) for each in status.sending]
     yield from (_Sample("walship_peer_paused", labels, each.state == "paused") for labels, each in by_peer)
     yield from (_Sample("walship_peer_failures", labels, each.retries) for labels, each in by_peer)

@@ -46,11 +46,11 @@ class Pages:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.site = Site(folder, "east")
         stack.callback(self.site.close)
-        west = Site(folder, "west")
-        stack.callback(west.close)
+        self.west = Site(folder, "west")
+        stack.callback(self.west.close)
         spec = table()
         self.site.ledger.tables.create(spec)
-        self.site.send_to(west, spec)
+        self.site.send_to(self.west, spec)
         self.site.wal().append(spec, rows(0, 10))
         self.failure: Exception | None = None
         self.sampled = stack.enter_context(SampledStatus(self.read))
@@ -125,6 +125,21 @@ def test_every_metric_is_described_once_and_every_line_can_be_parsed(pages: Page
     for line in lines:
         match = sample.match(line)
         assert line.startswith("# ") or match and match[1] in described, line
+
+
+def test_a_dropped_table_and_another_of_its_name_are_one_sample_of_each_metric(pages: Pages) -> None:
+    (old,) = pages.read().peers
+    made = table()
+    pages.site.ledger.tables.drop(pages.site.ledger.tables.all()[0].uuid)
+    pages.site.ledger.tables.create(made)
+    pages.site.send_to(pages.west, made)
+    pages.site.wal().append(made, rows(0, 10))
+    found = pages.read()
+    assert [row.dropped for row in found.peers] == [False, True]
+    samples = [line.rpartition(" ")[0] for line in metrics_text(found).splitlines() if not line.startswith("#")]
+    assert len(samples) == len(set(samples))
+    both = sum(row.lag_bytes for row in found.peers)
+    assert f'table="{old.table}",group="default"}} {both}\n' in metrics_text(found) and both > old.lag_bytes
 
 
 def test_names_cannot_break_the_page_or_the_metrics(pages: Pages) -> None:
