@@ -52,7 +52,7 @@ def parse_key(spec: TableSpec, given: list[str]) -> dict[str, Any]:
     texts: dict[str, Any] = {}
     if len(given) == 1 and given[0].startswith("{"):
         try:
-            texts = json.loads(given[0])
+            texts = json.loads(given[0], parse_float=str)  # a float would lose digits of a decimal
         except ValueError as error:
             raise RequestError(f"the key is not a JSON object: {error}", f"The key of {spec.name} is {shown}") from None
     elif all(text.partition("=")[0] in names and "=" in text for text in given):

@@ -149,7 +149,8 @@ def test_keys_are_read_as_their_columns_take_them() -> None:
 
 
 def test_key_values_that_do_not_fit_are_refused_by_name() -> None:
-    spec = keyed("ops.d", pa.schema([("d", pa.decimal128(10, 2)), ("n", pa.int64())]), ("d", "n"))
+    spec = keyed("ops.d", pa.schema([("d", pa.decimal128(20, 2)), ("n", pa.int64())]), ("d", "n"))
+    assert parse_key(spec, ['{"d": 12345678901234567.89, "n": 1}'])["d"] == Decimal("12345678901234567.89")
     with pytest.raises(RequestError, match="'abc' is not a number, as key column d"):
         parse_key(spec, ["abc", "1"])
     for wrong in ({"d": Decimal("1.123"), "n": 1}, {"d": Decimal(1), "n": "x"}, {"d": Decimal(1), "n": 2**63}):
