@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from typing import Annotated
 
@@ -26,6 +27,8 @@ def monitor(
                 printer.value({"url": server.url})
             else:
                 printer.line(f"{server.url}  also /status.json and /metrics. Ctrl-C ends it")
-            stop = threading.Event()
-            signal.signal(signal.SIGTERM, lambda *_: stop.set())
-            stop.wait()
+            before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+            try:
+                threading.Event().wait()
+            finally:
+                signal.signal(signal.SIGTERM, before)  # an interactive shell goes on

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import signal
 import socket
 import threading
 import time
@@ -19,14 +20,16 @@ from uuid import uuid4
 
 import pytest
 
+from peer.client.cluster import Cluster
 from peer.status.collect import ClusterStatus, collect
-from peer.status.members import members_of
+from peer.status.members import Members, members_of
 from replication import config as configuration
 from replication.core.ids import ClusterId
 from replication.core.succession import Succession
 from replication.errors import ConfigError, StorageError
 from replication.settings import MonitorSection
 from shell.cli.render import to_json
+from shell.main import run
 from shell.monitor import server as serving
 from shell.monitor.metrics import metrics_text
 from shell.monitor.page import status_html
@@ -267,6 +270,32 @@ def test_up_serves_the_page_where_a_port_is_configured(tmp_path: Path) -> None:
         assert "walship_coordination_answers 0\n" in answer.read().decode()
     stop.set()
     thread.join()
+
+
+def test_a_monitor_that_was_stopped_leaves_sigterm_to_the_interactive_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "walship.toml"
+    file.write_text(configuration.default_toml("east"), encoding="utf-8")
+    make_ledger(configuration.load(file))
+    monkeypatch.setattr(Cluster, "status", lambda cluster: collect(cluster.config, cluster.ledger, Members()))
+
+    def handler(*_: object) -> None:
+        """As the shell has one of its own."""
+
+    def stop() -> None:
+        wait_until(lambda: signal.getsignal(signal.SIGTERM) is not handler)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        thread = threading.Thread(target=stop)
+        thread.start()
+        assert run(["--cluster", str(file), "monitor", "--port", "0"]) == 0
+        thread.join()
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_port_that_is_taken_is_told(pages: Pages) -> None:
