@@ -39,7 +39,7 @@ def demo(
     if spark_cluster and graph is not None:
         raise RequestError("a graph has more clusters than the Spark cluster has cores", "Leave one of both out")
     data_folder()  # before an earlier demo's folder is cleared
-    printer, folder = invocation.printer, directory.absolute()
+    printer, folder = invocation.printer, directory.resolve()  # a link is kept, and its folder is made anew
     result: object
     if failover:
         result = run_failover_demo(printer, folder, keep=keep)

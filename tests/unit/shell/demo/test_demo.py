@@ -145,6 +145,21 @@ def test_a_folder_that_no_demo_made_is_never_touched(tmp_path):
     assert (tmp_path / "precious.txt").read_text() == "mine"
 
 
+def test_a_demo_runs_again_in_a_folder_that_a_link_leads_to(tmp_path, monkeypatch):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "demo").symlink_to("disk")
+
+    def run_demo(printer, folder, **_):
+        clear_earlier(folder)
+        with in_folder(folder):
+            (folder / "east").mkdir()
+
+    monkeypatch.setattr("shell.demo.demo.run_demo", run_demo)
+    for _ in range(2):
+        assert main.run(["demo", "--dir", str(tmp_path / "demo")]) == 0
+    assert (tmp_path / "demo" / "east").is_dir() and (tmp_path / "demo").is_symlink()
+
+
 def test_what_the_demo_found_is_one_json_value(tmp_path, monkeypatch, capsys):
     verdict = Verdict("ops.t", Holding("east", 3, "a"), Holding("west", 3, "a"), 0)
     result = DemoResult(61.5, 3, (verdict,), True, 4096)
