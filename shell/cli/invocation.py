@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 from typer import Argument, Option
 
-from replication.core.definition.choice import full_name, full_pattern
+from replication.core.definition.choice import full_name, full_pattern, is_pattern
 from replication.errors import ConfigError
 from shell.cli.find import VARIABLE, FoundCluster, current_folder, find_cluster
 from shell.cli.help import Sections, Verb
@@ -59,7 +59,7 @@ def table_option(help_text: str, *names: str) -> Any:
 
 def tables_option(help_text: str, *names: str) -> Any:
     """An option that names tables, or patterns of them, and may be repeated."""
-    return Option(*names, metavar="TABLE", parser=full_pattern, help=help_text)
+    return Option(*names, metavar="TABLE", parser=_pattern, help=help_text)
 
 
 def tables_argument(help_text: str) -> Any:
@@ -74,6 +74,13 @@ def _options(group: Any) -> list[inspect.Parameter]:
     return [
         inspect.Parameter(each.name, kind, default=each.default, annotation=hints[each.name]) for each in fields(group)
     ]
+
+
+def _pattern(given: str) -> str:
+    """A name or pattern of tables; RequestError if it can match none, also where it says what to leave out."""
+    pattern = full_pattern(given)
+    is_pattern(pattern)
+    return pattern
 
 
 def _seconds(given: str | float) -> float:

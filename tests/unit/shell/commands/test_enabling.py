@@ -26,6 +26,7 @@ from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.enabling import EnableOptions
 from shell.commands.replication import disablereplication, enablereplication
+from shell.main import run
 from tests.sites import Site, table
 
 pytestmark = pytest.mark.heavy
@@ -199,3 +200,12 @@ def test_no_pattern_means_a_system_table(east: Shell) -> None:  # 004-28
     with pytest.raises(RequestError, match=r"no table matches ops\.a__\*"):
         east.enable("ops.a__*", once=True)
     assert east.ledger.rules.all() == []
+
+
+@pytest.mark.parametrize("verb", ["enablereplication", "disablereplication"])
+@pytest.mark.parametrize("excluded", ["ops.[secret", "ops.tmp *"])
+def test_what_is_to_be_left_out_is_a_pattern_that_can_match(
+    verb: str, excluded: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([verb, "-t", "ops.*", "--exclude", excluded, "west"]) == RequestError.exit_code
+    assert excluded in capsys.readouterr().err
