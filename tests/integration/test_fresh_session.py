@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +65,31 @@ def test_passwords_are_not_on_java_s_command_line_and_a_user_sees_neither_warnin
     assert reached == "['hidden-1', 'hidden-2']"
     assert "spark.app.name=shown" in command and "hidden" not in command
     assert done.stderr == "said by Java\n"
+
+
+_ELSEWHERE = """
+import sys
+from pathlib import Path
+from replication.tables.spark.session import open_session
+spark = open_session(None, Path(sys.argv[1]), master="local[1]")
+print(spark.sparkContext.parallelize([3], 1).map(lambda number: number + 1).collect())
+spark.stop()
+"""
+
+
+def test_python_workers_load_no_modules_of_the_current_folder(tmp_path: Path) -> None:
+    for name in ("duckdb", "pyarrow", "pyiceberg"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError({name!r})")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _ELSEWHERE, str(tmp_path / "spark")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=True,
+    )
+    assert done.stdout == "[4]\n"
 
 
 _ALONE = """

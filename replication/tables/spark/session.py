@@ -77,6 +77,7 @@ _OWN_SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.scheduler.mode": "FAIR",  # a long compaction leaves cores to rounds
+    "spark.executorEnv.PYTHONSAFEPATH": "1",  # workers load no modules of the folder that they run in
     "spark.python.daemon.module": "replication.tables.spark.worker_daemon",
     "spark.python.unix.domain.socket.enabled": "true",  # by TCP the kernel delays each task's messages by 40 ms
     "spark.python.worker.reuse": "true",
