@@ -251,7 +251,7 @@ def lostwrites_export(
     import pyarrow.parquet as pq
 
     from peer.failover.lost_writes import lost_writes, rows_of
-    from shell.rows.reading import writing_to
+    from shell.rows.reading import whole, writing_to
 
     with invocation.connect() as (cluster, printer):
         _note_unread(printer, lost_writes(cluster, table), _LEFT_OUT)
@@ -259,7 +259,7 @@ def lostwrites_export(
         if not schemas:
             raise RequestError(f"{table} has no lost writes", "See walship lostwrites list")
         schema, rows = pa.unify_schemas(list(schemas), promote_options="permissive"), 0
-        with writing_to(file), pq.ParquetWriter(file, schema) as writer:
+        with writing_to(file), whole(file, pq.ParquetWriter(file, schema)) as writer:
             for batch in rows_of(cluster, table):
                 there = batch.schema.names
                 columns = [batch.column(n) if n in there else pa.nulls(batch.num_rows) for n in schema.names]

@@ -62,16 +62,23 @@ def save_rows(output: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema
     if first is None:
         first = _no_rows(schema)
     head = _flat(first) if kind == ".csv" else first
-    with writing_to(output), _writer(output, kind, head.schema) as writer:
-        try:
-            for batch in chain((first,), batches):
-                writer.write_batch(_flat(batch) if kind == ".csv" else batch)
-                rows += batch.num_rows
-        except BaseException:
-            if output.is_file():
-                output.unlink()  # an incomplete file must not stay
-            raise
+    with writing_to(output), whole(output, _writer(output, kind, head.schema)) as writer:
+        for batch in chain((first,), batches):
+            writer.write_batch(_flat(batch) if kind == ".csv" else batch)
+            rows += batch.num_rows
     return rows
+
+
+@contextmanager
+def whole(output: Path, writer: Any) -> Iterator[Any]:
+    """A file's writer, which is closed at the end; an incomplete file does not stay."""
+    try:
+        with writer:
+            yield writer
+    except BaseException:
+        if output.is_file():
+            output.unlink()
+        raise
 
 
 @contextmanager

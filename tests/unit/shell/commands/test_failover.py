@@ -23,7 +23,7 @@ from peer.failover.lost_writes import LostWrite
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import SwitchedOver, SwitchoverPlan
 from replication.core.clock import moment_text
-from replication.errors import RequestError, StepFailedError, UnknownTableError
+from replication.errors import CorruptFrameError, RequestError, StepFailedError, UnknownTableError
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.failover import (
@@ -77,6 +77,17 @@ def test_lost_writes_that_cannot_be_exported_say_why(tmp_path: Path, monkeypatch
     file.parent.mkdir()
     lostwrites_export(cast(Invocation, SimpleNamespace(connect=connect)), "ops.t", file)
     assert pq.read_table(file).to_pylist() == [{"a": 1}]
+
+    def damaged(*_: object) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"a": [1]})
+        if file.exists():
+            raise CorruptFrameError("a copy is damaged")
+
+    file.unlink()
+    monkeypatch.setattr("peer.failover.lost_writes.rows_of", damaged)
+    with pytest.raises(CorruptFrameError):
+        lostwrites_export(cast(Invocation, SimpleNamespace(connect=connect)), "ops.t", file)
+    assert not file.exists(), "what is not whole could be taken for all of them"
 
 
 def test_lost_writes_of_a_table_that_was_mistyped_are_not_shown_as_none(monkeypatch: pytest.MonkeyPatch) -> None:

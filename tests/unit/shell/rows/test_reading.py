@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
@@ -66,6 +67,18 @@ def test_a_file_without_room_is_said_with_the_remedy(tmp_path):
     (tmp_path / "x.csv").symlink_to("/dev/full")
     with pytest.raises(NoSpaceError, match=r"x\.csv cannot be written: No space left on device\. Make room"):
         save_rows(tmp_path / "x.csv", iter([ROW]), ROW.schema)
+
+
+def test_of_a_file_for_whose_end_there_is_no_room_nothing_stays(tmp_path):
+    assert save_rows(tmp_path / "a.parquet", iter([ROW]), ROW.schema) == 1
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "a.parquet").stat().st_size - 1, limits[1]))
+    try:
+        with pytest.raises(RequestError, match=r"b\.parquet cannot be written: File too large"):
+            save_rows(tmp_path / "b.parquet", iter([ROW]), ROW.schema)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not (tmp_path / "b.parquet").exists()
 
 
 def test_a_column_that_parquet_has_no_type_for_is_named_and_nothing_is_written(tmp_path):
