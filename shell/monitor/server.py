@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlsplit
 
 from peer.status.collect import ClusterStatus
@@ -34,6 +35,10 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+_NOT_OWN = "Only the user of walship monitor is answered. Run a proxy as that user\n"
+_FORBIDDEN = (
+    f"HTTP/1.0 403 Forbidden\r\nContent-Type: text/plain\r\nContent-Length: {len(_NOT_OWN)}\r\n\r\n{_NOT_OWN}".encode()
+)
 _log = log.get(__name__)
 
 
@@ -57,6 +62,16 @@ class MonitorServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The address of the page."""
         return f"http://{join_address(HOST, self.server_port)}/"
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether a caller is of this user; others are refused here, since each request has a thread."""
+        host, port = client_address[:2]
+        if is_own(f"ipv4:{host}:{port}", self.server_port):
+            return True
+        _log.warning("monitor_caller_refused", why=_NOT_OWN.strip())
+        with suppress(OSError):  # it has gone
+            request.sendall(_FORBIDDEN)
+        return False
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A request that failed; it ends nothing else. A caller that hung up is no error."""
@@ -84,13 +99,11 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:  # noqa: N802 - http.server's name
         """Answer one request."""
-        host, port = self.client_address[:2]
-        if not is_own(f"ipv4:{host}:{port}", self.server.server_port):
-            self._refuse("Only the user of walship monitor is answered. Run a proxy as that user")
-            return
         name = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         if name not in _NAMES:
-            self._refuse(f"Ask by the name {' or '.join(_NAMES)}")
+            why = f"Ask by the name {' or '.join(_NAMES)}"
+            _log.warning("monitor_caller_refused", why=why)
+            self._send(HTTPStatus.FORBIDDEN, "text/plain; charset=utf-8", f"{why}\n")
             return
         match urlsplit(self.path).path:
             case "/":
@@ -119,10 +132,6 @@ class _Answer(BaseHTTPRequestHandler):
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{error.what}\n{error.hint}\n")
             return
         self._send(HTTPStatus.OK, kind, to_text(found))
-
-    def _refuse(self, why: str) -> None:
-        _log.warning("monitor_caller_refused", why=why)
-        self._send(HTTPStatus.FORBIDDEN, "text/plain; charset=utf-8", f"{why}\n")
 
     def _send(self, code: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode()

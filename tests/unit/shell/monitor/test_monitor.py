@@ -210,6 +210,16 @@ def test_only_this_user_is_answered_and_only_under_a_name_of_this_host(
     assert code == 403 and "peers" not in text and asked == [("ipv4:127.0.0.1", port)]
 
 
+def test_another_user_s_connection_that_says_nothing_has_no_thread(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "is_own", lambda *_: False)
+    for _ in range(3):
+        address = "127.0.0.1", pages.server.server_port
+        with socket.create_connection(address, timeout=serving._TIMEOUT_S / 2) as silent:
+            assert silent.recv(1 << 16).startswith(b"HTTP/1.0 403 Forbidden\r\n")
+
+
 def test_a_status_that_cannot_be_read_is_told_and_comes_back(pages: Pages) -> None:
     pages.failure = StorageError("the ledger <is> locked", "Wait")
     wait_until(lambda: pages.get("/")[0] == 503)
