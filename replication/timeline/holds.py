@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from uuid import uuid4
 
 from replication.files.owner import is_gone, owner_name
@@ -62,8 +62,9 @@ class TimelineHolds:
             if not name.endswith(".json") or (content := self._store.load(name)) is None:
                 continue  # it is being written, or was released
             try:
-                hold = Hold(**json.loads(content))
-            except ValueError:  # as a store shows it that is not atomic
+                given = json.loads(content)  # a newer version's may have more
+                hold = Hold(**{each.name: given[each.name] for each in fields(Hold) if each.name in given})
+            except (ValueError, TypeError):  # as a store shows it that is not atomic
                 continue
             if hold.until_s < time.time() or hold.is_cleaner and is_gone("/".join(hold.id.rsplit("_", 4))):
                 self.release(hold)

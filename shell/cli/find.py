@@ -50,7 +50,7 @@ def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -
     wanted = wanted or environ.get(VARIABLE) or None
     if wanted is not None and ":" in wanted and "/" in wanted.rpartition(":")[2]:
         return FoundCluster(wanted.rpartition("/")[2], wanted)
-    if wanted is not None and (wanted.endswith(".toml") or "/" in wanted):
+    if wanted is not None and (wanted.endswith(".toml") or "/" in wanted or wanted in (".", "..")):
         file = _expanded(wanted)
         file = folder / file if not file.is_absolute() else file
         if file.is_dir():

@@ -201,8 +201,8 @@ def _find(cluster: Cluster, given: str) -> FileRow | Path:
     path = Path(given)
     if not path.exists():
         raise MissingFileError(f"there is no file {given}", "See walship wal list")
-    if path.is_dir():
-        raise RequestError(f"{given} is a folder", "Name a file; see walship wal list")
+    if not path.is_file():
+        raise RequestError(f"{given} is no file", "Name a file; see walship wal list")
     return path
 
 

@@ -55,6 +55,11 @@ def test_an_unknown_name_is_refused(folder):
         find_cluster("north", {}, folder)
 
 
+def test_the_current_folder_may_be_named(folder):
+    (folder / "walship.toml").write_text('[cluster]\nname = "here"\n')
+    assert find_cluster(".", {}, folder).name == "here"
+
+
 def test_a_file_is_taken_as_it_is(folder):
     found = find_cluster("site/west/walship.toml", {}, folder)
     assert (found.name, found.target) == ("west", str(folder / "site/west/walship.toml"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from replication import config as configuration
 from replication.core.ids import NIL_UUID
-from replication.errors import FormatError
+from replication.errors import FormatError, RequestError
 from replication.ledger.base import FileKind
 from replication.ledger.sql.ledger import open_ledger
 from shell import main
@@ -28,6 +29,9 @@ def test_a_file_that_is_none_of_walships_is_neither_dumped_nor_called_open(
     assert main.run(["init", "east"]) == 0
     make_ledger(configuration.load(tmp_path / "east" / "walship.toml"))
     (tmp_path / "a.csv").write_text("k,v\n")
+    os.mkfifo(tmp_path / "pipe")
+    assert main.run(["wal", "dump", "pipe"]) == RequestError.exit_code, "it does not wait for a writer"
+    assert "pipe is no file" in capsys.readouterr().err
     assert main.run(["wal", "dump", "a.csv"]) == FormatError.exit_code
     assert "not a walship file" in capsys.readouterr().err
     assert main.run(["wal", "verify", "a.csv"]) == FormatError.exit_code
