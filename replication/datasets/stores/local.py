@@ -42,6 +42,7 @@ _PRECISE_NS = 2_000_000_001_999_999_999  # every rounding changes it
 _COARSEST_NS = 2_000_000_000
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _FLUSHED_EVERY = 16 << 20
+_FLUSHED_LAST = 1 << 20  # at the end: less is not worth a call
 _WRITE_BYTES = 256 << 10  # a write of 1 MiB costs some kernels several times as much CPU per byte
 _MODES = 0o7777
 _NO_LINK = (errno.EPERM, errno.ENOTSUP, errno.EMLINK)  # another user's file, or a file system without links
@@ -282,7 +283,7 @@ class _LocalReader:
 class _LocalWriter:
     def __init__(self, fd: int, file: CopyableFile, size: int) -> None:
         self._fd, self._file, self._size = fd, file, size
-        self._unflushed = 0
+        self._unflushed = self._end = 0
         if size >= 0:
             os.ftruncate(fd, size)
 
@@ -294,6 +295,7 @@ class _LocalWriter:
             written = os.pwrite(self._fd, rest[:_WRITE_BYTES], begin)
             begin, rest = begin + written, rest[written:]
         self._unflushed += len(data)
+        self._end = begin
         if self._unflushed >= _FLUSHED_EVERY:
             self._start_writeback(begin)
 
@@ -319,6 +321,8 @@ class _LocalWriter:
         _give(self._fd, self._file)
 
     def close(self) -> None:
+        if self._unflushed >= _FLUSHED_LAST:
+            self._start_writeback(self._end)
         os.close(self._fd)
 
 
