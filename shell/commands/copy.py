@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 def copy(
     invocation: Invocation,
-    source: Annotated[str, Argument(metavar="SRC", help="A folder or a file: a path, or a URL of any store.")],
+    source: Annotated[
+        str, Argument(metavar="SRC", help="A folder or a file: a path, a URL, or walship://PEER/FOLDER.")
+    ],
     target: Annotated[str, Argument(metavar="DST", help="The folder, or the file's new name: likewise.")],
     run: RunOptions,
     files: FileOptions,
@@ -114,7 +116,7 @@ def _sum_up(found: Preview, printer: Printer, what: str, problem: ReplicationErr
 
 def sync(
     invocation: Invocation,
-    first: Annotated[str, Argument(metavar="A", help="A folder: a path, or a URL of any store.")],
+    first: Annotated[str, Argument(metavar="A", help="A folder: a path, a URL, or walship://PEER/FOLDER.")],
     second: Annotated[str, Argument(metavar="B", help="Likewise; what both agreed on is noted in B.")],
     files: FileOptions,
     speed: SpeedOptions,

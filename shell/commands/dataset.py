@@ -86,8 +86,8 @@ def _opened(file: Path) -> Iterator[tuple[DatasetFile, DatasetHistory]]:
 def dataset_add(
     invocation: Invocation,
     name: Annotated[str, Argument(metavar="NAME", help="The dataset's name.")],
-    source: Annotated[str, Argument(metavar="SRC", help="A folder: a path, or a URL of any store.")],
-    target: Annotated[str, Argument(metavar="DST", help="Where it goes: a path, or a URL of any store.")],
+    source: Annotated[str, Argument(metavar="SRC", help="A folder: a path, a URL, or walship://PEER/FOLDER.")],
+    target: Annotated[str, Argument(metavar="DST", help="Where it goes: likewise.")],
     declared: DeclaredOptions,
     file: FileOption = _FILE,
 ) -> None:
