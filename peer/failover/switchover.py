@@ -128,12 +128,17 @@ class PromotePeer(CommitStep[RoleChange]):
     at: int
 
     def verify(self, context: RoleChange) -> bool:
-        """Whether it is."""
+        """Whether it is. The answer that it took over may have been lost, so this cluster learns of it here, too."""
         with context.link(self.peer) as link:
             there = link.describe()
         if has_happened := took_over(there, self.epoch):
             context.started_s = time.monotonic()
+            if there.role_epoch == self.epoch:
+                context.cluster.ledger.successions.record(self._succession(context))
         return has_happened
+
+    def _succession(self, context: RoleChange) -> Succession:
+        return Succession(context.own, context.peer(self.peer).cluster, self.epoch, self.at, is_planned=True)
 
     def execute(self, context: RoleChange) -> None:
         """Ask the peer to take over.
@@ -147,11 +152,10 @@ class PromotePeer(CommitStep[RoleChange]):
             )
         if context.cluster.coordination.role().state != RoleState(Role.STANDBY, self.epoch):
             raise RequestError(f"the role of {context.own.name} was changed meanwhile", "Begin again, or leave it so")
-        peer = context.peer(self.peer).cluster
-        succession = Succession(context.own, peer, self.epoch, self.at, is_planned=True)
+        succession = self._succession(context)
         with context.link(self.peer) as link:
             context.has_asked = True
-            link.take_over(TakeOver(context.own, peer, own_address(context), succession))
+            link.take_over(TakeOver(context.own, succession.successor, own_address(context), succession))
         context.cluster.ledger.successions.record(succession)
 
     def describe(self) -> str:

@@ -19,8 +19,10 @@ from peer.failover.switchover import DrainToPeer, cancel, plan_switchover, switc
 from replication.core.grants import Grant
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
-from replication.errors import CoordinationError, RequestError, StepFailedError
+from replication.errors import CoordinationError, PeerUnavailableError, RequestError, StepFailedError
 from replication.ledger.base import Peer
+from replication.link.base import TakeOver
+from replication.link.grpc_client import GrpcLink
 from replication.roles.takeover import change_role
 from tests.noted import need_bootstrap
 from tests.role_changes import TABLE, Killed, Pair, role_pair
@@ -224,6 +226,26 @@ def test_an_interrupted_switchover_is_refused_when_a_rule_ended_meanwhile_and_ca
     assert pair.west.role().role is Role.STANDBY
     assert cancel(pair.east.command()).role is Role.ACTIVE
     wait_until(lambda: pair.write() == ["east"])  # its writer knows the role soon
+
+
+def test_a_peer_that_took_over_is_the_successor_though_its_answer_was_lost(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = GrpcLink.take_over
+
+    def unanswered(link: GrpcLink, asked: TakeOver) -> None:
+        real(link, asked)
+        if asked.succession is not None:
+            raise PeerUnavailableError("west did not answer in time")
+
+    monkeypatch.setattr(GrpcLink, "take_over", unanswered)
+    with pytest.raises(StepFailedError, match="west did not answer in time"):
+        switchover(pair.east.command(), "west")
+    successions = pair.east.site.ledger.successions
+    assert successions.known().of(pair.east.site.cluster) is None and pair.west.role().role is Role.ACTIVE
+    assert switchover(pair.east.command(), "west").epoch == 2
+    found = successions.known().of(pair.east.site.cluster)
+    assert found is not None and (found.successor, found.epoch) == (pair.west.site.cluster, 2)
 
 
 def test_the_plans_of_an_interrupted_switchover_are_that_it_is_finished(pair: Pair) -> None:
