@@ -20,7 +20,7 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from peer.client.connect import find_config
 from peer.client.contacts import Contacts, known_peer, may_succeed_later, read_public
 from replication.coordination.tls import ZookeeperTls
-from replication.errors import ConfigError, PeerRefusedError, PeerUnavailableError, ReplicationError
+from replication.errors import ConfigError, PeerRefusedError, PeerUnavailableError, ReplicationError, RequestError
 from replication.ledger.sql.ledger import open_ledger
 from replication.link.file_calls import FileAsk, FileCall, SharedEntry, SharedKind
 from replication.retries import exponential
@@ -193,7 +193,7 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> _OpenFile:
         if mode != "rb":
-            raise NotImplementedError("files of a peer are written by walship copy")
+            raise RequestError("fsspec writes no files of a peer", "Copy them there: walship copy")
         return _OpenFile(self, path, mode, **{"cache_type": "readahead", **options})
 
 

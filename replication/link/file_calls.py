@@ -161,18 +161,23 @@ def encode_replies(serve: Callable[[], Iterable[SharedEntry | bytes]]) -> Iterat
         yield _reply(error=error.errno or 5, what=error.strerror or "")
 
 
-def decode_replies(replies: Iterable[bytes], address: str) -> Iterator[SharedEntry | bytes]:
-    """What FilesReplies bring, one by one.
+def decode_replies(replies: Iterable[bytes], address: str, ask: FileAsk) -> Iterator[SharedEntry | bytes]:
+    """What FilesReplies to ``ask`` bring, one by one: pieces for reads only, and entries for scans and one status.
 
     Raises:
-        PeerRefusedError: the other end refuses; with its reason.
+        PeerRefusedError: the other end refuses, with its reason; or it brings more than it was asked for.
         OSError: the other end's file system answered so.
         PeerUnavailableError: the replies end too early, or were damaged in transit.
     """
+    size = ask.end - ask.begin if ask.call in (FileCall.READ, FileCall.REREAD) else 0
+    entries = float("inf") if ask.call is FileCall.SCAN else int(ask.call is FileCall.STATUS)
     for raw in replies:
         reply = read_message(pb.FilesReply, raw)
         if reply.HasField("refusal"):
             raise refusals.decode_refusal(reply.refusal).error()
+        size, entries = size - len(reply.content), entries - len(reply.entries)
+        if size < 0 or entries < 0:
+            raise PeerRefusedError(f"{address} replies with more than it was asked for", reason="VERSION")
         if reply.error:
             raise OSError(reply.error, refusals.shown(reply.what) or os.strerror(reply.error))
         if reply.content:

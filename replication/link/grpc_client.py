@@ -159,7 +159,7 @@ class GrpcLink:
         except ValueError:
             raise PeerUnavailableError(f"the link to {self._address} was closed") from None
         try:
-            yield from file_calls.decode_replies(call, self._address)
+            yield from file_calls.decode_replies(call, self._address, ask)
         except grpc.RpcError as error:
             raise _unavailable(self._address, error) from None
         finally:

@@ -6,14 +6,19 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+import google_crc32c
 import grpc
 import pytest
 
 from peer.folders.shared import CALLER_CALLS_MAX, SharedFolders
 from replication.core.grants import Caller, Grant
+from replication.datasets.stores.local import LocalStore
+from replication.datasets.stores.peer import PeerDriver
 from replication.errors import PeerRefusedError, PeerUnavailableError
 from replication.link import channel, file_calls
 from replication.link._pb import walship_pb2 as pb
@@ -22,6 +27,8 @@ from replication.link.file_calls import FileAsk, FileCall, SharedEntry
 from replication.link.grpc_client import GrpcLink, connect
 from tests.hostile import metadata
 from tests.sites import Site
+
+READ = FileAsk("inbox", FileCall.READ, ("file",), end=7)
 
 
 class Shared:
@@ -153,7 +160,7 @@ def test_a_file_gets_no_special_bits_and_no_other_owner(shared: Shared) -> None:
 
 
 def test_what_is_no_call_or_too_large_is_refused(shared: Shared) -> None:
-    good = FileAsk("inbox", FileCall.READ, ("file",), end=7)
+    good = READ
     for ask, why in (
         (replace(good, end=(64 << 20) + 1), "more is read or written than one call takes"),
         (replace(good, call=FileCall.WRITE, content=bytes((1 << 20) + 1)), "more is read or written"),
@@ -170,7 +177,7 @@ def test_what_is_no_call_or_too_large_is_refused(shared: Shared) -> None:
         call = made.unary_stream(channel.FILES)
         for raw in (b"\xff" * 100, damaged.SerializeToString(), other.SerializeToString()):
             with pytest.raises(PeerRefusedError, match="cannot be read|damaged|protocol 1"):
-                list(file_calls.decode_replies(call(raw, 60, metadata(shared.east.cluster)), "west"))
+                list(file_calls.decode_replies(call(raw, 60, metadata(shared.east.cluster)), "west", good))
         with pytest.raises(grpc.RpcError):
             list(call(b"", 60, ()))
     assert shared.ask(FileCall.READ, "file", end=7) == [b"content"] and not (shared.inbox / "new").exists()
@@ -180,11 +187,37 @@ def test_what_a_peer_answers_is_checked(shared: Shared) -> None:
     piece = pb.FilesReply(content=b"x", crc32c=1).SerializeToString()
     for replies in ([piece], [pb.FilesReply(content=b"").SerializeToString()], []):
         with pytest.raises(PeerUnavailableError, match="damaged|too early"):
-            list(file_calls.decode_replies(replies, "west"))
+            list(file_calls.decode_replies(replies, "west", READ))
     failed = pb.FilesReply(error=28, what="full\x1b[31m").SerializeToString()
     with pytest.raises(OSError, match="full") as told:
-        list(file_calls.decode_replies([failed], "west"))
+        list(file_calls.decode_replies([failed], "west", READ))
     assert told.value.errno == 28 and "\x1b" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "entries", "piece"),
+    [
+        (FileCall.READ, 0, b"12345678"),
+        (FileCall.READ, 1, b""),
+        (FileCall.SCAN, 1, b"1"),
+        (FileCall.STATUS, 2, b""),
+        (FileCall.SYNC, 1, b""),
+    ],
+)
+def test_a_peer_that_answers_more_than_it_was_asked_for_is_refused(call: FileCall, entries: int, piece: bytes) -> None:
+    reply = pb.FilesReply(entries=[pb.FileEntry(name="x")] * entries, content=piece, crc32c=google_crc32c.value(piece))
+    with pytest.raises(PeerRefusedError, match="more than it was asked for"):
+        list(file_calls.decode_replies(repeat(reply.SerializeToString()), "west", replace(READ, call=call)))
+
+
+def test_a_host_that_cannot_sync_all_is_told_what_to_sync(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: LocalStore) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(LocalStore, "sync_all", unknown)
+    with pytest.raises(NotImplementedError):
+        PeerDriver().sync_all(SimpleNamespace(call=shared.ask), "")
+    shared.ask(FileCall.SYNC, "file", "")
 
 
 def test_what_must_stay_free_is_left_free(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ A file is written in pieces that stand alone, so ranges of it go in any order, a
 
 from __future__ import annotations
 
+import errno
 import io
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -84,7 +85,12 @@ class PeerDriver(Driver):
             fs.call(FileCall.SYNC, *paths[begin : begin + _NAMED])
 
     def sync_all(self, fs: Any, path: str) -> None:
-        fs.call(FileCall.SYNC_ALL, path)
+        try:
+            fs.call(FileCall.SYNC_ALL, path)
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise
+            raise NotImplementedError from None
 
     def close(self, fs: Any) -> None:
         fs.close()
