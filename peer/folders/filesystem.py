@@ -20,9 +20,10 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from peer.client.connect import find_config
 from peer.client.contacts import Contacts, known_peer, may_succeed_later, read_public
 from replication.coordination.tls import ZookeeperTls
+from replication.core.copying.attributes import EntryKind
 from replication.errors import ConfigError, PeerRefusedError, PeerUnavailableError, ReplicationError, RequestError
 from replication.ledger.sql.ledger import open_ledger
-from replication.link.file_calls import FileAsk, FileCall, SharedEntry, SharedKind
+from replication.link.file_calls import FileAsk, FileCall, SharedEntry
 from replication.retries import exponential
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ _CALLS = 4  # at once, beside listings; the peer answers twice as many of one cl
 _AGAIN_S = 30.0  # how long a peer that answered before may be away
 _WAIT_MIN_S, _WAIT_MAX_S = 0.1, 2.0
 _TYPES = {
-    SharedKind.FILE: "file",
-    SharedKind.FOLDER: "directory",
-    SharedKind.LINK: "link",
-    SharedKind.OTHER: "other",
+    EntryKind.FILE: "file",
+    EntryKind.FOLDER: "directory",
+    EntryKind.LINK: "link",
+    EntryKind.OTHER: "other",
 }
 
 

@@ -16,22 +16,16 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING, RelativePath
 from replication.core.grants import Caller, is_covered
-from replication.datasets.stores.base import Entry, EntryKind
+from replication.datasets.stores.base import Entry
 from replication.datasets.stores.local import LocalStore
 from replication.errors import PeerRefusedError, ReplicationError
 from replication.link.base import Reason, Refusal
-from replication.link.file_calls import PIECE_BYTES, FileAsk, FileCall, SharedEntry, SharedKind
+from replication.link.file_calls import PIECE_BYTES, FileAsk, FileCall, SharedEntry
 from replication.link.places import Places
 from replication.settings import SharedFolder
 
 CALLS_MAX, CALLER_CALLS_MAX = 16, 8
 _MODES = 0o777
-_KINDS = {
-    EntryKind.FILE: SharedKind.FILE,
-    EntryKind.FOLDER: SharedKind.FOLDER,
-    EntryKind.LINK: SharedKind.LINK,
-    EntryKind.OTHER: SharedKind.OTHER,
-}
 _TWO_PATHS = (FileCall.MOVE, FileCall.KEEP)
 _ANY_PATHS = (FileCall.REMOVE_FILES, FileCall.SYNC)
 _OF_ROOT = (
@@ -197,5 +191,5 @@ def _shared(entry: Entry) -> SharedEntry:
     found = entry.attributes
     path = found.path if found is not None else entry.path
     if found is None:
-        return SharedEntry(_KINDS[entry.kind], path.name)
-    return SharedEntry(_KINDS[entry.kind], path.name, found.size, found.timestamp_ns, found.permission)
+        return SharedEntry(entry.kind, path.name)
+    return SharedEntry(entry.kind, path.name, found.size, found.timestamp_ns, found.permission)

@@ -13,6 +13,7 @@ from typing import Any
 
 import google_crc32c
 
+from replication.core.copying.attributes import EntryKind
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError
 from replication.link import refusals
 from replication.link._pb import walship_pb2 as pb
@@ -48,20 +49,11 @@ class FileCall(Enum):
         return self in (FileCall.SCAN, FileCall.STATUS, FileCall.READ, FileCall.REREAD)
 
 
-class SharedKind(Enum):
-    """What a name stands for."""
-
-    FILE = "FILE"
-    FOLDER = "FOLDER"
-    LINK = "LINK"
-    OTHER = "OTHER"
-
-
 @dataclass(frozen=True, slots=True)
 class SharedEntry:
     """A name in a shared folder; the last part of its path, not checked."""
 
-    kind: SharedKind
+    kind: EntryKind
     name: str
     size: int = 0
     timestamp_ns: int | None = None
@@ -197,7 +189,7 @@ def _reply(**fields: Any) -> bytes:
 
 def _encoded(entry: SharedEntry) -> pb.FileEntry:
     return pb.FileEntry(
-        kind=pb.FileEntry.Kind.Value(entry.kind.value),
+        kind=pb.FileEntry.Kind.Value(entry.kind.name),
         name=entry.name,
         size=entry.size,
         timestamp_ns=entry.timestamp_ns,
@@ -208,7 +200,7 @@ def _encoded(entry: SharedEntry) -> pb.FileEntry:
 def _decoded(message: pb.FileEntry) -> SharedEntry:
     with reading("an entry of a folder"):
         return SharedEntry(
-            SharedKind(pb.FileEntry.Kind.Name(message.kind)),
+            EntryKind[pb.FileEntry.Kind.Name(message.kind)],
             message.name,
             message.size,
             message.timestamp_ns if message.HasField("timestamp_ns") else None,

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from replication.core.copying.names import RelativePath
+
+
+class EntryKind(Enum):
+    """What a name in a folder stands for."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "symbolic link"
+    OTHER = "special file"
 
 
 @dataclass(frozen=True, slots=True)

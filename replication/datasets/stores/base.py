@@ -10,23 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from typing import Protocol, runtime_checkable
 
+from replication.core.copying.attributes import EntryKind as EntryKind
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, RelativePath
 from replication.core.copying.ranges import Range
 from replication.errors import CopyError, UnsafeNameError
-
-
-class EntryKind(Enum):
-    """What a name in a folder stands for."""
-
-    FILE = "file"
-    FOLDER = "folder"
-    LINK = "symbolic link"
-    OTHER = "special file"
 
 
 @dataclass(frozen=True, slots=True)
