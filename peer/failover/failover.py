@@ -76,7 +76,7 @@ class EndOrigin(CommitStep[RoleChange]):
         origin, ledger = ClusterId.parse(self.origin), context.cluster.ledger
         within, opens = counting_sequences(context, origin, self.upto)
         at = time_at(ledger, origin)
-        ledger.successions.take_over(origin, context.own, self.epoch, at, within, opens.whole)
+        ledger.successions.take_over(origin, context.own, self.epoch, at, self.upto, within, opens.whole)
 
     def describe(self) -> str:
         name = ClusterId.parse(self.origin).name

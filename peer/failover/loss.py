@@ -72,7 +72,8 @@ def loss_of(ledger: Ledger, origin: ClusterId, opening: Opening) -> Loss:
     """What the origin is known to have acked that would not count here, and for how long nothing is known."""
     notice, now = ledger.time.announced(origin), now_us()
     names = {spec.uuid: spec.name for spec in ledger.tables.all()}
-    missing = missing_frames(notice, ledger.landing.coverage(), names)
+    there = ledger.time.reached({stream: last for stream, last in notice.streams if stream.table in names})
+    missing = missing_frames(notice, {stream: reach.covered for stream, reach in there.items()}, names)
     rows, sizes = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     for frame in opening.left_out:
         rows[frame.header.table] += frame.header.row_count

@@ -67,12 +67,13 @@ def opening(context: RoleChange, origin: ClusterId, at: int) -> Opening:
 
 
 def counting_sequences(context: RoleChange, origin: ClusterId, upto: int) -> tuple[Cut | None, Opening]:
-    """The sequences that count, None for all that are claimed; and the opening.
+    """Of the streams with frames after ``upto``, the sequences that count, None for all; and the opening.
 
     Raises:
         RequestError: the tables cannot open so.
     """
-    covered = context.cluster.ledger.landing.coverage()  # first: what lands from here on does not count, if it is cut
+    # first: what lands from here on does not count, if it is cut
+    covered = context.cluster.ledger.successions.coverage_after(origin, upto)
     made = opening(context, origin, upto)
     if made.refusals:
         raise RequestError("; ".join(made.refusals), f"See the plan: walship failover {context.cluster.name} --plan")

@@ -3,6 +3,9 @@
 A succession ends the role epochs of its origin below its own. Frames of those epochs count up to the cut, by any route.
 Frames beyond the cut are lost writes: they are kept, but not applied to tables. In a planned succession, a switchover,
 the successor has everything, so every frame counts.
+
+A cut has two parts: per table a time, up to which the successor has everything, and the sequences of the streams that
+may have later frames. So it does not grow with all that the origin ever wrote.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ class Succession:
         at: when it was decided, in microseconds since 1970.
         is_planned: whether the successor has everything, so that every frame counts.
         cut: if not planned, the sequences of the origin's own streams that count.
+        complete_upto: if not planned, per table, the commit time up to which every frame counts, in ``cut`` or not.
     """
 
     origin: ClusterId
@@ -52,6 +56,7 @@ class Succession:
     at: int
     is_planned: bool
     cut: Cut = field(default_factory=dict)
+    complete_upto: Mapping[UUID, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """``east -> west, epoch 2``."""
@@ -59,15 +64,21 @@ class Succession:
 
     @property
     def size(self) -> int:
-        """The number of streams and of ranges in the cut. Each takes some 200 bytes of memory."""
-        return sum(1 + len(ranges.spans) for ranges in self.cut.values())
+        """The number of streams, ranges and tables in the cut. Each takes some 200 bytes of memory."""
+        return sum(1 + len(ranges.spans) for ranges in self.cut.values()) + len(self.complete_upto)
 
     def leaves_out(self, header: SealedHeader) -> bool:
         """Whether a frame is a lost write: of an ended epoch of the origin, and beyond the cut."""
         if self.is_planned or header.wal.cluster != self.origin or header.role_epoch >= self.epoch:
             return False
-        counting = self.cut.get(header.stream)
-        return counting is None or not counting.contains(header.sequence)
+        return not self.counts(header.stream, header.sequence, header.commit_hi)
+
+    def counts(self, stream: StreamId, sequence: int, commit: int) -> bool:
+        """Whether a frame of an ended epoch of the origin is within the cut; ``commit`` is its newest commit time."""
+        if self.is_planned or 0 < commit <= self.complete_upto.get(stream.table, 0):
+            return True
+        counting = self.cut.get(stream)
+        return counting is not None and counting.contains(sequence)
 
     def joined(self, other: Succession) -> Succession:
         """The same succession with the cuts of both: a cut only grows, when lost writes are merged.
@@ -102,6 +113,7 @@ class Succession:
             "at": self.at,
             "planned": self.is_planned,
             "cut": by_wal,
+            "complete_upto": {table.hex: at for table, at in self.complete_upto.items()},
         }
         text = json.dumps(fields, separators=(",", ":")).encode()
         if _is_large(text):
@@ -133,9 +145,11 @@ def _is_large(text: bytes) -> bool:
 def _decoded(fields: Mapping[str, object]) -> Succession:
     origin, successor = ClusterId.parse(str(fields["origin"])), ClusterId.parse(str(fields["successor"]))
     epoch, at = _count(fields["epoch"]), _count(fields["at"])
-    planned, by_wal = fields["planned"], fields["cut"]
-    if not isinstance(planned, bool) or not isinstance(by_wal, dict) or planned and by_wal:
+    planned, by_wal, complete = fields["planned"], fields["cut"], fields["complete_upto"]
+    if not (isinstance(planned, bool) and isinstance(by_wal, dict) and isinstance(complete, dict)):
         raise FormatError("a succession has no such cut")
+    if planned and (by_wal or complete):
+        raise FormatError("a planned succession has no cut")
     if origin.name == successor.name or epoch < 2:
         raise FormatError(f"{origin.name} -> {successor.name}, epoch {epoch}, is not a succession")
     cut: dict[StreamId, Ranges] = {}
@@ -147,7 +161,8 @@ def _decoded(fields: Mapping[str, object]) -> Succession:
             for group, spans in by_group.items():
                 counted = Ranges.union_of((_count(begin), _count(end)) for begin, end in spans)
                 cut[StreamId(wal, table, check_group(group))] = counted
-    return Succession(origin, successor, epoch, at, planned, cut)
+    complete_upto = {UUID(text): _count(time) for text, time in complete.items()}
+    return Succession(origin, successor, epoch, at, planned, cut, complete_upto)
 
 
 def _count(value: object) -> int:

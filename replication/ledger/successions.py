@@ -39,16 +39,26 @@ class SuccessionRecords(Protocol):
         successor: ClusterId,
         epoch: int,
         at: int,
+        upto: int = 0,
         within: Cut | None = None,
         whole: Collection[UUID] = (),
     ) -> Succession:
         """As ``record``, of a succession that is not planned and whose cut is what this cluster has claimed.
 
         One transaction reads the claims and stores the succession: what lands later is beyond the cut. When the
-        succession is stored already, it is returned as it is. With ``within``, only these sequences of what is claimed
-        count; but all that is claimed of the tables in ``whole``, and of those without a key, whose rows cannot be
-        taken back. Writers' clocks then start above ``at``, and above what has landed by two microseconds, in which
-        rows can be restated, and lost ones be written again.
+        succession is stored already, it is returned as it is. With ``upto``, only what was committed by then counts,
+        and of later frames those in ``within``; but all that is claimed of the tables in ``whole``, and of those
+        without a key, whose rows cannot be taken back. Writers' clocks then start above ``at``, and above what has
+        landed by two microseconds, in which rows can be restated, and lost ones be written again.
+
+        Raises:
+            SuccessionError: not everything up to ``upto`` has landed, or as ``record``. Nothing was changed.
+        """
+
+    def coverage_after(self, origin: ClusterId, upto: int) -> Cut:
+        """The whole coverage of the streams of ``origin`` that may have frames after ``upto``, or may lack some.
+
+        With ``upto`` 0, of those that may lack some: frames up to each table's landed time are all here.
         """
 
     def contradict(self, succession: Succession) -> None:

@@ -81,6 +81,9 @@ class Time(Protocol):
         Reads only files with newer commits, and of those only claims past the registered length in ``seen``.
         """
 
+    def grown_and_retired(self, after: int) -> dict[StreamId, int]:
+        """The last sequence of own streams whose retired files may have frames committed after ``after``."""
+
     def may_note(self, origin: ClusterId, streams: int) -> bool:
         """Whether a notice of another origin may list ``streams`` streams beside those that are kept.
 

@@ -74,6 +74,18 @@ def test_a_batch_id_of_a_frame_that_counts_holds_though_it_lands_after_another_c
     assert ledger.batches.parts(FLIGHTS.uuid, "load") == [landed]
 
 
+def test_a_batch_id_holds_that_was_committed_by_the_time_to_which_the_successor_has_everything(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+    of_route, route = stream(FLIGHTS, wal()), Route(ledger)
+    for n, (batch_id, commit) in enumerate((("early", 10), ("late", 11))):
+        parts = (LandedPart(FLIGHTS.uuid, batch_id, replace(part(0, 1, b"a"), sequence=n, end=0), 1, commit),)
+        group = route.group(claims(of_route, n, n + 1, 0, commit=commit))
+        ledger.registration.register([replace(group, parts=parts)])
+    complete = {FLIGHTS.uuid: 10}
+    ledger.successions.record(Succession(EAST, NORTH, 2, 7, is_planned=False, complete_upto=complete))
+    assert [bool(ledger.batches.parts(FLIGHTS.uuid, batch_id)) for batch_id in ("early", "late")] == [True, False]
+
+
 def test_parts_that_were_written_twice_are_remembered_where_they_came_first(ledger: Ledger) -> None:
     ledger.tables.create(FLIGHTS)
     first, again, other = part(0, 1, b"a"), part(0, 1, b"a"), part(0, 1, b"b")

@@ -13,9 +13,12 @@ from replication.core.coverage import Ranges
 from replication.core.definition.define import typed_table
 from replication.core.ids import FileId
 from replication.core.phase import Phase
+from replication.core.routes.carried import InboundRoute
+from replication.core.routes.freshness import ClosedNotice
 from replication.errors import MissingFileError, RequestError, StaleTermError
 from replication.ledger.base import Claim, FileKind, Ledger, PeerProgress, Quarantined, Readable, SalvagePlan
-from tests.contract.ledger_stores import FRAME, HEADER, NORTH, Route, applied, claims, peer, stream, table, wal
+from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, applied, claims, peer, stream, table, wal
+from tests.noted import note_closed
 
 FLIGHTS = table()
 NUMBERS = (UUID(int=9000 + i) for i in itertools.count())
@@ -81,6 +84,16 @@ def test_what_is_applied_stays_and_the_rest_is_needed_again(ledger: Ledger, rout
     anew.land(claims(S, 0, 4, 0))
     assert pending(ledger) == {anew.file: 2}, "what was applied is a duplicate"
     assert ledger.landing.coverage() == {S: Ranges.of((0, 4))}
+
+
+def test_how_new_the_frames_of_a_salvaged_file_may_be_stays_known(ledger: Ledger, route: Route) -> None:
+    ledger.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 1)])
+    route.land(claims(S, 0, 4, 0))
+    applied(ledger, FLIGHTS, {route.file: at(3)})
+    note_closed(ledger, EAST, ClosedNotice(1, ((S, 1),)))
+    close(ledger, route)
+    ledger.salvage.carry_out(route.file, 0, Readable(route.at, claims(S, 0, 4, HEADER)[:3]))
+    assert ledger.successions.coverage_after(EAST, 0) == {S: Ranges.of((0, 3))}
 
 
 def test_frames_that_were_copied_are_claimed_there_and_not_asked_for_again(ledger: Ledger, route: Route) -> None:

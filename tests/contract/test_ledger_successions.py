@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from replication.core.coverage import Ranges
+from replication.core.ids import StreamId
 from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.succession import Succession
@@ -31,6 +32,7 @@ from tests.noted import note_closed
 FLIGHTS = table()
 S = stream(FLIGHTS, wal())
 PLANNED = Succession(EAST, WEST, 2, 7, is_planned=True)
+HOURS_LATER = 9_000_000_000  # a landed file is kept for an hour past its source's closed time
 
 
 def landed(ledger: Ledger, frames: int = 3) -> Route:
@@ -88,7 +90,7 @@ def test_the_cut_of_a_failover_can_be_less_than_what_has_landed(ledger: Ledger) 
     landed(ledger)
     seen = ledger.time.seen()
     other = stream(FLIGHTS, wal(1))
-    taken = ledger.successions.take_over(EAST, WEST, 2, 1, {S: Ranges.of((0, 2), (7, 9)), other: Ranges.of((0, 1))})
+    taken = ledger.successions.take_over(EAST, WEST, 2, 1, 10, {S: Ranges.of((0, 2), (7, 9)), other: Ranges.of((0, 1))})
     assert dict(taken.cut) == {S: Ranges.of((0, 2))}
     # Between what has landed and what is written next rows can be restated, and then lost ones be written again.
     assert ledger.time.seen() == seen + 2
@@ -105,8 +107,49 @@ def test_all_that_has_landed_counts_of_tables_whose_rows_cannot_be_taken_back(le
     ledger.landing.declare_routes([InboundRoute(EAST, spec.uuid, "default", 2)])
     Route(ledger, wal(5)).land(claims(log, 0, 2, 0))
     within = {S: Ranges.of((0, 2))}  # nothing had landed of the other one
-    taken = ledger.successions.take_over(EAST, WEST, 2, 9, within, {spec.uuid} if is_told else ())
+    taken = ledger.successions.take_over(EAST, WEST, 2, 9, 1, within, {spec.uuid} if is_told else ())
     assert dict(taken.cut) == {**within, log: Ranges.of((0, 2))}
+
+
+def retired(ledger: Ledger, number: int, commit: int) -> StreamId:
+    """A stream of another WAL of east's that landed, was applied, and whose file was deleted."""
+    made, of = Route(ledger, wal(number)), stream(FLIGHTS, wal(number))
+    made.land(claims(of, 0, 2, 0, commit=commit))
+    ledger.files.close(made.file, made.at)
+    applied(ledger, FLIGHTS, {made.file: made.at}, commit=number)
+    ledger.files.retire(made.file, 0)
+    return of
+
+
+def test_a_cut_lists_no_stream_that_ended_before_everything_had_landed(ledger: Ledger) -> None:
+    landed(ledger)
+    assert ledger.time.landed(EAST).t == 10
+    old, late = (retired(ledger, number, commit) for number, commit in ((7, 10), (8, HOURS_LATER)))
+    assert dict(ledger.successions.coverage_after(EAST, 0)) == {S: Ranges.of((0, 3)), late: Ranges.of((0, 2))}
+    assert set(ledger.successions.coverage_after(EAST, 9)) == {S, old, late}
+    taken = ledger.successions.take_over(EAST, WEST, 2, HOURS_LATER)
+    assert dict(taken.cut) == {S: Ranges.of((0, 3)), late: Ranges.of((0, 2))}
+    assert dict(taken.complete_upto) == {FLIGHTS.uuid: 10}
+    assert taken.counts(old, 5, 10) and not taken.counts(old, 5, 11)
+    assert ledger.successions.landed_beyond(taken) == 0
+
+
+def test_a_third_cluster_counts_beyond_a_cut_what_is_later_and_not_listed(ledger: Ledger) -> None:
+    made = landed(ledger, 5)
+    retired(ledger, 7, 10)
+    late = retired(ledger, 8, HOURS_LATER)
+    cut, complete = {S: Ranges.of((0, 3))}, {FLIGHTS.uuid: 10}
+    known = Succession(EAST, NORTH, 2, 7, is_planned=False, cut=cut, complete_upto=complete)
+    assert ledger.successions.landed_beyond(ledger.successions.record(known)) == 2 + 2
+    assert ledger.successions.landed_beyond(replace(known, cut={**cut, late: Ranges.of((0, 2))})) == 2
+    assert made.at
+
+
+def test_a_cut_at_a_time_up_to_which_not_everything_is_here_is_refused(ledger: Ledger) -> None:
+    landed(ledger)
+    with pytest.raises(SuccessionError, match="less of east is here now"):
+        ledger.successions.take_over(EAST, WEST, 2, 9, 11, {})
+    assert ledger.successions.known().all == ()
 
 
 def test_what_has_landed_of_an_origin_is_known_before_it_is_applied(ledger: Ledger) -> None:

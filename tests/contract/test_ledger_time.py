@@ -93,6 +93,16 @@ def test_what_grew_is_found_by_commit_time_and_by_the_length_seen(sending: Ledge
     assert sending.time.grown(5, {two: newest.length}) == {two: Grown(HEADER + 8 * FRAME, {of[two]: 7})}
 
 
+def test_streams_of_retired_files_are_known_by_how_new_they_may_be(sending: Ledger) -> None:
+    for frames in (3, 6):
+        file = own_wal(sending, frames)
+        sending.files.close(file, HEADER + frames * FRAME)
+        applied(sending, FLIGHTS, {file: HEADER + frames * FRAME}, commit=frames)
+        sending.files.retire(file, 0)
+    assert sending.time.grown(0, {}) == {}
+    assert [sorted(sending.time.grown_and_retired(after).values()) for after in (0, 2, 5)] == [[2, 5], [5], []]
+
+
 def test_rows_that_were_written_under_an_earlier_commit_time_are_found_too(sending: Ledger) -> None:
     known = own_wal(sending, 3)
     assert sending.time.raise_closed("h0", {}, 500) == 500

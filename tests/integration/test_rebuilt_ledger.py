@@ -18,12 +18,14 @@ from peer.repair.rebuild import damage_lines, rebuild_ledger
 from replication.core.definition.alter import add_column, add_group
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
+from replication.core.routes.freshness import ClosedNotice
 from replication.errors import NoSpaceError, RequestError
 from replication.files.local import LocalFiles
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.spark.iceberg import IcebergTables
 from tests.fakes.tables import MemoryTables
 from tests.integration.test_restored import connect, send, settle, sites
+from tests.noted import note_closed
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table
 from tests.tables_made import SIMPLE, keyed
@@ -121,6 +123,9 @@ def test_writers_go_on_above_every_commit_time_in_the_tables_of_a_ledger_made_an
     back = TableSite(tmp_path, "east", cluster=made.cluster, tables=east.tables)
     assert ahead <= back.ledger.time.seen() < ahead + 600_000_000
     assert back.ledger.time.register_writer("w1", "h0", 1, back.boot, 1) >= ahead
+    note_closed(back.ledger, east.cluster, ClosedNotice(1, ()))
+    listed = back.ledger.successions.coverage_after(east.cluster, 0)
+    assert listed == back.ledger.landing.coverage() != {}, "nobody knows how new the frames of the lost file were"
     back.close()
 
 

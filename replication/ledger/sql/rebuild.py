@@ -104,6 +104,7 @@ def _write_rows(connection: Connection, plan: RebuildPlan) -> None:
         for begin, end in ranges
     ]
     execute_many(connection, schema.claims.insert(), claims)
+    connection.execute(schema.streams.update().values(retired_hi=plan.newest))
     execute_many(connection, schema.files.insert(), [_row(found, plan.host) for found in plan.files])
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
-from replication.core.ids import NIL_UUID, FileId, StreamId
+from replication.core.ids import FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.worker.files.control_log import ControlLog
@@ -20,6 +20,7 @@ from replication.worker.files.register import Registrar
 
 _QUIET_RUNS = 3  # closed time may still be below the last row's commit time at the first
 _LOOKS_MAX = 3  # for WALs; a writer that goes on making new ones waits for the next run
+_LISTED_AGAIN_US = 3_600_000_000  # frames that listed the last streams may be lost with their host's disk
 _SEEN_MAX = 4096  # WALs whose length is remembered; for another one that grows, all claims are read again
 
 
@@ -62,9 +63,10 @@ class ClosedTime:
     def run_once(self) -> int:
         """Raise closed time and append a CLOSED frame; return closed time.
 
-        The frame lists the streams that grew since the last one; a process's first frame lists all streams. Growth has
-        commit times above the last closed time, so only files with such commits are read. When closed time does not
-        move, for example after a clock step back, the frame repeats it: peers see that the route is open.
+        The frame lists the streams that grew since the last one. A process's first frame lists those of every file that
+        is still here, and those that may not have been listed before their file was retired. Growth has commit times
+        above the last closed time, so only files with such commits are read. When closed time does not move, for
+        example after a clock step back, the frame repeats it: peers see that the route is open.
         """
         now = self._now()
         floors = self._floors()
@@ -86,10 +88,8 @@ class ClosedTime:
     def _note_growth(self) -> bool:
         """Note which streams grew, also when closed time did not move: a file may be retired before it does."""
         if self._is_first:
-            own = self._ledger.cluster
-            for stream, ranges in self._ledger.landing.coverage().items():
-                if stream.wal.cluster == own and stream.table != NIL_UUID:
-                    self._grown[stream] = ranges.end - 1
+            listed = self._ledger.time.announced(self._ledger.cluster).t
+            self._grown.update(self._ledger.time.grown_and_retired(listed - _LISTED_AGAIN_US))
         growth = self._ledger.time.grown(self._last, self._seen)
         lengths = {file: grown.length for file, grown in growth.items()}
         for grown in growth.values():

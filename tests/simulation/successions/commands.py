@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +22,6 @@ from replication.coordination.session import Coordination
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId
 from replication.core.roles import Role
-from replication.core.succession import Succession
 from replication.errors import ReplicationError, WaitTimeoutError
 from replication.ledger.base import Ledger, Peer
 from replication.roles.takeover import change_role
@@ -184,8 +183,7 @@ class Commands:
             succession = next(each for each in site.ledger.successions.known().all if str(each) == name)
             header = stored.view.header
             cut = {header.stream: Ranges.of((header.sequence, header.sequence + 1))}
-            grown = (succession.origin, succession.successor, succession.epoch, succession.at, False, cut)
-            site.ledger.successions.record(Succession(*grown))
+            site.ledger.successions.record(replace(succession, cut=cut))
             site.applied.append(stored)
         site.lost.clear()
 

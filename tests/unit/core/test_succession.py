@@ -22,13 +22,13 @@ EAST, WEST, NORTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("eas
 TABLE = UUID(int=9)
 STREAM = StreamId(FileId(EAST, "h0", 4), TABLE, "default")
 CUT = {STREAM: Ranges.of((0, 5), (7, 8))}
-LOST = Succession(EAST, WEST, 3, 77, is_planned=False, cut=CUT)
+LOST = Succession(EAST, WEST, 3, 77, is_planned=False, cut=CUT, complete_upto={TABLE: 40})
 PLANNED = Succession(EAST, WEST, 3, 77, is_planned=True)
 
 
-def header(sequence: int, epoch: int = 1, stream: StreamId = STREAM) -> SealedHeader:
+def header(sequence: int, epoch: int = 1, stream: StreamId = STREAM, commit: int = 50) -> SealedHeader:
     place = (stream.table, stream.group, stream.wal, sequence, epoch)
-    return SealedHeader(FrameKind.DATA, Codec.NONE, *place, 1, 1, 1, bytes(32), bytes(32), bytes(32), 0)
+    return SealedHeader(FrameKind.DATA, Codec.NONE, *place, 1, commit, 1, bytes(32), bytes(32), bytes(32), 0)
 
 
 def packed(**changed: object) -> bytes:
@@ -42,6 +42,12 @@ def test_frames_of_ended_epochs_beyond_the_cut_are_lost_writes_and_no_others() -
     assert not LOST.leaves_out(header(9, epoch=3))  # the origin originates again, under a newer epoch
     assert not LOST.leaves_out(header(9, stream=replace(STREAM, wal=FileId(WEST, "h0", 4))))
     assert not PLANNED.leaves_out(header(9))
+
+
+def test_what_was_committed_by_the_time_to_which_the_successor_has_all_of_a_table_counts_without_being_listed() -> None:
+    other = replace(STREAM, wal=FileId(EAST, "h1", 9))
+    assert [n for n in (0, 39, 40, 41) if LOST.leaves_out(header(3, stream=other, commit=n))] == [0, 41]
+    assert LOST.leaves_out(header(3, stream=replace(other, table=UUID(int=8)), commit=1)), "of no other table"
 
 
 @given(
@@ -83,6 +89,11 @@ def test_a_succession_reads_back_as_it_was_written(cut: dict[StreamId, Ranges]) 
         packed(cut={"h0/1": {TABLE.hex: {"g": [[0, 2**80]]}}}),
         packed(cut={"h0/1": {TABLE.hex: {"g": [1]}}}),
         packed(cut=[]),
+        packed(complete_upto=[]),
+        packed(complete_upto={"zz": 1}),
+        packed(complete_upto={TABLE.hex: -1}),
+        packed(complete_upto={TABLE.hex: "1"}),
+        packed(planned=True, cut={}),
     ],
 )
 def test_bytes_that_are_no_succession_end_in_a_format_error(content: bytes) -> None:

@@ -16,7 +16,7 @@ from replication.ledger.files import FileRow
 from replication.ledger.registration import Claim
 from replication.ledger.salvage import AcknowledgedLoss, Readable, SalvagePlan, SenderKeeps
 from replication.ledger.sql.queries.claims import coverage
-from replication.ledger.sql.queries.files import drop_file
+from replication.ledger.sql.queries.files import drop_file, keep_newest
 from replication.ledger.sql.queries.freshness import acknowledged
 from replication.ledger.sql.queries.moving import fill
 from replication.ledger.sql.queries.replay import advance
@@ -100,6 +100,7 @@ class SqlSalvage:
             plan = decisions.plan()
             refuse(plan, copies)
             target = fill(connection, names, into, saved) if into is not None else None
+            keep_newest(connection, found.key)
             left = move_claims(connection, decisions, copies, target)
             if target is not None:
                 claim_rest(connection, names, decisions, target, copies)

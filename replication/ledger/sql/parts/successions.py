@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from replication.core.coverage import Ranges
-from replication.core.ids import NIL_UUID, ClusterId, StreamId
+from replication.core.ids import ClusterId
 from replication.core.succession import Cut, Succession, Successions, beyond, common
 from replication.errors import SuccessionError
 from replication.ledger.sql.queries.batches import forget_beyond
-from replication.ledger.sql.queries.claims import coverage
+from replication.ledger.sql.queries.cuts import complete_upto, coverage_after
 from replication.ledger.sql.queries.epochs import epoch_of, highest_epoch, raise_epoch
 from replication.ledger.sql.queries.files import newest_commit
 from replication.ledger.sql.schema import tables as schema
@@ -22,7 +21,7 @@ from replication.ledger.sql.store.keys import table_spec
 from replication.ledger.sql.store.prepared import Prepared, upsert
 from replication.ledger.sql.store.store import SqlStore, meta, put_meta, raise_counter, rows_in
 
-_s, _stream, _table = schema.successions.c, schema.streams.c, schema.tables.c
+_s, _table = schema.successions.c, schema.tables.c
 _KNOWN = Prepared(sa.select(_s.content).order_by(_s.epoch, _s.origin))
 _STORED = Prepared(
     sa.select(_s.content).where(_s.origin == sa.bindparam("of_origin"), _s.epoch == sa.bindparam("of_epoch"))
@@ -75,6 +74,7 @@ class SqlSuccessions:
         successor: ClusterId,
         epoch: int,
         at: int,
+        upto: int = 0,
         within: Cut | None = None,
         whole: Collection[UUID] = (),
     ) -> Succession:
@@ -82,13 +82,23 @@ class SqlSuccessions:
             known = _stored(connection, origin, epoch)
             if known is not None and known.successor == successor:
                 return known
-            cut = _covered(connection, origin)
+            complete = complete_upto(connection, origin)
+            if upto and min(complete.values(), default=upto) < upto:
+                raise SuccessionError(f"less of {origin.name} is here now than when this began", "Begin again")
+            cut = coverage_after(connection, origin, _at_most(complete, upto))
             if within is not None:
                 uncut = {*whole, *_keyless(connection, {stream.table for stream in beyond(cut, within)})}
                 kept = {stream: ranges for stream, ranges in cut.items() if stream.table in uncut}
                 cut = common(cut, within) | kept
+                complete = {table: t if table in uncut else min(t, upto) for table, t in complete.items()}
             raise_counter(connection, "seen", max(newest_commit(connection) + 2, at))
-            return _record(connection, Succession(origin, successor, epoch, at, is_planned=False, cut=cut))
+            known_times = {table: t for table, t in complete.items() if t}
+            made = Succession(origin, successor, epoch, at, is_planned=False, cut=cut, complete_upto=known_times)
+            return _record(connection, made)
+
+    def coverage_after(self, origin: ClusterId, upto: int) -> Cut:
+        with self._store.read() as connection:
+            return coverage_after(connection, origin, _at_most(complete_upto(connection, origin), upto))
 
     def contradict(self, succession: Succession) -> None:
         with self._store.write() as connection:
@@ -145,7 +155,8 @@ def _record(connection: Connection, succession: Succession) -> Succession:
     joined = succession if known is None else known.joined(succession)
     if known is None and not joined.is_planned:
         forget_beyond(connection, joined)
-        if left := beyond(_covered(connection, joined.origin), joined.cut):
+        covered = coverage_after(connection, joined.origin, joined.complete_upto)
+        if left := beyond(covered, joined.cut):
             text = replace(joined, cut=left).encode().hex()
             put_meta(connection, {_beyond_name(joined): text})
     if joined != known:
@@ -155,9 +166,8 @@ def _record(connection: Connection, succession: Succession) -> Succession:
     return joined
 
 
-def _covered(connection: Connection, origin: ClusterId) -> dict[StreamId, Ranges]:
-    of_origin = _stream.wal.startswith(f"{origin}/", autoescape=True) & (_stream.table_uuid != str(NIL_UUID))
-    return coverage(connection, of_origin)
+def _at_most(times: Mapping[UUID, int], upto: int) -> Mapping[UUID, int]:
+    return {table: min(t, upto) for table, t in times.items()} if upto else times
 
 
 def _keyless(connection: Connection, tables: Collection[UUID]) -> set[UUID]:

@@ -32,17 +32,13 @@ _LEFT_BEHIND = (
     .where(_f.kind == FileKind.WAL.value, _f.closed_length > _f.length, ~sa.exists().where(_w.writer == _f.writer))
     .limit(1)
 )
-_PAST = (
+_LAST = (
     sa.select(_s.wal, _s.table_uuid, _s.table_group, sa.func.max(_c.seq_end).label("end"))
     .select_from(schema.claims.join(schema.streams))
-    .where(
-        _c.file_id == sa.bindparam("key"),
-        _c.end > sa.bindparam("seen"),
-        _s.table_uuid != str(NIL_UUID),
-        ~_c.divergent,
-    )
+    .where(_s.table_uuid != str(NIL_UUID), ~_c.divergent)
     .group_by(_s.wal, _s.table_uuid, _s.table_group)
 )
+_PAST = _LAST.where(_c.file_id == sa.bindparam("key"), _c.end > sa.bindparam("seen"))
 _REMOVE = Prepared(schema.writers.delete().where(_w.writer == sa.bindparam("of_writer")))
 _WRITERS = Prepared(sa.select(schema.writers).order_by(_w.writer))
 _ANNOUNCED = Prepared(
@@ -122,6 +118,12 @@ class SqlTime:
                 }
                 found[file] = Grown(row.length, own)
         return found
+
+    def grown_and_retired(self, after: int) -> dict[StreamId, int]:
+        with self._store.read() as connection:
+            is_own = _s.wal.startswith(f"{self._cluster}/", autoescape=True)
+            rows = connection.execute(_LAST.where(is_own, _s.retired_hi > after))
+            return {stream_id(row.wal, row.table_uuid, row.table_group): row.end - 1 for row in rows}
 
     def may_note(self, origin: ClusterId, streams: int) -> bool:
         with self._store.read() as connection:

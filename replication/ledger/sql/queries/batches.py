@@ -110,7 +110,8 @@ def keep_landed(connection: Connection, landed: Iterable[LandedPart]) -> None:
             of_origin = sa.select(_s.epoch, _s.content).where(_s.origin == origin)
             ended[origin] = [(row.epoch, row.content) for row in connection.execute(of_origin)]
         later = (content for epoch, content in ended[origin] if epoch > each.epoch)
-        if all(_counts(_decoded(content), each.part, each.table) for content in later):
+        stream = StreamId(each.part.wal, each.table, each.part.group)
+        if all(_decoded(content).counts(stream, each.part.sequence, each.commit) for content in later):
             by_table.setdefault(each.table, []).append(each)
     for table, of_table in by_table.items():
         kept = _Parts(connection, table, {each.batch_id for each in of_table})
@@ -124,19 +125,13 @@ def _decoded(content: bytes) -> Succession:
     return Succession.decode(content)
 
 
-def _counts(succession: Succession, part: BatchPart, table: UUID) -> bool:
-    counting = succession.cut.get(StreamId(part.wal, table, part.group))
-    return succession.is_planned or counting is not None and counting.contains(part.sequence)
-
-
 def forget_beyond(connection: Connection, succession: Succession) -> None:
     """Delete the parts that a new succession leaves out, which are lost writes: their batches may be repeated."""
     of_origin = _b.wal.startswith(f"{succession.origin}/", autoescape=True)
     key = (_b.table_uuid, _b.batch_id, _b.table_group, _b.part)
-    for row in connection.execute(sa.select(*key, _b.wal, _b.sequence).where(of_origin)).all():
+    for row in connection.execute(sa.select(*key, _b.wal, _b.sequence, _b.at).where(of_origin)).all():
         stream = StreamId(FileId.parse(row.wal), UUID(row.table_uuid), row.table_group)
-        counting = succession.cut.get(stream)
-        if counting is None or not counting.contains(row.sequence):
+        if not succession.counts(stream, row.sequence, row.at):
             gone = [column == getattr(row, column.name) for column in key]
             connection.execute(schema.batches.delete().where(*gone))
 

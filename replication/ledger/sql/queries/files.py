@@ -17,7 +17,7 @@ from replication.ledger.sql.store.prepared import Prepared, upsert
 from replication.ledger.sql.store.store import chunked, raise_counter
 from replication.wall_clock import now_us
 
-_c, _f, _r, _slot = schema.claims.c, schema.files.c, schema.received.c, schema.slots.c
+_c, _f, _r, _s, _slot = (t.c for t in (schema.claims, schema.files, schema.received, schema.streams, schema.slots))
 _SEEN = Prepared(
     sa.union_all(
         sa.select(sa.func.max(_f.commit_hi)),
@@ -90,9 +90,19 @@ def retired_counter(source: ClusterId) -> str:
     return f"retired {source}"
 
 
+def keep_newest(connection: Connection, key: int) -> list[int]:
+    """Keep with a file's streams how new their frames may be, for when the file is gone; return the streams' keys."""
+    stream_keys = list(connection.scalars(sa.select(_c.stream_id).where(_c.file_id == key).distinct()))
+    newest = connection.scalar(sa.select(_f.commit_hi).where(_f.id == key)) or 0
+    for ids in chunked(stream_keys):
+        older = schema.streams.update().where(_s.id.in_(ids), _s.retired_hi < newest)
+        connection.execute(older.values(retired_hi=newest))
+    return stream_keys
+
+
 def drop_file(connection: Connection, key: int) -> None:
     """Delete a file's row. Its claims and received ranges stay, and count as applied."""
-    stream_keys = connection.scalars(sa.select(_c.stream_id).where(_c.file_id == key).distinct()).all()
+    stream_keys = keep_newest(connection, key)
     source_keys = connection.scalars(sa.select(_r.source_id).where(_r.file_id == key).distinct()).all()
     connection.execute(schema.claims.update().where(_c.file_id == key).values(file_id=None))
     connection.execute(schema.received.update().where(_r.file_id == key).values(file_id=None))

@@ -124,6 +124,10 @@ class RouteSnapshot:
         """As ``replicated``, of what is claimed, applied or not."""
         return replace(self, applied=self.covered, quarantined={}).replicated()
 
+    def landed_by_table(self) -> dict[UUID, Replicated]:
+        """As ``by_table``, of what is claimed, applied or not."""
+        return replace(self, applied=self.covered, quarantined={}).by_table()
+
 
 def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
     """Whether everything required of each stream up to a sequence is here, from any route.

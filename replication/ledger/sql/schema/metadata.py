@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Connection, Dialect, Index, Integer, MetaData, Table, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 metadata = MetaData()
 #: By dialect: compiling them takes 20 ms of CPU.
 _statements: dict[str, tuple[str, ...]] = {}

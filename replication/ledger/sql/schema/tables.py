@@ -96,9 +96,12 @@ streams = table(
     "streams",
     id_column(),
     Column("wal", Text, nullable=False),
-    Column("table_uuid", String, nullable=False, index=True),
+    Column("table_uuid", String, nullable=False),
     Column("table_group", String, nullable=False),
+    # an upper bound of the commit times of claimed frames whose files are retired, 0 without any
+    Column("retired_hi", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("wal", "table_uuid", "table_group"),
+    Index("streams_table", "table_uuid", "retired_hi"),
     sqlite_autoincrement=True,
 )
 

@@ -44,9 +44,10 @@ def test_no_loss_counts_as_small_if_the_lost_clusters_clock_is_ahead(
     announced, noted = now + ahead_s * 1_000_000, now + noted_s * 1_000_000
     ledger: Any = SimpleNamespace(
         time=SimpleNamespace(
-            announced=lambda _: ClosedNotice(announced, ()), ahead=lambda: [SkewedClock(WAL.cluster, noted, now)]
+            announced=lambda _: ClosedNotice(announced, ()),
+            ahead=lambda: [SkewedClock(WAL.cluster, noted, now)],
+            reached=lambda _: {},
         ),
-        landing=SimpleNamespace(coverage=dict),
         tables=SimpleNamespace(all=list),
     )
     loss = loss_of(ledger, WAL.cluster, Opening(upto and announced))

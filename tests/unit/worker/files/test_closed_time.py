@@ -12,9 +12,10 @@ import sqlalchemy as sa
 
 from replication.core.ids import FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
-from replication.ledger.base import FileKind, FileRow, Ledger
+from replication.ledger.base import FileKind, FileRow, Ledger, ReplayCheckpoint
 from replication.worker.files.closed_time import ClosedTime
 from tests.contract.ledger_stores import FRAME, HEADER, at, claims, stream, table
+from tests.noted import note_closed
 
 FLIGHTS = table()
 
@@ -78,6 +79,24 @@ def test_the_first_frame_lists_all_streams_and_later_ones_those_that_grew(host: 
     host.write(two, 2, 5)
     assert host.close(20) == {streams[1]: 4}
     assert host.close(30) == {}
+
+
+def test_the_first_frame_of_a_process_lists_no_stream_of_files_that_every_peer_has_applied_and_that_are_gone(
+    host: Host,
+) -> None:
+    hour = 3_600_000_000
+    long_ago, lately, here = (host.wal() for _ in range(3))
+    for file, now in ((long_ago, 10), (lately, hour + 10), (here, 2 * hour)):
+        host.now = now - 1
+        stream_of = host.write(file, 0, 2)
+        host.close(now)
+        if file != here:
+            host.ledger.files.close(file, HEADER + 2 * FRAME)
+            host.ledger.replay.checkpoint_applied(ReplayCheckpoint(FLIGHTS.uuid, 1, now, 1, {file: HEADER + 2 * FRAME}))
+            host.ledger.files.retire(file, 0)
+    note_closed(host.ledger, host.ledger.cluster, host.told[-1])
+    again = Host(host.ledger)
+    assert again.close(2 * hour + 1) == {stream(FLIGHTS, lately): 1, stream_of: 1}
 
 
 def test_rows_in_place_of_lost_writes_are_told_though_their_commit_time_is_an_earlier_one(host: Host) -> None:
