@@ -198,7 +198,7 @@ class WriterSection(_Section):
     """From append to ack."""
 
     wal_bytes_max: Bytes = Field(256 * _MIB, description="a WAL rolls at this size ...")
-    wal_age_max_s: Age = Field(600.0, description="... or age")
+    wal_age_max_s: Age = Field(3600.0, description="... or age")
     buffer_bytes_max: Bytes = Field(64 * _MIB, description="appends block when this much memory waits for the disk")
     append_timeout_s: Seconds = Field(30.0, description="how long an append waits for the disk before it fails")
     lease_s: Seconds = Field(10.0, description="how long a role change waits for writers")
