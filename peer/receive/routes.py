@@ -93,7 +93,7 @@ class Routes:
             spec.uuid,
             route.group,
             route.generation,
-            dict(route.required_from),
+            route.required_from,
             dict(route.acknowledged),
             carried,
             phase=route.phase,

@@ -18,6 +18,7 @@ from replication.core.phase import Phase
 from replication.core.routes.carried import Carried
 from replication.core.routes.forks import TERM_HISTORY_MAX, TermHistory
 from replication.core.routes.freshness import Reach, Until
+from replication.core.routes.required import RequiredFrom, ended_of
 from replication.errors import FormatError
 from replication.link import takeovers
 from replication.link._pb import walship_pb2 as pb
@@ -182,6 +183,7 @@ def encode_route(route: Route) -> pb.Route:
         required_from=[
             pb.RequiredFrom(wal=str(wal), sequence=sequence) for wal, sequence in route.required_from.items()
         ],
+        ended=map(str, ended_of(route.required_from)),
         schemas=[_schema(version) for version in route.schemas],
         carried=[
             pb.Carried(
@@ -209,7 +211,9 @@ def decode_route(message: pb.Route) -> Route:
             check_group(message.group),
             message.remote_table,
             message.generation,
-            {FileId.parse(o.wal): o.sequence for o in message.required_from},
+            RequiredFrom(
+                {FileId.parse(o.wal): o.sequence for o in message.required_from}, map(FileId.parse, message.ended)
+            ),
             tuple(_read_schema(s) for s in message.schemas),
             tuple(
                 Carried(

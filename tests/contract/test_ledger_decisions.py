@@ -9,8 +9,9 @@ from uuid import UUID
 import pytest
 
 from replication.core.coverage import Ranges
-from replication.core.ids import NIL_UUID, FileId
+from replication.core.ids import COUNT_END, NIL_UUID, FileId
 from replication.core.roles import Role, RoleState
+from replication.core.routes.required import RequiredFrom
 from replication.core.status import FileState, ReplicationStatus, is_applied
 from replication.errors import (
     MissingFileError,
@@ -108,6 +109,28 @@ def test_rules_are_per_group_and_keep_their_generation(sending: Ledger) -> None:
     sending.rules.disable("north", WEATHER.uuid, ["first"], 0)
     (again,) = sending.rules.enable("north", WEATHER.uuid, ["first"], "ops.weather", 0)
     assert again.generation > both[1].generation
+
+
+def test_a_rule_lists_no_wal_that_is_deleted_and_none_of_the_peers_own(sending: Ledger) -> None:
+    deleted, here = own_wal(sending, 3), own_wal(sending, 2)
+    sending.files.close(deleted, HEADER + 3 * FRAME)
+    applied(sending, FLIGHTS, {deleted: HEADER + 3 * FRAME})
+    sending.files.retire(deleted, 0)
+    Route(sending, wal(0, NORTH)).land(claims(stream(FLIGHTS, wal(0, NORTH)), 0, 4, 0))
+    Route(sending).land(claims(stream(FLIGHTS, wal()), 0, 1, 0))
+    (rule,) = sending.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+    assert rule.required_from == RequiredFrom({here: 2, wal(): 1}, [here])
+    assert sending.rules.all() == [rule]
+    later = own_wal(sending, 1)
+    assert [rule.required_from.get(file, 0) for file in (deleted, here, later)] == [COUNT_END, 2, 0]
+    assert [gap.frames for gap in rule.gaps] == [3 + 2 + 1]
+    sending.rules.disable("north", FLIGHTS.uuid, ["default"], 0)
+    gone = own_wal(sending, 5)
+    sending.files.close(gone, HEADER + 5 * FRAME)
+    applied(sending, FLIGHTS, {gone: HEADER + 5 * FRAME}, commit=2)
+    sending.files.retire(gone, 0)
+    (again,) = sending.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+    assert [gap.frames for gap in again.gaps] == [3 + 2 + 1, 1 + 5], "also of what was deleted since"
 
 
 def test_many_tables_are_enabled_at_once_as_one_by_one(sending: Ledger) -> None:  # 004-32

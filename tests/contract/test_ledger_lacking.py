@@ -110,7 +110,7 @@ def test_rules_that_were_undone_are_not_remembered(stores: Stores, monkeypatch: 
     other.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
     before = ledger.rules.all()
     with monkeypatch.context() as patch:
-        patch.setattr("replication.ledger.sql.queries.new_rules.gaps_of_new", _fail)
+        patch.setattr("replication.ledger.sql.queries.new_rules._gaps", _fail)
         with pytest.raises(RuntimeError, match="the disk is full"):
             ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
             ledger.rules.disable("north", FLIGHTS.uuid, ["default"], 0)

@@ -10,8 +10,9 @@ from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
 from replication.core.routes.carried import Carried, InboundRoute, as_seen
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
+from replication.core.routes.required import RequiredFrom
 from replication.ledger.base import Claim, Ledger, Quarantined, Readable
-from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, applied, claims, table, wal
+from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, applied, claims, stream, table, wal
 from tests.noted import note_closed
 
 FLIGHTS = table()
@@ -60,6 +61,19 @@ def test_only_routes_that_bring_an_origin_require_its_sequences(ledger: Ledger) 
     declare(ledger, 1, (THROUGH,), required_from=3)
     found = ledger.time.replicated()[NORTH]
     assert found.t == 0 and "not arrived: sequences [3, 5)" in found.held_by
+
+
+def test_nothing_is_required_of_wals_that_had_ended(ledger: Ledger) -> None:
+    required = RequiredFrom({wal(1): 2}, [wal(3)])
+    ledger.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 1, required)])
+    assert [route.required_from for route in ledger.landing.routes()] == [required]
+    ended, listed, later = (stream(FLIGHTS, wal(number)) for number in (2, 1, 3))
+    note_closed(ledger, EAST, ClosedNotice(10, ((ended, 4), (listed, 1))))
+    assert ledger.time.replicated()[EAST] == Replicated(10)
+    reached = ledger.time.reached({ended: 4})[ended]
+    assert not reached.durable and "before a route brought it" in reached.held_by
+    note_closed(ledger, EAST, ClosedNotice(20, ((later, 0),)))
+    assert ledger.time.replicated()[EAST].t == 10
 
 
 def test_what_is_reached_does_not_depend_on_the_route(ledger: Ledger) -> None:

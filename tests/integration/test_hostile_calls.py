@@ -168,6 +168,13 @@ def test_a_route_of_a_group_that_cannot_be_is_refused(pair: Pair, ask: Callable[
     assert not pair.west.ledger.landing.routes()
 
 
+def test_a_route_that_names_no_files_as_ended_is_refused(pair: Pair, ask: Callable[[str, Any], bytes]) -> None:
+    asked = wire.encode_route(pair.route())
+    asked.ended.append("../x")
+    assert "is not a file id" in opened(pair, ask, asked).what
+    assert not pair.west.ledger.landing.routes()
+
+
 def opened(pair: Pair, ask: Callable[[str, Any], bytes], route: pb.Route) -> Refusal:
     asked = pb.OpenRouteRequest(source=str(pair.east.cluster), expected=str(pair.west.cluster), routes=[route])
     reply = pb.RouteReply.FromString(ask(channel.OPEN_ROUTE, asked))

@@ -16,6 +16,7 @@ from uuid import UUID
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.core.phase import Phase
+from replication.core.routes.required import RequiredFrom, ended_of
 
 SILENT_US = 15_000_000  # every open route brings a closed frame once a second, or every seven while nobody writes
 
@@ -119,10 +120,11 @@ def carried_onward(
 
 def required_onward(
     routes: Sequence[InboundRoute], peer: ClusterId, required_from: Mapping[FileId, int]
-) -> dict[FileId, int]:
+) -> RequiredFrom:
     """Return the first sequence that a rule's route requires per WAL.
 
-    In other clusters' WALs the route starts no earlier than the routes into this cluster.
+    In other clusters' WALs the route starts no earlier than the routes into this cluster. Of those, what has ended for
+    all routes that bring it has ended for this one.
 
     ``routes`` are those of the same table and group into this cluster, ``required_from`` is the first sequence that
     the rule for ``peer`` sends, per WAL. Frames from the peer are not required.
@@ -133,7 +135,14 @@ def required_onward(
         starts = [route.required_from.get(wal, 0) for route in others if route.brings(wal.cluster)]
         if starts and min(starts) > first.get(wal, 0):
             first[wal] = min(starts)
-    return first
+    ended = [*ended_of(required_from)]
+    slots: dict[tuple[ClusterId, str], list[int]] = {}
+    for file in (file for route in others for file in ended_of(route.required_from) if route.brings(file.cluster)):
+        slots.setdefault((file.cluster, file.slot), []).append(file.number)
+    for (cluster, slot), numbers in slots.items():
+        if len(numbers) == sum(route.brings(cluster) for route in others):
+            ended.append(FileId(cluster, slot, min(numbers)))
+    return RequiredFrom(first, ended)
 
 
 def acknowledged_onward(routes: Sequence[InboundRoute], peer: ClusterId) -> dict[FileId, Ranges]:

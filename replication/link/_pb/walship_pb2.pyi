@@ -143,7 +143,7 @@ class FileTerm(_message.Message):
     def __init__(self, file: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Route(_message.Message):
-    __slots__ = ("table", "group", "remote_table", "generation", "required_from", "schemas", "carried", "phase", "bootstrap_bytes", "closed", "acknowledged")
+    __slots__ = ("table", "group", "remote_table", "generation", "required_from", "schemas", "carried", "phase", "bootstrap_bytes", "closed", "acknowledged", "ended")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     REMOTE_TABLE_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +155,7 @@ class Route(_message.Message):
     BOOTSTRAP_BYTES_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     table: str
     group: str
     remote_table: str
@@ -166,7 +167,8 @@ class Route(_message.Message):
     bootstrap_bytes: int
     closed: bool
     acknowledged: _containers.RepeatedCompositeFieldContainer[Acknowledged]
-    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., remote_table: _Optional[str] = ..., generation: _Optional[int] = ..., required_from: _Optional[_Iterable[_Union[RequiredFrom, _Mapping]]] = ..., schemas: _Optional[_Iterable[_Union[Schema, _Mapping]]] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ..., phase: _Optional[str] = ..., bootstrap_bytes: _Optional[int] = ..., closed: _Optional[bool] = ..., acknowledged: _Optional[_Iterable[_Union[Acknowledged, _Mapping]]] = ...) -> None: ...
+    ended: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., remote_table: _Optional[str] = ..., generation: _Optional[int] = ..., required_from: _Optional[_Iterable[_Union[RequiredFrom, _Mapping]]] = ..., schemas: _Optional[_Iterable[_Union[Schema, _Mapping]]] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ..., phase: _Optional[str] = ..., bootstrap_bytes: _Optional[int] = ..., closed: _Optional[bool] = ..., acknowledged: _Optional[_Iterable[_Union[Acknowledged, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Carried(_message.Message):
     __slots__ = ("origin", "path", "silent_since", "awaits_bootstrap")

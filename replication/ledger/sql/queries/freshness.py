@@ -29,6 +29,7 @@ from replication.core.routes.freshness import (
     reach,
     replicated_time,
 )
+from replication.core.routes.required import RequiredFrom, ended_of
 from replication.ledger.sql.queries.applied import APPLICABLE, every_kept_out, is_applied, quarantined, sequences_of
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
@@ -298,7 +299,7 @@ def acknowledged(connection: Connection, *tables: UUID) -> dict[tuple[UUID, str]
 def route_columns(route: InboundRoute) -> dict[str, str]:
     """A route's text columns."""
     return {
-        "required_from": json.dumps({str(wal): first for wal, first in route.required_from.items()}),
+        "required_from": RequiredFrom(route.required_from, ended_of(route.required_from)).to_json(),
         "acknowledged": json.dumps({str(wal): list(ranges) for wal, ranges in route.acknowledged.items()}),
         "carried": json.dumps(
             [[str(c.origin), [str(hop) for hop in c.path], c.silent_since, c.awaits_bootstrap] for c in route.carried]
@@ -307,9 +308,9 @@ def route_columns(route: InboundRoute) -> dict[str, str]:
 
 
 @lru_cache(maxsize=1024)
-def _required_from(required_from: str, acknowledged: str) -> tuple[dict[FileId, int], dict[FileId, Ranges]]:
+def _required_from(required_from: str, acknowledged: str) -> tuple[RequiredFrom, dict[FileId, Ranges]]:
     return (
-        {file_id(wal): int(first) for wal, first in json.loads(required_from).items()},
+        RequiredFrom.from_json(required_from),
         {file_id(wal): Ranges.union_of(map(tuple, spans)) for wal, spans in json.loads(acknowledged).items()},
     )
 

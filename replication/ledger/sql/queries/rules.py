@@ -23,6 +23,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
 from replication.core.phase import Phase
+from replication.core.routes.required import RequiredFrom
 from replication.ledger.base import PatternRule, Peer, Rule
 from replication.ledger.rules import Gap
 from replication.ledger.sql.queries.claims import coverage
@@ -74,7 +75,7 @@ class RuleCache:
     """
 
     def __init__(self) -> None:
-        self._required_from: dict[int, dict[FileId, int]] = {}
+        self._required_from: dict[int, RequiredFrom] = {}
         self.counted = Counted(self._read, RULES)
         self._begins = Counted(_first_begins, RULES)
         self._unsent: dict[str, Counted[list[TableSpec]]] = {}
@@ -88,7 +89,9 @@ class RuleCache:
         read: dict[int, dict[FileId, int]] = {key: {} for key in unread}
         for row in rows_in(connection, sa.select(sending.required_from), _required_from.rule_id, unread):
             read[row.rule_id][file_id(row.wal)] = row.sequence
-        required_from = {row.id: read[row.id] if row.id in read else known[row.id] for row in rows}
+        required_from = {
+            row.id: RequiredFrom(read[row.id], _files(row.ended)) if row.id in read else known[row.id] for row in rows
+        }
         self._required_from = required_from if table is None else known | required_from
         return [
             Rule(
@@ -246,29 +249,23 @@ def note_end(connection: Connection, rule: Any) -> None:
     _PUT_ENDED.run(connection, row | {"cluster": to, "at": at, "positions": at_peer})
 
 
-def gaps_of_new(
-    connection: Connection, peer: str, table: UUID, group: str, required_from: Mapping[FileId, int], now: int
-) -> tuple[Gap, ...]:
-    """The gaps of a rule that begins now at ``required_from``; deletes the record of an earlier rule's end.
-
-    The peer has its own frames already.
-    """
-    to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == peer))
-    required_from = {wal: first for wal, first in required_from.items() if str(wal.cluster) != to}
-    here = (_e.cluster == to) & (_e.table_uuid == str(table)) & (_e.table_group == group)
-    row = connection.execute(sa.select(sending.ended_rules).where(here)).one_or_none()
-    if row is None:
-        frames = sum(required_from.values())
-        return (Gap(0, now, frames),) if frames else ()
-    connection.execute(sending.ended_rules.delete().where(here))
+def gaps_since_end(connection: Connection, row: Any, positions: Mapping[FileId, int], now: int) -> tuple[Gap, ...]:
+    """The gaps of a rule that begins now at ``positions``, after an earlier one ended; deletes the record of that."""
+    same = (_e.cluster == row.cluster) & (_e.table_uuid == row.table_uuid) & (_e.table_group == row.table_group)
+    connection.execute(sending.ended_rules.delete().where(same))
     ended = {file_id(wal): int(sequence) for wal, sequence in json.loads(row.positions).items()}
-    frames = sum(max(0, first - ended.get(wal, 0)) for wal, first in required_from.items())
+    frames = sum(max(0, first - ended.get(wal, 0)) for wal, first in positions.items())
     return (*read_gaps(row.gaps), *([Gap(row.at, now, frames)] if frames else []))
 
 
 def write_gaps(gaps: tuple[Gap, ...]) -> str:
     """The column's text."""
     return json.dumps([[gap.begin, gap.end, gap.frames] for gap in gaps])
+
+
+@lru_cache(maxsize=64)
+def _files(text: str) -> tuple[FileId, ...]:
+    return tuple(map(file_id, json.loads(text)))
 
 
 @lru_cache(maxsize=1024)

@@ -24,6 +24,7 @@ rules = table(
     Column("phase", String, nullable=False, server_default="live"),
     Column("since", BigInteger, nullable=False, server_default="0"),
     Column("gaps", Text, nullable=False, server_default="[]"),  # [[begin, end, frames], …] that the peer never gets
+    Column("ended", Text, nullable=False),  # [file, …]: earlier WALs of its slot had ended, see RequiredFrom
     Column("with_properties", Boolean, nullable=False, server_default=true()),
     Column("every_group", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("peer", "table_uuid", "table_group"),
@@ -50,7 +51,7 @@ ended_rules = table(
     Column("gaps", Text, nullable=False),
 )
 
-# the first sequence a rule requires, per WAL that had its stream when the rule began; never changes
+# the first sequence a rule requires, per WAL that had its stream when the rule began, and may grow; never changes
 required_from = table(
     "required_from",
     Column("rule_id", KEY, ForeignKey("rules.id", ondelete="CASCADE"), primary_key=True),

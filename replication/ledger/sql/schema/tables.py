@@ -193,7 +193,7 @@ routes = table(
     Column("generation", BigInteger, nullable=False),
     Column("closed", Boolean, nullable=False, server_default=false()),
     Column("phase", String, nullable=False, server_default="live"),  # of the sender's rule
-    Column("required_from", Text, nullable=False),  # {wal: first sequence}
+    Column("required_from", Text, nullable=False),  # RequiredFrom as JSON
     Column("acknowledged", Text, nullable=False),  # {wal: [[begin, end], …]}
     Column("carried", Text, nullable=False, server_default="[]"),  # [[origin, [cluster, …], silent since, awaits], …]
 )

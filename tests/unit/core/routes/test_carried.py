@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
-from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId
 from replication.core.routes.carried import (
     SILENT_US,
     Carried,
@@ -19,6 +19,7 @@ from replication.core.routes.carried import (
     carried_onward,
     required_onward,
 )
+from replication.core.routes.required import RequiredFrom
 from replication.ledger.sql.queries.freshness import by_group, routes_of
 
 TABLE = UUID(int=9)
@@ -73,6 +74,17 @@ def test_of_others_no_more_is_owed_than_comes_in() -> None:
     assert required_onward([first, second], D, {}) == {wal(A): 5}
     assert required_onward([first, second], D, {wal(A): 9}) == {wal(A): 9}
     assert required_onward([first, second], A, {}) == {wal(A): 5}
+
+
+def test_of_others_wals_that_had_ended_for_every_route_have_ended_onward() -> None:
+    early, late = (RequiredFrom({wal(A, 1): 4}, [wal(A, n)]) for n in (5, 9))
+    first, second = replace(route(A), required_from=early), replace(route(B, Carried(A, (A, B))), required_from=late)
+    own = RequiredFrom({}, [wal(C, 3)])
+    assert required_onward([first, second], D, own) == RequiredFrom({wal(A, 1): 4}, [wal(A, 5), wal(C, 3)])
+    found = required_onward([first, second], D, own)
+    assert [found.get(wal(A, n), 0) for n in (0, 1, 4, 5)] == [COUNT_END, 4, COUNT_END, 0]
+    assert required_onward([first, route(B, Carried(A, (A, B)))], D, {}) == RequiredFrom({})
+    assert required_onward([first, replace(route(B), required_from=late)], D, {}).ended == (wal(A, 5),)
 
 
 def test_a_route_that_does_not_bring_an_origin_lowers_nothing() -> None:
