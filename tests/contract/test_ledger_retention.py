@@ -11,7 +11,7 @@ from replication.core.shipping.retention import RetentionPolicy, held_by
 from replication.errors import RequestError
 from replication.ledger.base import FileKind, Ledger, PeerProgress
 from replication.ledger.commit_steps import ROLE_CHANGE, NewSequence, SequenceId
-from tests.contract.ledger_stores import EAST, FRAME, HEADER, Route, applied, claims, peer, stream, table, wal
+from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, applied, claims, peer, stream, table, wal
 from tests.noted import note_closed
 
 FLIGHTS = table()
@@ -138,9 +138,11 @@ def test_coverage_of_retired_files_stays_one_row_a_stream(sending: Ledger) -> No
     assert sending.registration.register([other]), "its hash does not follow"
 
 
-def test_what_landed_after_the_last_closed_time_of_its_source_stays(ledger: Ledger) -> None:
+@pytest.mark.parametrize("source", [wal(), wal(7, NORTH)], ids=["its writer", "another cluster"])
+def test_what_landed_after_the_last_closed_time_of_its_writer_stays(ledger: Ledger, source: FileId) -> None:
     ledger.tables.create(FLIGHTS)
-    made = Route(ledger)
+    note_closed(ledger, NORTH, ClosedNotice(900, ()))
+    made = Route(ledger, source)
     made.land(claims(S, 0, 2, 0, commit=500))
     applied(ledger, FLIGHTS, {made.file: made.at})
     ledger.files.close(made.file, made.at)
@@ -150,7 +152,7 @@ def test_what_landed_after_the_last_closed_time_of_its_source_stays(ledger: Ledg
         ledger.files.retire(made.file, 0)
     note_closed(ledger, EAST, ClosedNotice(500, ()))
     ledger.files.retire(made.file, 0)
-    assert ledger.files.retired(EAST) == 500
+    assert ledger.files.retired(source.cluster) == 500
 
 
 def test_what_landed_stays_while_a_failover_may_yet_take_rows_of_it_back(ledger: Ledger) -> None:

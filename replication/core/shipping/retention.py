@@ -52,8 +52,8 @@ class FileFacts:
     ``replayed`` is the prefix that the own replay has passed, None on a cluster that keeps no tables. ``peers`` has an
     entry for every peer in the rules, even without a report. ``registered`` is the length that the worker has
     registered, None for all of the file. A file that landed ``past_notice`` has frames that are newer than the last
-    closed time of its source cluster. A failover may have to leave them out; it keeps them as lost writes. With
-    ``taking_back`` one may be about to do so with the file.
+    closed time of the cluster that wrote them. A failover may have to leave them out; it keeps them as lost writes.
+    With ``taking_back`` one may be about to do so with the file.
     """
 
     file: FileId
@@ -76,7 +76,7 @@ def held_by(facts: FileFacts) -> tuple[str, ...]:
     if facts.replayed is not None and facts.replayed < facts.length:
         reasons.append(f"the own replay has {facts.length - facts.replayed} bytes to go")
     if facts.past_notice:
-        reasons.append("the cluster that it came from has not announced a closed time that covers its newest frames")
+        reasons.append("the cluster that wrote it has not announced a closed time that covers its newest frames")
     if facts.taking_back:
         reasons.append("a role change is unfinished, which may take rows back: walship ops list")
     for hold in facts.peers:

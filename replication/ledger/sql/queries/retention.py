@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.core.ids import FileId
+from replication.core.ids import NIL_UUID, FileId
 from replication.core.phase import Phase
 from replication.core.shipping.retention import FileFacts, PeerHold, RetentionPolicy, past_budget
 from replication.core.status import ReplicationStatus, is_applied, is_fully_replicated
@@ -25,9 +25,11 @@ from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_row
 from replication.ledger.sql.store.prepared import upsert
+from replication.ledger.sql.store.store import rows_in
 
-_f, _s, _rule = (t.c for t in (schema.files, schema.streams, sending.rules))
+_c, _f, _s, _rule = (t.c for t in (schema.claims, schema.files, schema.streams, sending.rules))
 _KEPT_US = 3_600_000_000
+_WRITTEN_IN = sa.select(_c.file_id, _s.wal).join(schema.streams).where(_s.table_uuid != str(NIL_UUID)).distinct()
 _PASS = upsert(sending.progress, "file_id", "peer", but=("commit", "error", "losses"))
 Keyed = Sequence[tuple[int, FileRow]]
 Statuses = dict[tuple[FileId, str], list[PeerHold]]
@@ -39,7 +41,7 @@ def facts(connection: Connection, rules_cache: RuleCache, rows: Keyed, policy: R
     past = _past(connection, rules_cache, found, policy)
     awaited = awaits_replay(connection, policy.keeps_tables)
     latest = sa.select(schema.notices.c.origin, sa.func.max(schema.notices.c.closed)).group_by(schema.notices.c.origin)
-    closed = {origin: at for origin, at in connection.execute(latest)}
+    uncovered = _past_notice(connection, rows, {origin: at for origin, at in connection.execute(latest)})
     changing = sa.select(schema.commit_sequences.c.urn).where(schema.commit_sequences.c.urn == ROLE_CHANGE).limit(1)
     taking_back = connection.scalar(changing) is not None
     holds: dict[FileId, list[PeerHold]] = {}
@@ -53,22 +55,26 @@ def facts(connection: Connection, rules_cache: RuleCache, rows: Keyed, policy: R
             row.applied if awaited else None,
             tuple(holds.get(row.file, ())),
             registered=row.length,
-            past_notice=_is_past_notice(row, closed),
+            past_notice=key in uncovered,
             taking_back=taking_back and row.source is not None,
         )
-        for _, row in rows
+        for key, row in rows
     ]
 
 
-def _is_past_notice(row: FileRow, closed: Mapping[str, int]) -> bool:
-    """Whether a landed file has frames up to an hour newer than its source's closed time.
+def _past_notice(connection: Connection, rows: Keyed, closed: Mapping[str, int]) -> set[int]:
+    """The keys of landed files with frames up to an hour newer than the closed time of the cluster that wrote them.
 
     Files with newer ones are not kept: closed time that stands still for longer would fill the disk.
     """
-    if row.source is None or row.kind is not FileKind.LANDING:
-        return False
-    announced = closed.get(str(row.source.cluster))
-    return announced is not None and announced < row.commit_hi <= announced + _KEPT_US
+    lowest = min(closed.values(), default=0)
+    landed = {key: row for key, row in rows if row.kind is FileKind.LANDING and row.source and row.commit_hi > lowest}
+    found = set()
+    for key, wal in rows_in(connection, _WRITTEN_IN, _c.file_id, landed):  # a file of another cluster may bring them
+        announced = closed.get(wal.partition("/")[0])
+        if announced is not None and announced < landed[key].commit_hi <= announced + _KEPT_US:
+            found.add(key)
+    return found
 
 
 def _statuses(connection: Connection, rules_cache: RuleCache, rows: Keyed) -> Statuses:
