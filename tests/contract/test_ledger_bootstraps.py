@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.core.coverage import Interval, Ranges
+from replication.core.coverage import Interval, Ranges, conflict
 from replication.core.ids import ClusterId, FileId
 from replication.core.routes.bootstrap import Coverage, Purged
 from replication.core.routes.carried import InboundRoute
@@ -195,6 +195,21 @@ def test_a_bootstrap_of_another_history_is_refused_as_a_whole(sending: Ledger) -
     with pytest.raises(DivergenceError):
         sending.bootstraps.adopt(file, HEADER + FRAME, HEADER + 2 * FRAME, coverage(interval(3, 5, "other")))
     assert sending.landing.coverage(FLIGHTS.uuid)[S] == Ranges.of((0, 3))
+
+
+def test_adopting_very_many_spans_again_compares_each_with_those_around_it_only(
+    sending: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a cluster whose ledger was rebuilt: other writes wait meanwhile."""
+    compared: list[Interval] = []
+    monkeypatch.setattr(
+        "replication.ledger.sql.parts.bootstraps.conflict", lambda one, two: compared.append(one) or conflict(one, two)
+    )
+    file, many = received(sending), coverage(*(interval(2 * n, 2 * n + 1) for n in range(500)))
+    taken = sending.bootstraps.adopt(file, HEADER + FRAME, HEADER + 2 * FRAME, many)
+    assert taken == many.sequences()
+    assert sending.bootstraps.adopt(file, HEADER + FRAME, HEADER + 2 * FRAME, many) == taken
+    assert len(compared) == 500
 
 
 def test_replicated_time_does_not_rise_while_a_sender_bootstraps_or_has_lost_rows(ledger: Ledger) -> None:

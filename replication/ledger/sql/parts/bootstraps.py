@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -247,19 +248,24 @@ def _joined(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
 
 
 def _unclaimed(stream: StreamId, wanted: Sequence[Interval], held: Sequence[Interval]) -> list[Interval]:
-    """The parts of ``wanted`` outside ``held``, with the hashes at their ends; DivergenceError on a contradiction."""
+    """The parts of ``wanted`` outside ``held``, with the hashes at their ends; DivergenceError on a contradiction.
+
+    Both ascend; a sender may name very many, while the ledger is locked.
+    """
     unclaimed: list[Interval] = []
+    begins, ends = [each.begin for each in held], [each.end for each in held]
     for interval in wanted:
-        for near in held:
+        around = held[bisect_left(ends, interval.begin) : bisect_right(begins, interval.end)]
+        for near in around:
             at = conflict(interval, near)
             if at is not None:
                 raise DivergenceError(
                     f"a bootstrap has another history of {stream}, from sequence {at} or earlier",
                     "Find out which cluster has the right history: walship verify",
                 )
-        spans = Ranges.union_of((near.begin, near.end) for near in held)
-        after = {near.end: near.last for near in held}
-        before = {near.begin: near.previous for near in held}
+        spans = Ranges.union_of((near.begin, near.end) for near in around)
+        after = {near.end: near.last for near in around}
+        before = {near.begin: near.previous for near in around}
         for begin, end in Ranges.of((interval.begin, interval.end)).subtract(spans):
             previous = interval.previous if begin == interval.begin else after[begin]
             last = interval.last if end == interval.end else before[end]
