@@ -69,8 +69,9 @@ def _check(log: pa.RecordBatch, header: SealedHeader) -> None:
 def _among(at: np.ndarray, sequences: np.ndarray, taken: Sequence[Ranges]) -> np.ndarray:
     """A mask of the rows whose sequences are to be taken, WAL by WAL."""
     keep = np.zeros(len(at), dtype=bool)
-    for wal in np.unique(at):
-        mine = at == wal
+    by_wal = np.argsort(at, kind="stable")  # each row may be of another one of very many WALs
+    wals, first = np.unique(at[by_wal], return_index=True)
+    for wal, mine in zip(wals, np.split(by_wal, first[1:]), strict=False):  # without rows there is one empty part
         spans = np.array(taken[wal].spans, dtype=np.int64).reshape(-1, 2)
         if len(spans):
             found = np.searchsorted(spans[:, 0], sequences[mine], side="right") - 1
