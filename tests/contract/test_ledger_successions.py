@@ -135,14 +135,21 @@ def test_a_cut_lists_no_stream_that_ended_before_everything_had_landed(ledger: L
 
 
 def test_a_third_cluster_counts_beyond_a_cut_what_is_later_and_not_listed(ledger: Ledger) -> None:
-    made = landed(ledger, 5)
+    made = landed(ledger)
+    made.land(claims(S, 3, 5, 0, commit=HOURS_LATER))
     retired(ledger, 7, 10)
     late = retired(ledger, 8, HOURS_LATER)
     cut, complete = {S: Ranges.of((0, 3))}, {FLIGHTS.uuid: 10}
     known = Succession(EAST, NORTH, 2, 7, is_planned=False, cut=cut, complete_upto=complete)
     assert ledger.successions.landed_beyond(ledger.successions.record(known)) == 2 + 2
     assert ledger.successions.landed_beyond(replace(known, cut={**cut, late: Ranges.of((0, 2))})) == 2
-    assert made.at
+
+
+def test_a_third_cluster_counts_nothing_beyond_a_cut_of_an_open_file_with_nothing_later(ledger: Ledger) -> None:
+    """The successor's file is CLOSED, so that its cut does not list the stream."""
+    landed(ledger)
+    known = Succession(EAST, NORTH, 2, 7, is_planned=False, complete_upto={FLIGHTS.uuid: 10})
+    assert ledger.successions.landed_beyond(ledger.successions.record(known)) == 0
 
 
 def test_a_cut_at_a_time_up_to_which_not_everything_is_here_is_refused(ledger: Ledger) -> None:

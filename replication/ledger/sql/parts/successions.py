@@ -155,7 +155,7 @@ def _record(connection: Connection, succession: Succession) -> Succession:
     joined = succession if known is None else known.joined(succession)
     if known is None and not joined.is_planned:
         forget_beyond(connection, joined)
-        covered = coverage_after(connection, joined.origin, joined.complete_upto)
+        covered = coverage_after(connection, joined.origin, joined.complete_upto, growing=False)
         if left := beyond(covered, joined.cut):
             text = replace(joined, cut=left).encode().hex()
             put_meta(connection, {_beyond_name(joined): text})

@@ -24,13 +24,17 @@ def complete_upto(connection: Connection, origin: ClusterId) -> dict[UUID, int]:
     return {table: reached.t for table, reached in found.items()}
 
 
-def coverage_after(connection: Connection, origin: ClusterId, times: Mapping[UUID, int]) -> dict[StreamId, Ranges]:
+def coverage_after(
+    connection: Connection, origin: ClusterId, times: Mapping[UUID, int], *, growing: bool = True
+) -> dict[StreamId, Ranges]:
     """The whole coverage of each stream of ``origin`` that may have frames later than its table's time, here or there.
 
-    A stream has none if its files here are retired or CLOSED, with older commit times.
+    A stream has none if its files here are retired or CLOSED, with older commit times. Without ``growing`` it has none
+    here either if a file with older commit times is OPEN.
     """
     found: dict[StreamId, Ranges] = {}
-    for ids in chunked(sorted({*_retired_after(connection, origin, times), *_kept_after(connection, origin, times)})):
+    kept = _kept_after(connection, origin, times, growing)
+    for ids in chunked(sorted({*_retired_after(connection, origin, times), *kept})):
         found |= coverage(connection, _s.id.in_(ids))
     return found
 
@@ -46,7 +50,7 @@ def _retired_after(connection: Connection, origin: ClusterId, times: Mapping[UUI
             yield from connection.scalars(sa.select(_s.id).where(later, _of(origin)))
 
 
-def _kept_after(connection: Connection, origin: ClusterId, times: Mapping[UUID, int]) -> Iterator[int]:
+def _kept_after(connection: Connection, origin: ClusterId, times: Mapping[UUID, int], growing: bool) -> Iterator[int]:
     is_open = sa.func.max(sa.case((_f.closed_length < 0, 1), else_=0))
     kept = (
         sa.select(_s.id, _s.table_uuid, sa.func.max(_f.commit_hi), is_open)
@@ -55,5 +59,5 @@ def _kept_after(connection: Connection, origin: ClusterId, times: Mapping[UUID, 
         .group_by(_s.id, _s.table_uuid)
     )
     for stream, table, newest, may_grow in connection.execute(kept):
-        if may_grow or newest > times.get(UUID(table), 0):
+        if growing and may_grow or newest > times.get(UUID(table), 0):
             yield stream
