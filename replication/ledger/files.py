@@ -221,7 +221,7 @@ class FileRecords(Protocol):
         """Bytes of all files that were ever retired."""
 
     def retired(self, source: ClusterId) -> int:
-        """The newest commit time in files of a cluster that landed here and were retired; 0 for none."""
+        """The newest commit time in files that landed here with frames of a cluster and were retired; 0 for none."""
 
     def move(self, file: FileId, path: str) -> bool:
         """Set the path of a CLOSED file that was moved. False when the ledger has no such file any more."""

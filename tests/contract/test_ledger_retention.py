@@ -155,6 +155,18 @@ def test_what_landed_after_the_last_closed_time_of_its_writer_stays(ledger: Ledg
     assert ledger.files.retired(source.cluster) == 500
 
 
+def test_frames_that_came_through_another_cluster_are_known_to_be_retired_by_their_origin(ledger: Ledger) -> None:
+    """Else a failover from that origin opens the tables at an earlier time, with rows of these frames in them."""
+    ledger.tables.create(FLIGHTS)
+    made = Route(ledger, wal(3, NORTH))
+    made.land(claims(S, 0, 2, 0, commit=500))
+    applied(ledger, FLIGHTS, {made.file: made.at})
+    ledger.files.close(made.file, made.at)
+    note_closed(ledger, NORTH, ClosedNotice(900, ()))
+    ledger.files.retire(made.file, 0)
+    assert ledger.files.retired(EAST) == ledger.files.retired(NORTH) == 500
+
+
 def test_what_landed_stays_while_a_failover_may_yet_take_rows_of_it_back(ledger: Ledger) -> None:
     ledger.tables.create(FLIGHTS)
     made, own = Route(ledger), closed_wal(ledger)

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.core.ids import ClusterId, FileId
+from replication.core.ids import NIL_UUID, ClusterId, FileId
 from replication.core.shipping.planner import FileView
 from replication.core.shipping.retention import FileFacts, RetentionPolicy, held_by
 from replication.core.status import ReplicationStatus
@@ -32,7 +32,7 @@ from replication.ledger.sql.store.keys import check_term, file_id, file_row, mis
 from replication.ledger.sql.store.prepared import Prepared, upsert
 from replication.ledger.sql.store.store import SqlStore, counter, meta, put_meta, raise_counter, rows_in
 
-_f, _p = schema.files.c, sending.progress.c
+_f, _p, _s = schema.files.c, sending.progress.c, schema.streams.c
 _rule, _begins, _h = sending.rules.c, sending.rule_begins.c, sending.held_tables.c
 
 _BY_NAME = Prepared(sa.select(schema.files).where(_f.file == sa.bindparam("of_file")))
@@ -248,7 +248,10 @@ class SqlFileRecords:
             raise_counter(connection, "retired_bytes", counter(connection, "retired_bytes") + row.length)
 
     def retired(self, source: ClusterId) -> int:
-        return self._store.counter(retired_counter(source))
+        of_source = _s.wal.startswith(f"{source}/", autoescape=True) & (_s.table_uuid != str(NIL_UUID))
+        with self._store.read() as connection:  # its frames may have come in files of other clusters
+            newest = connection.scalar(sa.select(sa.func.max(_s.retired_hi)).where(of_source)) or 0
+            return max(newest, counter(connection, retired_counter(source)))
 
     def move(self, file: FileId, path: str) -> bool:
         here = (_f.file == str(file)) & (_f.closed_length >= 0)
