@@ -93,7 +93,8 @@ class ClosedTime:
         growth = self._ledger.time.grown(self._last, self._seen)
         lengths = {file: grown.length for file, grown in growth.items()}
         for grown in growth.values():
-            self._grown.update(grown.last)
+            for stream, last in grown.last.items():  # earlier frames of it may lie in a file of copies
+                self._grown[stream] = max(last, self._grown.get(stream, last))
         self._seen = self._seen | lengths if len(self._seen) < _SEEN_MAX else lengths
         self._is_first = False
         return any(grown.last for grown in growth.values())

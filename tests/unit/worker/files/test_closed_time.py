@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import sqlalchemy as sa
 
 from replication.core.ids import FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
-from replication.ledger.base import FileKind, FileRow, Ledger, ReplayCheckpoint
+from replication.ledger.base import FileKind, FileRow, Ledger, Quarantined, ReplayCheckpoint
 from replication.worker.files.closed_time import ClosedTime
 from tests.contract.ledger_stores import FRAME, HEADER, at, claims, stream, table
 from tests.noted import note_closed
@@ -97,6 +98,15 @@ def test_the_first_frame_of_a_process_lists_no_stream_of_files_that_every_peer_h
     note_closed(host.ledger, host.ledger.cluster, host.told[-1])
     again = Host(host.ledger)
     assert again.close(2 * hour + 1) == {stream(FLIGHTS, lately): 1, stream_of: 1}
+
+
+def test_a_stream_is_listed_to_its_end_though_an_earlier_frame_of_it_was_tried_again_from_a_copy(host: Host) -> None:
+    file = host.wal()
+    of = host.write(file, 0, 10)
+    bad, copies = HEADER + 3 * FRAME, host.ledger.files.allocate("h0", FileKind.LANDING, "/data/landing", "boot").file
+    host.ledger.replay.quarantine(Quarantined(file, bad, bad + FRAME, FLIGHTS.uuid, "bad", "/copy", 1))
+    host.ledger.replay.requeue({(file, bad): replace(*claims(of, 3, 4, HEADER), commit=1)}, copies)
+    assert host.close(10) == {of: 9}
 
 
 def test_rows_in_place_of_lost_writes_are_told_though_their_commit_time_is_an_earlier_one(host: Host) -> None:
