@@ -87,10 +87,10 @@ class ClosedTime:
 
     def _note_growth(self) -> bool:
         """Note which streams grew, also when closed time did not move: a file may be retired before it does."""
-        if self._is_first:
+        growth = self._ledger.time.grown(self._last, self._seen)
+        if self._is_first:  # read after that: files may be retired meanwhile
             listed = self._ledger.time.announced(self._ledger.cluster).t
             self._grown.update(self._ledger.time.grown_and_retired(listed - _LISTED_AGAIN_US))
-        growth = self._ledger.time.grown(self._last, self._seen)
         lengths = {file: grown.length for file, grown in growth.items()}
         for grown in growth.values():
             for stream, last in grown.last.items():  # earlier frames of it may lie in a file of copies

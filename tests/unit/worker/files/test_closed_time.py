@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,6 +107,30 @@ def test_a_stream_is_listed_to_its_end_though_an_earlier_frame_of_it_was_tried_a
     host.ledger.replay.quarantine(Quarantined(file, bad, bad + FRAME, FLIGHTS.uuid, "bad", "/copy", 1))
     host.ledger.replay.requeue({(file, bad): replace(*claims(of, 3, 4, HEADER), commit=1)}, copies)
     assert host.close(10) == {of: 9}
+
+
+def test_a_stream_whose_file_is_retired_while_the_first_frame_is_made_is_listed(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.now = 7_200_000_000
+    note_closed(host.ledger, host.ledger.cluster, ClosedNotice(host.now, ()))
+    file, time = host.wal(), host.ledger.time
+    of, end = host.write(file, 0, 2), HEADER + 2 * FRAME
+    host.ledger.files.close(file, end)
+    host.ledger.replay.checkpoint_applied(ReplayCheckpoint(FLIGHTS.uuid, 1, 1, 1, {file: end}))
+    read = {name: getattr(time, name) for name in ("grown", "grown_and_retired")}
+
+    def then_retired(name: str) -> Callable[..., object]:
+        def reading(*given: object) -> object:
+            found = read[name](*given)
+            host.ledger.files.retire(file, 0)
+            return found
+
+        return reading
+
+    for name in read:
+        monkeypatch.setattr(time, name, then_retired(name))
+    assert host.close(host.now + 10) == {of: 1}
 
 
 def test_rows_in_place_of_lost_writes_are_told_though_their_commit_time_is_an_earlier_one(host: Host) -> None:
