@@ -95,8 +95,9 @@ class ReceivedBootstraps:
             table = first[at].table
             gone: list[Pending] = []
             if any(
-                each is not None and (_replaces(first[of], first[at], of > at) or _covers(each, frames[at]))
+                _replaces(first[of], first[at], of > at) or _covers(each, frames[at])
                 for of, each in enumerate(whole)
+                if each is not None and each.table == table  # of very many tables that wait at once
             ):
                 gone = parts
             elif not any(part.row.source is None or (part.row.source.cluster, table) in routes for part in parts):

@@ -31,17 +31,17 @@ OWN = ClusterId("west", UUID(int=1))
 TABLE = UUID(int=9)
 
 
-def landed(folder: Path, number: int, sender: str, frames: int, *, whole: bool = True) -> Pending:
+def landed(folder: Path, number: int, sender: str, frames: int, *, whole: bool = True, table: UUID = TABLE) -> Pending:
     """A landing file with a bootstrap of ``frames`` frames of rows and one of coverage, which takes two more places."""
     cluster = ClusterId(sender, UUID(int=2))
     source, file = FileId(cluster, "h0", number), FileId(OWN, "h0", number)
-    coverage = Coverage.of(TABLE, "default", {FileId(cluster, "h0", 0): (Interval(0, 7, ZERO_HASH, ZERO_HASH),)})
+    coverage = Coverage.of(table, "default", {FileId(cluster, "h0", 0): (Interval(0, 7, ZERO_HASH, ZERO_HASH),)})
     content, previous = bytearray(encode_file_header(file, 1)), ZERO_HASH
     for sequence in range(frames + whole):
         is_last = sequence == frames
         payload, kind = (coverage.encode(), FrameKind.COVERAGE) if is_last else (b"rows", FrameKind.BOOTSTRAP)
         hashes = bytes(32), previous, sha256(payload).digest()
-        place = TABLE, "default", source, sequence, 1, 0, 0, 0
+        place = table, "default", source, sequence, 1, 0, 0, 0
         header = encode_sealed_header(SealedHeader(kind, Codec.NONE, *place, *hashes, len(payload)))
         previous = stream_hash(header)
         content += encode_envelope((cluster, OWN), len(header) + len(payload)) + header + payload
@@ -80,3 +80,18 @@ def test_what_grows_without_end_holds_a_bounded_number_of_frames(
         assert sum(len(seen.frames) for seen in found._seen.values()) <= 16
     assert numbers(found, first, later) == ([], [1, 2])
     assert numbers(found, later) == ([2], [])
+
+
+def test_bootstraps_of_other_tables_are_not_asked_whether_they_cover_one_that_is_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a coverage of very many WALs, and of a thousand tables all may wait in every round."""
+    asked: list[int] = []
+    covers = received._covers
+    monkeypatch.setattr(received, "_covers", lambda *given: asked.append(1) or covers(*given))
+    others = [landed(tmp_path, number, "good", 2, table=UUID(int=number)) for number in range(10, 13)]
+    part = landed(tmp_path, 1, "good", 2, whole=False)
+    assert numbers(ReceivedBootstraps(), *others, part) == ([10, 11, 12], [])
+    assert not asked
+    assert numbers(ReceivedBootstraps(), *others, part, landed(tmp_path, 2, "bad", 2)) == ([2, 10, 11, 12], [])
+    assert len(asked) == 1
