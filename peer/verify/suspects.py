@@ -70,14 +70,17 @@ class Suspects:
         return made
 
     def add_round(self, left: Iterable[pa.RecordBatch], right: Iterable[pa.RecordBatch]) -> None:
-        """Take one round: rows of both sides, as ``Reading.keys`` gives them. Sets ``count`` and ``confirmed``."""
+        """Take one round: rows of both sides, as ``Reading.keys`` gives them. Sets ``count`` and ``confirmed``.
+
+        When a side fails, the round before stays: this one is taken again.
+        """
+        loaded = [self._load(side, rows) for side, rows in zip(_SIDES, (left, right), strict=True)]
         self._db.execute("drop table if exists earlier")
         has_earlier = self.count > 0
         if has_earlier:
             self._db.execute("alter table suspects rename to earlier")
         self._db.execute("drop table if exists suspects")
         self.count = self.confirmed = 0
-        loaded = [self._load(side, rows) for side, rows in zip(_SIDES, (left, right), strict=True)]
         if not any(loaded):
             return
         for side, other in (_SIDES, _SIDES[::-1]):

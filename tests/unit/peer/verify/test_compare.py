@@ -245,6 +245,27 @@ def test_a_side_that_stops_in_the_middle_of_its_keys_is_asked_again():
     assert [(d.key["id"], d.what) for d in judge(east, west).differences] == [(1, "different")]
 
 
+def test_a_difference_is_reported_though_a_side_stopped_in_the_middle_of_the_round_that_confirms_it():
+    east, west = Side("east", table((1, "a", 0.0))), Side("west", table((1, "b", 0.0)))
+    east.reached, west.reached = lambda: (70, 0), lambda: (60, 0)
+    opening = west.open
+
+    def opened(as_of):
+        made = opening(as_of)
+        if west.reads == 2:
+
+            def stopping(_):
+                raise PeerRefusedError("maintenance deleted a file")
+                yield
+
+            made.keys = stopping
+        return made
+
+    west.open = opened
+    verdict = judge(east, west, wait=lambda: False)
+    assert (verdict.differing, verdict.moving, verdict.rounds) == (1, 0, 2)
+
+
 def test_buckets_survive_their_bytes_and_sum_up_to_the_whole():
     reading = Side("east", table(*[(i, "x", None) for i in range(500)])).open(None)
     buckets = reading.buckets()
