@@ -12,7 +12,7 @@ from peer.repair.saved_copy import SENT_AGAIN
 from replication.core.coverage import Ranges, Span
 from replication.core.frame import FILE_HEADER_BYTES, FRAME_MAGIC, FrameView, check_payload, read_end_record, read_frame
 from replication.core.ids import StreamId
-from replication.errors import CorruptFrameError, FormatError
+from replication.errors import CorruptFrameError, FormatError, VersionError
 from replication.ledger.base import Claim, FileKind, FileRow, Readable
 
 _BLOCK_BYTES = 1 << 20
@@ -38,6 +38,9 @@ def find_readable(row: FileRow, published: int) -> ReadableFile:
 
     So many bytes as ``published`` are known to have been durable. A file that is OPEN may have whole frames past them,
     which count too.
+
+    Raises:
+        VersionError: a frame is of a newer walship, which can read it.
     """
     end = max(row.needed, published)
     opened = _open(row.path)
@@ -120,11 +123,13 @@ def _whole_frames(view: memoryview, spans: Iterable[Span]) -> Iterator[tuple[Cla
 
 
 def _frames(view: memoryview, at: int, end: int) -> Iterator[FrameView]:
-    """Every whole frame of ``[at, end)``."""
+    """Every whole frame of ``[at, end)``. VersionError when one is of a newer walship: it is not damaged."""
     within = view[:end]
     while 0 <= at < end:
         try:
             frame = read_frame(within, at)
+        except VersionError:
+            raise
         except FormatError:
             frame = None
         if frame is None:

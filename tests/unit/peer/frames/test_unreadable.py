@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pytest
 
 from peer.frames import check as wal_check
@@ -19,7 +20,7 @@ from peer.frames.select import Selector
 from peer.receive.range_reads import RangeReads
 from peer.repair.readable import find_readable
 from replication.core.frame import FILE_HEADER_BYTES, FrameView
-from replication.errors import PeerRefusedError, StorageError
+from replication.errors import PeerRefusedError, StorageError, VersionError
 from replication.files import mapped
 from replication.link.ranges import ReadAsk, decode_pieces, encode_ask
 from replication.worker.files.reading import MappedFrames
@@ -95,6 +96,17 @@ def test_salvage_finds_the_frames_beside_one_that_cannot_be_read(
     monkeypatch.setattr(os, "pread", pread)
     found = find_readable(wal.row, wal.registered)
     assert [frame.begin for frame, _ in found.frames.values()] == [spans[0][0], spans[2][0]]
+
+
+def test_salvage_does_not_give_up_a_frame_that_a_newer_walship_can_read(wal: OriginWal) -> None:
+    _, frame, _ = LOCAL.frames(str(wal.path), FILE_HEADER_BYTES, wal.registered)
+    content = bytearray(wal.path.read_bytes())
+    envelope = content[frame.begin : frame.sealed_begin - 4]
+    envelope[4] += 1  # its format version
+    content[frame.begin : frame.sealed_begin] = envelope + google_crc32c.value(bytes(envelope)).to_bytes(4, "little")
+    wal.path.write_bytes(content)
+    with pytest.raises(VersionError, match="Upgrade walship here first"):
+        find_readable(wal.row, wal.registered)
 
 
 def test_bytes_of_a_mapped_file_whose_pages_are_gone_are_an_error(wal: OriginWal) -> None:
