@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from operator import itemgetter
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -119,13 +122,10 @@ def carry_over(
     rows = [{"file_id": target, "table_uuid": str(table), "applied": end} for table, end in positions.items()]
     execute_many(connection, schema.positions.insert(), rows)
     places = ((claim.end, copies.get((claim.stream, claim.sequence))) for claim in decisions.readable.frames)
-    ends = [(end, copy.end) for end, copy in places if copy is not None]
+    ends = sorted((end, copy.end) for end, copy in places if copy is not None)
+    upto = [FILE_HEADER_BYTES, *accumulate((copy for _, copy in ends), max)]  # the end of the copies of the first ones
     begins = [
-        {
-            "file_id": target,
-            "rule_id": rule,
-            "begin": max((copy for end, copy in ends if end <= begin), default=FILE_HEADER_BYTES),
-        }
+        {"file_id": target, "rule_id": rule, "begin": upto[bisect_right(ends, begin, key=itemgetter(0))]}
         for rule, begin in connection.execute(sa.select(_begins.rule_id, _begins.begin).where(_begins.file_id == key))
     ]
     execute_many(connection, sending.rule_begins.insert(), begins)
