@@ -194,7 +194,7 @@ def _find(cluster: Cluster, given: str) -> FileRow | Path:
         is_here = row.host == slot and Path(given).absolute() == Path(row.path)  # others may have that path, too
         if given in (row.file.local, str(row.file)) or is_here or row.is_stored and given == row.path:
             return row
-    if given.isdigit():
+    if given.isdecimal():
         for row in rows:
             if row.file.number == int(given) and row.host == slot:
                 return row

@@ -13,7 +13,7 @@ import pytest
 
 from replication import config as configuration
 from replication.core.ids import NIL_UUID
-from replication.errors import FormatError, RequestError
+from replication.errors import FormatError, MissingFileError, RequestError
 from replication.ledger.base import FileKind
 from replication.ledger.sql.ledger import open_ledger
 from shell import main
@@ -66,6 +66,8 @@ def test_files_are_listed_with_units_for_people_and_as_numbers_in_json(
     assert main.run(["wal", "list", "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)
     assert (listed["length"], listed["applied"], listed["newest"]) == (256, 256, None)
+    assert main.run(["wal", "salvage", "²"]) == MissingFileError.exit_code, "a digit, and no number"
+    assert "there is no file ²" in capsys.readouterr().err
 
 
 def test_a_frame_of_no_table_is_shown_without_one() -> None:
