@@ -68,7 +68,10 @@ class SuccessionRecords(Protocol):
         """The successions that were kept so, without their cuts."""
 
     def landed_beyond(self, succession: Succession) -> int:
-        """How many frames beyond its cut were here when it was learned, less those that count since."""
+        """How many frames beyond its cut were here when it was learned, less those that count since.
+
+        Of very many streams only some are counted.
+        """
 
     def highest_epoch(self) -> int:
         """The highest role epoch of any cluster that was stored, 0 for none."""

@@ -13,6 +13,7 @@ from replication.core.routes.freshness import ClosedNotice
 from replication.core.succession import Succession
 from replication.errors import SuccessionError
 from replication.ledger.base import Ledger, Peer, Quarantined
+from replication.ledger.sql.parts import successions
 from tests.contract.ledger_stores import (
     EAST,
     FRAME,
@@ -132,6 +133,24 @@ def test_a_cut_lists_no_stream_that_ended_before_everything_had_landed(ledger: L
     assert dict(taken.complete_upto) == {FLIGHTS.uuid: 10}
     assert taken.counts(old, 5, 10) and not taken.counts(old, 5, 11)
     assert ledger.successions.landed_beyond(taken) == 0
+
+
+def test_a_cut_lists_no_ended_stream_of_a_dropped_table(ledger: Ledger) -> None:
+    landed(ledger)
+    old, late = (retired(ledger, number, commit) for number, commit in ((7, 20), (8, HOURS_LATER)))
+    ledger.tables.drop(FLIGHTS.uuid)
+    assert set(ledger.successions.coverage_after(EAST, 0)) == {S, late}
+    taken = ledger.successions.take_over(EAST, WEST, 2, HOURS_LATER)
+    assert set(taken.cut) == {S, late} and taken.counts(old, 1, 20)
+
+
+def test_of_very_many_streams_beyond_a_cut_some_are_counted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(successions, "_BEYOND_MAX", 1)
+    ledger.tables.create(FLIGHTS)
+    for number in (7, 8):
+        retired(ledger, number, 10)
+    known = ledger.successions.record(Succession(EAST, NORTH, 2, 7, is_planned=False))
+    assert ledger.successions.landed_beyond(known) == 2
 
 
 def test_a_third_cluster_counts_beyond_a_cut_what_is_later_and_not_listed(ledger: Ledger) -> None:

@@ -38,7 +38,7 @@ _WIDE_BYTES_MAX = 2 << 30
 _PACKED_FACTOR = 32  # unpacked bytes per packed byte, at most
 #: What a notice from another cluster may list: files, tables and streams. Decoding as many takes about 400 MiB.
 FOREIGN_STREAMS_MAX = 1 << 20
-#: What all kept notices of another cluster may list together: a process's first notice lists every stream, so two fit.
+#: What all kept notices of another cluster may list together: a process's first notice may be large, so two fit.
 NOTED_STREAMS_MAX = 2 * FOREIGN_STREAMS_MAX
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import islice
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -29,6 +30,7 @@ _STORED = Prepared(
 _PUT = upsert(schema.successions, "origin", "epoch")
 _ADDRESS = "address of "  # and the cluster, in meta
 _LEASE = "lease of "  # and the cluster
+_BEYOND_MAX = 100_000  # streams: of a table that the successor does not have, all are beyond its cut
 _CONTRADICTION = "contradiction "  # and the succession
 
 
@@ -156,7 +158,7 @@ def _record(connection: Connection, succession: Succession) -> Succession:
     if known is None and not joined.is_planned:
         forget_beyond(connection, joined)
         covered = coverage_after(connection, joined.origin, joined.complete_upto, growing=False)
-        if left := beyond(covered, joined.cut):
+        if left := dict(islice(beyond(covered, joined.cut).items(), _BEYOND_MAX)):
             text = replace(joined, cut=left).encode().hex()
             put_meta(connection, {_beyond_name(joined): text})
     if joined != known:

@@ -15,13 +15,20 @@ from replication.ledger.sql.queries.freshness import RouteSnapshot
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.store import chunked
 
-_c, _f, _s = schema.claims.c, schema.files.c, schema.streams.c
+_c, _f, _s, _t = schema.claims.c, schema.files.c, schema.streams.c, schema.tables.c
 
 
 def complete_upto(connection: Connection, origin: ClusterId) -> dict[UUID, int]:
-    """Per table that is not dropped, the commit time up to which every frame of ``origin`` has landed; 0 for none."""
-    found = RouteSnapshot.load(connection, origin, None).landed_by_table()
-    return {table: reached.t for table, reached in found.items()}
+    """Per table the commit time up to which every frame of ``origin`` has landed, 0 for none.
+
+    Of a table that is dropped nothing is wanted, so that is the newest time that the origin announced.
+    """
+    snapshot = RouteSnapshot.load(connection, origin, None)
+    newest = max((notice.t for notice in snapshot.notices), default=0)
+    dropped = connection.scalars(sa.select(_t.uuid).where(_t.dropped))
+    return dict.fromkeys(map(UUID, dropped), newest) | {
+        table: reached.t for table, reached in snapshot.landed_by_table().items()
+    }
 
 
 def coverage_after(

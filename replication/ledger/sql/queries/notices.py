@@ -61,7 +61,7 @@ def keep_notice(connection: Connection, origin: str, notice: ClosedNotice, most:
     count, largest, streams = _KEPT.row(connection, {"of_origin": origin})
     if most is not None and streams > most and notice.streams:
         raise NoSpaceError(f"closed notices of {origin} list more than {most:,} streams", "It is sent again")
-    # A worker's first notice lists every stream its cluster ever wrote, and every read of replicated time decodes it.
+    # A worker's first notice may list very many streams, and every read of replicated time decodes it.
     is_turn = count >= 4 and count & (count - 1) == 0
     if count > NOTICES_MAX or is_turn and largest > _LARGE_BYTES:
         thin(connection, ClusterId.parse(origin))
