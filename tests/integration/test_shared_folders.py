@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,6 +11,7 @@ from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import uuid4
 
 import google_crc32c
 import grpc
@@ -17,6 +19,7 @@ import pytest
 
 from peer.folders.shared import CALLER_CALLS_MAX, SharedFolders
 from replication.core.grants import Caller, Grant
+from replication.core.ids import ClusterId
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.peer import PeerDriver
 from replication.errors import PeerRefusedError, PeerUnavailableError
@@ -25,6 +28,7 @@ from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Reason
 from replication.link.file_calls import FileAsk, FileCall, SharedEntry
 from replication.link.grpc_client import GrpcLink, connect
+from replication.settings import SharedFolder
 from tests.hostile import metadata
 from tests.sites import Site
 
@@ -245,3 +249,23 @@ def test_calls_of_one_caller_leave_places_for_others(shared: Shared) -> None:
         read.close()  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="seek"):  # at once, though nobody writes to it
         list(folders.answer(FileAsk("inbox", FileCall.READ, ("pipe",), end=9), east))
+
+
+@pytest.mark.parametrize("call", [FileCall.WRITE, FileCall.REREAD, FileCall.SYNC])
+def test_a_pipe_in_a_folder_holds_no_thread(tmp_path: Path, call: FileCall) -> None:
+    """It would wait for whoever opens the other end, and keep the receiver from ending."""
+    os.mkfifo(tmp_path / "pipe")
+    folders = SharedFolders("west", {"inbox": SharedFolder(path=tmp_path, clusters=["*"])}, 0)
+    ask = FileAsk("inbox", call, ("pipe",), size=1, end=1, content=b"x" if call is FileCall.WRITE else b"")
+    told: list[OSError] = []
+
+    def answer() -> None:
+        try:
+            list(folders.answer(ask, Caller(ClusterId("east", uuid4()))))
+        except OSError as error:
+            told.append(error)
+
+    asking = threading.Thread(target=answer, daemon=True)
+    asking.start()
+    asking.join(20)
+    assert [error.errno for error in told] and not asking.is_alive()

@@ -40,7 +40,7 @@ _TRAITS = StoreTraits(
 )
 _PRECISE_NS = 2_000_000_001_999_999_999  # every rounding changes it
 _COARSEST_NS = 2_000_000_000
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe fails, and waits for nobody
 _FLUSHED_EVERY = 16 << 20
 _FLUSHED_LAST = 1 << 20  # at the end: less is not worth a call
 _WRITE_BYTES = 256 << 10  # a write of 1 MiB costs some kernels several times as much CPU per byte
@@ -202,7 +202,7 @@ class LocalStore:
         for path in paths:
             nofollow = os.O_NOFOLLOW if path else 0  # the root may be a link
             try:
-                with descriptor(self.local_path(path), os.O_RDONLY | nofollow) as fd:
+                with descriptor(self.local_path(path), os.O_RDONLY | os.O_NONBLOCK | nofollow) as fd:
                     os.fsync(fd)
             except PermissionError:  # it may be written, but not read
                 if not path:
@@ -221,7 +221,7 @@ class LocalStore:
 
     def reread(self, path: RelativePath, begin: int, size: int) -> bytes:
         """What the disk has: the kernel's copy is dropped first."""
-        with descriptor(self.local_path(path), os.O_RDONLY | os.O_NOFOLLOW) as fd:
+        with descriptor(self.local_path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as fd:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(fd, begin, size, os.POSIX_FADV_DONTNEED)
             return os.pread(fd, size, begin)
