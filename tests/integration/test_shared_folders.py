@@ -269,3 +269,17 @@ def test_a_pipe_in_a_folder_holds_no_thread(tmp_path: Path, call: FileCall) -> N
     asking.start()
     asking.join(20)
     assert [error.errno for error in told] and not asking.is_alive()
+
+
+def test_a_write_that_the_file_system_refuses_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    """As of a file that is larger than any may be there; a pipe has no size on any file system."""
+    os.mkfifo(tmp_path / "pipe")
+    folders = SharedFolders("west", {"inbox": SharedFolder(path=tmp_path, clusters=["*"])}, 0)
+    ask, caller = FileAsk("inbox", FileCall.WRITE, ("pipe",), size=1), Caller(ClusterId("east", uuid4()))
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(10):
+        with pytest.raises(OSError, match="Invalid argument"):
+            list(folders.answer(ask, caller))
+    assert len(os.listdir("/dev/fd")) == before
+    os.close(reading)

@@ -121,7 +121,12 @@ class LocalStore:
         return _LocalReader(self.local_path(file.path), file, self._follow)
 
     def create(self, path: RelativePath, file: CopyableFile, size: int) -> _LocalWriter:
-        return _LocalWriter(_open_new(self.local_path(path), os.O_TRUNC if size < 0 else 0), file, size)
+        fd = _open_new(self.local_path(path), os.O_TRUNC if size < 0 else 0)
+        try:
+            return _LocalWriter(fd, file, size)
+        except BaseException:  # no file may be that large there
+            os.close(fd)
+            raise
 
     def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
         fd = _open_new(self.local_path(path), os.O_TRUNC)
