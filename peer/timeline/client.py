@@ -27,8 +27,9 @@ from replication.config import Config
 from replication.core.timeline.instants import FileVersion, TimelineState
 from replication.core.timeline.view import FileSlice
 from replication.errors import RequestError
+from replication.link.local_user import is_own
 from replication.retries import Backoff, exponential
-from replication.settings import TimelineSection, TlsSection, split_address
+from replication.settings import TimelineSection, TlsSection, join_address, split_address
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
 
@@ -212,13 +213,23 @@ class TimelineClient:
         host, port = split_address(server)
         connection = self._connection(host, port)
         try:
-            connection.request("GET", path, headers={"Connection": "close"})
+            connection.request("GET", path)
             taken = connection.sock  # the response takes it from the connection
             response = connection.getresponse()
+            self._check_user(taken)
             content = b"".join(_pieces(response, taken, deadline))
             return response.status, json.loads(content)
         finally:
             connection.close()
+
+    def _check_user(self, taken: socket.socket) -> None:
+        """Without TLS only this user's server is believed: others can take its port while it does not run."""
+        if self._address.tls.enabled or self._address.tls.allow_plaintext:
+            return
+        host, port = taken.getpeername()[:2]
+        kind = "ipv6" if ":" in host else "ipv4"
+        if not is_own(f"{kind}:{join_address(host, port)}", taken.getsockname()[1]):
+            raise HTTPException("it is not known to run as this user")
 
     def _connection(self, host: str, port: int) -> HTTPConnection:
         tls, timeout_s = self._address.tls, self._address.section.timeout_s

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,3 +168,33 @@ def test_a_server_beyond_loopback_is_asked_over_tls_or_plain_text_is_asked_for()
     with pytest.raises(ConfigError, match=r"timeline\.server: db:9000 is not loopback and there is no TLS"):
         configuration.load(None, given, {})
     configuration.load(None, {**given, "tls": {"allow_plaintext": True}}, {})
+
+
+STRANGER = f"""
+import json
+import os
+import socket
+os.setuid({NOBODY})
+port = socket.create_server(("127.0.0.1", 0))
+print(port.getsockname()[1], flush=True)
+answer = json.dumps(dict(names=["theirs"], instant=1 << 60, hash="x")).encode()
+while True:
+    asked = port.accept()[0]
+    asked.recv(1 << 16)
+    asked.sendall(b"HTTP/1.1 200 OK\\r\\ncontent-length: %d\\r\\n\\r\\n%s" % (len(answer), answer))
+"""
+
+
+def test_another_user_that_took_the_port_of_the_server_is_not_believed(tmp_path: Path) -> None:
+    """A server that was killed leaves the file with its address, and its port to anybody."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    section, asked = TimelineSection(service=True), list[object]()
+    with subprocess.Popen([sys.executable, "-c", STRANGER], stdout=subprocess.PIPE, text=True) as stranger:
+        assert stranger.stdout is not None
+        file = tmp_path / "timeline.server"
+        file.write_text(f"127.0.0.1:{stranger.stdout.readline()}")
+        client = TimelineClient(TimelineAddress("east", "", section, TlsSection(), str(file)))
+        found = client._ask("/v1/partitions", {"dataset": OUT}, asked.append)
+        stranger.kill()
+    assert (found, client.is_away, asked) == (None, True, [])
