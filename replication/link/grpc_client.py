@@ -39,9 +39,11 @@ from replication.link.base import (
     TakeOver,
 )
 from replication.link.callers import refused
+from replication.link.local_user import is_own_listener
 from replication.link.messages import read_message
 from replication.link.statuses import decode_progress
 from replication.link.tls import LinkTls, check_plaintext
+from replication.settings import split_address
 
 COMPARE_S_MAX = 3600.0
 FILES_S_MAX = 600.0  # a disk may sync for long
@@ -67,7 +69,8 @@ def connect(
 ) -> GrpcLink:
     """A link of ``caller`` to the receiver at ``address`` (host:port) of the cluster named ``peer``.
 
-    It connects when it is first used. Without ``tls`` it is plain text. ``timeout_s`` is the deadline of every call.
+    It connects when it is first used. Without ``tls`` it is plain text, and only receivers of this user or root are
+    called, unless ``allow_plaintext``. ``timeout_s`` is the deadline of every call.
     Opening a stream may take a little longer for each of its routes.
 
     Raises:
@@ -78,15 +81,18 @@ def connect(
         made = grpc.insecure_channel(address, options=channel.client_options(message_bytes_max, None))
     else:
         made = grpc.secure_channel(address, tls.client(), options=channel.client_options(message_bytes_max, peer))
-    return GrpcLink(made, address, caller, timeout_s)
+    return GrpcLink(made, address, caller, timeout_s, own_only=tls is None and not allow_plaintext)
 
 
 class GrpcLink:
     """``PeerLink`` over one gRPC channel."""
 
-    def __init__(self, made: grpc.Channel, address: str, caller: ClusterId, timeout_s: float) -> None:
+    def __init__(
+        self, made: grpc.Channel, address: str, caller: ClusterId, timeout_s: float, *, own_only: bool = False
+    ) -> None:
         self._channel = made
         self._address = address
+        self._own_only = own_only
         self._metadata = ((channel.CALLER_KEY, str(caller)),)
         self._timeout_s = timeout_s
         self._calls: dict[str, Any] = {}  # by method
@@ -123,9 +129,11 @@ class GrpcLink:
         return takeovers.decode_successions(self._call(channel.GET_SUCCESSIONS, asked))
 
     def ship(self, hello: Hello) -> GrpcShipSession:
+        self._check_user()
         return GrpcShipSession(self._channel, self._address, hello, self._timeout_s, self._metadata)
 
     def compare(self, source: ClusterId, expected: ClusterId) -> GrpcConversation:
+        self._check_user()
         return GrpcConversation(self._channel, self._address, source, expected, self._metadata)
 
     def read(self, cluster: ClusterId, file: FileId, spans: Sequence[Span]) -> Iterator[bytes]:
@@ -138,6 +146,7 @@ class GrpcLink:
 
     def _pieces(self, ask: ranges.ReadAsk) -> Iterator[bytes]:
         """Pieces of one call, which is cancelled when nobody takes them any more."""
+        self._check_user()
         try:
             call = self._channel.unary_stream(channel.READ)(ranges.encode_ask(ask), READ_S_MAX, self._metadata)
         except ValueError:
@@ -154,6 +163,7 @@ class GrpcLink:
 
     def files(self, ask: file_calls.FileAsk) -> Iterator[file_calls.SharedEntry | bytes]:
         """What a call about the files of a shared folder brings. Raises as ``decode_replies`` and other calls do."""
+        self._check_user()
         try:
             call = self._channel.unary_stream(channel.FILES)(file_calls.encode_ask(ask), FILES_S_MAX, self._metadata)
         except ValueError:
@@ -168,7 +178,21 @@ class GrpcLink:
     def close(self) -> None:
         self._channel.close()
 
+    def _check_user(self) -> None:
+        """Raise PeerUnavailableError if the port is not the user's: others can take it while no receiver runs."""
+        if not self._own_only or (is_own := is_own_listener(*split_address(self._address))):
+            return
+        if is_own is None:
+            raise PeerUnavailableError(
+                f"{self._address} cannot be reached: nobody listens there", "Is its receiver up?"
+            )
+        raise PeerUnavailableError(
+            f"another user of this machine listens on {self._address}",
+            "Give the receiver another port (receiver.listen), or set tls.ca, tls.cert and tls.key on both sides",
+        )
+
     def _call(self, method: str, request: bytes, more: Metadata = (), timeout_s: float = 0.0) -> bytes:
+        self._check_user()
         try:
             call = self._calls.get(method)
             if call is None:

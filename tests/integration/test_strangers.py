@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -9,9 +12,10 @@ from uuid import uuid4
 import pytest
 
 from peer.receive.receiver import Receiver
-from replication.core.ids import ClusterId, StreamId
-from replication.errors import PeerRefusedError
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.errors import PeerRefusedError, PeerUnavailableError
 from replication.link.base import Hello, PeerLink, Route
+from replication.link.grpc_client import connect
 from tests.certificates import tls_section
 from tests.hostile import NOBODY, calling, of_other_users, run_as_nobody
 from tests.integration.test_link_tls import AUTHORITY
@@ -119,3 +123,39 @@ def test_another_user_of_the_machine_is_refused_without_tls(tmp_path: Path) -> N
                 assert link.describe().cluster == site.cluster
     finally:
         site.close()
+
+
+LISTENS = f"""
+import os
+import socket
+os.setuid({NOBODY})
+port = socket.create_server(("127.0.0.1", 0))
+print(port.getsockname()[1], flush=True)
+port.accept()
+print("called", flush=True)
+"""
+
+
+def test_another_user_that_took_a_receivers_port_is_sent_nothing_without_tls() -> None:
+    """It would get all rows and invitations, and files that it says it has applied would be deleted."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    here, there = ClusterId("east", uuid4()), ClusterId("west", uuid4())
+    calls: tuple[Callable[[PeerLink], object], ...] = (
+        lambda link: link.describe("a secret"),
+        lambda link: link.progress([]),
+        lambda link: link.ship(Hello(here, there, 1, "test")),
+        lambda link: link.compare(here, there),
+        lambda link: list(link.read(here, FileId(here, "h0", 1), [(256, 300)])),
+    )
+    with subprocess.Popen([sys.executable, "-c", LISTENS], stdout=subprocess.PIPE, text=True) as stranger:
+        assert stranger.stdout is not None
+        try:
+            link = connect(f"127.0.0.1:{stranger.stdout.readline().strip()}", "west", here, timeout_s=1)
+            for call in calls:
+                with pytest.raises(PeerUnavailableError, match="another user of this machine listens"):
+                    call(link)
+            link.close()
+        finally:
+            stranger.kill()
+        assert not stranger.stdout.read()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from replication.link import local_user
-from replication.link.local_user import is_own
+from replication.link.local_user import is_own, is_own_listener
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -64,3 +64,25 @@ def test_elsewhere_the_systems_list_of_own_sockets_decides(monkeypatch: pytest.M
     monkeypatch.setattr(local_user.sys, "platform", "darwin")
     assert is_own("ipv4:127.0.0.1:54321", 7450)
     assert not is_own("ipv4:127.0.0.1:54321", 745) and not is_own("ipv4:127.0.0.1:5432", 7450)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
+@pytest.mark.parametrize("listed", [False, True], ids=["asked for", "in the list of all"])
+def test_a_port_that_this_process_listens_on_is_its_users(
+    host: str, listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if listed:
+        monkeypatch.setattr(local_user, "_owner_of", lambda *_: None)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as server:
+        port = server.getsockname()[1]
+        assert is_own_listener("localhost", port) and is_own_listener("::1" if host == "::1" else "127.0.0.1", port)
+    assert is_own_listener("localhost", port) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the list of sockets is Linux's")
+def test_a_port_that_another_user_listens_on_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_user, "_owner_of", lambda *_: None)
+    monkeypatch.setattr(local_user, "_TABLES", (tmp_path / "tcp", tmp_path / "tcp6"))
+    (tmp_path / "tcp").write_text(LINES.format(state="0A", owner=os.geteuid() + 1))
+    assert is_own_listener("127.0.0.1", 0xD431) is False and is_own_listener("127.0.0.1", 0x1D1A) is None
