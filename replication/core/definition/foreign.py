@@ -33,7 +33,7 @@ _COLUMNS_MAX = 10_000
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # of columns, perhaps of dropped ones
 _SORT = re.compile(rf"{_UUID}(?: desc)?(?:,{_UUID}(?: desc)?)*\Z")
-_TERM = re.compile(r"[A-Za-z0-9_(), ]{1,10000}\Z")
+_TERM = re.compile(r"(?! )[A-Za-z0-9_(), ]{1,10000}\Z")
 #: Iceberg's properties that a peer may set here.
 _PROPERTIES = (
     "commit.",

@@ -98,6 +98,8 @@ def test_what_this_cluster_could_have_made_is_taken_exactly(spec: TableSpec) -> 
         (lambda raw: raw["settings"].update(codec=["rm", 1]), "codec"),
         (lambda raw: raw["settings"].update(sort=["k; drop table t", 1]), "sort order"),
         (lambda raw: raw.update(sort=["k' desc"]), "partition"),
+        (lambda raw: raw.update(sort=[" "]), "sort order"),  # it names no column, so that no definition could be joined
+        (lambda raw: raw.update(sort=[" w"]), "sort order"),
         (lambda raw: raw.update(partition=['day(at)"; --']), "partition"),
         (lambda raw: raw["altered"].__setitem__(0, [0, 0, "a`; --"]), "column"),
         (lambda raw: raw["altered"].__setitem__(0, [1 << 63, 0, ""]), "time"),
