@@ -5,6 +5,7 @@ Each call stands alone, so a caller goes on at another connection where it was. 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -171,7 +172,8 @@ def decode_replies(replies: Iterable[bytes], address: str, ask: FileAsk) -> Iter
         if size < 0 or entries < 0:
             raise PeerRefusedError(f"{address} replies with more than it was asked for", reason="VERSION")
         if reply.error:
-            raise OSError(reply.error, refusals.shown(reply.what) or os.strerror(reply.error))
+            code = reply.error if reply.error in errno.errorcode else errno.EIO
+            raise OSError(code, refusals.shown(reply.what) or os.strerror(code))
         if reply.content:
             if google_crc32c.value(reply.content) != reply.crc32c:
                 raise PeerUnavailableError(f"bytes from {address} were damaged in transit", "They are asked for again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -196,6 +197,9 @@ def test_what_a_peer_answers_is_checked(shared: Shared) -> None:
     with pytest.raises(OSError, match="full") as told:
         list(file_calls.decode_replies([failed], "west", READ))
     assert told.value.errno == 28 and "\x1b" not in str(told.value)
+    with pytest.raises(OSError, match="Input/output error") as unknown:
+        list(file_calls.decode_replies([pb.FilesReply(error=(1 << 32) - 1).SerializeToString()], "west", READ))
+    assert unknown.value.errno == errno.EIO
 
 
 @pytest.mark.parametrize(
