@@ -146,8 +146,6 @@ class TimelineClient:
 
     def _slices(self, kind: str, partition: str, asked: Mapping[str, Any]) -> list[FileSlice] | None:
         """All pages of an answer, of one state of the timeline; None if the server is away."""
-        if not _is_text(partition) or not _is_text(str(asked["file"])):
-            return None  # a URL cannot name it
         for _ in range(_PAGES_TRIES):
             found: list[FileSlice] = []
             after, hash_ = None, None
@@ -163,8 +161,6 @@ class TimelineClient:
                 after = page.next
                 if after is None:
                     return found
-                if not _is_text(after):
-                    return None
         return None
 
     def _ask(self, path: str, asked: Mapping[str, Any], read: Callable[[Any], _Answer]) -> _Answer | None:
@@ -176,7 +172,7 @@ class TimelineClient:
         server = self._address.server()
         with self._lock:
             known, due = self._known, self._backoff.due(self._clock())
-        if not server or not due:
+        if not server or not due or not all(_is_text(str(each)) for each in asked.values()):  # a URL cannot name it
             return None
         given = {**asked, "instant": known.instant or None, "hash": known.hash or None}
         query = urlencode({name: value for name, value in given.items() if value is not None}, errors="surrogateescape")

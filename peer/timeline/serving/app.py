@@ -187,7 +187,7 @@ def _end(left: list[FileSlice], limit: int) -> int:
 @router.get("/datasets", response_model=models.Names)
 def datasets(state: Synced) -> Any:
     """The datasets that the timeline names."""
-    return {"names": sorted(state.roots), "instant": state.instant, "hash": state.hash}
+    return AsciiJson({"names": sorted(state.roots), "instant": state.instant, "hash": state.hash})
 
 
 @router.get("/partitions", response_model=models.Names)

@@ -214,6 +214,18 @@ def test_pages_go_on_after_a_name_that_is_no_utf_8(site: Site, monkeypatch: pyte
         assert paths(site.client(), "q") == names
 
 
+def test_a_dataset_whose_name_is_no_utf_8_is_asked_for_with_the_server_as_without(site: Site) -> None:
+    """A folder's name may be any bytes, and a copy that names no dataset is recorded by its target's address."""
+    root = (site.folder / "out").as_uri()
+    changes = Changes((FileVersion("p", "p/a-1", 1),))
+    site.timeline.record(Action.COPY, "file:///caf\udce9", changes, root=root)
+    with site.serving() as listings:
+        client = site.client()
+        assert client.partitions("file:///caf\udce9") == ["p"]
+        assert [each.file for each in client.latest("file:///caf\udce9", "p")]
+        assert paths(client) == ["p/a-1", "p/b-0"] and not client.is_away and listings.calls == 1
+
+
 @contextmanager
 def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
     """A server that reads a request and answers with bytes; its address."""

@@ -14,7 +14,7 @@ import pytest
 from peer.timeline.serving.server import TimelineServer
 from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.views import Views
-from replication.core.timeline.instants import Action, Instant, InstantState
+from replication.core.timeline.instants import Action, Changes, Instant, InstantState
 from replication.errors import ConfigError
 from replication.settings import TimelineSection, TlsSection
 from tests.datasets_made import OUT, Dataset
@@ -81,6 +81,11 @@ def test_large_answers_come_in_pages(ask: httpx.Client) -> None:
     assert ([each["file"] for each in first["slices"]], first["next"]) == (["p/a"], "p/a")
     last = ask.get("/v1/slices/latest", params={**asked, "after": "p/a"}).json()
     assert ([each["file"] for each in last["slices"]], last["next"]) == (["p/b"], None)
+
+
+def test_a_dataset_whose_name_is_no_utf_8_is_listed_beside_the_others(ask: httpx.Client, dataset: Dataset) -> None:
+    dataset.timeline.record(Action.COPY, "file:///caf\udce9", Changes())
+    assert ask.get("/v1/datasets").json()["names"] == ["file:///caf\udce9", OUT]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4])
