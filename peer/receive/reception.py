@@ -331,7 +331,7 @@ class Reception:
     def _resume(self, hello: Hello, lost: Mapping[FileId, FileStatus], generation: int) -> dict[FileId, FileStatus]:
         """Return the ranges of the files in ``hello`` that need not be sent again."""
         received = self._landing.received
-        received.forget_former(hello.former)
+        received.forget_former([former for former in hello.former if former.name == hello.source.name])
         received.forget_lost({file: left.losses for file, left in lost.items()})
         if hello.files:
             self._landing.wait_until_empty(_WAIT_EMPTY_S)  # messages of the stream before need not be sent again

@@ -21,6 +21,7 @@ from peer.status.refused import refused_lately
 from replication import __version__
 from replication.coordination.base import Public
 from replication.coordination.paths import Quorum
+from replication.core.coverage import Ranges
 from replication.core.definition.alter import add_column
 from replication.core.frame import FrameKind
 from replication.core.grants import Grant
@@ -29,10 +30,11 @@ from replication.core.routes.carried import Carried
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Invitation
-from replication.link.base import Ack, PeerLink, Reason, Refusal
+from replication.link.base import Ack, Hello, PeerLink, Reason, Refusal
 from replication.link.tls_files import fingerprint
 from replication.settings import TlsSection
 from tests.certificates import tls_section
+from tests.hostile import calling
 from tests.integration.receiving import Pair, answer, refused, secured_pair
 from tests.integration.test_hostile_frames import forged, sent
 from tests.integration.test_link_tls import AUTHORITY
@@ -254,6 +256,18 @@ def test_a_restored_cluster_keeps_its_grant_by_the_terms_that_were_seen_of_it(pa
     pair.ship(receiver, replace(pair.hello(), former=(was,), term_history=(*history, (9, "new")))).close()
     found = pair.west.ledger.grants.of("east")
     assert found is not None and found.grant.cluster == again
+
+
+def test_a_cluster_that_says_it_was_another_one_makes_nothing_of_that_one_forgotten(
+    pair: Pair, receiver: Receiver
+) -> None:
+    """East would be asked for what it has sent already, as often as north opens a stream."""
+    assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[2])), Ack)
+    pair.west.ledger.grants.put(Grant(NORTH), 1)
+    with calling(receiver.port, "west", NORTH, AUTHORITY.issue("north")) as link:
+        link.ship(Hello(NORTH, pair.west.cluster, 1, "test", former=(pair.east.cluster,))).close()
+    again = pair.ship(receiver, pair.hello(files=(pair.wal.file,)))
+    assert again.opened.files[pair.wal.file].status.shipped == Ranges.of((256, pair.ends[2]))
 
 
 def test_who_asks_is_kept_for_a_person_when_policy_says_so(pair: Pair, receiver: Receiver) -> None:
