@@ -74,7 +74,8 @@ def _opened(read: ReadInstant, version: FileVersion, format: str) -> ds.Dataset:
     import fsspec
 
     address = read.address(version)
-    fs, path = fsspec.core.url_to_fs(address, **direct(address))
+    fs, root = fsspec.core.url_to_fs(read.root, **direct(read.root))  # a name below may look like an address
+    path = f"{root.rstrip('/')}/{version.path}"
     try:
         if (size := fs.size(path)) != version.size:
             read.check({version.key})

@@ -47,6 +47,14 @@ def test_files_are_those_of_the_instant_that_is_asked_for(site: Path) -> None:
         assert (len(files), numbers(files.rows())) == (3, [1, 2, 3, 4])
 
 
+@pytest.mark.parametrize("name", ["1.parquet::file", "1.parquet::memory", "a::b.parquet", "b?x#y"])
+def test_a_file_whose_name_looks_like_an_address_is_read_and_no_other(site: Path, name: str) -> None:
+    write_rows(site / "src/p" / name, 8, 9)
+    recorded(site).run()
+    with reader(site).files() as files:
+        assert numbers(files.rows()) == [1, 2, 3, 8, 9]
+
+
 def test_files_as_of_a_time_to_come_are_of_one_instant_too(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     last = timeline(site).state().instant
     as_of = TimelineClient.as_of
