@@ -10,6 +10,7 @@ import re
 import socket
 import ssl
 import threading
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from peer.timeline.views import Views
 from replication import log
 from replication.errors import ConfigError, ReplicationError
 from replication.link.local_user import is_own
+from replication.link.tls_files import DeniedCertificates
 from replication.settings import TimelineSection, TlsSection, join_address, split_address
 from replication.tls_checks import is_loopback
 
@@ -163,7 +165,7 @@ class TimelineServer:
             "ssl_keyfile": str(self._tls.key),
             "ssl_ca_certs": str(self._tls.ca),
             "ssl_cert_reqs": ssl.CERT_REQUIRED,
-            "http": _of_cluster(self._cluster),
+            "http": _of_cluster(self._cluster, DeniedCertificates(self._tls.deny)),
         }
 
 
@@ -188,15 +190,16 @@ class _NoBrowsers:
             )
 
 
-def _of_cluster(cluster: str) -> type:
-    """Return uvicorn's protocol, which here hangs up on certificates of other clusters."""
+def _of_cluster(cluster: str, denied: DeniedCertificates) -> type:
+    """Return uvicorn's protocol, which here hangs up on certificates of other clusters, and on revoked ones."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class OwnCertificates(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             certificate = transport.get_extra_info("peercert") or {}
             names = {name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"}
-            if cluster in names:
+            shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
+            if cluster in names and sha256(shown).hexdigest() not in denied:
                 super().connection_made(transport)
                 return
             _log.warning("timeline_caller_refused", names=sorted(names))

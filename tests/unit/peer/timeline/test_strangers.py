@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import httpx
@@ -116,6 +117,18 @@ def test_a_certificate_of_another_cluster_is_hung_up_on_and_leaves_no_error(
         client = TimelineClient(TimelineAddress("east", "", section, TlsSection(**files["east"]), ""))
         assert client.partitions(OUT) == ["p"] and not client.is_away
     assert not [each for each in caplog.records if each.name == "asyncio"]
+
+
+def test_a_revoked_certificate_of_the_cluster_itself_is_hung_up_on(views: Views, tmp_path: Path) -> None:
+    stolen, good = (tls_section(tmp_path, AUTHORITY.issue("east"), f"{name}-") for name in ("stolen", "good"))
+    fingerprint = sha256(ssl.PEM_cert_to_DER_cert(Path(stolen["cert"]).read_text())).hexdigest()
+    (tmp_path / "deny").write_text(f"{fingerprint}\n")
+    with TimelineServer("east", views, KNOWN, LISTEN, TlsSection(**good, deny=tmp_path / "deny")) as server:
+        section = TimelineSection(service=True, server=server.address)
+        for files, is_answered in ((stolen, False), (good, True)):
+            client = TimelineClient(TimelineAddress("east", "", section, TlsSection(**files), ""))
+            found = client._ask("/v1/partitions", {"dataset": OUT}, lambda raw: raw["names"])
+            assert (found == ["p"], client.is_away) == (is_answered, not is_answered)
 
 
 def test_names_of_any_length_and_paths_are_refused_and_not_remembered(server: TimelineServer, views: Views) -> None:
