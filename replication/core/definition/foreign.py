@@ -115,7 +115,9 @@ def _problems(spec: TableSpec) -> Iterator[str]:
     shape = {column.name: column.type for column in spec.columns}
     if spec.kind == "cell" and (spec.key, shape) != (CELL_KEY, cell_columns()):
         yield "its columns are not those of a cell table"
-    if spec.derived:
+    if not isinstance(spec.derived, str):
+        yield "the cluster that derives it is not text"
+    elif spec.derived:
         yield from _name_problems(spec.derived, "cluster name")
     for name, setting in spec.settings.items():
         yield from _setting_problems(spec, name.partition("@")[0], setting.value)

@@ -93,6 +93,7 @@ def test_what_this_cluster_could_have_made_is_taken_exactly(spec: TableSpec) -> 
         (lambda raw: raw["properties"].update({"commit.retry.num-retries": "x"}), "num-retries cannot be 'x'"),
         (lambda raw: raw["settings"].update({"commit.retry.num-retries": ["x", 1]}), "num-retries cannot be 'x'"),
         (lambda raw: raw.update(derived="x'; --"), "cluster name"),
+        (lambda raw: raw.update(derived=None), "derives it is not text"),  # joined with "" it would change each time
         (lambda raw: raw["groups"].append(["g'); copy t to '/x'; --", []]), "group name"),
         (lambda raw: raw["groups"].append(["h", ["no"]]), "column 'no'"),
         (lambda raw: raw["settings"].update(codec=["rm", 1]), "codec"),
