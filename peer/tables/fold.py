@@ -285,7 +285,7 @@ def _merge_here(tables: Tables, connection: duckdb.DuckDBPyConnection, merge: Me
         for query in (
             f"select distinct {merge.keys()} from resolved",
             merge.rows("resolved"),
-            merge.tombstone_rows("resolved"),
+            merge.tombstone_rows("resolved", late=chosen.late > 0),
         )
     )
     return _Merged(gone, rows, tombstone_rows if tombstone_rows.num_rows else None)

@@ -197,9 +197,27 @@ class MergeQuery:
             ]
         return f"select {', '.join(selected)} from ({live}) m group by {self.keys()}"
 
-    def tombstone_rows(self, merged: str) -> str:
-        """The rows of ``__tombstones`` for ``merged`` versions (a name or query)."""
-        return f"select {self.keys()}, {_VERSION_COLUMNS} from {merged} v where _op > 0"
+    def tombstone_rows(self, merged: str, *, late: bool) -> str:
+        """The rows to add to ``__tombstones`` for ``merged`` versions (a name or query).
+
+        ``late`` is as for ``resolved``.
+        """
+        deleted = f"select {self.keys()}, {_VERSION_COLUMNS} from {merged} v where _op > 0"
+        if not late:
+            return deleted
+        stored = f"select * from {self.tombstones} s where {self.among('deleted')}"
+        own = [
+            *(self.dialect.name(key) for key in self.spec.key),
+            "_group",
+            "_commit",
+            "_origin",
+            "_wal",
+            "_seq",
+            "_row",
+        ]
+        same = " and ".join(f"t.{name} = d.{name}" for name in own)
+        missing = f"not exists (select 1 from ({stored}) t where {same})"  # each fold of a key would add its old ones
+        return f"with deleted as materialized ({deleted}) select * from deleted d where {missing}"
 
     def every(self) -> str:
         """The newest version of every key and group, deletes included. A deleted key may have an older version, too.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import duckdb
 import pyarrow as pa
@@ -65,7 +66,7 @@ class MergeJob:
     def tombstone_rows(self) -> Decode:
         """Return the rows to add to ``<table>__tombstones``."""
         _, _, tombstones = layouts(self.merge.spec)
-        return self._decode(tombstones.schema, self.merge.tombstone_rows, None)
+        return self._decode(tombstones.schema, partial(self.merge.tombstone_rows, late=self.late), None)
 
     def _decode(self, schema: pa.Schema, made: Callable[[str], str], places: _Places | None) -> Decode:
         size = self.sources["changes"].size

@@ -108,6 +108,23 @@ def test_a_large_fold_leaves_the_rows_and_tombstones_of_a_small_one(
     assert (steps > 4) == bool(bound)
 
 
+@pytest.mark.parametrize("versions", [0, 200_000])
+def test_the_tombstone_of_a_group_is_stored_once_however_often_other_groups_of_its_key_are_folded(
+    tmp_path: Path, versions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, tables = grouped("ops.t"), without_spark(tmp_path)
+    tables.create(spec)
+    monkeypatch.setattr(folding, "_DRIVER_VERSIONS", versions)
+    place = {"_origin": "x", "_wal": "w", "_seq": 0, "_row": 0, "_through": ""}
+    for at, (group, op) in enumerate([("right-1", 1), ("left", 0), ("left", 0), ("right-1", 1), ("left", 0)], 1):
+        row = {"k": "x", "_group": group, "_op": op, "_commit": at, "_replay": at, "_applied": at, **place}
+        append(tables, spec, pa.Table.from_pylist([row], layouts(spec)[0].schema))
+        assert merge_changes(tables, spec, at) is not None
+    rows, tombstones = stored(tables, spec)
+    assert len(rows) == 1
+    assert ["'_commit': 1" in each for each in tombstones] == [True, False]
+
+
 @pytest.mark.parametrize("backlog", [False, True])
 def test_other_work_goes_before_a_large_fold_unless_it_has_many_steps_to_do(
     tmp_path: Path, backlog: bool, monkeypatch: pytest.MonkeyPatch
