@@ -41,14 +41,14 @@ def rows_query(catalog: Catalog, spec: TableSpec, as_of: int | None = None) -> s
     Raises:
         RequestError: ``as_of`` lies before the last fold.
     """
+    changes = catalog.history(spec.name + CHANGES) if spec.key else None  # before the table, as in kept_reads.py
     table = catalog.history(spec.name)
     young = horizon(spec, now_us() if as_of is None else as_of)
-    if not spec.key:
+    if changes is None:
         return MergeQuery(spec, SPARK, "", _at(spec.name, table.current), "", Folded(), young).latest(upto=as_of)
     folded, base = base_of(table, spec, as_of)
-    landed, deleted = (
-        _at(spec.name + part, catalog.history(spec.name + part).current) for part in (CHANGES, TOMBSTONES)
-    )
+    landed = _at(spec.name + CHANGES, changes.current)
+    deleted = _at(spec.name + TOMBSTONES, catalog.history(spec.name + TOMBSTONES).current)
     merge = MergeQuery(spec, SPARK, landed, _at(spec.name, base), deleted, folded, young)
     late = catalog.may_have(spec.name + CHANGES, merge.came_late)
     return merge.latest(upto=as_of, versions=as_of is not None, late=late)

@@ -90,7 +90,7 @@ class _KeptTable:
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec
         key = [spec.by_name[name] for name in spec.key]
-        columns = {"": shown_columns(spec), CHANGES: spec.columns, TOMBSTONES: key}
+        columns = {CHANGES: spec.columns, "": shown_columns(spec), TOMBSTONES: key}
         self._views = {
             suffix: KeptView(f"{spec.uuid}{suffix}", columns[suffix]) for suffix in (columns if spec.key else [""])
         }
@@ -100,7 +100,7 @@ class _KeptTable:
     def follow(self, connection: duckdb.DuckDBPyConnection, catalog: IcebergCatalog) -> str:
         """Bring the views up to date; return the query of the live rows."""
         spec = self.spec
-        # The table before the changes: a later fold moves them into a later snapshot, and then they may be trimmed.
+        # The changes before the table: a fold moves them into it, and then they may be trimmed.
         loaded = {suffix: catalog.load_for_reading(spec.name + suffix) for suffix in self._views}
         folded = Folded.newest(history_of(loaded[""].metadata)) if spec.key else Folded()
         for suffix, view in self._views.items():

@@ -71,8 +71,9 @@ def attach_latest(
         return
     at = pinned or NEWEST
     if spec.key and pinned is None:
+        changes = catalog.history(spec.name + CHANGES).current  # before the table, as in kept_reads.py
         folded, snapshot = base_of(catalog.history(spec.name), spec, as_of)
-        at = Pinned(None, snapshot, None, folded)
+        at = Pinned(changes, snapshot, None, folded)
     merge = attach_parts(connection, catalog, spec, view, at)
     # without snapshots to read at, only a table that is read from before its first fold has none
     parts = ("changes", "table", "tombstones") if pinned is not None else ("table",) if spec.key else ()

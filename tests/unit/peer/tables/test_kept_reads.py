@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -13,9 +13,11 @@ from uuid import UUID, uuid4
 import duckdb
 import pyarrow as pa
 import pytest
+from pyiceberg.table import Table
 
 import replication.tables.duckdb.kept_view as kept_view
 from peer.tables import kept_reads
+from peer.tables.by_jobs import rows_query
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.fold import merge_changes
 from peer.tables.kept_reads import KeptReads
@@ -174,6 +176,46 @@ def test_files_that_were_read_into_memory_leave_nothing_else_there(tables: Table
         tables.commit(spec, ("a", value))
         tables.reader.read(spec).read_all()
     assert kept_bytes() - before < 20 * 2_000
+
+
+def test_changes_that_are_folded_and_trimmed_between_the_lookups_of_a_read_are_in_it(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, merged = tables.create("ops.t"), IcebergTables(tables.catalog, cast(Any, None))
+    reads: tuple[Callable[[IcebergCatalog], pa.RecordBatchReader], ...] = (
+        lambda catalog: query_result(*KeptReads(catalog).latest(spec)),
+        lambda catalog: read(catalog, spec),
+        lambda catalog: read(catalog, spec, as_of=1 << 50),
+    )
+    for reading in reads:
+        tables.commit(spec, ("a", tables.replay))
+        tables.commit(spec, ("b", tables.replay))
+        looked_up = tables.catalog.load_for_reading
+        monkeypatch.setattr(tables.catalog, "load_for_reading", fold_after(spec.name, looked_up, merged, spec))
+        shown = reading(tables.catalog).read_all().sort_by("k").to_pylist()
+        monkeypatch.setattr(tables.catalog, "load_for_reading", looked_up)
+        assert shown == [{"k": "a", "v": tables.replay - 2}, {"k": "b", "v": tables.replay - 1}]
+    tables.commit(spec, ("a", 9))
+    before = tables.catalog.history(spec.name + CHANGES).current
+    monkeypatch.setattr(tables.catalog, "load_for_reading", fold_after(spec.name, looked_up, merged, spec))
+    assert f"version as of {before}" in rows_query(tables.catalog, spec)
+
+
+def fold_after(
+    name: str, looked_up: Callable[[str], Table], merged: IcebergTables, spec: TableSpec
+) -> Callable[[str], Table]:
+    """Look a table up as before, but the first time that it is ``name``, fold and trim all changes right after."""
+    done: list[str] = []
+
+    def look_up(wanted: str) -> Table:
+        found = looked_up(wanted)
+        if wanted == name and not done:
+            done.append(name)
+            merge_changes(merged, spec, None)
+            merged.delete(spec.name + CHANGES, f"_replay < {1 << 40} and _op = 0 and k = 'a'")
+        return found
+
+    return look_up
 
 
 def test_an_altered_table_is_read_with_its_columns_of_now(tables: Tables) -> None:
