@@ -31,5 +31,5 @@ def set_tag(load: Callable[[], Table], tag: str, snapshot: int | None) -> None:
                 changed.remove_tag(tag)
             else:
                 changed.create_tag(snapshot, tag)
-    except CommitFailedException as error:
+    except (CommitFailedException, ValueError) as error:  # a ValueError if the snapshot has just expired
         raise CommitConflictError(f"{'.'.join(table.name()[-2:])} was changed by another commit: {error}") from None
