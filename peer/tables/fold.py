@@ -222,6 +222,8 @@ def _commit(
 ) -> None:
     """Write tombstones first, then the table. Readers see the table change in one step."""
     if folded.holds and not before.holds and current is not None:
+        if tables.history(spec.name).current != current:  # the tag may be of another process's hold by now
+            raise CommitConflictError(f"{spec.name} was changed during the fold")
         tables.tag(spec.name, CONSISTENT_TAG, current)
         _log.warning("folding_past_replicated_time", table=spec.name, held_from=before.upto)
     if merged.tombstone_rows is not None:
