@@ -28,10 +28,12 @@ from pyiceberg.expressions.parser import parse as parse_filter
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 
 from replication import log
 from replication.config import Config
 from replication.core.definition.schema import Column, TableSpec
+from replication.error_text import one_line
 from replication.errors import (
     CommitConflictError,
     ConfigError,
@@ -280,12 +282,20 @@ class IcebergCatalog:
         return found
 
     def load(self, name: str) -> Table:
-        """Load a table to commit to. Raises UnknownTableError when it does not exist."""
-        return _loaded(name, self._catalog.load_table)
+        """Load a table to commit to.
+
+        Raises:
+            UnknownTableError: it does not exist.
+            CoordinationError: the catalog's database cannot be read.
+        """
+        return _loaded(name, self._load)
 
     def load_for_reading(self, name: str) -> Table:
-        """Load a table to read only. Raises UnknownTableError when it does not exist."""
-        return _loaded(name, self._catalog.load_table if self._lookup is None else self._lookup.load)
+        """Load a table to read only. Raises as ``load``."""
+        return _loaded(name, self._load if self._lookup is None else self._lookup.load)
+
+    def _load(self, name: str) -> Table:
+        return self._catalog.load_table(name)
 
     def _make(self, layout: Layout) -> None:
         with self._catalog.create_table_transaction(
@@ -344,6 +354,11 @@ def _loaded(name: str, load: Callable[[str], Table]) -> Table:
             f"the metadata file {error.filename} of {name} is missing",
             "If the data directory was moved, move it back or link it: tables have the full paths of their files",
         ) from None
+    except DBAPIError as error:
+        hint = "Check that it runs and can be reached. Restore a damaged catalog from a backup"
+        raise CoordinationError(
+            f"the catalog's database cannot be read: {one_line(error.orig or error)}", hint
+        ) from error
 
 
 def _open(properties: Mapping[str, str]) -> PyCatalog:

@@ -73,9 +73,9 @@ class SqlLookup:
 
 def _find(engine: sa.Engine, named: Mapping[str, str]) -> str | None:
     """The location of a table's metadata; SQLite is asked directly, in a tenth of SQLAlchemy's time."""
-    with suppress(sqlite3.Error), closing(engine.raw_connection()) as pooled:
-        if isinstance(driver := pooled.driver_connection, sqlite3.Connection):
-            row = driver.execute(_FIND.text, named).fetchone()
+    if engine.dialect.name == "sqlite":
+        with suppress(sqlite3.Error), closing(engine.raw_connection()) as pooled:
+            row = cast(sqlite3.Connection, pooled.driver_connection).execute(_FIND.text, named).fetchone()
             return None if row is None else str(row[0])
     with engine.connect() as connection:  # also to have its error
         return cast("str | None", connection.scalar(_FIND, named))
