@@ -303,7 +303,7 @@ def read(
     as_of: int | None = None,
 ) -> pa.RecordBatchReader:
     """Return the live rows of a table in any catalog, as ``Reader.read`` does."""
-    _check_asked(columns, limit)
+    _check_asked(columns, limit, as_of)
     connection = open_duckdb()
     try:
         attach_latest(connection, catalog, spec, "latest", as_of=as_of)
@@ -314,11 +314,13 @@ def read(
         raise
 
 
-def _check_asked(columns: Sequence[str] | None, limit: int | None) -> None:
+def _check_asked(columns: Sequence[str] | None, limit: int | None, as_of: int | None = None) -> None:
     if isinstance(columns, str):
         raise RequestError(f"columns={columns!r} is a text, not a list", f"Give a list of names: [{columns!r}]")
     if limit is not None and not (isinstance(limit, SupportsIndex) and 0 <= int(limit) <= _ROWS_MAX):
         raise RequestError(f"limit={limit!r} is not a number of rows", "Give a whole number, 0 or more")
+    if as_of is not None and not isinstance(as_of, SupportsIndex):
+        raise RequestError(f"as_of={as_of!r} is not a commit time", "Give microseconds since 1970, a whole number")
 
 
 def _query(spec: TableSpec, where: str | None, columns: Sequence[str] | None, limit: int | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ from tests.versions import Version, append, shown
         ({"limit": 1.5}, r"limit=1\.5 is not a number of rows"),
         ({"limit": 1 << 63}, "limit=9223372036854775808 is not a number of rows"),
         ({"columns": "id"}, "columns='id' is a text, not a list"),
+        ({"as_of": "2026-01-01"}, "as_of='2026-01-01' is not a commit time"),
+        ({"as_of": datetime(2026, 1, 1)}, r"as_of=datetime.*is not a commit time"),
+        ({"as_of": 1.5}, r"as_of=1\.5 is not a commit time"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_to_give(asked: dict[str, Any], told: str) -> None:
