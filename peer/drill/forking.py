@@ -89,4 +89,7 @@ def _names(spec: TableSpec) -> tuple[str, ...]:
 def _histories(catalog: IcebergCatalog, spec: TableSpec) -> Histories | None:
     if not catalog.has(spec):
         return None
-    return Histories(*(catalog.history(name) for name in _names(spec)))
+    if not spec.key:
+        return Histories(catalog.history(spec.name))
+    changes = catalog.history(spec.name + CHANGES)  # before the table: a fold moves them into it, then they are trimmed
+    return Histories(catalog.history(spec.name), changes, catalog.history(spec.name + TOMBSTONES))

@@ -16,16 +16,19 @@ import pytest
 from pyiceberg.table import Table
 
 import replication.tables.duckdb.kept_view as kept_view
+from peer.drill.forking import _histories
+from peer.drill.instant import pin
 from peer.tables import kept_reads
 from peer.tables.by_jobs import rows_query
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.fold import merge_changes
 from peer.tables.kept_reads import KeptReads
-from peer.tables.read import Reader, query_result, read
+from peer.tables.read import Reader, attach_latest, query_result, read
 from replication.core.definition.alter import add_column, rename_column, set_properties
 from replication.core.definition.schema import TableSpec
 from replication.errors import ForeignMaintenanceError, MissingFileError, RequestError
 from replication.ledger.base import ReplayCheckpoint
+from replication.tables.base import open_duckdb
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from replication.tables.duckdb.kept_view import KeptView
 from replication.tables.layout import CHANGES
@@ -186,6 +189,7 @@ def test_changes_that_are_folded_and_trimmed_between_the_lookups_of_a_read_are_i
         lambda catalog: query_result(*KeptReads(catalog).latest(spec)),
         lambda catalog: read(catalog, spec),
         lambda catalog: read(catalog, spec, as_of=1 << 50),
+        lambda catalog: forked(catalog, spec, 1 << 50),
     )
     for reading in reads:
         tables.commit(spec, ("a", tables.replay))
@@ -199,6 +203,14 @@ def test_changes_that_are_folded_and_trimmed_between_the_lookups_of_a_read_are_i
     before = tables.catalog.history(spec.name + CHANGES).current
     monkeypatch.setattr(tables.catalog, "load_for_reading", fold_after(spec.name, looked_up, merged, spec))
     assert f"version as of {before}" in rows_query(tables.catalog, spec)
+
+
+def forked(catalog: IcebergCatalog, spec: TableSpec, instant: int) -> pa.RecordBatchReader:
+    """The rows as a drill's fork has them."""
+    connection = open_duckdb()
+    at = pin(spec, _histories(catalog, spec), instant)
+    attach_latest(connection, catalog, spec, "forked", as_of=instant, pinned=at)
+    return query_result(connection, "from forked")
 
 
 def fold_after(
