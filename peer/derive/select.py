@@ -10,8 +10,10 @@ All options are text. Lists of columns are separated by commas.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -22,6 +24,7 @@ from replication.tables.base import DUCKDB
 from replication.tables.shared_duckdb import scratch_duckdb
 
 _MOMENTS = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
+_AGE_OF_ONE = "age of one time"  # until today
 OPTIONS = ("where", "columns", "without", "null", "hash", "salt")
 
 
@@ -70,17 +73,33 @@ def select(options: Mapping[str, str]) -> Callable[[pa.Table], pa.Table]:
 
 def _check_stable(where: str) -> None:
     """Raise RequestError when a condition may be true for a row at one time and not at another."""
-    words = {word.lower() for word in re.findall(r"[A-Za-z_]\w*(?=\s*\()", where)}
-    words |= {word for word in _MOMENTS if re.search(rf"\b{word}\b", where, re.IGNORECASE)}
-    if not words:
+    if not where:
         return
+    words = {word for word in _MOMENTS if re.search(rf"\b{word}\b", where, re.IGNORECASE)}
     with scratch_duckdb() as connection:
-        known = connection.execute("select function_name from duckdb_functions() where stability <> 'CONSISTENT'")
-        changing = sorted(words & {*_MOMENTS, *(name for (name,) in known.fetchall())})
-    if changing:
-        raise RequestError(
-            f"{', '.join(changing)} is not the same every time", "A condition may depend on the row alone"
-        )
+        words |= _called(connection, where)
+        known = connection.execute(
+            "select function_name, coalesce(macro_definition, '') from duckdb_functions()"
+            " where stability <> 'CONSISTENT' or macro_definition is not null"
+        ).fetchall()
+    changing = {*_MOMENTS, _AGE_OF_ONE, *(name for name, macro in known if not macro)}
+    changing |= {name for name, macro in known if changing.intersection(re.findall(r"\w+", macro))}
+    if found := sorted(words & changing):
+        raise RequestError(f"{', '.join(found)} is not the same every time", "A condition may depend on the row alone")
+
+
+def _called(connection: duckdb.DuckDBPyConnection, where: str) -> set[str]:
+    """The functions that a condition calls; none when it cannot be parsed, which its first use tells."""
+    found: set[str] = set()
+
+    def note(node: dict[str, Any]) -> None:
+        if name := str(node.get("function_name", "")).lower():
+            found.add(_AGE_OF_ONE if name == "age" and len(node.get("arguments", ())) < 2 else name)
+
+    parsed = connection.execute("select json_serialize_sql($1)", [f"select 1 where ({where}\n)"])
+    ((tree,),) = parsed.fetchall()
+    json.loads(tree, object_hook=note)
+    return found
 
 
 def _listed(text: str) -> list[str]:

@@ -127,3 +127,24 @@ def test_a_salt_may_hold_any_character() -> None:
     given, salt = pa.table({"who": ["ann"]}), "it's \\ secret"
     made = load("select", {"hash": "who", "salt": salt})(given)
     assert made.column("who").to_pylist() == [sha256(f"{salt}ann".encode()).hexdigest()]
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ('"random"() > 0.5', "random"),
+        ("random/* */() > 0.5", "random"),
+        ("born > ago(interval 1 day)", "ago"),
+        ("age(born) < interval 1 day", "age of one time"),
+    ],
+)
+def test_a_condition_that_depends_on_the_time_or_on_chance_is_refused_however_it_is_written(
+    where: str, name: str
+) -> None:
+    with pytest.raises(RequestError, match=f"{name} is not the same every time"):
+        load("select", {"where": where})
+
+
+@pytest.mark.parametrize("where", ["age(born, died) < interval 9 year", "id in (from range(3))", "note <> 'random()'"])
+def test_a_condition_that_depends_on_the_row_alone_is_taken(where: str) -> None:
+    assert load("select", {"where": where}).name == "select"
