@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 
 from peer.tables.commit_metadata import CommitMetadata
-from peer.tables.latest import Folded, MergeQuery
+from peer.tables.latest import Folded, MergeQuery, show_latest
 from replication import log
 from replication.core.definition.aging import REMOVED_LATER_US, horizon, longest_history_s
 from replication.core.definition.schema import TableSpec
@@ -160,6 +160,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention_s:
         if behind and _there_is(tables, spec.name + CHANGES, unseen):
             ledger.derivations.renew(derivation.table)  # it compares all rows, since its changed keys are lost
     if _is_worth_trimming(tables, spec.name + CHANGES, gone):
+        show_latest(tables, spec)  # who folded may have been killed before it
         _delete(tables, spec.name + CHANGES, gone)
     replicated = _replicated(ledger, spec)
     where = purgeable(spec, replicated, now)

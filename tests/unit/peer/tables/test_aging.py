@@ -103,6 +103,22 @@ def test_they_are_removed_from_disk_and_a_cut_reads_the_same_before_and_after(si
     assert [row[0] for row in shown(site, spec)] == [0, *range(40, 60)], "the key may be written again"
 
 
+def test_the_view_shows_no_late_row_that_lost_to_a_trimmed_delete_though_who_folded_them_was_killed(
+    site: TableSite,
+) -> None:
+    spec = table()
+    site.ledger.tables.create(spec)
+    wal_at(site, 2 * HOUR, "w0").delete(spec, [{"id": 1}])
+    catch_up(site)
+    wal_at(site, 3 * HOUR, "w1").append(spec, rows(0, 3))
+    catch_up(site)
+    show_latest(site.tables, spec)
+    merge_changes(site.tables, spec, now())  # and was killed before it showed the fold
+    assert [row[0] for row in shown(site, spec)] == [0, 2] and stored(site, spec.name + "__latest") == 2
+    trim(site.tables, site.ledger, spec, now(), 60.0)
+    assert [row[0] for row in shown(site, spec)] == [0, 2] and stored(site, spec.name + "__latest") == 2
+
+
 def test_nothing_is_removed_before_everybody_has_heard_of_the_age(site: TableSite) -> None:
     spec = with_age(site, table(), 3600, at=now())
     wal_at(site, 3 * HOUR, "w0").append(spec, rows(0, 5))
