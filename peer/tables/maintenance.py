@@ -15,7 +15,7 @@ from replication.core.definition.aging import REMOVED_LATER_US, horizon, longest
 from replication.core.definition.schema import TableSpec
 from replication.core.phase import Phase
 from replication.core.routes.bootstrap import Purged
-from replication.errors import CommitConflictError
+from replication.errors import CommitConflictError, EngineLostError
 from replication.files.owner import is_gone
 from replication.ledger.base import Ledger
 from replication.ledger.drills import DRILL_PREFIX
@@ -47,8 +47,12 @@ def tidy(
     Also releases the snapshots of killed bootstraps, whose files no process writes any more, and of drills that ended
     or were killed. ``compacted`` has for each Iceberg table the snapshot that this process compacted last, even if no
     file was worth it. ``now`` is in microseconds since 1970.
+
+    Raises:
+        StorageError: a file to be compacted is missing or damaged (Spark has other errors). Snapshots expire before.
     """
     compacted = {} if compacted is None else compacted
+    failed: Exception | None = None
     for layout in layouts(spec):
         history = tables.history(layout.name)
         for tag in _left_behind(ledger, history):
@@ -64,6 +68,10 @@ def tidy(
                 _log.info("compacted", table=layout.name, files=files)
             except CommitConflictError as error:  # expire snapshots anyway, or their number would grow
                 _log.info("not_compacted", table=layout.name, reason=error.what)
+            except EngineLostError:
+                raise
+            except Exception as error:  # of a damaged file, as the engine says it
+                failed = error
             history = tables.history(layout.name)
         for tag in history.tags:
             if tag.startswith(SPARED_TAG) and int(tag.removeprefix(SPARED_TAG)) < now - SNAPSHOT_KEEP_US:
@@ -77,6 +85,8 @@ def tidy(
             tables.expire(layout.name, now - keep_us, _KEEP)
             left = len(tables.history(layout.name).snapshots)
             _log.info("expired", table=layout.name, snapshots=len(history.snapshots) - left)
+    if failed is not None:
+        raise failed
 
 
 def _keep_removed_files(tables: Tables, name: str, history: History, now: int) -> None:

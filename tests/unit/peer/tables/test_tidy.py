@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from peer.tables.maintenance import tidy
+from replication.errors import StorageError
 from replication.tables.layout import CHANGES
 from tests.fakes.tables import MemoryTables
 from tests.origin import new_ledger
@@ -42,4 +43,24 @@ def test_large_files_are_not_compacted_every_few_seconds(tmp_path: Path, monkeyp
     assert tidied() == 1
     add(1)
     assert [tidied() for _ in range(3)] == [2, 2, 2]
+    ledger.close()
+
+
+def test_a_damaged_file_is_told_and_does_not_make_the_number_of_snapshots_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, tables, spec = new_ledger(tmp_path), MemoryTables(), keyed("ops.t")
+    tables.create(spec)
+    name = spec.name + CHANGES
+    for _ in range(200):
+        current = tables.history(name).current
+        tables.append(name, pa.table({"k": ["a"]}), current, {"added-data-files": "1"})
+
+    def damaged(name: str, min_files: int) -> int:
+        raise StorageError("a.parquet cannot be read")
+
+    monkeypatch.setattr(tables, "compact", damaged)
+    with pytest.raises(StorageError, match=r"a\.parquet"):
+        tidy(tables, ledger, spec, 10**15, {})
+    assert len(tables.history(name).snapshots) < 50
     ledger.close()
