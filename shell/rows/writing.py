@@ -18,7 +18,7 @@ from peer.client.cluster import Cluster
 from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
 from replication.core.rows.columns import convert
-from replication.core.rows.convert import deletes, upserts_from_arrow
+from replication.core.rows.convert import check_once, deletes, upserts_from_arrow
 from replication.core.rows.mutation import Mutation
 from replication.error_text import counted
 from replication.errors import FormatError, NullKeyError, RequestError, SchemaError
@@ -191,6 +191,7 @@ def _mutations(
     batch: pa.RecordBatch, spec: TableSpec, first: int, place: Callable[[int], str], delete: bool
 ) -> list[Mutation]:
     """A batch's mutations; ``first`` is the number of its first row."""
+    check_once(batch.schema.names, spec)
     types = {field.name: field.type for field in file_schema(spec)}
     found = {name: convert(batch.column(name), types[name], name) for name in batch.schema.names}
     whole = delete or "delete" in found

@@ -122,6 +122,7 @@ def deletes(keys: pa.Table | Sequence[Mapping[str, Any]], spec: TableSpec) -> li
         )
     if isinstance(keys, pa.Table):
         names: Sequence[str] = keys.column_names
+        check_once(names, spec)
         count = keys.num_rows
         arrays = {n: convert(keys.column(n), spec.by_name[n].type, n) for n in spec.key if n in names}
     else:
@@ -209,6 +210,11 @@ def _check_names(names: Sequence[str], spec: TableSpec) -> None:
         raise SchemaError(
             f"table {spec.name} has no column {', '.join(map(repr, unknown))}", f"It has {', '.join(spec.by_name)}"
         )
+    check_once(names, spec)
+
+
+def check_once(names: Sequence[str], spec: TableSpec) -> None:
+    """Raise SchemaError when a column is given twice."""
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise SchemaError(f"table {spec.name} was given {', '.join(map(repr, twice))} twice", "Give each column once")

@@ -223,8 +223,9 @@ def test_unknown_and_repeated_columns_are_refused_by_name() -> None:
         upserts_from_rows([{"k": 1, "w": 1}], spec)
     with pytest.raises(SchemaError, match="'w'"):
         upserts_from_arrow(pa.table({"k": [1], "w": [1]}), spec)
-    with pytest.raises(SchemaError, match="twice"):
-        upserts_from_arrow(pa.table([pa.array([1]), pa.array([2])], names=["k", "k"]), spec)
+    for log in (upserts_from_arrow, deletes):
+        with pytest.raises(SchemaError, match="twice"):
+            log(pa.table([pa.array([1]), pa.array([2])], names=["k", "k"]), spec)
 
 
 def test_a_value_that_does_not_fit_is_refused_by_name_among_rows() -> None:

@@ -90,6 +90,7 @@ def test_cells_of_a_file_may_be_empty_and_their_bytes_are_escaped(tmp_path: Path
         ("row,family,qualifier,value\nr,f,q,v\n,f,q,v\n", "a.csv, line 3 has no row"),
         ("row,family,qualifier,value\nr,f,q,v\nr,f,,v\n", "line 3 has no qualifier"),
         ("row,family,qualifier,value\nr,f,q,\n", "line 2 has no value"),
+        ("row,row,family,qualifier,value\nr,s,f,q,v\n", "t.c was given 'row' twice"),
     ],
 )
 def test_what_a_cell_lacks_is_said(tmp_path: Path, text: str, said: str) -> None:

@@ -134,6 +134,9 @@ def test_cells_are_imported_with_their_timestamps_and_deletes(site: Site, tmp_pa
         old = rows.set_column(4, "timestamp", pa.array([5, None]))
         with pytest.raises(RequestError, match="history_s"):
             load(writer, site.cells, parquet(tmp_path, old, "c.parquet"))
+        (tmp_path / "d.csv").write_text("row,row,family,qualifier,value\nr,s,f,q,v\n")
+        with pytest.raises(SchemaError, match="'row' twice"):
+            load(writer, site.cells, tmp_path / "d.csv")
 
 
 def null_key() -> pa.Table:
