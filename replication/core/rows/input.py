@@ -78,7 +78,7 @@ def _from_pandas(frame: Any) -> pa.Table:
         raise SchemaError("a pandas Series has no column names", "Give a DataFrame: series.to_frame()")
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise SchemaError(f"the pandas frame cannot be converted to Arrow: {error}") from None
     for at, field in enumerate(table.schema):  # Arrow infers a type of objects from the first one, and casts the rest
         if frame.dtypes.iloc[at].name == "object":

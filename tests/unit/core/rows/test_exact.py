@@ -144,8 +144,12 @@ def test_a_class_derived_from_a_pandas_frame_is_one() -> None:
 
 @pytest.mark.parametrize(
     "frame",
-    [pd.DataFrame([[1, 2]], columns=["k", "k"]), pd.DataFrame({"k": pd.arrays.SparseArray([0, 1])})],
-    ids=["a column twice", "sparse"],
+    [
+        pd.DataFrame([[1, 2]], columns=["k", "k"]),
+        pd.DataFrame({"k": pd.arrays.SparseArray([0, 1])}),
+        pd.DataFrame({"k": [1 << 70]}),
+    ],
+    ids=["a column twice", "sparse", "a number of 71 bits"],
 )
 def test_a_pandas_frame_that_cannot_be_arrow_is_refused(frame: pd.DataFrame) -> None:
     with pytest.raises(SchemaError, match="pandas"):
