@@ -24,9 +24,15 @@ def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str)
     Raises:
         SchemaError: a value does not fit, or the types are unrelated; the message has the name ``column``.
     """
-    array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    try:
+        array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+        if isinstance(array, pa.ChunkedArray):
+            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(
+            f"column {column!r}: {len(given)} rows of it are too large together ({error})",
+            "Give the rows in several smaller pieces, such as one record batch after the other",
+        ) from None
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     try:

@@ -56,6 +56,12 @@ def test_the_hint_is_about_what_is_wrong() -> None:
         assert ("UTF-8" in str(refused.value.hint)) is about_text
 
 
+def test_rows_of_more_bytes_than_one_array_holds_are_refused_with_what_to_do() -> None:
+    many = pa.chunked_array([pa.array([bytes(32 << 20)])] * 65)  # 2 GiB that take 32 MiB
+    with pytest.raises(SchemaError, match="'v'.*smaller pieces"):
+        upserts_from_arrow(pa.table({"k": range(65), "v": many}), table("binary"))
+
+
 def test_keys_to_delete_are_looked_at_too() -> None:
     spec = typed_table("t.t", parse_schema("k string"), ["k"], uuids=iter(uuid4, None))
     with pytest.raises(SchemaError, match="'k'"):
