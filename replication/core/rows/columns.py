@@ -101,6 +101,8 @@ def _check_alike(array: pa.Array, wanted: pa.DataType, column: str) -> None:
     if t.is_struct(wanted):
         parts = array.flatten()  # without the values beneath NULLs
         for at, field in enumerate(kind):
+            if kind.get_field_index(field.name) < 0:  # Arrow would take one of the two
+                raise SchemaError(f"column {column!r} was given two fields {field.name!r}", "Give each field once")
             if wanted.get_field_index(field.name) < 0:
                 raise SchemaError(
                     f"column {column!r} has no field {field.name!r}", f"It has {', '.join(f.name for f in wanted)}"

@@ -103,6 +103,7 @@ def test_types_that_a_table_is_made_of_are_taken(kind: str, values: pa.Array) ->
     [
         ("struct<a: int>", pa.array([{"a": 1, "z": 2}]), "'v' has no field 'z'"),
         ("list<struct<a: int>>", pa.array([[{"a": 1, "z": 2}]]), "'v.element' has no field 'z'"),
+        ("struct<a: int>", pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), "two fields 'a'"),
         ("list<float>", pa.array([[0.1]]), "rounded"),
         ("map<string, float>", pa.array([[("k", 0.1)]], pa.map_(pa.string(), pa.float64())), "rounded"),
         ("list<int>", pa.array([["1"]]), "'v.element' holds int32, but was given string"),
