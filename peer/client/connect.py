@@ -87,6 +87,7 @@ def _following(target: str | Path | Sequence[str | Path], zookeeper_tls: ZooKeep
     for each in targets:
         try:
             config = find_config(each, zookeeper_tls)
+            ledger = _ledger(config)
             break
         except ReplicationError as error:
             problem = error
@@ -98,7 +99,7 @@ def _following(target: str | Path | Sequence[str | Path], zookeeper_tls: ZooKeep
         found = find_config(address, section)
         return OpenedCluster(found, OpenedParts(found, _ledger(found)))
 
-    return FollowingCluster(OpenedCluster(config, OpenedParts(config, _ledger(config))), open_at)
+    return FollowingCluster(OpenedCluster(config, OpenedParts(config, ledger)), open_at)
 
 
 def _ledger(config: Config) -> Ledger:

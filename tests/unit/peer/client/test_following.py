@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from peer.client import search
+from peer.client.connect import connect
 from peer.client.contacts import NO_PROOF, ContactedPeer, Contacts, Proof
 from peer.client.following import FollowingCluster
 from peer.client.opened import OpenedParts
@@ -350,3 +351,15 @@ def test_all_files_of_an_iterator_are_imported_over_a_role_change(clusters: Clus
     clusters.switch("east", "west", 2)
     handle.import_files("ops.log", iter(sorted(tmp_path.glob("*.parquet"))))
     assert clusters.written("west") == [1, 2, 3]
+
+
+def test_a_handle_begins_at_the_next_cluster_when_the_ledger_of_the_first_is_gone(tmp_path: Path) -> None:
+    away = f'[ledger]\nurl = "postgresql://walship@127.0.0.1:1/w"\n[catalog]\nwarehouse = "file://{tmp_path}/shared"\n'
+    files = [tmp_path / "east.toml", tmp_path / "west.toml"]
+    for file, rest in zip(files, (away, ""), strict=True):
+        file.write_text(f'[cluster]\nname = "{file.stem}"\ndata_dir = "{tmp_path / file.stem}"\n{rest}')
+    Site(tmp_path, "west").close()
+    with connect(files, follow=True, for_writing=False) as handle:
+        assert handle.name == "west"
+    with pytest.raises(CoordinationError, match="ledger"):
+        connect(files[0], follow=True, for_writing=False)
