@@ -327,10 +327,10 @@ class Cluster:
             FormatError: it is damaged. SchemaError, NullKeyError: a column or value does not fit.
             NoWorkerError, ReadOnlyClusterError, StorageError: as :meth:`upsert`.
         """
-        spec = self.table(table)
-        position = Position(self.id)
+        opened = self._opened  # one that follows may move meanwhile
+        spec, position = opened.ledger.tables.get(full_name(table)), Position(opened.ledger.cluster)
         for path in [paths] if isinstance(paths, str | Path) else paths:
-            done = self._opened.writer.import_file(spec, path, format, report, again=again)
+            done = opened.writer.import_file(spec, path, format, report, again=again)
             assert done.position is not None, "an import that returns is done"
             position = position.join(done.position)
         return position

@@ -35,6 +35,7 @@ from replication.ledger.base import Ledger, Peer
 from replication.ledger.sql.ledger import open_ledger
 from replication.link.base import Description
 from replication.roles.active import ActiveCluster
+from replication.writer.importing.importer import Imported
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.writer import Writer
 from tests.sites import SCHEMA, Site
@@ -363,3 +364,23 @@ def test_a_handle_begins_at_the_next_cluster_when_the_ledger_of_the_first_is_gon
         assert handle.name == "west"
     with pytest.raises(CoordinationError, match="ledger"):
         connect(files[0], follow=True, for_writing=False)
+
+
+def files_of_rows(folder: Path) -> list[Path]:
+    for number in (1, 2):
+        pq.write_table(table(number * 10, 2), folder / f"{number}.parquet")
+    return [folder / "1.parquet", folder / "2.parquet"]
+
+
+def test_an_import_of_several_files_goes_on_at_the_successor_though_a_read_was_there_first(
+    clusters: Clusters, tmp_path: Path
+) -> None:
+    handle = clusters.follow()
+
+    def switch(done: Imported) -> None:
+        if done.position is not None and handle.name == "east":
+            clusters.switch("east", "west", 2)
+            handle.follow_if_due()
+
+    assert handle.import_files("ops.log", files_of_rows(tmp_path), report=switch).cluster.name == "west"
+    assert clusters.written("west") == [10, 11, 20, 21]
