@@ -28,7 +28,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.core.rows.mutation import Mutation
-from replication.errors import TableExistsError
+from replication.errors import ReplicationError, TableExistsError
 from replication.ledger.base import Ledger
 from replication.wall_clock import now_us
 
@@ -312,8 +312,7 @@ class Cluster:
         """Import files of rows, one after the other. Returns their position, for :meth:`wait`.
 
         Each file is imported whole, under one commit time, or not at all: when one fails, those before it stay. Columns
-        are matched by name, and values must fit as for :meth:`upsert`. Content that was imported before is recognised
-        by its SHA-256 and skipped.
+        are matched by name; values must fit as for :meth:`upsert`. Content of before is skipped, by its SHA-256.
 
         Args:
             table: its name.
@@ -330,7 +329,11 @@ class Cluster:
         opened = self._opened  # one that follows may move meanwhile
         spec, position = opened.ledger.tables.get(full_name(table)), Position(opened.ledger.cluster)
         for path in [paths] if isinstance(paths, str | Path) else paths:
-            done = opened.writer.import_file(spec, path, format, report, again=again)
+            try:
+                done = opened.writer.import_file(spec, path, format, report, again=again)
+            except ReplicationError as error:
+                error.is_partial = bool(position.ends)
+                raise
             assert done.position is not None, "an import that returns is done"
             position = position.join(done.position)
         return position

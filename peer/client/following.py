@@ -168,7 +168,9 @@ class FollowingCluster(Cluster):
     def import_files(self, table: str, paths: str | Path | Iterable[str | Path], **options: Any) -> Position:
         """See ``Cluster``."""
         files = paths if isinstance(paths, str | Path) else list(paths)
-        return self.again(partial(super().import_files, table, files, **options))
+        batch_id = None if options.get("again") else "of each file"
+        send = partial(super().import_files, table, files, **options)
+        return self.again(send, partial(self._is_repeatable, table, files, batch_id))
 
     def upsert_async(self, table: str, rows: object, batch_id: str | None = None) -> Future[Position]:
         """See ``Cluster``. An append that cannot be repeated, as of a stream, fails at a role change."""
@@ -243,7 +245,7 @@ class FollowingCluster(Cluster):
         return ReadOnlyClusterError(
             f"{error.what}. {self.name} is ACTIVE, but these rows were read from a stream, or are of a table without a"
             " key and partly written, so they are not sent again",
-            "Repeat the append; with a batch id, only what is missing is written",
+            "Repeat the append; with a batch id, or an import without again, only what is missing is written",
         )
 
     def _send(

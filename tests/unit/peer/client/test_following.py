@@ -384,3 +384,17 @@ def test_an_import_of_several_files_goes_on_at_the_successor_though_a_read_was_t
 
     assert handle.import_files("ops.log", files_of_rows(tmp_path), report=switch).cluster.name == "west"
     assert clusters.written("west") == [10, 11, 20, 21]
+
+
+def test_files_that_are_imported_again_are_not_imported_twice_by_a_role_change(
+    clusters: Clusters, tmp_path: Path
+) -> None:
+    handle = clusters.follow()
+
+    def switch(done: Imported) -> None:
+        if done.position is not None:
+            clusters.switch("east", "west", 2)
+
+    with pytest.raises(ReadOnlyClusterError, match="partly written"):
+        handle.import_files("ops.log", files_of_rows(tmp_path), again=True, report=switch)
+    assert clusters.written("east") + clusters.written("west") == [10, 11]
