@@ -92,7 +92,10 @@ def typed_table(
     names = [column.name for column in schema]
     problems += column_problems(names, columns, key)
     all_groups = _groups(names, key, groups or {}, problems)
-    problems += [f"sort column {s!r} is not in the schema" for s in sort if (s.split() or [s])[0] not in names]
+    terms = [(text, *text.partition(" ")) for text in sort]
+    problems += [f"sort column {text!r} is not in the schema" for text, name, _, _ in terms if name not in names]
+    odd = [text for text, _, _, order in terms if order.strip().lower() not in ("", "asc", "desc")]
+    problems += [f"{text!r} is not a sort column: write COL or COL desc" for text in odd]
     problems += unsortable(columns, sort)
     problems += history_problems(history_s)
     if problems:

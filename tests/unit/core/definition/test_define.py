@@ -66,6 +66,12 @@ def test_a_group_without_columns_is_refused() -> None:
         typed_table("ops.t", schema, ["id"], uuids=iter(uuid4, None), groups={"g": []})
 
 
+@pytest.mark.parametrize("sort", ["id sideways", " id", "id\tdesc", ""])
+def test_a_sort_order_that_tables_cannot_have_is_refused_when_the_table_is_made(sort: str) -> None:
+    with pytest.raises(SchemaError, match="sort column"):
+        typed_table("ops.t", pa.schema([("id", pa.int64())]), ["id"], uuids=iter(uuid4, None), sort=[sort])
+
+
 def test_files_are_not_sorted_by_a_nested_column() -> None:
     schema = pa.schema([("id", pa.int64()), ("l", pa.list_(pa.int64()))])
     with pytest.raises(SchemaError, match="cannot be sorted by column 'l', which is list"):
