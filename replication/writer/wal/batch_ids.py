@@ -11,12 +11,15 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from uuid import UUID
+
+import pyarrow as pa
 
 from replication.core.frame import FILE_HEADER_BYTES, Codec, SealedHeader
 from replication.core.ids import FileId
 from replication.core.position import Position
-from replication.core.rows.batch import EncodedBatch, LogBatch, split
+from replication.core.rows.batch import FRAME_ROWS_MAX, EncodedBatch, LogBatch, split
 from replication.core.rows.canonical import canonical
 from replication.errors import BatchConflictError, MissingFileError, RequestError
 from replication.files.base import Files
@@ -55,13 +58,30 @@ class IdempotentBatch:
         Raises:
             SchemaError: as ``split``.
         """
-        for each in (codec, *(other for other in Codec if other is not codec)):
-            yield self._encoded((canonical(log) for log in self.logs), each)
+        for logs in (self._whole_frames(), self.logs):
+            for each in (codec, *(other for other in Codec if other is not codec)):
+                yield self._encoded((canonical(log) for log in logs), each)
         yield self._encoded(self.logs, codec)
+
+    def _whole_frames(self) -> list[LogBatch]:
+        """Return the log batches as they are of rows in one piece: a stream has its rows in any pieces."""
+        groups: dict[str, list[LogBatch]] = {}
+        for log in self.logs:
+            groups.setdefault(log.group, []).append(log)
+        return [log for at in zip_longest(*map(_whole, groups.values())) for log in at if log is not None]
 
     def _encoded(self, logs: Iterable[LogBatch], codec: Codec) -> list[EncodedBatch]:
         pieces = [piece for log in logs for piece in split(log)]
         return [EncodedBatch.encode(piece, codec, self.batch_id, at, len(pieces)) for at, piece in enumerate(pieces)]
+
+
+def _whole(logs: Sequence[LogBatch]) -> Sequence[LogBatch]:
+    """Return log batches of one group with ``FRAME_ROWS_MAX`` rows each, but for the last."""
+    if all(log.batch.num_rows == FRAME_ROWS_MAX for log in logs[:-1]):
+        return logs
+    joined = pa.concat_batches([log.batch for log in logs])
+    begins = range(0, joined.num_rows, FRAME_ROWS_MAX)
+    return [LogBatch(logs[0].version, joined.slice(begin, FRAME_ROWS_MAX)) for begin in begins]
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.rows.batch import FRAME_ROWS_MAX, EncodedBatch
+from replication.core.rows.canonical import canonical
 from replication.core.rows.convert import log_batches, upserts_from_arrow
 from replication.errors import BackpressureError, BatchConflictError, PoisonedFileError, RequestError, WaitTimeoutError
 from replication.ledger.base import BatchPart
@@ -22,7 +23,7 @@ from replication.writer.group_commit import GroupCommit
 from replication.writer.pending import AppendStep
 from replication.writer.wal import batch_ids
 from replication.writer.writer import Writer
-from tests.unit.writer.site import Site, flushed, some
+from tests.unit.writer.site import SCHEMA, Site, flushed, some
 from tests.unit.writer.wal.test_recovery import kill
 from tests.waiting import wait_until
 
@@ -62,6 +63,34 @@ def test_dicts_and_arrow_of_the_same_rows_are_the_same_batch(site: Site) -> None
         writer.upsert(site.table, some(0, 10), batch_id="load")
         writer.upsert(site.table, some(0, 10).to_pylist(), batch_id="load")
         assert len(site.logged_keys()) == 10
+
+
+def test_rows_of_a_stream_are_the_same_batch_in_whatever_pieces_they_come(site: Site) -> None:
+    spec = typed_table(
+        "t.g", SCHEMA.append(pa.field("w", pa.int64())), ["k"], uuids=iter(uuid4, None), groups={"g": ["w"]}
+    )
+    site.ledger.tables.create(spec)
+    rows = some(0, FRAME_ROWS_MAX + 10)
+    rows = rows.append_column("w", rows.column("k"))
+    with site.writer() as writer:
+        for size in (len(rows), 10_000, 7):
+            pieces = pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches(max_chunksize=size))
+            writer.upsert(spec, pieces, batch_id="load")
+        writer.upsert(spec, rows, batch_id="load")
+        assert [(frame.header.group, frame.header.row_count) for frame, _ in site.frames()] == [
+            ("g", FRAME_ROWS_MAX),
+            ("default", FRAME_ROWS_MAX),
+            ("g", 10),
+            ("default", 10),
+        ]
+        two = rows.slice(0, 10).to_batches(max_chunksize=5)
+        (log, *_) = log_batches(pa.Table.from_batches(two[:1]), spec)
+        begun = EncodedBatch.encode(canonical(log), Codec.LZ4).sha256
+        there = BatchPart("g", 0, 4, begun, site.rows()[0].file, 0, site.published(site.rows()[0]))
+        site.ledger.batches.put(spec.uuid, "begun by an earlier version", [there], 1)
+        stream = pa.RecordBatchReader.from_batches(rows.schema, two)
+        writer.upsert(spec, stream, batch_id="begun by an earlier version")
+        assert len(site.frames()) == 7
 
 
 def arrays(kind: pa.DataType, beneath: int) -> pa.Array:
