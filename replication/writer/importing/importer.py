@@ -21,6 +21,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.frame import Codec
 from replication.core.position import Position
 from replication.core.rows.batch import EncodedBatch, LogBatch, split
+from replication.core.rows.columns import convert
 from replication.core.rows.convert import cells, check_once, upserts_from_arrow
 from replication.core.rows.mutation import check_history
 from replication.errors import FormatError, RequestError, SchemaError
@@ -232,6 +233,10 @@ class Importer:
                 f"the file {defect}, and {spec.name} is a cell table", f"Columns may be {', '.join(known)}"
             )
         check_once(batch.schema.names, spec)
+        kinds = {field.name: field.type for field in _CELL_FIELDS}
+        for at, name in enumerate(batch.schema.names):
+            if name in kinds:
+                batch = batch.set_column(at, name, convert(batch.column(at), kinds[name], name))
         rows = [{**cell, "visibility": cell.get("visibility") or ""} for cell in batch.to_pylist()]
         dated = [cell for cell in rows if cell.get("timestamp") is not None]
         oldest = sorted(dated, key=itemgetter("timestamp"))[:1]

@@ -139,6 +139,18 @@ def test_cells_are_imported_with_their_timestamps_and_deletes(site: Site, tmp_pa
             load(writer, site.cells, tmp_path / "d.csv")
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("delete", ["false"]), ("delete", [0]), ("timestamp", [datetime(2026, 1, 1)]), ("timestamp", ["1"])],
+)
+def test_what_is_no_timestamp_and_no_delete_of_a_cell_is_refused_by_name(
+    site: Site, tmp_path: Path, name: str, values: list[object]
+) -> None:
+    cells = pa.table({"row": [b"r"], "family": ["f"], "qualifier": ["q"], "value": [b"v"], name: values})
+    with site.writer() as writer, pytest.raises(SchemaError, match=f"column '{name}' holds"):
+        load(writer, site.cells, parquet(tmp_path, cells))
+
+
 def null_key() -> pa.Table:
     return pa.concat_tables([some(0, ROWS), pa.table({"k": [None], "v": [b"x"]}, schema=some(0, 1).schema)])
 
