@@ -238,6 +238,8 @@ class Importer:
             if name in kinds:
                 batch = batch.set_column(at, name, convert(batch.column(at), kinds[name], name))
         rows = [{**cell, "visibility": cell.get("visibility") or ""} for cell in batch.to_pylist()]
+        if any(cell.get("value") is None and not cell.get("delete") for cell in rows):
+            raise SchemaError("a cell has neither a value nor delete", '"" in CSV is an empty value')
         dated = [cell for cell in rows if cell.get("timestamp") is not None]
         oldest = sorted(dated, key=itemgetter("timestamp"))[:1]
         check_history(oldest, spec, self._clock.now())

@@ -151,6 +151,12 @@ def test_what_is_no_timestamp_and_no_delete_of_a_cell_is_refused_by_name(
         load(writer, site.cells, parquet(tmp_path, cells))
 
 
+def test_a_cell_without_a_value_is_refused_by_its_line_as_write_does(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('row,family,qualifier,value,delete\nr,f,q,"",\nr,f,p,,true\nr,f,o,,\n')
+    with site.writer() as writer, pytest.raises(SchemaError, match=r"a\.csv, line 4: a cell has neither a value"):
+        load(writer, site.cells, tmp_path / "a.csv")
+
+
 def null_key() -> pa.Table:
     return pa.concat_tables([some(0, ROWS), pa.table({"k": [None], "v": [b"x"]}, schema=some(0, 1).schema)])
 
