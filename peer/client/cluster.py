@@ -263,7 +263,7 @@ class Cluster:
             rows: Arrow in any form (``__arrow_c_stream__``), a pandas frame (NaN becomes NULL), one dict or several.
                 Streams and generators are taken piece by piece. In a locality group that the rows touch, a column left
                 out becomes NULL; other groups keep their values.
-            batch_id: repeating the call with the same id adds only what is missing. At most 256 MiB of rows.
+            batch_id: a call repeated with it within ``history_s`` adds only what is missing. At most 256 MiB of rows.
 
         Raises:
             NoWorkerError: no live worker on this host would ship the rows. ReadOnlyClusterError: STANDBY.
@@ -312,7 +312,7 @@ class Cluster:
         """Import files of rows, one after the other. Returns their position, for :meth:`wait`.
 
         Each file is imported whole, under one commit time, or not at all: when one fails, those before it stay. Columns
-        are matched by name; values must fit as for :meth:`upsert`. Content of before is skipped, by its SHA-256.
+        are matched by name; values must fit as for :meth:`upsert`. What was imported within ``history_s`` is skipped.
 
         Args:
             table: its name.

@@ -32,7 +32,8 @@ def import_(
 ) -> None:
     """Import files of rows, each whole or not at all; they are durable here when it returns.
 
-    Columns are matched by name. A file that was imported before is skipped, so repeat an import that was interrupted.
+    Columns are matched by name. A file that was imported within the table's history_s, 3 days by default, is skipped:
+    so repeat an import that was interrupted.
     """
     from shell.rows.awaiting import Wait, check_wait, print_written
     from shell.rows.importing import import_files

@@ -43,7 +43,8 @@ BatchIdOption = Annotated[
     Option(
         "--batch-id",
         metavar="ID",
-        help="If repeated, add only what is missing. At most 256 MiB of rows; not for cell tables.",
+        help="If repeated within the table's history_s, add only what is missing. At most 256 MiB of rows; not for cell"
+        " tables.",
     ),
 ]
 

@@ -389,3 +389,9 @@ def test_a_table_is_created_with_its_groups_partition_and_sort_order(walship):
         ("price", "group money"),
         ("tax", "group money"),
     ]
+
+
+@pytest.mark.parametrize("verb", ["write", "import"])
+def test_help_says_for_how_long_rows_are_known_to_be_there_already(verb):
+    help_text = CliRunner(env={"COLUMNS": "200"}).invoke(main.make_app(), [verb, "--help"]).output
+    assert "within the table's history_s" in " ".join(help_text.split())
