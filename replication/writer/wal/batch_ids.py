@@ -180,8 +180,9 @@ class BatchIds:
             return None
         if len({(part.group, part.part) for part in existing}) < existing[0].parts:
             raise BatchConflictError(
-                f"batch id {batch_id!r} was used for another append, which is only partly written",
-                "Repeat that append first",
+                f"batch id {batch_id!r} was used for another append or import, which is only partly written here",
+                "Repeat that append first. Of an import elsewhere, other groups have not landed here, or are not sent:"
+                " wait for them, or walship import --again",
             )
         return self._position(table, existing)
 

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,8 +18,17 @@ from pyarrow import csv, orc
 
 from replication.core.definition.define import typed_table
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.errors import FormatError, NullKeyError, ReplicationError, RequestError, SchemaError
+from replication.core.ids import ClusterId, FileId
+from replication.errors import (
+    BatchConflictError,
+    FormatError,
+    NullKeyError,
+    ReplicationError,
+    RequestError,
+    SchemaError,
+)
 from replication.files.rows.row_files import BATCH_ROWS, RowFile
+from replication.ledger.base import BatchPart
 from replication.writer.importing.file_digest import FileDigest
 from replication.writer.importing.importer import Imported
 from replication.writer.wal.durable_length import DurableLength
@@ -149,6 +159,18 @@ def test_what_is_no_timestamp_and_no_delete_of_a_cell_is_refused_by_name(
     cells = pa.table({"row": [b"r"], "family": ["f"], "qualifier": ["q"], "value": [b"v"], name: values})
     with site.writer() as writer, pytest.raises(SchemaError, match=f"column '{name}' holds"):
         load(writer, site.cells, parquet(tmp_path, cells))
+
+
+def test_a_file_whose_import_elsewhere_came_with_one_of_its_groups_can_be_imported_again(
+    site: Site, tmp_path: Path
+) -> None:
+    file, west = parquet(tmp_path), ClusterId("west", UUID(int=2))
+    landed = BatchPart("g", 0, 2, bytes(32), FileId(west, "h0", 3), 7, 0)
+    site.ledger.batches.put(site.table.uuid, f"sha256:{sha256(file.read_bytes()).hexdigest()}", [landed], 1)
+    with site.writer() as writer:
+        with pytest.raises(BatchConflictError, match="not landed.*walship import --again"):
+            load(writer, site.table, file)
+        assert load(writer, site.table, file, again=True).rows == ROWS
 
 
 def test_a_cell_without_a_value_is_refused_by_its_line_as_write_does(site: Site, tmp_path: Path) -> None:
