@@ -23,7 +23,7 @@ from replication import log
 from replication.core.arrow import pa
 from replication.core.position import Position
 from replication.core.roles import Role
-from replication.core.rows.input import copied
+from replication.core.rows.input import kept
 from replication.errors import BackpressureError, CoordinationError, ReadOnlyClusterError, ReplicationError
 
 _MAKE_ACTIVE = "To make one ACTIVE, there: walship readonly off; if the last one is lost: walship failover CLUSTER"
@@ -174,15 +174,15 @@ class FollowingCluster(Cluster):
 
     def upsert_async(self, table: str, rows: object, batch_id: str | None = None) -> Future[Position]:
         """See ``Cluster``. An append that cannot be repeated, as of a stream, fails at a role change."""
-        return self._send(super().upsert_async, table, copied(rows), batch_id)
+        return self._send(super().upsert_async, table, kept(rows), batch_id)
 
     def delete_async(self, table: str, keys: object) -> Future[Position]:
         """See ``Cluster``."""
-        return self._send(super().delete_async, table, copied(keys), None)
+        return self._send(super().delete_async, table, kept(keys), None)
 
     def apply_async(self, table: str, mutations: Any) -> Future[Position]:
         """See ``Cluster``."""
-        return self._send(super().apply_async, table, mutations, None)
+        return self._send(super().apply_async, table, kept(mutations), None)
 
     def _deadline(self) -> float:
         return time.monotonic() + self.config.writer.append_timeout_s

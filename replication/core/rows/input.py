@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from replication.core.rows.batch import FRAME_ROWS_MAX
 from replication.core.rows.exact import check_exact
+from replication.core.rows.mutation import Mutation
 from replication.errors import SchemaError
 
 RowPiece: TypeAlias = pa.Table | list[Mapping[str, Any]]
@@ -53,6 +54,12 @@ def copied(rows: object) -> object:
     if _is_pandas(rows) and hasattr(rows, "copy"):
         return rows.copy()
     return rows
+
+
+def kept(rows: object) -> object:
+    """As ``copied``, for an append that may be sent again: also rows that the first time were converted in the call."""
+    made = copied(rows)
+    return _copied(rows) if made is rows and isinstance(rows, Mapping | Sequence | Mutation) else made
 
 
 def _copied(value: object) -> object:
