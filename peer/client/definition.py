@@ -49,6 +49,8 @@ def definition(
     history_s: int,
 ) -> TableSpec:
     """A new table from the arguments of ``Cluster.create_table``; SchemaError when they do not fit."""
+    key, partition, sort = ([each] if isinstance(each, str) else each for each in (key, partition, sort))
+    groups = {name: [each] if isinstance(each, str) else each for name, each in (groups or {}).items()}
     if kind == "cell":
         if schema is not None or key or partition or sort:
             raise SchemaError("the columns and key of a cell table are fixed", "Give only name, groups and history_s")
@@ -63,7 +65,7 @@ def definition(
     return typed_table(
         name,
         columns,
-        [key] if isinstance(key, str) else key,
+        key,
         uuids=iter(uuid4, None),
         groups=groups,
         partition=partition,

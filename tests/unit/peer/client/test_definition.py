@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from peer.client.cluster import Cluster
-from peer.client.definition import refuse_taken_name
+from peer.client.definition import definition, refuse_taken_name
 from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
 from replication.core.rows.mutation import Mutation, cells_of
@@ -133,3 +133,11 @@ def test_values_that_are_no_position_mutation_or_time_are_refused(cluster: Clust
         Mutation("r").put("f", "q", "\ud800")
     with pytest.raises(SchemaError, match="not a Mutation"):
         cells_of("x", "ops.cells")
+
+
+def test_one_name_in_place_of_a_list_is_a_list_of_one() -> None:
+    cells = definition("t.c", None, (), {"fast": "meta"}, (), (), "cell", 100)
+    assert cells.group("fast").members == ("meta",)
+    made = definition("t.t", "id long, at timestamp", "id", {"when": "at"}, "day(at)", "id desc", "typed", 100)
+    assert (made.key, made.group("when").members) == (("id",), ("at",))
+    assert (made.partition, made.sort) == (("day(at)",), ("id desc",))
