@@ -219,9 +219,9 @@ class Cluster:
     def drop_table(self, name: str) -> None:
         """Drop a table here. Its rules end once peers have the rest. UnknownTableError when there is none."""
         refuse_standby(self.ledger)
+        announce = self.coordination.announce if self.ledger.rules.peers() else lambda: 0  # or refuse, unchanged
         self.ledger.tables.drop(self.table(name).uuid)
-        if self.ledger.rules.peers():
-            self.coordination.announce()
+        announce()
 
     def table(self, name: str) -> TableSpec:
         """A table's definition; UnknownTableError lists near names."""

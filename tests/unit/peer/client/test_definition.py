@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
 from peer.client.cluster import Cluster
 from peer.client.definition import definition, refuse_taken_name
+from peer.client.opened import OpenedParts
 from replication.core.definition.schema import TableSpec
+from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.core.rows.mutation import Mutation, cells_of
-from replication.errors import FormatError, RequestError, SchemaError, TableExistsError
+from replication.errors import CoordinationError, FormatError, RequestError, SchemaError, TableExistsError
+from replication.ledger.base import Peer
 from tests.sites import Site, table
 from tests.tables_made import keyed
 
@@ -141,3 +145,18 @@ def test_one_name_in_place_of_a_list_is_a_list_of_one() -> None:
     made = definition("t.t", "id long, at timestamp", "id", {"when": "at"}, "day(at)", "id desc", "typed", 100)
     assert (made.key, made.group("when").members) == (("id",), ("at",))
     assert (made.partition, made.sort) == (("day(at)",), ("id desc",))
+
+
+def test_a_drop_that_fails_since_zookeeper_does_not_answer_drops_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(_: OpenedParts) -> NoReturn:
+        raise CoordinationError("ZooKeeper does not answer")
+
+    cluster.ledger.rules.define(
+        Peer("west", "zk:1/west", ClusterId("west", UUID(int=2))), cluster.ledger.terms.current()
+    )
+    monkeypatch.setattr(OpenedParts, "coordination", property(silent))
+    with pytest.raises(CoordinationError):
+        cluster.drop_table("ops.flights")
+    assert cluster.table("ops.flights").name == "ops.flights"
