@@ -181,13 +181,13 @@ class Cluster:
         Args:
             name: ``namespace.name``.
             properties: ``history_s``, ``changes_retention_s``, ``max_age_s``, ``sort``, ``codec``, or Iceberg's own. An
-                empty value restores the default.
+                empty value, or None, restores the default.
 
         Raises:
             SchemaError: there is no such property, or the value does not fit. UnknownTableError: no such table.
         """
         refuse_standby(self.ledger)
-        given, now = {key: str(value) for key, value in properties.items()}, now_us()
+        given, now = {key: "" if value is None else str(value) for key, value in properties.items()}, now_us()
         return self.ledger.tables.alter(self.table(name).uuid, lambda spec: set_properties(spec, given, now))
 
     def derive_table(

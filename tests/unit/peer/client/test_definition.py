@@ -160,3 +160,9 @@ def test_a_drop_that_fails_since_zookeeper_does_not_answer_drops_nothing(
     with pytest.raises(CoordinationError):
         cluster.drop_table("ops.flights")
     assert cluster.table("ops.flights").name == "ops.flights"
+
+
+def test_no_value_restores_the_default_of_a_property(cluster: Cluster) -> None:
+    for name in ("write.data.path", "codec"):
+        cluster.set_table("ops.flights", {name: "zstd"})
+        assert cluster.set_table("ops.flights", {name: None}).setting(name) == ""
