@@ -23,6 +23,19 @@ from shell.cli.render import Printer, to_json
 _SHOWN_ROWS = 1000
 
 
+@contextmanager
+def _in_text() -> Iterator[None]:
+    """Say of a value that has no text, such as a date after year 9999, what to do."""
+    try:
+        yield
+    except (OverflowError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise RequestError(
+            f"a value cannot be printed: {str(error).strip().splitlines()[0]}",
+            "Cast it in the query, for instance COLUMN::varchar",
+        ) from None
+
+
+@_in_text()
 def print_rows(printer: Printer, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
     """Print rows: at most 1,000 as a table on a terminal, tab-separated elsewhere, or one JSON object per line."""
     shown = 0
@@ -51,6 +64,7 @@ def print_rows(printer: Printer, batches: Iterator[pa.RecordBatch], schema: pa.S
     printer.line(f"{counted(shown, 'row')}{more}")
 
 
+@_in_text()
 def save_rows(output: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> int:
     """Write rows of a schema to a file, by its suffix; returns how many."""
     rows = 0
@@ -143,9 +157,11 @@ def _writer(output: Path, kind: str, schema: pa.Schema) -> Any:
     import pyarrow.parquet as pq  # 0.3 s to import, with Arrow's datasets
 
     for field in schema:
-        if pa.types.is_interval(field.type):
+        try:
+            pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+        except pa.ArrowNotImplementedError:
             raise RequestError(
                 f"Parquet has no type for column {field.name!r}, which is an {field.type}",
                 f"Cast it in the query, for instance {field.name}::varchar, or write CSV",
-            )
+            ) from None
     return pq.ParquetWriter(output, schema)

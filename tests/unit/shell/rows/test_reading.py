@@ -82,10 +82,27 @@ def test_of_a_file_for_whose_end_there_is_no_room_nothing_stays(tmp_path):
 
 
 def test_a_column_that_parquet_has_no_type_for_is_named_and_nothing_is_written(tmp_path):
-    odd = pa.record_batch({"gap": pa.array([(0, 1, 0)], pa.month_day_nano_interval())})
-    with pytest.raises(RequestError, match="no type for column 'gap'"):
-        save_rows(tmp_path / "a.parquet", iter([odd]), odd.schema)
-    assert not (tmp_path / "a.parquet").exists()
+    gap = pa.array([(0, 1, 0)], pa.month_day_nano_interval())
+    union = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
+    for column in (gap, pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), gap), union):
+        odd = pa.record_batch({"gap": column})
+        with pytest.raises(RequestError, match="no type for column 'gap'"):
+            save_rows(tmp_path / "a.parquet", iter([odd]), odd.schema)
+        assert not (tmp_path / "a.parquet").exists()
+
+
+def test_a_time_after_year_9999_that_a_query_gives_is_refused_with_what_to_do(tmp_path, monkeypatch):
+    late = pa.array([1 << 60], pa.timestamp("us"))
+    flat = pa.record_batch({"at": late})
+    nested = pa.record_batch({"at": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), late)})
+    with pytest.raises(RequestError, match="cannot be printed.*varchar"):
+        print_rows(Printer(as_json=True), iter([flat]), flat.schema)
+    with pytest.raises(RequestError, match="cannot be printed.*varchar"):
+        save_rows(tmp_path / "a.csv", iter([nested]), nested.schema)
+    assert not (tmp_path / "a.csv").exists()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with pytest.raises(RequestError, match="cannot be printed.*varchar"):
+        print_rows(Printer(as_json=False), iter([flat]), flat.schema)
 
 
 @pytest.mark.parametrize("spark", [False, True])
