@@ -372,6 +372,8 @@ def _batches(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader) 
         with _ended_if_left(connection):
             while (batch := _stoppable(connection, lambda: next(rows, None))) is not None:
                 yield batch
-    except OSError as error:  # damage after the first rows
+    except OSError as error:  # damage, or a value that the query refuses, after the first rows
         refuse_unreadable(error)
-        raise
+        if error.errno is not None:
+            raise
+        raise refusal(error) from None

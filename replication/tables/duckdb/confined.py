@@ -32,7 +32,7 @@ def confine(connection: duckdb.DuckDBPyConnection, warehouse: str) -> None:
     connection.execute("set enable_external_access = false")
 
 
-def refusal(error: duckdb.Error) -> RequestError:
+def refusal(error: duckdb.Error | OSError) -> RequestError:
     """What DuckDB says is wrong with a query, and its hint, without the line of the query that it quotes."""
     what, *more = str(error).strip().splitlines()
     hint = next((line for line in more if line.startswith(("Candidate bindings:", "Did you mean"))), "")

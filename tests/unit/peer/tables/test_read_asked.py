@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 
 from peer.tables.fold import merge_changes
-from peer.tables.read import read
+from peer.tables.read import query_result, read
 from replication.errors import RequestError
 from tests.fakes.tables import MemoryTables
 from tests.tables_made import keyed
@@ -62,3 +63,13 @@ def test_a_read_as_of_a_time_says_why_no_time_can_be_read_as_of() -> None:
     with pytest.raises(RequestError, match="not known how far ops.t is folded.*without a time"):
         shown(tables, spec, as_of=20)
     assert shown(tables, spec) == [{"k": "a", "v": 1}]
+
+
+def test_a_query_that_fails_after_its_first_rows_is_refused_with_what_duckdb_says() -> None:
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.execute("set streaming_buffer_size = '100KB'")
+        late = "select case when i > 2900000 then error('no such day') else i end as v from range(3000000) t(i)"
+        rows = query_result(connection, late)
+        assert rows.read_next_batch().num_rows
+        with pytest.raises(RequestError, match="no such day"):
+            rows.read_all()
