@@ -276,7 +276,8 @@ class Writer:
         except BaseException:
             append.on_done()
             raise
-        append.reached(existing)
+        if existing.sequences:
+            append.reached(existing)
         return self._queue(append, [AppendStep(append, encoded.size, encoded) for encoded in missing])
 
     def _encoded(self, append: PendingAppend, logs: Iterable[LogBatch]) -> Iterator[AppendStep]:
