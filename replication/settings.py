@@ -76,8 +76,7 @@ def _address(value: str) -> str:
 
 def _servers(value: str) -> str:
     for server in value.split(",") if value else ():
-        has_port = ":" in server and not server.endswith("]")
-        split_address(server if has_port else f"{server}:2181")
+        split_address(server if ":" in server and not server.endswith("]") else f"{server}:2181")
     return value
 
 
@@ -119,6 +118,12 @@ def _ledger_url(value: str, info: ValidationInfo) -> str:
     return f"{scheme}{sqlite_url(_path(Path(unquote(quoted)), info)).removeprefix('sqlite')}{asked}{query}"
 
 
+def _store_url(value: str) -> str:
+    if value and not re.match(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*://.|file:///.", value):
+        raise ValueError(f"{value!r} is not the address of a store, such as s3://bucket/walship or file:///mnt/walship")
+    return value
+
+
 def _memory(value: str) -> str:
     if not re.fullmatch(r"\d+[kmgt]", value):
         raise ValueError(f"{value!r} is not a size such as 1g or 512m")
@@ -141,6 +146,7 @@ Memory = Annotated[str, AfterValidator(_memory)]
 SparkMaster = Annotated[str, AfterValidator(_spark_master)]
 Folder = Annotated[Path, AfterValidator(_folder)]
 OptionalPath = Annotated[PathFromFile | None, BeforeValidator(lambda value: value or None)]
+StoreUrl = Annotated[str, AfterValidator(_store_url)]
 LedgerUrl = Annotated[str, AfterValidator(_ledger_url)]
 Bytes = Annotated[PositiveInt, BeforeValidator(_bytes)]  # 1048576 or "1 MiB"
 Seconds = Annotated[float, Field(gt=0, le=WAIT_MAX_S)]  # that something waits
@@ -268,7 +274,7 @@ class MasterSection(_Section):
     retry_min_s: Seconds = Field(1.0, description="backoff after a first failure of a peer's ZooKeeper ...")
     retry_max_s: Seconds = Field(60.0, description="... and after many in a row")
     peer_bytes_max: Bytes = Field(64 << 30, description="disk budget per peer; past it the oldest files are released")
-    spill_url: str = Field("", description="s3://... or file:///...; past the budget files move there instead")
+    spill_url: StoreUrl = Field("", description="s3://... or file:///...; past the budget files move there instead")
 
 
 class ReplaySection(_Section):

@@ -30,3 +30,20 @@ def test_servers_of_zookeeper_are_addresses(servers: str, what: str) -> None:
 def test_the_embedded_server_may_listen_on_an_address_of_ipv6() -> None:
     given = {"cluster": {"name": "east"}, "zookeeper": {"listen": "::1", "port": 2190}}
     assert configuration.load(None, given, {}).zookeeper_servers == "[::1]:2190"
+
+
+@pytest.mark.parametrize(
+    "url", ["/mnt/store", "store", "file://store", "file:/mnt/store", "s3:bucket", "s3://", "~/store"]
+)
+def test_a_store_for_spilled_files_is_an_address_or_the_second_run_would_delete_them(url: str) -> None:
+    given = {"cluster": {"name": "east"}, "master": {"spill_url": url}}
+    with pytest.raises(ConfigError, match="is not the address of a store, such as s3://bucket/walship or file:///"):
+        configuration.load(None, given, {})
+
+
+@pytest.mark.parametrize("url", ["", "file:///mnt/store", "s3://bucket", "hdfs://name:9000/x", "memory:///tmp/store"])
+def test_any_store_that_a_driver_knows_may_be_named(url: str) -> None:
+    assert (
+        configuration.load(None, {"cluster": {"name": "east"}, "master": {"spill_url": url}}, {}).master.spill_url
+        == url
+    )
