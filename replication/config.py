@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
+from replication.core.ids import ROOT
 from replication.core.roles import LEASE_S_MAX
 from replication.errors import ConfigError
 from replication.log import has_secrets
@@ -357,8 +358,8 @@ def _contradictions(config: Config) -> Iterator[str]:
     yield from _unfit_lease(config)
     if not config.zookeeper.embedded and not config.zookeeper.servers:
         yield "zookeeper.servers: missing; name the ensemble, or set zookeeper.embedded = true"
-    if config.zookeeper.root and not config.zookeeper.root.startswith("/"):
-        yield "zookeeper.root: must start with /"
+    if config.zookeeper.root and not ROOT.match(config.zookeeper.root):
+        yield f"zookeeper.root: {config.zookeeper.root!r} is not like /walship/east, which other clusters can name"
     catalog = config.catalog
     if config.shares_ledger and config.replay.enabled and not (catalog.warehouse or catalog.spark or catalog.pyiceberg):
         yield (

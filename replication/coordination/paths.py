@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv6Address
 
-from replication.core.ids import check_name
+from replication.core.ids import ROOT, check_name
 from replication.errors import ConfigError
 
 NODE_BYTES_MAX = 256 * 1024
 PORT = 2181  # the default for servers without a port
 _SERVER = re.compile(r"(?P<host>[A-Za-z0-9._-]{1,253}|\[(?P<v6>[0-9A-Fa-f:.]+)\])(:(?P<port>[0-9]{1,5}))?\Z")
-_ROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9_.-]*)+\Z")
 
 
 class MemberKind(StrEnum):
@@ -62,7 +61,7 @@ class Quorum:
         servers, slash, root = text.strip().partition("/")
         root = (slash + root).rstrip("/")
         hosts = [_server(host) for host in servers.split(",")]
-        if not all(hosts) or not _ROOT.match(root):
+        if not all(hosts) or not ROOT.match(root):
             raise ConfigError(
                 f"{text!r} names no cluster in ZooKeeper",
                 "Write host:port[,host:port...]/root, for example zk1:2181,zk2:2181,zk3:2181/walship/east",

@@ -17,6 +17,8 @@ NIL_UUID = UUID(int=0)
 MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 COUNT_END = 1 << 62  # offsets, sequences, terms and numbers are below: every ledger can hold and add them
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
+#: Of a cluster in ZooKeeper.
+ROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9_.-]*)+\Z")
 _NUMBER = re.compile(r"[0-9]{1,19}\Z")
 _UUID_CHARS_MAX = 45  # UUID takes any number of hyphens
 

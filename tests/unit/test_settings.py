@@ -47,3 +47,11 @@ def test_any_store_that_a_driver_knows_may_be_named(url: str) -> None:
         configuration.load(None, {"cluster": {"name": "east"}, "master": {"spill_url": url}}, {}).master.spill_url
         == url
     )
+
+
+@pytest.mark.parametrize(
+    "root", ["walship/east", "/walship/east/", "/", "/walship//east", "/wal ship", "/größe", "/.x"]
+)
+def test_a_root_that_no_peer_could_name_or_whose_access_list_would_be_that_of_a_parent_is_refused(root: str) -> None:
+    with pytest.raises(ConfigError, match="zookeeper.root: .* is not like /walship/east"):
+        configuration.load(None, {"cluster": {"name": "east"}, "zookeeper": {"root": root}}, {})
