@@ -26,6 +26,7 @@ from replication.tables.spark.jars import java_home_check
 
 _log = log.get(__name__)
 _SENDING_NEEDS = 16 << 20
+_NOT_DAMAGED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY)
 _NEED_DIRECTORIES = ("wal", "landing", "warehouse", "log", "run")
 
 
@@ -186,6 +187,8 @@ def _check_leftovers(config: Config) -> None:
                 opened.execute("select count(*) from sqlite_master").fetchone()
         except sqlite3.DatabaseError as error:
             remedy = f"Restore it, or {_rebuild(config)}. {again}"
+            if error.sqlite_errorcode & 0xFF in _NOT_DAMAGED:
+                remedy = "End the program that has it open, or correct its permissions, then start again"
             raise ConfigError(f"{ledger} is not a readable ledger: {error}", remedy) from None
 
 

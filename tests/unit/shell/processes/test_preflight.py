@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 import shutil
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -164,6 +165,17 @@ def test_a_damaged_ledger_is_said(tmp_path):
     (tmp_path / "ledger.db").write_bytes(b"not a database, and long enough to be looked at" * 100)
     with pytest.raises(ConfigError, match=r"not a readable ledger.*mv .*ledger\.db\* lost"):
         check_host(config, ("master",))
+
+
+def test_a_ledger_that_another_program_has_locked_is_not_to_be_rebuilt(tmp_path):
+    config = config_in(tmp_path)
+    make_ledger(config)
+    with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
+        other.execute("pragma locking_mode = exclusive")
+        other.execute("begin immediate")
+        with pytest.raises(ConfigError, match="is locked. End the program that has it open") as refused:
+            check_host(config, ("master",))
+    assert "rebuild" not in str(refused.value)
 
 
 @pytest.mark.linux
