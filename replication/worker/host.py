@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 
 from replication import log
 from replication.config import Config
@@ -61,6 +60,7 @@ class HostWork:
         self._closing = PeriodicTimer(closed_s, closed_s if config.shares_ledger else max(closed_s, _QUIET_S))
         self._registered = self._registered_rows = 0
         self.has_new_rows = False
+        self._spiller: Spiller | None = None
         self._spill_failures = 0
 
     def recover(self) -> None:
@@ -81,7 +81,7 @@ class HostWork:
             every(INTERVAL_S, "orphans", lambda: self._orphans.run_once(time.monotonic()), stop),
         ]
         if self._config.master.spill_url:
-            threads.append(every(SPILL_S, "spill", partial(self._spill, self._spiller()), stop))
+            threads.append(every(SPILL_S, "spill", self._spill, stop))
         return threads
 
     def register(self) -> bool:
@@ -110,15 +110,17 @@ class HostWork:
             if not self._closed_time.is_quiet:
                 self.ask_closed_time()
 
-    def _spiller(self) -> Spiller:
+    def _new_spiller(self) -> Spiller:
         config, section = self._config, self._config.master
         folders = {FileKind.WAL: str(config.wal_dir), FileKind.LANDING: str(config.landing_dir)}
         store, host = RemoteStore(section.spill_url), config.cluster.host
         return Spiller(self._ledger, self._local, host, store, section.peer_bytes_max, config.replay.enabled, folders)
 
-    def _spill(self, spiller: Spiller) -> None:
+    def _spill(self) -> None:
         try:
-            spiller.run_once()
+            if self._spiller is None:  # some drivers connect at once, and the store may be away when the worker starts
+                self._spiller = self._new_spiller()
+            self._spiller.run_once()
         except StorageError as error:
             self._spill_failures += 1
             for peer in self._ledger.rules.peers():

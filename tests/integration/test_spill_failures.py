@@ -85,3 +85,14 @@ def test_a_store_that_does_not_answer_is_asked_for_another_file_in_each_run(
         with pytest.raises(StorageError, match="does not answer"):
             spiller.run_once()
         assert [world.stored(wal) for wal in wals] == [False, True, True]
+
+
+def test_a_worker_that_starts_while_the_store_is_away_ships_all_the_same(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack, spill_url="ftp://127.0.0.1:1/store")
+        wal = world.closed(world.spec, 0)
+        world.run()
+        world.open()
+        wait_until(lambda: world.shipped(wal), what="the file to be shipped")
+        wait_until(lambda: world.status().peer_forecasts[0].spill_error, what="the store's failure")
+        assert "Connection refused" in world.status().peer_forecasts[0].spill_error
