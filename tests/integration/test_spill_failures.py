@@ -96,3 +96,18 @@ def test_a_worker_that_starts_while_the_store_is_away_ships_all_the_same(tmp_pat
         wait_until(lambda: world.shipped(wal), what="the file to be shipped")
         wait_until(lambda: world.status().peer_forecasts[0].spill_error, what="the store's failure")
         assert "Connection refused" in world.status().peer_forecasts[0].spill_error
+
+
+def test_a_worker_whose_ledger_is_from_before_a_file_was_moved_keeps_the_only_copy(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wal, newer = world.closed(world.spec, 0), world.east.wal()
+        store = RemoteStore(f"file://{tmp_path}/store")
+        world.east.ledger.registration.register_own(wal.file, 256, wal.length, [])
+        relay_spiller(world, store).run_once()
+        assert world.stored(wal) and not Path(wal.path).exists() and Path(newer.path).exists()
+        assert world.east.ledger.files.move(wal.file, wal.path)  # as a copy of the ledger from before has it
+        relay_spiller(world, store).run_once()
+        (kept,) = tmp_path.glob("store/**/*.wal")
+        row = world.east.ledger.files.get(wal.file)
+        assert row is not None and row.path == kept.as_uri()

@@ -163,6 +163,10 @@ class Spiller:
             if match is None or int(match[1]) > newest:
                 continue  # keep a newer file: the ledger may be from a backup
             row = rows.get(int(match[1]))
-            if row is None or not (row.is_stored and row.path.endswith(f"/{name}")):  # the store's URL may have changed
+            if row is not None and not (row.is_stored or match[2] or self._files.exists(row.path)):
+                self._ledger.files.move(row.file, address)  # the only copy: the ledger is from before it was moved
+            elif row is None or not (
+                row.is_stored and row.path.endswith(f"/{name}")
+            ):  # the store's URL may have changed
                 self._store.remove(address)
                 _log.info("orphan_removed", file=address)
