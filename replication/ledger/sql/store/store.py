@@ -26,6 +26,7 @@ from replication.error_text import message_line
 from replication.errors import ConfigError, CoordinationError, LedgerBusyError
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.prepared import DECIDED, Prepared, note_decision, upsert
+from replication.log import redact
 from replication.permissions import create_private, refuse_exposed
 
 BUSY_TIMEOUT_S = 10.0
@@ -255,7 +256,7 @@ class SqlStore:
 
     @property
     def _name(self) -> str:
-        return self.url.render_as_string(hide_password=True)
+        return redact(self.url.render_as_string(hide_password=True))
 
     def check_present(self) -> None:
         """Raise ConfigError when a SQLite file does not exist, instead of creating it, or when others can read it."""
@@ -271,7 +272,7 @@ def _driver_url(url: str) -> URL:
     try:
         parsed = make_url(url if "://" in url else f"sqlite:///{url}")
     except sa.exc.ArgumentError as error:
-        raise ConfigError(f"{url!r} is not a ledger address: {error}") from None
+        raise ConfigError(f"{redact(url)!r} is not a ledger address: {redact(str(error))}") from None
     if parsed.get_backend_name() == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() != "sqlite":

@@ -93,3 +93,12 @@ def test_a_ledger_in_a_folder_that_cannot_be_written_says_so(tmp_path: Path, mon
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
     with pytest.raises(CoordinationError, match=f"Make {tmp_path} writable"):
         ledger.open_ledger(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql+psycopg-binary://u:geheim@h/db", "postgresql://127.0.0.1:1/db?user=u&password=geheim"]
+)
+def test_what_is_wrong_with_a_ledgers_address_is_told_without_its_password(url: str) -> None:
+    with pytest.raises((ConfigError, CoordinationError), match=r"postgresql\+psycopg") as refused:
+        ledger.open_ledger(url)
+    assert "geheim" not in str(refused.value)
