@@ -34,7 +34,11 @@ def plain_connections(zookeeper: ZooKeeperSection, databases: Mapping[str, str])
     for key, value in databases.items():
         if not (text := value.removeprefix("jdbc:")).startswith("postgres"):
             continue
-        url = urlsplit(text)
+        try:
+            url = urlsplit(text)
+        except ValueError as error:
+            yield f"{key}: not the URL of a database: {error}"
+            continue
         asked = parse_qsl(url.query)
         named = [url.hostname or "", *(host for name, host in asked if name in ("host", "hostaddr"))]
         hosts = [_PORT.sub("", host).strip("[]") for each in named for host in each.split(",")]

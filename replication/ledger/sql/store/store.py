@@ -271,13 +271,13 @@ class SqlStore:
 def _driver_url(url: str) -> URL:
     try:
         parsed = make_url(url if "://" in url else f"sqlite:///{url}")
-    except sa.exc.ArgumentError as error:
+    except (sa.exc.ArgumentError, ValueError) as error:  # ValueError: a port that is no number
         raise ConfigError(f"{redact(url)!r} is not a ledger address: {redact(str(error))}") from None
     if parsed.get_backend_name() == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() != "sqlite":
         raise ConfigError(f"a ledger cannot be kept in {parsed.get_backend_name()}", "Use sqlite:/// or postgresql://")
-    return parsed
+    return parsed.set(drivername="sqlite")
 
 
 def _postgresql_arguments(url: URL, timeout_s: float) -> dict[str, object]:

@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from replication import config as configuration
 from replication.core.ids import ClusterId
 from replication.errors import ConfigError, CoordinationError
 from replication.ledger.base import Ledger
@@ -102,3 +103,17 @@ def test_what_is_wrong_with_a_ledgers_address_is_told_without_its_password(url: 
     with pytest.raises((ConfigError, CoordinationError), match=r"postgresql\+psycopg") as refused:
         ledger.open_ledger(url)
     assert "geheim" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://h:port/db", "postgresql://[::1/db"])
+def test_a_ledgers_address_that_is_no_url_is_a_mistake_in_the_configuration(url: str) -> None:
+    with pytest.raises(ConfigError, match="is not a ledger address"):
+        ledger.open_ledger(url)
+    if "[" in url:
+        with pytest.raises(ConfigError, match=r"ledger.url: not the URL of a database: Invalid IPv6 URL"):
+            configuration.load(None, {"cluster": {"name": "east"}, "ledger": {"url": url}}, {})
+
+
+def test_a_ledger_in_a_file_needs_no_driver_that_is_not_installed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no ledger at"):
+        ledger.open_ledger(f"sqlite+aiosqlite:///{tmp_path}/ledger.db")
