@@ -216,7 +216,7 @@ class WorkerSection(_Section):
 
     window_bytes: Bytes = Field(16 * _MIB, description="unacknowledged bytes per stream to a peer")
     streams_max: PositiveInt = Field(4, description="streams to a peer for large files, at most")
-    message_bytes_max: Bytes = Field(2 * _MIB, description="size of a message; those that fit CPU caches are fastest")
+    message_bytes_max: Bytes = Field(2 * _MIB, le=1 << 30, description="size; those that fit CPU caches are fastest")
     poll_busy_s: Seconds = Field(0.0007, description="without a notifier: poll interval while bytes arrive")
     poll_idle_s: Seconds = Field(
         0.01, description="poll interval: with a notifier, while bytes arrive; without one, while none do"
@@ -246,7 +246,7 @@ class ReceiverSection(_Section):
 
     listen: Address = Field("127.0.0.1:0", description="host:port; port 0 means any free one")
     advertise: OptionalAddress = Field("", description="host:port that peers connect to; empty means listen")
-    message_bytes_max: Bytes = Field(8 * _MIB, description="refuses larger messages; not less than any sender's")
+    message_bytes_max: Bytes = Field(8 * _MIB, le=1 << 30, description="refuses larger; not less than any sender's")
     streams_max: PositiveInt = Field(64, description="refuses more streams at once ...")
     peer_streams_max: PositiveInt = Field(16, description="... and more of one peer")
     accept: Accept = Field(

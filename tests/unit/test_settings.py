@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import grpc
 import pytest
 
 from replication import config as configuration
 from replication.errors import ConfigError
+from replication.link.channel import client_options
 
 
 @pytest.mark.parametrize(
@@ -55,3 +57,16 @@ def test_any_store_that_a_driver_knows_may_be_named(url: str) -> None:
 def test_a_root_that_no_peer_could_name_or_whose_access_list_would_be_that_of_a_parent_is_refused(root: str) -> None:
     with pytest.raises(ConfigError, match="zookeeper.root: .* is not like /walship/east"):
         configuration.load(None, {"cluster": {"name": "east"}, "zookeeper": {"root": root}}, {})
+
+
+@pytest.mark.parametrize("section", ["worker", "receiver"])
+def test_messages_larger_than_grpc_takes_are_refused_and_not_by_the_processes_that_would_send_them(
+    section: str,
+) -> None:
+    given = {"cluster": {"name": "east"}, "worker": {"window_bytes": "4 GiB"}}
+    with pytest.raises(ConfigError, match=f"{section}.message_bytes_max .*: Input should be less than or equal to"):
+        configuration.load(None, given, {f"WALSHIP_{section.upper()}_MESSAGE_BYTES_MAX": "2 GiB"})
+    largest = getattr(
+        configuration.load(None, given, {f"WALSHIP_{section.upper()}_MESSAGE_BYTES_MAX": "1 GiB"}), section
+    )
+    grpc.insecure_channel("127.0.0.1:1", options=client_options(largest.message_bytes_max, None)).close()
