@@ -110,7 +110,7 @@ def _unconfirmed(cluster: ClusterId, who: str, error: ReplicationError) -> Coord
 def _open(servers: str, tls: ZookeeperTls | None) -> Tree:
     from replication.coordination.zookeeper import ZookeeperTree  # deferred: most clusters have no witness
 
-    tree = ZookeeperTree(servers, call_timeout_s=_TIMEOUT_S, tls=tls)
+    tree = ZookeeperTree(servers, call_timeout_s=_TIMEOUT_S, tls=tls, is_own=False)
     try:
         tree.start(lambda: None, _TIMEOUT_S)
     except BaseException:

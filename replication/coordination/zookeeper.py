@@ -10,10 +10,12 @@ import contextlib
 import logging
 import socket
 import ssl
+import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState, KeeperState
@@ -52,6 +54,7 @@ class ZookeeperTree:
         call_timeout_s: the longest that one call waits for a connection, and then for an answer.
         tls: for mutual TLS; without it the connection is plain.
         access: the credential for the cluster's own nodes; without it, nodes are created for anyone to change.
+        is_own: whether the servers are this cluster's. What others answer ends no process, only this tree.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class ZookeeperTree:
         call_timeout_s: float = 5.0,
         tls: ZookeeperTls | None = None,
         access: ZookeeperAccess | None = None,
+        is_own: bool = True,
     ) -> None:
         self._servers = servers
         self._access = access
@@ -70,10 +74,13 @@ class ZookeeperTree:
         self._ended = 0  # sessions
         quiet = logging.Logger("kazoo")  # its retries are reported once, by the keeper
         quiet.addHandler(logging.NullHandler())
+        handler = SequentialThreadingHandler() if tls is None else _TlsHandler(tls.context())
+        if not is_own:
+            handler.spawn = partial(_spawn_contained, handler.spawn)
         self._client = KazooClient(
             hosts=servers,
             timeout=session_timeout_s,
-            handler=SequentialThreadingHandler() if tls is None else _TlsHandler(tls.context()),
+            handler=handler,
             connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2.0},
             logger=quiet,
             auth_data=[] if access is None else [("digest", access.credential)],
@@ -235,6 +242,8 @@ class ZookeeperTree:
         except KazooException as error:
             what = f"{doing} at {self._servers}: {type(error).__name__} {error}".rstrip()
             raise CoordinationError(what, _LOST) from None
+        except (RuntimeError, UnicodeDecodeError, struct.error) as error:
+            raise CoordinationError(f"{doing} at {self._servers}: no answer of ZooKeeper's: {error}", _LOST) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +254,16 @@ class _Notice:
 
     def __call__(self, _event: object) -> None:
         self.watch()
+
+
+def _spawn_contained(spawn: Callable[[Callable[[], None]], Any], work: Callable[..., object], *given: Any) -> Any:
+    """Start a thread of kazoo's that ends silently by an error, after which its calls fail."""
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            work(*given)
+
+    return spawn(run)
 
 
 class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -277,8 +296,9 @@ def connect(
     access: ZookeeperAccess | None = None,
 ) -> Coordination:
     """Open a session with the cluster at ``quorum``; CoordinationError when ZooKeeper does not answer in time."""
-    waits = {"session_timeout_s": session_timeout_s, "call_timeout_s": call_timeout_s}
-    tree = ZookeeperTree(quorum.servers, tls=tls, access=access, **waits)
+    tree = ZookeeperTree(
+        quorum.servers, session_timeout_s=session_timeout_s, call_timeout_s=call_timeout_s, tls=tls, access=access
+    )
     times = {"connect_timeout_s": connect_timeout_s, "reread_s": reread_s, "lost_data_s": lost_data_s}
     return Coordination(tree, quorum.root, **times)
 
@@ -289,7 +309,7 @@ def connect_public(servers: str, root: str, *, tls: ZookeeperTls | None = None, 
     Raises:
         CoordinationError: ZooKeeper did not answer within ``timeout_s``, or no cluster was ever started at this root.
     """
-    tree = ZookeeperTree(servers, session_timeout_s=timeout_s, call_timeout_s=timeout_s, tls=tls)
+    tree = ZookeeperTree(servers, session_timeout_s=timeout_s, call_timeout_s=timeout_s, tls=tls, is_own=False)
     tree.start(lambda: None, timeout_s)
     with closing(tree):
         node = tree.get(Paths(root).public)
