@@ -22,6 +22,7 @@ from kazoo.client import KazooClient, KazooState, KeeperState
 from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
+    ConnectionDropped,
     KazooException,
     NoAuthError,
     NodeExistsError,
@@ -31,6 +32,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.serialization import CloseInstance
 from kazoo.security import Permissions
 
 from replication.coordination.access import FILE_NAME, ZookeeperAccess
@@ -41,6 +43,8 @@ from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
 from replication.errors import ConfigError, CoordinationError
 
+_ANSWER_BYTES_MAX = 1 << 20
+_CUT_S, _CUT_TRIES = 0.5, 4
 _LOST = "The call may have been done. Check ZooKeeper and its disk, then walship status, and try again"
 
 
@@ -77,6 +81,7 @@ class ZookeeperTree:
         handler = SequentialThreadingHandler() if tls is None else _TlsHandler(tls.context())
         if not is_own:
             handler.spawn = partial(_spawn_contained, handler.spawn)
+        self._is_own = is_own
         self._client = KazooClient(
             hosts=servers,
             timeout=session_timeout_s,
@@ -85,6 +90,8 @@ class ZookeeperTree:
             logger=quiet,
             auth_data=[] if access is None else [("digest", access.credential)],
         )
+        if not is_own:
+            self._client._connection._read = partial(_read_bounded, self._client._connection._read)
 
     def start(self, woken: Woken, timeout_s: float) -> None:
         def changed(state: str) -> None:
@@ -97,7 +104,11 @@ class ZookeeperTree:
 
         self._client.add_listener(changed)
         try:
-            self._client.start(timeout_s)
+            if self._is_own:
+                self._client.start(timeout_s)
+            elif not self._client.start_async().wait(timeout_s):
+                self._cut()
+                raise KazooTimeoutError
         except KazooTimeoutError:
             raise CoordinationError(
                 f"ZooKeeper at {self._servers} did not answer within {timeout_s:g} s",
@@ -105,8 +116,28 @@ class ZookeeperTree:
             ) from None
 
     def close(self) -> None:
-        self._client.stop()
-        self._client.close()
+        if self._is_own:
+            self._client.stop()
+            self._client.close()
+        else:
+            self._cut()
+
+    def _cut(self) -> None:
+        """Close as kazoo does, but do not wait for ever for a server that goes on sending, or is silent."""
+        client, connection = self._client, self._client._connection
+        if client._stopped.is_set():
+            return
+        client._stopped.set()
+        client.handler.stop()
+        client._queue.append((CloseInstance, None))
+        with contextlib.suppress(OSError):
+            connection._write_sock.send(b"\0")
+        for _ in range(_CUT_TRIES):
+            if connection.connection_stopped.wait(_CUT_S):
+                connection.close()
+                return
+            with contextlib.suppress(OSError, AttributeError):  # AttributeError: it connects to the next server
+                connection._socket.shutdown(socket.SHUT_RDWR)
 
     def begin_anew(self) -> None:
         """Forget the newest state seen; servers with older state would close the connection otherwise."""
@@ -254,6 +285,13 @@ class _Notice:
 
     def __call__(self, _event: object) -> None:
         self.watch()
+
+
+def _read_bounded(read: Callable[[int, float], bytes], length: int, timeout: float) -> bytes:
+    """As kazoo's ``read``, of as much as a server that keeps to ZooKeeper's own limit sends at most."""
+    if not 0 <= length <= _ANSWER_BYTES_MAX:
+        raise ConnectionDropped(f"an answer of {length} bytes")
+    return read(length, timeout)
 
 
 def _spawn_contained(spawn: Callable[[Callable[[], None]], Any], work: Callable[..., object], *given: Any) -> Any:
