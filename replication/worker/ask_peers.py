@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 from replication import log
 from replication.coordination.base import Public
 from replication.core.ids import ClusterId
 from replication.core.roles import Role
-from replication.core.shipping.chunk import Assignment
+from replication.core.shipping.chunk import Assignment, Tail
 from replication.core.succession import Succession
-from replication.errors import ReplicationError
+from replication.errors import FormatError, ReplicationError
 from replication.ledger.base import Peer
 from replication.link.base import PeerLink
 from replication.roles.takeover import Takeover
@@ -38,10 +38,13 @@ def ask_who_took_over(
             return
         peers = takeover.ledger.rules.peers()
         reads = takeover.coordination.assignments().values()
-        tails = {tail.peer: tail for read in reads for tail in Assignment.decode(read.content).tails}
     except ReplicationError as error:
         _log.warning("peers_not_asked", error=str(error))
         return
+    tails: dict[str, Tail] = {}
+    for read in reads:
+        with suppress(FormatError):  # the master replaces it
+            tails |= {tail.peer: tail for tail in Assignment.decode(read.content).tails}
     own = takeover.ledger.cluster
 
     def receivers(peer: Peer) -> Iterator[str]:
