@@ -62,7 +62,7 @@ def ask_who_took_over(
                     for succession in link.successions(own, peer.cluster):
                         learn(succession, peer.cluster)
                     return
-            except ReplicationError as error:
+            except Exception as error:  # whatever a peer answers, the worker starts
                 _log.info("peer_not_asked", peer=peer.name, address=address, error=str(error))
 
     asking = [threading.Thread(target=ask, args=(peer,), name=f"ask {peer.name}", daemon=True) for peer in peers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from replication.coordination.base import Public
 from replication.coordination.paths import MemberKind
 from replication.core.roles import Role, RoleState
 from replication.core.succession import Succession
+from replication.link.base import PeerLink
+from replication.roles.takeover import Takeover
+from replication.worker.ask_peers import ask_who_took_over
 from tests.sites import Site, table
 from tests.waiting import wait_until
 
@@ -46,3 +50,25 @@ def test_peers_are_asked_though_an_assignment_of_one_host_cannot_be_read(tmp_pat
             with east.worker():
                 wait_until(lambda: east.coordination.members(MemberKind.WORKERS), what="the worker")
                 assert east.coordination.role().state == RoleState(Role.STANDBY, 9), "before writers find the worker"
+
+
+def test_a_peer_whose_receiver_answers_with_anything_is_asked_at_its_next_one_and_ends_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+    asked: list[str] = []
+
+    def connect(address: str, peer: str) -> PeerLink:
+        asked.append(address)
+        raise OverflowError("Python int too large to convert to C long")
+
+    with closing(Site(tmp_path, "east")) as east, closing(Site(tmp_path, "west")) as west:
+        spec = table()
+        east.ledger.tables.create(spec)
+        east.send_to(west, spec)
+        public = Public(west.cluster, "1", ("one:1", "two:2"))
+        ask_who_took_over(
+            Takeover(east.ledger, east.coordination), connect, lambda address: public, lambda succession, source: None
+        )
+    assert asked == ["one:1", "two:2"] and not ended
