@@ -22,6 +22,7 @@ from replication.core.ids import ClusterId
 from replication.core.roles import RoleState
 from replication.errors import ConfigError, CoordinationError, NotLeaderError, RequestError, StaleEpochError
 
+_TRIES = 8
 _T = TypeVar("_T")
 
 
@@ -120,7 +121,7 @@ class Coordination:
 
     def role(self) -> RoleRead:
         """Read the role, confirmed by the quorum as in force at some moment during this call; valid for a lease."""
-        for _ in range(8):
+        for _ in range(_TRIES):
             node = self._tree.get(self.paths.role)
             if node is None:
                 raise self._no_cluster()
@@ -144,10 +145,22 @@ class Coordination:
 
     def put_host(self, host: HostRecord) -> None:
         """Write or replace the record of one host. Raises ConfigError: the slot belongs to another data directory."""
-        path = self.paths.host(host.slot)
-        known = self._tree.get(path)
-        record = None if known is None else HostRecord.decode(known.content)
-        if record is not None and record.identity and host.identity and record.identity != host.identity:
+        for _ in range(_TRIES):
+            known = self._tree.get(self.paths.host(host.slot))
+            if known is not None:
+                self._check_same(HostRecord.decode(known.content), host)
+            if self._put(self.paths.host(host.slot), host.encode(), known) is not None:
+                break  # else another process wrote since, perhaps one of another data directory
+        else:
+            raise self._no_cluster()
+        if self._root is not None:
+            self._root.host = host
+
+    def _put(self, path: str, content: bytes, known: Node | None) -> int | str | None:
+        return self._create(path, content) if known is None else self._set(path, content, known.version)
+
+    def _check_same(self, record: HostRecord, host: HostRecord) -> None:
+        if record.identity and host.identity and record.identity != host.identity:
             is_same = record.data_dir == host.data_dir
             lost = f"If only its file host.id was lost, write {record.identity} to it. Else " if is_same else ""
             raise ConfigError(
@@ -156,10 +169,6 @@ class Coordination:
                 f"{lost}{'give' if lost else 'Give'} each host a slot of its own ([cluster] host) that was never used"
                 " before",
             )
-        if self._create(path, host.encode()) is None and self._set(path, host.encode(), -1) is None:
-            raise self._no_cluster()
-        if self._root is not None:
-            self._root.host = host
 
     def hosts(self) -> tuple[HostRecord, ...]:
         """Every host registered and not removed, by slot."""

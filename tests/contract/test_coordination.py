@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import uuid4
 
 import pytest
 from kazoo.client import KazooClient
 
 from replication.coordination import zookeeper as real
-from replication.coordination.base import HostRecord, Public, RoleRead, keeps_tables
+from replication.coordination.base import HostRecord, Node, Public, RoleRead, keeps_tables
 from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
@@ -261,6 +261,27 @@ def test_a_data_directory_that_lost_its_id_is_told_how_to_get_it_back(connect: C
         here.put_host(HostRecord("h0", "/data", "", identity="f" * 16))
     with pytest.raises(ConfigError, match=r"not to /other. Give each"):
         here.put_host(HostRecord("h0", "/other", "", identity="f" * 16))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_two_data_directories_that_take_a_slot_at_once_one_is_refused(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    here, other = connect(), connect()
+    if not is_first:
+        here.put_host(HostRecord("h0", "/before", ""))  # it has no id, as one of an older version
+    get = here._tree.get
+
+    def overtaken(path: str, *given: Any) -> Node | None:
+        monkeypatch.undo()
+        node = get(path, *given)
+        other.put_host(HostRecord("h0", "/other", "", identity="0" * 16))
+        return node
+
+    monkeypatch.setattr(here._tree, "get", overtaken)
+    with pytest.raises(ConfigError, match="belongs to the data directory /other"):
+        here.put_host(HostRecord("h0", "/data", "", identity="f" * 16))
+    assert [host.data_dir for host in other.hosts()] == ["/other"]
 
 
 def test_every_host_that_is_up_is_known_again_after_the_data_were_lost(connect: Connect) -> None:
