@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from replication.core.coverage import Ranges
-from replication.core.ids import ClusterId, FileId
+from replication.core.ids import COUNT_END, ClusterId, FileId
 from replication.core.shipping.chunk import Assignment, ChunkAssignment, Tail
 from replication.error_text import counted
 from replication.retries import Backoff
@@ -208,7 +208,8 @@ def _hand_out(
                 continue
             if name not in failing and room[slot] <= 0:
                 continue
-            pieces = cut(missing.subtract(Ranges.union_of((c.begin, c.end) for c in mine)), limits.range_bytes)
+            rest = missing.subtract(Ranges.union_of((c.begin, c.end) for c in mine))
+            pieces = cut(rest, limits.range_bytes, max(1, room[slot]))
             if pieces and name in failing:
                 waiting.add(name)
                 continue
@@ -222,11 +223,11 @@ def _hand_out(
         decisions.append(RetryLater(name, backoff.until_s, f"it failed {counted(backoff.failures, 'time')} in a row"))
 
 
-def cut(missing: Ranges, range_bytes: int) -> list[tuple[int, int]]:
-    """Cut ranges at multiples of ``range_bytes``, so that progress does not move the cuts."""
-    pieces = []
+def cut(missing: Ranges, range_bytes: int, most: int = COUNT_END) -> list[tuple[int, int]]:
+    """Cut ranges at multiples of ``range_bytes``, so that progress does not move the cuts; ``most`` pieces."""
+    pieces: list[tuple[int, int]] = []
     for begin, end in missing:
-        while begin < end:
+        while begin < end and len(pieces) < most:
             border = min(end, (begin // range_bytes + 1) * range_bytes)
             pieces.append((begin, border))
             begin = border

@@ -180,3 +180,10 @@ def test_a_host_that_was_removed_gets_nothing() -> None:
 def test_a_file_is_cut_at_the_same_places_however_much_of_it_is_shipped() -> None:
     assert cut(Ranges.of((128, 2500)), 1000) == [(128, 1000), (1000, 2000), (2000, 2500)]
     assert cut(Ranges.of((700, 1200), (2000, 2100)), 1000) == [(700, 1000), (1000, 1200), (2000, 2100)]
+
+
+def test_ranges_that_are_tiny_for_a_file_cost_no_more_than_those_that_are_handed_out() -> None:
+    files = (large(begin=128, end=10**15), large(2, begin=128, end=10**15))
+    made = plan(PlannerInput(0, (HostView("h0"),), (TO_WEST,), files), replace(STREAMS, range_bytes=1))
+    (assignment,) = made.assignments.values()
+    assert [(chunk.begin, chunk.end) for chunk in assignment.chunks] == [(at, at + 1) for at in range(128, 136)]
