@@ -235,7 +235,7 @@ class SqlStore:
             cause = error.orig if isinstance(error, DBAPIError) else error
             if _is_busy(cause) or getattr(cause, "sqlstate", None) == "55P03":
                 raise self._busy() from error
-            lost = isinstance(error, DBAPIError) and error.connection_invalidated
+            lost = isinstance(error, DBAPIError) and (error.connection_invalidated or _is_of_address(error))
             if lost or isinstance(error, _FAILURES) or type(error) in _UNSPECIFIC:
                 what = message_line(cause or error)
                 raise CoordinationError(f"the ledger at {self._name} failed: {what}", self._remedy) from error
@@ -305,6 +305,11 @@ def _postgresql_arguments(url: URL, timeout_s: float) -> dict[str, object]:
     return {name: value for name, value in client.items() if name not in url.query} | {
         "options": " ".join(filter(None, options))
     }
+
+
+def _is_of_address(error: DBAPIError) -> bool:
+    """Whether no connection was made, since the address has an option that the driver does not know."""
+    return isinstance(error, sa.exc.ProgrammingError) and error.statement is None
 
 
 def _is_busy(error: object) -> bool:

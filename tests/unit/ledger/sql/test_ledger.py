@@ -117,3 +117,8 @@ def test_a_ledgers_address_that_is_no_url_is_a_mistake_in_the_configuration(url:
 def test_a_ledger_in_a_file_needs_no_driver_that_is_not_installed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no ledger at"):
         ledger.open_ledger(f"sqlite+aiosqlite:///{tmp_path}/ledger.db")
+
+
+def test_an_option_that_the_database_does_not_know_is_named_as_a_failure_of_the_ledger() -> None:
+    with pytest.raises(CoordinationError, match='the ledger at .* failed: invalid connection option "colour"'):
+        ledger.open_ledger("postgresql://127.0.0.1:1/db?colour=red")
