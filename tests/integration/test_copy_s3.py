@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from uuid import uuid4
 
 import pytest
 
+from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
 from replication.datasets.stores.remote import FsspecStore
+from replication.datasets.two_way.sync import TwoWaySync
 from tests.copying import Killed, job, read_tree, write_tree
 from tests.file_servers import s3_server
 
@@ -353,3 +356,34 @@ def test_the_store_compares_each_part_with_its_md5_if_files_are_verified(
     monkeypatch.setattr(watched, "call_s3", told)
     assert made.run().failed == 0
     assert all("ContentMD5" in each for each in given if each["method"] == "upload_part")
+
+
+def test_a_store_that_lists_times_to_the_millisecond_is_read_and_synced_as_any_other(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MinIO and Ceph do, and tell of one object whole seconds as all do."""
+    driver: Any = import_module("s3fs").S3FileSystem
+    call = driver.call_s3
+
+    def precise(self: Any, method: str, **given: Any) -> Any:
+        answer = call(self, method, **given)
+        for each in answer.get("Contents", ()) if method == "list_objects_v2" else ():
+            each["LastModified"] = each["LastModified"].replace(microsecond=678_000)
+        return answer
+
+    monkeypatch.setattr(driver, "call_s3", precise)
+    large = os.urandom((8 << 20) + 1)  # a smaller one comes by one answer
+    bucket.fs.pipe_file(bucket.at("a/large"), large)
+    bucket.fs.pipe_file(bucket.at("a/small"), b"small")
+    with bucket.store() as source:
+        assert job(source, LocalStore(str(tmp_path / "dst"))).run().failures == {}
+    assert read_tree(tmp_path / "dst") == {"a/large": large, "a/small": b"small"}
+
+    first = tmp_path / "first"
+    for content in (b"one", b"two, longer"):
+        write_tree(first, {"a/new": content}, time_s=1_700_000_000 + len(content))
+        with bucket.store() as second:
+            assert TwoWaySync(LocalStore(str(first)), second, CopyConfiguration()).run().failures == {}
+        assert bucket.objects()["a/new"] == content
+    with bucket.store() as second:
+        assert TwoWaySync(LocalStore(str(first)), second, CopyConfiguration()).run().actions == Counter({"same": 3})

@@ -64,6 +64,11 @@ class S3Driver(ObjectDriver):
         if not is_there:
             raise FileNotFoundError(path)
 
+    def timestamp_ns(self, info: dict[str, Any]) -> int | None:
+        """Whole seconds, as one object's attributes have them; the listings of MinIO and Ceph have milliseconds."""
+        found = super().timestamp_ns(info)
+        return None if found is None else found // self.traits.precision_ns * self.traits.precision_ns
+
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> WholeUpload:
         return WholeUpload(fs, path, max(PART_BYTES_MIN, -(-file.origin.size // _PARTS)))
 
