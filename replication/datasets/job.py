@@ -240,7 +240,8 @@ class _Run:
         site = CopySite(job.target, events=job.events)
         if configuration.register:
             site.registrar(configuration.register)  # fails now, not after the first file
-        self._window = CopyWindow(SMALL_BYTES_MAX, configuration.files_per_split, SPLIT_BYTES)
+        unpacks = any(each.unpacks for each in configuration.conversions)  # else each file would be of another archive
+        self._window = CopyWindow(SMALL_BYTES_MAX, configuration.files_per_split, SPLIT_BYTES, as_listed=unpacks)
         self._publisher = Publisher(
             PublishedJob(job.id, job.target, self.staging, configuration, journal, steps, job.progress, job.expected),
             site,

@@ -1,4 +1,4 @@
-"""The window between listing and copying: a bounded priority queue of files, largest first.
+"""The window between listing and copying: a bounded priority queue of files, largest first or as they were listed.
 
 Bounds: ``FILES_MAX`` files wait; the listing waits while it is full. So a copy of any number of files takes the same
 memory, and a large file that is found late still begins before small ones that wait.
@@ -29,11 +29,19 @@ class CopyWindow:
     """Files that wait to be copied.
 
     Files of more than ``large_bytes`` come alone, up to ``files_per_split`` small ones, of ``split_bytes`` at most,
-    together.
+    together. ``as_listed`` takes them in the order in which they were put, in place of the largest first.
     """
 
-    def __init__(self, large_bytes: int, files_per_split: int, split_bytes: int, files_max: int = FILES_MAX) -> None:
-        self._large_bytes, self._split_bytes = large_bytes, split_bytes
+    def __init__(
+        self,
+        large_bytes: int,
+        files_per_split: int,
+        split_bytes: int,
+        files_max: int = FILES_MAX,
+        *,
+        as_listed: bool = False,
+    ) -> None:
+        self._large_bytes, self._split_bytes, self._as_listed = large_bytes, split_bytes, as_listed
         self._files_per_split, self._files_max = files_per_split, files_max
         self._changed = threading.Condition()
         self._heap: list[tuple[int, int, CopyableFile]] = []
@@ -51,7 +59,8 @@ class CopyWindow:
             if self.stopped:
                 return
             for file in files:
-                heapq.heappush(self._heap, (-file.origin.size, next(self._numbers), file))
+                rank = 0 if self._as_listed else -file.origin.size
+                heapq.heappush(self._heap, (rank, next(self._numbers), file))
             self._changed.notify_all()
 
     def share(self, file: RangedFile) -> None:
@@ -91,8 +100,9 @@ class CopyWindow:
         taken = [heapq.heappop(self._heap)[2]]
         size = taken[0].origin.size
         while self._heap and size <= self._large_bytes and len(taken) < self._files_per_split:
-            size += self._heap[0][2].origin.size
-            if size > self._split_bytes:
+            following = self._heap[0][2].origin.size
+            size += following
+            if size > self._split_bytes or following > self._large_bytes:
                 break
             taken.append(heapq.heappop(self._heap)[2])
         self._changed.notify_all()

@@ -1,9 +1,9 @@
 """A source in which tar and zip archives are folders, so that copying it unpacks them.
 
 ``a/day.tar.gz`` is the folder ``a/day``; a folder that holds all members of an archive is left out. An archive is read
-once, into an unnamed temporary file of this host. Names of members are checked as any other names. Links and special
-files are skipped. An archive is refused whole if it unpacks to far more than it is, or has a file and a folder of one
-name.
+into an unnamed temporary file of this host: once, or once more if it is copied after ``_OPEN_MAX`` others were listed.
+Names of members are checked as any other names. Links and special files are skipped. An archive is refused whole if it
+unpacks to far more than it is, or has a file and a folder of one name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from replication.errors import CopyError, UnsafeNameError
 
 _PACKED = {".gz": gunzip, ".tgz": gunzip, ".zst": unzstd}
 MEMBERS_MAX = 1_000_000
-_OPEN_MAX = 8
+_OPEN_MAX = 16  # at least as many as threads copy by default
 _PIECE = 1 << 20
 
 

@@ -72,6 +72,25 @@ def test_few_archives_are_open_at_once(tmp_path: Path, monkeypatch: pytest.Monke
         each.file.close()
 
 
+def test_many_archives_are_not_read_anew_for_each_of_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "_OPEN_MAX", 4)
+    for n in range(20):
+        tar(tmp_path / f"src/{n}.tar", {f"{size}": b"x" * size for size in range(30)})
+    read, kept = archives.ArchivesStore._read, list[Any]()
+
+    def counting(self: archives.ArchivesStore, *given: Any) -> Any:
+        kept.append(read(self, *given))
+        return kept[-1]
+
+    monkeypatch.setattr(archives.ArchivesStore, "_read", counting)
+    assert unpacked(tmp_path, threads=1, files_per_split=10).files_published == 600
+    for each in kept:
+        each.file.close()
+    assert len(kept) <= 3 * 20, "listed once, copied after others were listed, and some between two threads"
+
+
 def test_a_hard_link_in_an_archive_is_a_file_once_more(tmp_path: Path) -> None:
     links = [tarfile.TarInfo(name) for name in ("b/second", "b/third", "dangling")]
     for link, of in zip(links, ("a/first", "b/second", "nobody"), strict=True):
