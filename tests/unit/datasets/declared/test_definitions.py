@@ -117,6 +117,18 @@ def test_a_property_may_be_written_as_a_number(tmp_path: Path) -> None:
     assert DatasetFile(tmp_path / "datasets.toml").get("d").properties == {"days": "7"}
 
 
+@pytest.mark.parametrize(
+    "option", ["timeout = inf", "after = 2030-01-01", "at = 07:30:00", '"\U0001f600" = 1', 'name = "a\\u007fb"']
+)
+def test_the_others_can_be_read_once_one_was_removed(tmp_path: Path, option: str) -> None:
+    file = DatasetFile(tmp_path / "datasets.toml")
+    file.path.write_text(f'[dataset.d]\nsource = "/in"\ntarget = "/out"\nsource_options = {{{option}}}\n')
+    before = file.all()
+    file.add(defined("e"))
+    file.remove("e")
+    assert file.all() == before
+
+
 def test_what_is_refused_leaves_no_file(tmp_path: Path) -> None:
     file = DatasetFile(tmp_path / "datasets.toml")
     with pytest.raises(RequestError, match="there is no dataset d"):
