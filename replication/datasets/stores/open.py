@@ -40,9 +40,13 @@ def open_source(url: str, configuration: CopyConfiguration, options: dict[str, A
 
 
 def check_address(url: str) -> None:
-    """Raise RequestError for an address without a text, and for a URL that lacks a slash."""
+    """Raise RequestError for an address without a text or that is no UTF-8, and for a URL that lacks a slash."""
     if not url:
         raise RequestError("an address is empty", "Name a folder, or a URL such as s3://bucket/prefix")
+    try:
+        absolute(url).encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"the address {url!r:.300} is no UTF-8", "Rename it, or name a link to it") from None
     scheme, is_url, rest = url.partition(":/")
     if is_url and not rest.startswith("/"):
         import fsspec  # deferred, as in remote.py
@@ -62,7 +66,7 @@ def open_store(url: str, options: dict[str, Any] | None = None, *, follow_links:
         follow_links: of a local store.
 
     Raises:
-        RequestError: the address is empty, or a URL that lacks a slash.
+        RequestError: the address is empty, no UTF-8, or a URL that lacks a slash.
         StorageError: the driver is missing, or the store does not answer.
     """
     check_address(url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,24 @@ def test_a_single_file_loses_the_extension_of_what_is_unpacked_unless_it_is_give
         with copy_job(str(tmp_path / "src/x.csv.gz"), f"{tmp_path}/{target}", configuration) as job:
             assert job.run().skipped.get("same", 0) == skipped
     assert read_tree(tmp_path)[name] == b"unpacked"
+
+
+def test_an_address_that_is_no_utf_8_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = os.fsdecode(bytes(tmp_path) + b"/caf\xe9")
+    write_tree(Path(folder), {"x": b"1"})
+    pairs = ((folder, str(tmp_path / "dst")), (str(tmp_path / "src"), folder))
+    write_tree(tmp_path / "src", {"y": b"2"})
+    for source, target in pairs:
+        with pytest.raises(RequestError, match="is no UTF-8"), copy_job(source, target, CopyConfiguration()) as job:
+            job.run()
+        with pytest.raises(RequestError, match="is no UTF-8"), open_store(folder):
+            pass
+    with monkeypatch.context() as within:
+        within.chdir(folder)
+        with pytest.raises(RequestError, match="is no UTF-8"), open_store("x"):
+            pass
+    (tmp_path / "link").symlink_to(folder)
+    with copy_job(str(tmp_path / "link"), str(tmp_path / "dst"), CopyConfiguration()) as job:
+        assert job.run().files_published == 1
