@@ -10,12 +10,13 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import urllib.request
 from collections.abc import Mapping, Sequence
 from http.client import HTTPMessage
 from typing import IO, Any, Protocol
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from replication.datasets.copying.file_sets import FileSet
 from replication.error_text import one_line
@@ -24,6 +25,7 @@ from replication.log import redact
 
 _TIMEOUT_S = 30.0
 _EVENTS_PER_POST = 1000
+_SENT = re.compile("[!-~]*")  # what may be in the path and the query of a request
 
 
 class EventSink(Protocol):
@@ -88,7 +90,7 @@ def _why(error: Exception) -> str:
 def open_events(address: str) -> EventSink:
     """The sink of an address: a URL or a path; ConfigError for a scheme that is not known."""
     if address.startswith(("http://", "https://")):
-        if "@" in urlsplit(address).netloc:
+        if "@" in _webhook(address).netloc:
             raise ConfigError("the URL of a webhook holds no user or password", "Give its token in the path or query")
         return WebhookEvents(address)
     if address.startswith("kafka://"):
@@ -100,6 +102,20 @@ def open_events(address: str) -> EventSink:
             f"events cannot be sent to {address}", "Give a path, or a URL that begins with http, https or kafka"
         )
     return FileEvents(address)
+
+
+def _webhook(address: str) -> SplitResult:
+    """The parts of a webhook's URL; ConfigError if no request can be made of it."""
+    try:
+        parts = urlsplit(address)
+        is_url = bool(parts.hostname) and parts.port != 0 and bool(_SENT.fullmatch(parts.path + parts.query))
+    except ValueError:  # of brackets and ports that are none
+        is_url = False
+    if not is_url:
+        raise ConfigError(
+            f"{redact(address)} is no URL of a webhook", "Write https://HOST/PATH, with %XX where not ASCII"
+        )
+    return parts
 
 
 def published_events(target: str, file_set: FileSet) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from replication.errors import ConfigError
+from replication.log import redact
 
 _TIMEOUT_MS = 30_000
 _POLL_S = 0.1
@@ -29,7 +30,10 @@ class KafkaEvents:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # of brackets
+            raise ConfigError(f"{redact(url)} is no URL of Kafka", "Write kafka://HOST:PORT/TOPIC") from None
         self._topic = parts.path.strip("/")
         if "@" in parts.netloc:
             raise ConfigError("a URL of Kafka holds no user or password", _HINT)
@@ -47,6 +51,8 @@ class KafkaEvents:
             self._producer = kafka.Producer({"log_level": 0, **settings, **given})
         except kafka.KafkaException as error:
             raise ConfigError(f"{self._shown}: {error.args[0].str()}", "Correct its settings") from None
+        except TypeError as error:  # a callback, which cannot be a text
+            raise ConfigError(f"{self._shown}: {error}", "Leave that setting out") from None
 
     def send(self, events: Sequence[str]) -> None:
         """Send them; each was taken, or failed, on return."""

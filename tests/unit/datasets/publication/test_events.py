@@ -163,3 +163,20 @@ def test_events_are_on_lines_of_their_own_after_one_that_was_written_in_part(tmp
     sink.send(['{"id": 3}'])
     sink.send(['{"id": 4}'])
     assert file.read_text().splitlines() == ['{"id": 1}', '{"id": 2}', '{"id"', '{"id": 3}', '{"id": 4}']
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://[::1/hook",
+        "http://host/caf\xe9",
+        "http://host/a b",
+        "http://host:hook/",
+        "http:///hook",
+        "kafka://[::1/t",
+    ],
+)
+def test_an_address_of_events_that_is_none_is_refused_before_anything_is_copied(address: str) -> None:
+    with pytest.raises(ConfigError, match="no URL"):
+        open_events(address)
+    assert open_events("https://b\xfccher.example:8443/hook?token=%20")
