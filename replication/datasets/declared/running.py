@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.datasets.copying.progress import CopyCounts
@@ -12,9 +13,11 @@ from replication.datasets.finders.plugins import finder_of
 from replication.datasets.job import CopyJob
 from replication.datasets.publication.recording import RecordedDataset
 from replication.datasets.request import refuse_nested
+from replication.datasets.stores.base import Store
 from replication.datasets.stores.open import open_source, open_store
 from replication.error_text import counted, one_line
-from replication.errors import LockedFileError, RequestError
+from replication.errors import LockedFileError, RequestError, StorageError
+from replication.log import redact
 
 _WALKING = ("folder", "glob", "stream", "table")  # these would find a target in their folder, and copy it into itself
 
@@ -30,16 +33,14 @@ def run_dataset(
     Raises:
         RequestError: it is paused, it failed too often and was suspended, or one of its folders is within the other.
         LockedFileError: another run of it goes on; nothing is noted.
+        StorageError: a store does not answer.
     """
     state = history.state(definition.name)
     if state.paused or state.suspended:
         often = counted(state.failures, "time")
         why = "is paused" if state.paused else f"failed {often} and is suspended: {state.error}"
         raise RequestError(f"dataset {definition.name} {why}", f"walship dataset resume {definition.name}")
-    with (
-        open_source(definition.source, configuration, resolved(definition.source_options)) as source,
-        open_store(definition.target, resolved(definition.target_options)) as target,
-    ):
+    with _opened(definition, configuration, history) as (source, target):
         finder = finder_of(definition.finder)(source, definition.properties)
         if definition.finder in _WALKING and definition.source_options == definition.target_options:
             root = finder.common_root
@@ -67,3 +68,20 @@ def run_dataset(
             error = f"{counted(counts.failed, 'file')} failed; the first: {path}: {reason}"
         history.end(number, definition.name, counts, error)
     return counts
+
+
+@contextmanager
+def _opened(
+    definition: DatasetDefinition, configuration: CopyConfiguration, history: DatasetHistory
+) -> Iterator[tuple[Store, Store]]:
+    """Source and target of a dataset. That one does not answer is noted as a run that failed."""
+    with ExitStack() as stack:
+        try:
+            given = resolved(definition.source_options), resolved(definition.target_options)
+            source = stack.enter_context(open_source(definition.source, configuration, given[0]))
+            target = stack.enter_context(open_store(definition.target, given[1]))
+        except StorageError as failure:
+            number = history.begin(definition.name, redact(definition.source), redact(definition.target))
+            history.end(number, definition.name, CopyCounts(), one_line(failure))
+            raise
+        yield source, target

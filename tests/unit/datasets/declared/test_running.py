@@ -13,7 +13,7 @@ from replication.datasets.declared.definitions import DatasetDefinition
 from replication.datasets.declared.history import FAILURES_MAX, DatasetHistory
 from replication.datasets.declared.running import run_dataset
 from replication.datasets.job import CopyJob
-from replication.errors import CopyError, LockedFileError, RequestError
+from replication.errors import CopyError, LockedFileError, RequestError, StorageError
 from tests.copying import write_tree
 
 
@@ -52,6 +52,15 @@ def test_interrupted_runs_do_not_suspend_a_dataset(runs: Runs) -> None:
     assert runs.history.state("d").failures == 1
     latest = runs.history.runs("d", 1)[0]
     assert latest.error == "interrupted" and latest.ended_us
+
+
+def test_a_store_that_does_not_answer_is_a_failure_of_its_dataset(runs: Runs, tmp_path: Path) -> None:
+    away = replace(runs.definition, source="ftp://127.0.0.1:1/in")
+    for _ in range(FAILURES_MAX):
+        with pytest.raises(StorageError, match="cannot be opened"):
+            run_dataset(away, CopyConfiguration(), runs.history)
+    assert runs.history.state("d").word == "suspended" and "cannot be opened" in runs.history.state("d").error
+    assert [each.source for each in runs.history.runs("d", 1)] == ["ftp://127.0.0.1:1/in"]
 
 
 def test_a_dataset_whose_target_holds_its_source_is_not_run_with_delete(runs: Runs, tmp_path: Path) -> None:
