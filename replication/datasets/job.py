@@ -278,10 +278,14 @@ class _Run:
 
     def _list(self) -> None:
         job = self._job
-        for dataset in job.finder.find_datasets():
+        for dataset in self._found():
             list_into(dataset, job.target, job.configuration, self)
         job.progress.listing_ended()
         self._window.end()
+
+    def _found(self) -> Iterator[Dataset]:
+        with telling_faults(self._job.source.url):  # else the target is named for what a finder cannot read
+            yield from self._job.finder.find_datasets()
 
     def _complete(self, file_set: FileSet) -> None:
         """Publish a file set whose files were all tried; if one failed, the others wait for the next run."""

@@ -63,6 +63,12 @@ def test_a_store_that_does_not_answer_is_a_failure_of_its_dataset(runs: Runs, tm
     assert [each.source for each in runs.history.runs("d", 1)] == ["ftp://127.0.0.1:1/in"]
 
 
+def test_a_source_in_which_a_finder_cannot_look_is_named(runs: Runs, tmp_path: Path) -> None:
+    missing = replace(runs.definition, source=str(tmp_path / "gone"), finder="glob", properties={"pattern": "a/*"})
+    with pytest.raises(StorageError, match="file://.*/gone cannot be used"):
+        run_dataset(missing, CopyConfiguration(), runs.history)
+
+
 def test_a_dataset_whose_target_holds_its_source_is_not_run_with_delete(runs: Runs, tmp_path: Path) -> None:
     nested = DatasetDefinition("n", str(tmp_path / "src"), str(tmp_path))
     with pytest.raises(RequestError, match="src is within"):
