@@ -27,6 +27,7 @@ from replication.datasets.copying.staging import job_id, locked, make_state_dir,
 from replication.datasets.copying.transfer import digest_of
 from replication.datasets.finders.recursive import OneDataset
 from replication.datasets.job import CopyJob
+from replication.datasets.listing.compare import SET_FILES
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.listing.walk import walk
 from replication.datasets.publication.moves import Listed, changed
@@ -301,9 +302,13 @@ class _Chosen:
         found = (pair[self._side] for pair in self._state.files(_WAYS[self._side]))
         files = (CopyableFile.build(self._source.url, file, configuration) for file in found if file is not None)
         for file_set, some in groupby(files, key=attrgetter("file_set")):
-            for file in some:
-                sink.copy([file])
-            sink.ended(file_set)
+            name = file_set
+            for number, file in enumerate(some, 1):
+                sink.copy([replace(file, file_set=name)])
+                if number % SET_FILES == 0:
+                    sink.ended(name)
+                    name = f"{file_set}//{number}"  # no folder has that name
+            sink.ended(name)
         for pair in self._state.files(_REMOVALS[self._side]):
             if (extra := pair[1 - self._side]) is not None:
                 sink.extra(extra)

@@ -366,3 +366,15 @@ def _no_reader(*_: object) -> None:
 def test_a_sync_follows_no_links(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sync", str(pair / "a"), str(pair / "b"), "--follow-links"]) == 4
     assert "sync follows no links" in capsys.readouterr().err
+
+
+def test_a_folder_of_a_great_many_files_is_published_in_several_parts(
+    pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replication.datasets.two_way.sync.SET_FILES", 3)
+    write_tree(pair / "a", {f"many/{n}": b"x" for n in range(8)}, LATER)
+    sides = TwoWaySync(LocalStore(str(pair / "a")), LocalStore(str(pair / "b")), CopyConfiguration())
+    assert sides.run().failures == {}
+    counts = sides.view()[1].counts
+    assert (counts.files_published, counts.file_sets_published) == (8, 3)
+    assert both(pair)[0] == both(pair)[1]
