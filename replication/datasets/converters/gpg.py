@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +16,8 @@ from replication.errors import CopyError, RequestError
 _PIECE = 1 << 20
 _COMMON = ("--batch", "--no-tty", "--yes", "--quiet")
 _JOIN_S = 30.0
+_ERRORS_MAX = 1 << 20
+_STATUS = "[GNUPG:] "
 
 
 def encrypt(pieces: Iterable[bytes], size: int, recipient: str) -> Generator[bytes]:
@@ -29,7 +32,7 @@ def decrypt(pieces: Iterable[bytes], size: int) -> Generator[bytes]:
         CopyError: it is not encrypted, was changed, the key is missing, or it unpacks to far more than it is.
     """
     seen = 0
-    for piece in _through([*_COMMON, "--decrypt"], pieces):
+    for piece in _through([*_COMMON, "--status-fd", "2", "--decrypt"], pieces, "DECRYPTION_OKAY"):
         seen = check_ratio(seen + len(piece), size)
         yield piece
 
@@ -40,7 +43,8 @@ def check_gpg() -> None:
         raise RequestError("encrypt and decrypt need the command gpg", "Install GnuPG")
 
 
-def _through(options: list[str], pieces: Iterable[bytes]) -> Generator[bytes]:
+def _through(options: list[str], pieces: Iterable[bytes], wanted: str = "") -> Generator[bytes]:
+    """What gpg makes of pieces; its status has to tell ``wanted``, if it has to tell something."""
     check_gpg()
     failed: list[BaseException] = []
     with tempfile.TemporaryFile() as errors:
@@ -59,11 +63,14 @@ def _through(options: list[str], pieces: Iterable[bytes]) -> Generator[bytes]:
             process.stdout.close()
         if failed:
             raise failed[0]
+        errors.seek(max(errors.seek(0, os.SEEK_END) - _ERRORS_MAX, 0))
+        lines = errors.read().decode(errors="replace").split("\n")
         if process.returncode != 0:
-            errors.seek(0)
-            lines = errors.read(10_000).decode(errors="replace").split("\n")
-            reason = "; ".join(line.removeprefix("gpg: ") for line in lines if line)[:300]
+            told = (line.removeprefix("gpg: ") for line in lines if line and not line.startswith(_STATUS))
+            reason = "; ".join(told)[:300]
             raise CopyError(f"gpg failed: {reason}", "Check the keys of this user: gpg --list-keys")
+        if wanted and f"{_STATUS}{wanted}" not in lines:  # it takes what is only stored or signed
+            raise CopyError("gpg failed: it is not encrypted", "Exclude it, or look at the source")
 
 
 def _feed(stdin: IO[bytes], pieces: Iterable[bytes], failed: list[BaseException]) -> None:

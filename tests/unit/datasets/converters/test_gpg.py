@@ -54,6 +54,19 @@ def test_what_was_changed_cut_short_or_is_not_encrypted_is_not_published(tmp_pat
     assert read_tree(tmp_path / "dst") == {"d/d": CONTENT}
 
 
+def test_a_message_of_gpg_that_is_not_encrypted_is_not_published(tmp_path: Path) -> None:
+    """gpg prints what it holds, and is content."""
+    write_tree(tmp_path, {"plain": b"forged"})
+    (tmp_path / "src").mkdir()
+    for name, made in (("stored", "--store"), ("signed", "--sign")):
+        subprocess.run(
+            ["gpg", "--batch", "--output", str(tmp_path / f"src/{name}.gpg"), made, str(tmp_path / "plain")], check=True
+        )
+    counts = copied(tmp_path / "src", tmp_path / "dst", conversions=("decrypt",)).progress.counts
+    assert counts.failures == dict.fromkeys(("stored", "signed"), "gpg failed: it is not encrypted")
+    assert read_tree(tmp_path / "dst") == {}
+
+
 def test_an_unknown_key_fails_the_file_with_gpgs_words(tmp_path: Path) -> None:
     write_tree(tmp_path / "src", {"a": b"x"})
     counts = copied(tmp_path / "src", tmp_path / "dst", conversions=("encrypt=nobody@example.org",)).progress.counts
