@@ -73,6 +73,8 @@ def _opened(file: Path) -> Iterator[tuple[DatasetFile, DatasetHistory]]:
     from replication.datasets.declared.definitions import DatasetFile
     from replication.datasets.declared.history import DatasetHistory
 
+    if file.is_dir():
+        raise ConfigError(f"{file} is a folder", "Give the file of the datasets: --file FILE")
     if not file.absolute().parent.is_dir():
         raise ConfigError(
             f"there is no folder {file.parent}, for {file.name}", "Give the file of the datasets: --file FILE"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -256,3 +257,14 @@ def test_a_warning_is_given_when_files_leave_for_a_store_without_encryption(
 def test_a_folder_that_is_missing_for_the_declarations_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dataset", "list", "--file", "/nosuch/sets.toml"]) == 2
     assert "there is no folder /nosuch" in capsys.readouterr().err
+
+
+def test_a_folder_in_place_of_the_file_is_refused_and_nothing_is_made_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "at/sets").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "at")
+    for folder in (".", "/", "sets"):
+        assert run(["dataset", "list", "--file", folder]) == 2
+        assert f"{folder} is a folder" in capsys.readouterr().err
+    assert os.listdir() == ["sets"]
