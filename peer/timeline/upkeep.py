@@ -97,7 +97,10 @@ class DatasetUpkeep:
 
     def _undo(self, times: Sequence[int], action: Action) -> Instant:
         with self._alone() as mine:
-            self._finish()
+            for finished in self._finish():
+                times = [time for time in times if time not in finished.changes.undone]
+                if not times:
+                    return finished
             self._check_there()
             with self._announced(_EVERYBODY, mine) as holds:
                 if held := [hold for hold in holds if hold.instant >= min(times)]:
@@ -110,16 +113,18 @@ class DatasetUpkeep:
                 started = self._timeline.undo(self._dataset, times, action=action)
             return self._delete(started)
 
-    def _finish(self) -> None:
-        """Finish what a process that died has begun."""
+    def _finish(self) -> list[Instant]:
+        """Finish what processes that died have begun; what they did."""
         self._root()
+        done: list[Instant] = []
         for instant in list(self._timeline.state().pending.values()):
             if instant.dataset != self._dataset or instant.action not in DELETING:
                 continue
             if instant.state is InstantState.INFLIGHT:
-                self._delete(instant)
+                done.append(self._delete(instant))
             else:
                 self._timeline.complete(instant, Changes())
+        return done
 
     def _delete(self, started: Instant) -> Instant:
         paths = [RelativePath(path) for _, path in started.changes.removes]

@@ -19,7 +19,7 @@ from peer.timeline.upkeep import DatasetUpkeep
 from peer.timeline.views import Views
 from replication.core.copying.names import RelativePath
 from replication.core.timeline.cleaning import KeepPolicy
-from replication.core.timeline.instants import Action, FileVersion, InstantState
+from replication.core.timeline.instants import Action, FileVersion, Instant, InstantState
 from replication.datasets.stores.local import LocalStore
 from replication.errors import LockedFileError, RequestError, StorageError
 from replication.settings import TimelineSection, TlsSection
@@ -253,6 +253,24 @@ def test_a_clean_that_died_is_finished_by_the_next_one(lake: Lake, tmp_path: Pat
     assert len(lake.names()) == 2
     states = [e.instant.state for e in lake.timeline.following(0) if e.instant.action is Action.CLEAN]
     assert states == [InstantState.REQUESTED, InstantState.INFLIGHT, InstantState.COMPLETED]
+
+
+@pytest.mark.parametrize("action", [Action.ROLLBACK, Action.RESTORE])
+def test_an_undo_that_died_is_finished_by_saying_it_again(lake: Lake, action: Action) -> None:
+    first = lake.copy(p_a="1", q_b="1")
+    second = lake.copy(p_a="2", q_b="2")
+
+    def undo(opened: type[LocalStore] = LocalStore) -> Instant | None:
+        upkeep = lake.upkeep(opened)
+        return upkeep.rollback([second]) if action is Action.ROLLBACK else upkeep.restore(first)
+
+    DyingAtRemoval.removed = 0
+    with pytest.raises(Killed):
+        undo(DyingAtRemoval)
+    assert len(lake.names()) == 3
+    done = undo()
+    assert done is not None and (done.action, done.changes.undone) == (action, (second,))
+    assert len(lake.names()) == 2 and lake.read() == {"p/a.csv": "1", "q/b.csv": "1"}
 
 
 def test_nothing_is_published_at_a_path_that_an_unfinished_rollback_will_delete(lake: Lake) -> None:
