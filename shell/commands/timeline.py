@@ -83,6 +83,7 @@ def timeline_files(
     config = invocation.config()
     timeline = configured_timeline(config)
     _refuse_table(config, timeline, dataset)
+    invocation.call_peers(timeline.state().roots.get(dataset, ""))
     with verb_views(config, timeline) as views:
         instant = views.sync().instant if as_of is None else as_of
         rows = (
@@ -183,6 +184,7 @@ def _upkeep(invocation: Invocation, dataset: str) -> Iterator[DatasetUpkeep]:
     config = invocation.config()
     timeline = configured_timeline(config)
     _refuse_table(config, timeline, dataset)
+    invocation.call_peers(timeline.state().roots.get(dataset, ""))
     with verb_views(config, timeline) as views:
         yield DatasetUpkeep(dataset, timeline, views, TimelineHolds(config.timeline_url))
 

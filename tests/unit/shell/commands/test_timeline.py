@@ -48,6 +48,24 @@ def test_instants_are_listed_and_files_are_those_of_the_instant_that_is_asked_fo
     assert [each["path"] for each in run("files", "lake", "--as-of", str(one.time))] == ["p/a"]
 
 
+@pytest.mark.parametrize("words", [["files"], ["clean", "--keep-versions", "1"], ["rollback"], ["restore"]])
+def test_a_folder_of_a_peer_is_asked_for_by_the_cluster_whose_timeline_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setenv("WALSHIP_CLUSTER", "")
+    file = tmp_path / "walship.toml"
+    file.write_text(configuration.default_toml("east", "."))
+    config = configuration.load(file)
+    initialise(config.ledger_url, ClusterId("east", UUID(int=1)))
+    adds = (FileVersion("p", "p/a", 1, "p/a"), FileVersion("p", "p/b", 1, "p/a"))
+    timeline = configured_timeline(config)
+    first = timeline.record(Action.COPY, "out", Changes(adds=adds[:1]), root="walship://west/inbox")
+    timeline.record(Action.COPY, "out", Changes(adds=adds[1:], replaces=(adds[0].key,)))
+    named = [words[0], "out", *(words[1:] or [str(first.completed)] * (words[0] != "files")), "--cluster", str(file)]
+    done = CliRunner().invoke(main.make_app(), ["timeline", *named])
+    assert "cluster east has no peer 'west'" in str(done.exception), "as its ledger has it"
+
+
 def test_instants_of_one_dataset_or_table_are_listed(tmp_path: Path) -> None:
     file = tmp_path / "walship.toml"
     file.write_text(configuration.default_toml("east", "."))
