@@ -1,6 +1,7 @@
 """S3: large files are uploaded in parts by several threads, and appear when the upload is completed.
 
-Bounds: an open file has ``_PARALLEL`` parts in memory, and as many threads, which are joined when it is closed.
+Bounds: an open file has ``_PARALLEL`` parts in memory, and as many threads, which are joined when it is closed. Parts
+of one of unknown size grow to sixteen times the first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from replication.files.store import direct
 PART_BYTES_MIN = 8 << 20
 _STORE_BYTES_MIN = 5 << 20  # what S3 takes as a part that is not the last
 _PARTS_MAX = 10_000
-_PARTS = _PARTS_MAX // 2  # of a file as long as its listing says; converted ones may be twice as long
+_PARTS = _PARTS_MAX // 2  # of a file as long as its listing says
+_GROWN_AFTER = _PARTS_MAX // 5  # parts of twice the size follow: converted files may be twelve times as long
 _PARALLEL = 4
 _REMOVED_MAX = 1000  # by one request
 _TOKEN = "walship-upload"  # in the metadata of an object
@@ -190,13 +192,21 @@ class PartsSender:
     """Sends bytes as parts of an upload, several at once; see ``PartsWriter``.
 
     ``part_bytes`` is the size of each part but the last, ``first`` the number of the first. ``checked``: the store
-    compares each part with its MD5.
+    compares each part with its MD5. ``grows``: later parts are larger, since nobody knows how many there will be.
     """
 
     def __init__(
-        self, fs: Any, upload: dict[str, Any], part_bytes: int, first: int = 1, *, checked: bool = False
+        self,
+        fs: Any,
+        upload: dict[str, Any],
+        part_bytes: int,
+        first: int = 1,
+        *,
+        checked: bool = False,
+        grows: bool = False,
     ) -> None:
         self._fs, self._upload, self._part_bytes, self._checked = fs, upload, part_bytes, checked
+        self._grows = grows
         self._buffer = bytearray()
         self._etags: dict[int, str] = {}
         self._running: set[Future[None]] = set()
@@ -229,6 +239,8 @@ class PartsSender:
             self._take_results(wait(self._running, return_when=FIRST_COMPLETED).done)
         part, self._buffer = bytes(self._buffer), bytearray()
         self._running.add(self._threads.submit(self._put, self._number, part))
+        if self._grows and self._number % _GROWN_AFTER == 0:
+            self._part_bytes *= 2
         self._number += 1
 
     def _take_results(self, done: set[Future[None]]) -> None:
@@ -264,7 +276,7 @@ class WholeUpload:
                 return
             made = self._fs.call_s3("create_multipart_upload", **self._at)
             self._upload = {**self._at, "UploadId": made["UploadId"]}
-            self._sender = PartsSender(self._fs, self._upload, self._part_bytes)
+            self._sender = PartsSender(self._fs, self._upload, self._part_bytes, grows=True)
             data, self._begin = bytes(self._begin), bytearray()
         self._sender.write(0, data)
 

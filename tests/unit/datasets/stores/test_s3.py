@@ -13,6 +13,8 @@ from pyiceberg.table import FileScanTask
 
 from peer.timeline.listing import FolderListings
 from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.open import open_store
 from replication.datasets.stores.remote import FsspecStore
@@ -101,6 +103,36 @@ class Endless(Pages):
 def test_a_listing_that_never_gets_further_is_refused(next_page: dict[str, str]) -> None:
     with pytest.raises(OSError, match="does not say where its listing goes on"):
         list(S3Driver().entries(Endless(next_page), "bucket/a"))
+
+
+class Parts(Pages):
+    """A connection to a store that takes as many parts as S3 does, and makes an object of them."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, bytes] = {}
+        self.content = b""
+
+    def call_s3(self, method: str, **given: Any) -> dict[str, Any]:
+        if method == "upload_part":
+            assert given["PartNumber"] <= 10_000, "S3 refuses it"
+            self.parts[given["PartNumber"]] = given["Body"]
+        elif method == "complete_multipart_upload":
+            self.content = b"".join(self.parts[part["PartNumber"]] for part in given["MultipartUpload"]["Parts"])
+        return {"UploadId": "1", "ETag": "e"}
+
+    def invalidate_cache(self, path: str) -> None:
+        pass
+
+
+def test_a_file_that_is_twelve_times_as_long_once_unpacked_fits_an_upload(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replication.datasets.stores.s3.PART_BYTES_MIN", 1)
+    store, content = Parts(), bytes(range(250)) * 240
+    packed = CopyableFile.build("s3://b", FileAttributes(RelativePath("a.gz"), 5000), CopyConfiguration())
+    opened = S3Driver().open_writer(store, "bucket/a", packed)
+    opened.write(content)
+    opened.finish()
+    opened.close()
+    assert store.content == content and len(content) == 12 * 5000
 
 
 def test_a_redirect_is_not_followed_so_no_other_server_gets_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
