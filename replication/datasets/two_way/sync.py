@@ -217,12 +217,12 @@ class TwoWaySync:
         return job
 
     def _one_way(self, side: int, state: SyncState, result: SyncResult) -> None:
-        """Copy from one side, and remove from the other."""
+        """Copy from one side, and remove from the other, also what a run that was killed has left staged there."""
         removed, _ = state.total(_REMOVALS[side])
-        if not removed and not state.total(_WAYS[side])[0]:
+        target, job = self._stores[1 - side], self._job(side, state, CopyProgress())
+        if not removed and not state.total(_WAYS[side])[0] and not job.state_dir.exists():
             return
-        target = self._stores[1 - side]
-        progress = self._begin(f"copying to {target.url}")
+        job.progress = self._begin(f"copying to {target.url}")
 
         def published(file_set: FileSet) -> None:
             agreed: dict[str, Agreed] = {}
@@ -234,7 +234,6 @@ class TwoWaySync:
             state.change(agreed, ())
 
         self._clear_way(side, state, removed)
-        job = self._job(side, state, progress)
         job.published = published
         counts = job.run()
         result.failures.update(counts.failures)

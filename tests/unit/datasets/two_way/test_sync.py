@@ -135,6 +135,7 @@ def test_killed_after_any_change_the_next_run_has_every_version_on_both_sides(tm
         assert not sync(at).failures
         first, second = both(at)
         assert first == second and sorted(first.values()) == [b"2", b"of a", b"of b, newer"]
+        assert not (at / "a/.walship").exists(), "nothing stays that the killed one had staged"
         if not killed:
             return
     raise AssertionError("the store never had enough")
