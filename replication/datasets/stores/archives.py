@@ -8,11 +8,12 @@ unpacks to far more than it is, or has a file and a folder of one name.
 
 from __future__ import annotations
 
+import errno
 import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
@@ -161,13 +162,15 @@ class ArchivesStore:
             spooled.seek(0)
             extension = self._extension(origin.path)
             return _tree(spooled, folder, origin, self._unpackers[extension].members(spooled))
-        except UNREADABLE as error:
-            spooled.close()
-            raise CopyError(
-                f"{origin.path} is not an archive that can be read: {error}", "Look at the source"
-            ) from None
-        except BaseException:
-            spooled.close()
+        except BaseException as error:
+            with suppress(OSError):  # it may write what it has yet
+                spooled.close()
+            if isinstance(error, UNREADABLE):
+                what = f"{origin.path} is not an archive that can be read: {error}"
+                raise CopyError(what, "Look at the source") from None
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                where = f"no space is left in {tempfile.gettempdir()} to unpack {origin.path}"
+                raise CopyError(where, "Make room there, or set TMPDIR to a folder that has it") from None
             raise
 
     def _pieces(self, origin: FileAttributes) -> Iterator[bytes]:

@@ -6,7 +6,9 @@ import gzip
 import io
 import stat
 import tarfile
+import tempfile
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,17 @@ def test_many_archives_are_not_read_anew_for_each_of_their_files(
     for each in kept:
         each.file.close()
     assert len(kept) <= 3 * 20, "listed once, copied after others were listed, and some between two threads"
+
+
+def test_a_full_disk_for_temporary_files_is_named_and_the_target_is_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tmp_path / "src", {"kept/x": b"1"})
+    tar(tmp_path / "src/a.tar", TREE)
+    monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "w+b"))
+    (reason,) = unpacked(tmp_path).failures.values()
+    assert f"no space is left in {tempfile.gettempdir()} to unpack a.tar" in reason and "TMPDIR" in reason
+    assert read_tree(tmp_path / "dst") == {"kept/x": b"1"}
 
 
 def test_a_hard_link_in_an_archive_is_a_file_once_more(tmp_path: Path) -> None:
