@@ -29,7 +29,7 @@ class FileCommitSteps:
     """``CommitStepStore`` over files below one address. Lease times are of the hosts' clocks.
 
     Args:
-        url: such as ``file:///data/commits`` or ``s3://bucket/commits``.
+        url: such as ``s3://bucket/commits``, or a path.
     """
 
     def __init__(self, url: str) -> None:

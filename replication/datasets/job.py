@@ -119,7 +119,7 @@ class CopyJob:
         with telling_faults(self.target.url):
             if (self.state_dir / "commits").exists():
                 with locked(self.state_dir / LOCK, self.target.url):
-                    steps = FileCommitSteps(f"file://{self.state_dir}/commits")
+                    steps = FileCommitSteps(str(self.state_dir / "commits"))
                     self._redo(steps, CopySite(self.target, redoes=True, events=self.events))
 
     def _run(self) -> CopyCounts:
@@ -127,7 +127,7 @@ class CopyJob:
         make_state_dir(self.state_dir)
         self.progress.told = lambda path, reason: self.report("failed", path, 0, reason)
         with locked(self.state_dir / LOCK, self.target.url) as check, ExitStack() as stack:
-            steps = FileCommitSteps(f"file://{self.state_dir}/commits")
+            steps = FileCommitSteps(str(self.state_dir / "commits"))
             if isinstance(self.target, LocalStore):
                 self.target.measure_times(RelativePath(f"{STAGING}/{self.id}/{LOCK}"))
             if self.target.traits.moves_folders:

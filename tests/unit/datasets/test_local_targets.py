@@ -1,4 +1,4 @@
-"""Folders of this host as targets: file systems that are full, or have other times than the source's."""
+"""Folders of this host as targets: file systems that are full, or have other times than the source's; odd names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.stores.local import LocalStore
 from replication.errors import NoSpaceError
-from tests.copying import copied, job, read_tree, write_tree
+from tests.copying import DyingStore, Killed, copied, job, read_tree, write_tree
 
 FILES = {"a/1": b"1", "a/2": b"2", "a/3": b"3", "b/c/1": b"four", "top": b"the top"}
 
@@ -83,3 +83,22 @@ def test_a_replaced_file_that_may_have_one_name_only_is_moved_to_the_backup(
         counts = copied(tmp_path / "src", tmp_path / "dst", backup_dir=RelativePath("old")).progress.counts
     assert counts.failures == {}
     assert read_tree(tmp_path / "dst") == {"top": b"new", "a/1": b"1", "old/top": b"the old one"}
+
+
+def test_what_a_killed_copy_left_in_a_folder_with_colons_is_finished_and_nothing_is_made_elsewhere(
+    tmp_path: Path,
+) -> None:
+    write_tree(tmp_path / "src", {"a/1": b"1", "b/2": b"2"})  # for fsspec :: separates two addresses
+    for changes in range(40):
+        target = tmp_path / f"{changes}/dst::x"
+        killed = False
+        try:
+            job(LocalStore(str(tmp_path / "src")), DyingStore(str(target), changes)).run()
+        except Killed:
+            killed = True
+        assert job(LocalStore(str(tmp_path / "src")), LocalStore(str(target))).run().failures == {}
+        assert os.listdir(target.parent) == ["dst::x"] and sorted(os.listdir(target)) == ["a", "b"]
+        assert read_tree(target) == {"a/1": b"1", "b/2": b"2"}
+        if not killed:
+            return
+    raise AssertionError("the store never had enough")
