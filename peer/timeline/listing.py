@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from replication.core.timeline.instants import FileVersion
+from replication.datasets.stores.open import is_local, local_path
 from replication.errors import RequestError
 from replication.files.store import direct, driver_errors
 
@@ -62,8 +63,11 @@ class FolderListings:
         folder = f"{root.rstrip('/')}/{partition}".rstrip("/")
         self.calls += 1
         with driver_errors(f"listing {folder}"):
-            fs, path = fsspec.core.url_to_fs(root.rstrip("/"), **direct(root))  # a name below may look like an address
-            path = f"{path.rstrip('/')}/{partition}".rstrip("/")
+            if is_local(root):  # else fsspec takes :: for the end of an address
+                fs, path = fsspec.filesystem("file"), local_path(root)
+            else:
+                fs, path = fsspec.core.url_to_fs(root.rstrip("/"), **direct(root))
+            path = f"{path.rstrip('/')}/{partition}".rstrip("/")  # a name below may look like an address
             fs.invalidate_cache(path)
             try:
                 entries = fs.ls(path, detail=True)

@@ -176,6 +176,16 @@ def test_a_partition_that_looks_like_an_address_is_a_folder(tmp_path: Path, name
         FolderListings().files("lake", f"file://{tmp_path}/lake", f"{name}/../../..")
 
 
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_dataset_in_a_folder_with_colons_is_listed(tmp_path: Path, form: str) -> None:
+    root = tmp_path / "lake::x"  # for fsspec two addresses
+    (root / "p").mkdir(parents=True)
+    (root / "p/a").write_text("abc")
+    listings = FolderListings()
+    assert listings.partitions("d", form.format(root)) == ["p"]
+    assert [version.path for version in listings.files("d", form.format(root), "p")] == ["p/a"]
+
+
 def test_a_server_beyond_loopback_is_asked_over_tls_or_plain_text_is_asked_for() -> None:
     given: dict[str, dict[str, object]] = {"cluster": {"name": "east"}, "timeline": {"server": "db:9000"}}
     with pytest.raises(ConfigError, match=r"timeline\.server: db:9000 is not loopback and there is no TLS"):
