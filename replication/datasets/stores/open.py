@@ -66,7 +66,7 @@ def open_store(url: str, options: dict[str, Any] | None = None, *, follow_links:
         follow_links: of a local store.
 
     Raises:
-        RequestError: the address is empty, no UTF-8, or a URL that lacks a slash.
+        RequestError: the address is empty, no UTF-8, or a URL that lacks a slash or has ``::`` in it.
         StorageError: the driver is missing, or the store does not answer.
     """
     check_address(url)

@@ -13,7 +13,7 @@ from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, FileWriter, TreeChanges, Uploads
 from replication.datasets.stores.drivers import Driver, MemoryDriver, ObjectDriver, SftpDriver, WholeObject
 from replication.error_text import one_line
-from replication.errors import ChangedFileError, StorageError, UnsafeNameError
+from replication.errors import ChangedFileError, RequestError, StorageError, UnsafeNameError
 from replication.log import get, redact
 
 _log = get(__name__)
@@ -24,6 +24,7 @@ class FsspecStore:
     """Files below one address. ``options`` of fsspec's driver, such as a user and a password, are never shown.
 
     Raises:
+        RequestError: the address of one store has ``::`` in it.
         StorageError: the driver is missing, or the store does not answer.
     """
 
@@ -31,8 +32,11 @@ class FsspecStore:
         import fsspec  # deferred: most commands use no store
 
         self.url = redact(url.rstrip("/"))
+        protocol = fsspec.utils.get_protocol(url)
+        if "::" in url and type(_driver(protocol)) is not Driver:  # it would be opened as the folder before that
+            what = f"{self.url} has :: in it, where fsspec ends an address"
+            raise RequestError(what, "Name a folder without it, and a host by its name or an IPv6 address in full")
         try:
-            protocol = fsspec.utils.get_protocol(url)
             self._driver = _driver(protocol)
             given = self._driver.opening(url, options or {})
             if not self._driver.is_shared:

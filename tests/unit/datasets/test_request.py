@@ -10,7 +10,7 @@ import pytest
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.datasets.converters.plugins import conversions_of
-from replication.datasets.request import copy_job, refuse_nested
+from replication.datasets.request import copy_job, is_missing, refuse_nested
 from replication.datasets.stores.open import open_store
 from replication.errors import RequestError, StorageError
 from tests.copying import read_tree, write_tree
@@ -109,6 +109,15 @@ def test_a_single_file_loses_the_extension_of_what_is_unpacked_unless_it_is_give
         with copy_job(str(tmp_path / "src/x.csv.gz"), f"{tmp_path}/{target}", configuration) as job:
             assert job.run().skipped.get("same", 0) == skipped
     assert read_tree(tmp_path)[name] == b"unpacked"
+
+
+def test_a_url_with_colons_that_would_be_another_folder_is_refused(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"y": b"2"})
+    for target in ("memory://lake/in::x", "memory://lake/in::x/y", "ftp://[::1]/x"):
+        with pytest.raises(RequestError, match="::"), copy_job(str(tmp_path / "src"), target, CopyConfiguration()):
+            pass
+    with open_store("memory://lake/in") as other, open_store("simplecache::memory://lake/in"):
+        assert is_missing(other)
 
 
 def test_an_address_that_is_no_utf_8_is_refused_with_what_to_do(
