@@ -61,6 +61,7 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         self._closing = ExitStack()
         self._contacts: Contacts | None = None
         self._links: dict[str, tuple[GrpcLink, ExitStack]] = {}  # by shared folder
+        self._boots: dict[str, str] = {}  # by shared folder
         self._has_answered = False
 
     @classmethod
@@ -80,7 +81,8 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         Raises:
             PeerRefusedError: it refuses the call; with its reason.
             PeerUnavailableError: it does not answer, or stopped in the middle.
-            OSError: its file system's.
+            OSError: its file system's; or its host was restarted since the first call, so that what was written and
+                not synced may be lost.
         """
         folders = {path.partition("/")[0] for path in paths}
         if len(folders) != 1 or "" in folders:
@@ -92,7 +94,7 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
             link: GrpcLink | None = None
             try:
                 link = self._link(ask.folder)
-                for found in link.files(ask):
+                for found in self._replies(link, ask):
                     begun = True
                     yield found
                 return
@@ -108,6 +110,18 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
                     raise
             failures += 1
             time.sleep(exponential(_WAIT_MIN_S, _WAIT_MAX_S)(failures))
+
+    def _replies(self, link: GrpcLink, ask: FileAsk) -> Iterator[SharedEntry | bytes]:
+        boot = yield from link.files(ask)
+        if boot != self._boots.setdefault(ask.folder, boot) and not ask.call.is_reading:
+            raise OSError(
+                errno.ESTALE, f"{self._peer}'s host was restarted, and may have lost what was written; try again"
+            )
+
+    def boot(self, path: str) -> str:
+        """The id of the boot of the peer's host, when this first called it."""
+        list(self.call(FileCall.STATUS, path))
+        return self._boots[path.partition("/")[0]]
 
     def call(self, call: FileCall, *paths: str, **given: Any) -> list[SharedEntry | bytes]:
         """All that a call brings. A few run at once; more wait. Raises as ``replies``."""
@@ -131,7 +145,7 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
             try:
                 with ExitStack() as opened:
                     link = opened.enter_context(contacts.link_to(peer.name, [address], peer.cluster))
-                    list(link.files(FileAsk(folder, FileCall.STATUS, ("",))))
+                    list(self._replies(link, FileAsk(folder, FileCall.STATUS, ("",))))
                     return link, opened.pop_all()
             except (PeerUnavailableError, PeerRefusedError) as error:
                 last = error

@@ -32,6 +32,7 @@ from replication.core.routes.freshness import Reach, Until
 from replication.core.status import reported
 from replication.core.succession import Succession, check_epoch
 from replication.errors import CoordinationError, PeerRefusedError, UnknownTableError
+from replication.files.boot import boot_id
 from replication.ledger.base import Ledger
 from replication.ledger.changes import LedgerChanges
 from replication.link import file_calls
@@ -95,6 +96,7 @@ class Reception:
         self._ledger, self._landing = ledger, landing
         self._seen = seen
         self._answer = answer
+        self._boot = boot_id()
         self._folders = SharedFolders(ledger.cluster.name, settings.folders, settings.disk_free_min_bytes)
         self._reads = RangeReads(ledger, landing.host)
         self._rights = rights or CallerRights(ledger)
@@ -262,7 +264,7 @@ class Reception:
 
     def files(self, ask: bytes, caller: Caller) -> Iterator[bytes]:
         """Answer a call about the files of a shared folder."""
-        return file_calls.encode_replies(lambda: self._about_files(ask, caller))
+        return file_calls.encode_replies(lambda: self._about_files(ask, caller), self._boot)
 
     def _about_files(self, ask: bytes, caller: Caller) -> Iterator[SharedEntry | bytes]:
         with self._counted(caller):

@@ -135,7 +135,7 @@ class CopyJob:
             site = CopySite(self.target, redoes=True, events=self.events)
             blocked = self._redo(steps, site)
             recorder = self._recorder(steps, site)
-            journal = CopyJournal(self.state_dir / "journal.db")
+            journal = CopyJournal(self.state_dir / "journal.db", self.target.boot())
             stack.callback(journal.close)
             carry = stack.enter_context(self._copier())
             run = _Run(self, (steps, journal), carry, blocked, recorder)

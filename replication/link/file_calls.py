@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -135,8 +135,11 @@ def decode_ask(raw: bytes) -> FileAsk:
     return ask
 
 
-def encode_replies(serve: Callable[[], Iterable[SharedEntry | bytes]]) -> Iterator[bytes]:
-    """FilesReplies with the entries and pieces that ``serve`` gives; what it raises is the last one."""
+def encode_replies(serve: Callable[[], Iterable[SharedEntry | bytes]], boot: str) -> Iterator[bytes]:
+    """FilesReplies with the entries and pieces that ``serve`` gives; what it raises is the last one.
+
+    ``boot`` is the id of the host's boot.
+    """
     entries: list[SharedEntry] = []
     try:
         for found in serve():
@@ -147,15 +150,17 @@ def encode_replies(serve: Callable[[], Iterable[SharedEntry | bytes]]) -> Iterat
             if len(entries) == _ENTRIES:
                 yield _reply(entries=map(_encoded, entries))
                 entries = []
-        yield _reply(entries=map(_encoded, entries), end=True)
+        yield _reply(entries=map(_encoded, entries), end=True, boot=boot)
     except PeerRefusedError as error:
         yield _reply(refusal=refusals.encode_refusal(Refusal.of(error)))
     except OSError as error:
         yield _reply(error=error.errno or 5, what=error.strerror or "")
 
 
-def decode_replies(replies: Iterable[bytes], address: str, ask: FileAsk) -> Iterator[SharedEntry | bytes]:
+def decode_replies(replies: Iterable[bytes], address: str, ask: FileAsk) -> Generator[SharedEntry | bytes, None, str]:
     """What FilesReplies to ``ask`` bring, one by one: pieces for reads only, and entries for scans and one status.
+
+    Returns the boot id of the host that answered.
 
     Raises:
         PeerRefusedError: the other end refuses, with its reason; or it brings more than it was asked for.
@@ -181,7 +186,7 @@ def decode_replies(replies: Iterable[bytes], address: str, ask: FileAsk) -> Iter
         for entry in reply.entries:
             yield _decoded(entry)
         if reply.end:
-            return
+            return str(reply.boot)
     raise PeerUnavailableError(f"{address} ended the answer too early")
 
 

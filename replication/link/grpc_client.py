@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -161,15 +161,15 @@ class GrpcLink:
             first.cancel()
             call.cancel()
 
-    def files(self, ask: file_calls.FileAsk) -> Iterator[file_calls.SharedEntry | bytes]:
-        """What a call about the files of a shared folder brings. Raises as ``decode_replies`` and other calls do."""
+    def files(self, ask: file_calls.FileAsk) -> Generator[file_calls.SharedEntry | bytes, None, str]:
+        """What a call about the files of a shared folder brings. Returns and raises as ``decode_replies``."""
         self._check_user()
         try:
             call = self._channel.unary_stream(channel.FILES)(file_calls.encode_ask(ask), FILES_S_MAX, self._metadata)
         except ValueError:
             raise PeerUnavailableError(f"the link to {self._address} was closed") from None
         try:
-            yield from file_calls.decode_replies(call, self._address, ask)
+            return (yield from file_calls.decode_replies(call, self._address, ask))
         except grpc.RpcError as error:
             raise _unavailable(self._address, error) from None
         finally:

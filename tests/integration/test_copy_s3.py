@@ -23,6 +23,7 @@ from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
 from replication.datasets.stores.remote import FsspecStore
 from replication.datasets.two_way.sync import TwoWaySync
+from replication.files.boot import boot_id
 from tests.copying import Killed, job, read_tree, write_tree
 from tests.file_servers import s3_server
 
@@ -69,7 +70,7 @@ class Bucket:
 
     def is_clean(self) -> bool:
         """Whether no upload, and nothing of an unfinished copy, is left."""
-        journals = [CopyJournal(path) for path in self.state.glob("*/journal.db")]
+        journals = [CopyJournal(path, boot_id()) for path in self.state.glob("*/journal.db")]
         for journal in journals:
             journal.close()
         return not self.uploads() and len(journals) == 1 and journals[0].is_empty

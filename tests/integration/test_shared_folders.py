@@ -19,18 +19,22 @@ import grpc
 import pytest
 
 from peer.folders.shared import CALLER_CALLS_MAX, SharedFolders
+from replication.core.copying.names import RelativePath
 from replication.core.grants import Caller, Grant
 from replication.core.ids import ClusterId
 from replication.datasets.stores.local import LocalStore
+from replication.datasets.stores.open import open_store
 from replication.datasets.stores.peer import PeerDriver
-from replication.errors import PeerRefusedError, PeerUnavailableError
+from replication.errors import PeerRefusedError, PeerUnavailableError, StorageError
 from replication.link import channel, file_calls
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Reason
 from replication.link.file_calls import FileAsk, FileCall, SharedEntry
 from replication.link.grpc_client import GrpcLink, connect
 from replication.settings import SharedFolder
+from tests.copying import job, read_tree, write_tree
 from tests.hostile import metadata
+from tests.shared_folders import shared_folder
 from tests.sites import Site
 
 READ = FileAsk("inbox", FileCall.READ, ("file",), end=7)
@@ -287,3 +291,32 @@ def test_a_write_that_the_file_system_refuses_leaves_no_descriptor_open(tmp_path
             list(folders.answer(ask, caller))
     assert len(os.listdir("/dev/fd")) == before
     os.close(reading)
+
+
+def test_what_a_host_may_have_lost_by_a_restart_is_copied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host restarts after the last bytes came and before they are synced; its receiver is back at once."""
+    content, boots, synced = os.urandom(6 << 20), ["one"], LocalStore.sync
+
+    def restarts(store: LocalStore, paths: Sequence[RelativePath]) -> None:
+        boots[0] = "two"
+        synced(store, paths)
+
+    monkeypatch.setattr(LocalStore, "sync", restarts)
+    reply = file_calls._reply
+    monkeypatch.setattr(file_calls, "_reply", lambda **given: reply(**given | {"boot": boots[0]}))
+    write_tree(tmp_path / "src", {"big": content, "small": b"x"})
+    source = LocalStore(str(tmp_path / "src"))
+    with shared_folder(tmp_path) as (url, options):
+        with open_store(f"{url}/in", options) as target, pytest.raises(StorageError, match="restarted"):
+            job(source, target, range_bytes=1 << 20).run()
+        assert read_tree(tmp_path / "inbox/in") == {}, "nothing is published"
+        (staged,) = (tmp_path / "inbox/in").rglob("big")
+        with staged.open("r+b") as file:
+            file.write(b"lost by the power cut")
+        with open_store(f"{url}/in", options) as target:
+            again = job(source, target, range_bytes=1 << 20)
+            again.run()
+    assert again.progress.counts.bytes_reused == 1, "what is as it was"
+    assert read_tree(tmp_path / "inbox/in") == {"big": content, "small": b"x"}

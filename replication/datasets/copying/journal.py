@@ -22,7 +22,6 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.copying.database import Database
 from replication.datasets.stores.base import Parts, Upload
-from replication.files.boot import boot_id
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS staged (path TEXT PRIMARY KEY, state TEXT, size INTEGER, digest TEXT, boot TEXT)
@@ -81,10 +80,10 @@ class JournaledUpload:
 
 
 class CopyJournal:
-    """Entries of one job; safe for threads. Raises as ``Database``."""
+    """Entries of one job; safe for threads. Raises as ``Database``. ``boot`` is the target's."""
 
-    def __init__(self, path: Path) -> None:
-        self._boot = boot_id()
+    def __init__(self, path: Path, boot: str) -> None:
+        self._boot = boot
         self._db = Database(path, _TABLES, "the journal of the copy", "what is staged is copied again")
         self.is_empty = self.has_nothing()
 

@@ -227,6 +227,9 @@ class Store(Protocol):
     def uploads(self) -> Uploads | None:
         """How it takes a file in parts that it makes whole in one step; None if it does not."""
 
+    def boot(self) -> str:
+        """An id that changes when the host restarts that has what was written and not synced."""
+
     def scan(self, folder: RelativePath) -> Iterator[Entry]:
         """The entries of one folder, streamed. FileNotFoundError if it does not exist."""
 

@@ -17,6 +17,7 @@ from replication.core.copying.names import RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, FileWriter, StoreTraits, Uploads
 from replication.error_text import one_line
 from replication.errors import RequestError
+from replication.files.boot import boot_id
 
 _SECOND = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,6 +47,10 @@ class Driver:
     def named(self, path: RelativePath) -> str:
         """A path as addresses have it."""
         return str(path)
+
+    def boot(self, fs: Any, path: str) -> str:
+        """See ``Store``. Most stores keep what they have taken."""
+        return boot_id()
 
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
         """What fsspec tells of each name in a folder."""

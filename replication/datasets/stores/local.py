@@ -25,6 +25,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
 from replication.errors import ChangedFileError, CopyError, RequestError, UnsafeNameError
+from replication.files.boot import boot_id
 from replication.files.local import descriptor
 from replication.permissions import user_umask
 
@@ -75,6 +76,9 @@ class LocalStore:
             precision_ns = abs(_PRECISE_NS - os.stat(self.local_path(path)).st_mtime_ns) + 1
             keeps = precision_ns <= _COARSEST_NS
             self.traits = replace(_TRAITS, keeps_times=keeps, precision_ns=precision_ns if keeps else 1)
+
+    def boot(self) -> str:
+        return boot_id()
 
     def local_path(self, path: RelativePath) -> str:
         """The path on this host."""

@@ -34,6 +34,9 @@ class PeerDriver(Driver):
     )
     removes_absent = True
 
+    def boot(self, fs: Any, path: str) -> str:
+        return str(fs.boot(path))
+
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
         yield from fs.entries(path)
 

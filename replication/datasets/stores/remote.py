@@ -61,6 +61,9 @@ class FsspecStore:
         url, options = self._opened_by
         return FsspecStore, (url, {**options, "skip_instance_cache": True})
 
+    def boot(self) -> str:
+        return self._driver.boot(self._fs, self._root)
+
     @property
     def uploads(self) -> Uploads | None:
         return self._driver.uploads(self._fs, self.address)

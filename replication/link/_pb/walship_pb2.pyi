@@ -642,7 +642,7 @@ class FilesRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., folder: _Optional[str] = ..., call: _Optional[_Union[FilesRequest.Call, str]] = ..., paths: _Optional[_Iterable[str]] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., size: _Optional[int] = ..., finish: _Optional[bool] = ..., permission: _Optional[int] = ..., timestamp_ns: _Optional[int] = ..., content: _Optional[bytes] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class FilesReply(_message.Message):
-    __slots__ = ("refusal", "error", "what", "entries", "content", "crc32c", "end")
+    __slots__ = ("refusal", "error", "what", "entries", "content", "crc32c", "end", "boot")
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
@@ -650,6 +650,7 @@ class FilesReply(_message.Message):
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     CRC32C_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    BOOT_FIELD_NUMBER: _ClassVar[int]
     refusal: Refusal
     error: int
     what: str
@@ -657,7 +658,8 @@ class FilesReply(_message.Message):
     content: bytes
     crc32c: int
     end: bool
-    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., error: _Optional[int] = ..., what: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., content: _Optional[bytes] = ..., crc32c: _Optional[int] = ..., end: _Optional[bool] = ...) -> None: ...
+    boot: str
+    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., error: _Optional[int] = ..., what: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., content: _Optional[bytes] = ..., crc32c: _Optional[int] = ..., end: _Optional[bool] = ..., boot: _Optional[str] = ...) -> None: ...
 
 class FileEntry(_message.Message):
     __slots__ = ("kind", "name", "size", "timestamp_ns", "permission")

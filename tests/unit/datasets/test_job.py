@@ -247,7 +247,7 @@ def test_after_a_restart_staged_bytes_that_differ_are_copied_again(
     (staged,) = (tmp_path / "dst").rglob("big")
     with staged.open("r+b") as file:
         file.write(b"lost by the power cut")
-    monkeypatch.setattr("replication.datasets.copying.journal.boot_id", lambda: "another boot")
+    monkeypatch.setattr("replication.datasets.stores.local.boot_id", lambda: "another boot")
     counts = copied(tmp_path / "src", tmp_path / "dst", range_bytes=1 << 20).progress.counts
     assert counts.bytes_reused and not counts.failed
     assert read_tree(tmp_path / "dst") == {"big": content}
