@@ -13,11 +13,15 @@ from peer.receive.limits import LandingLimits
 from peer.receive.reception import Reception, SeenCluster
 from replication.core.coverage import Ranges
 from replication.errors import CoordinationError, CorruptFrameError, LedgerBusyError, TransferError
+from replication.link.base import Ack, Data, Reply
 from replication.settings import WorkerSection
 from replication.worker.files.host_files import Source
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.opening import Destination, open_shipment
 from replication.worker.ship.peer_context import PeerContext
+from replication.worker.ship.schemas import PeerSchemas
+from replication.worker.ship.selection import FrameFilter
+from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.throttle import Throttle
 from tests.fakes.link import LinkFaults, MemoryLink
 from tests.sites import Site, Wal, rows, table
@@ -117,3 +121,46 @@ def test_a_ledger_that_fails_for_a_while_loses_nothing(tmp_path: Path, monkeypat
         assert row.closed and Path(row.path).stat().st_size >= row.length
     east.close()
     west.close()
+
+
+class PromptSession:
+    """A session whose peer acks one message whenever it is asked."""
+
+    def __init__(self) -> None:
+        self.sent: list[Data] = []
+        self.acked = 0
+
+    def send(self, message: Data) -> None:
+        self.sent.append(message)
+
+    def receive(self, _: float) -> Reply | None:
+        if self.acked == len(self.sent):
+            return None
+        self.acked += 1
+        data = self.sent[self.acked - 1]
+        return Ack(data.file, ((data.begin, data.end),))
+
+
+def test_a_frame_larger_than_the_window_goes_while_another_file_has_ever_more_to_send(tmp_path: Path) -> None:
+    east, west = Site(tmp_path, "east"), Site(tmp_path, "west")
+    spec = table()
+    east.ledger.tables.create(spec)
+    east.send_to(west, spec)
+    busy, large = east.wal(), east.wal()
+    for n in range(100):
+        busy.append(spec, rows(n * 50, 50))
+    large.append(spec, rows(100_000, 2000))
+    session, rules = PromptSession(), east.ledger.rules.all()
+    context = PeerContext(east.ledger, ProgressLog(east.ledger), LIMITS, Throttle())
+    schemas = PeerSchemas(east.ledger, {}, [(spec.uuid, version.hash) for version in spec.versions.values()])
+    shipment = Shipment(session, "west", context, FrameFilter.of(west.cluster, rules), schemas, 1, {})  # type: ignore[arg-type]
+    for wal in (busy, large):
+        shipment.follow(wal.file, 256, Ranges())
+    assert large.length > LIMITS.window_bytes
+    for _ in range(10):
+        for wal in (busy, large):
+            shipment.step(Source(wal.row, wal.length, closed=False))
+        shipment.drain(0.0)
+    assert shipment.window.files[large.file].finished(large.length)
+    assert busy.file in [data.file for data in session.sent[2:]], "and the other file goes on"
+    assert not shipment.window.files[busy.file].finished(busy.length)

@@ -235,6 +235,8 @@ class _TailPass:
     def _sources(self) -> list[Source]:
         sources = self._step.host_files.poll()
         self._present = {source.file for source in sources}
+        for gone in self._shipment.window.files.keys() - self._present:  # else others might wait for its large frame
+            self._shipment.leave(gone)
         if len(self._done) > len(self._present):
             self._done.intersection_update(self._present)
         return sources

@@ -98,6 +98,7 @@ class Shipment:
         self._message_bytes = context.limits.message_bytes_max
         self._files: dict[FileId, _Followed] = {}
         self._unanswered = Counter[tuple[FileId, Span]]()
+        self._large: FileId | None = None  # its next message needs more room; other files wait for it
         self._readers = FrameReaders()
         self._answered_s = time.monotonic()
 
@@ -126,21 +127,25 @@ class Shipment:
         damage, followed.damage = followed.damage, None
         gap = progress.gap(source.length)
         if gap is None:
+            self._large = None if self._large == source.file else self._large
             self._send_end(source, followed)
             return False
         if damage is not None:
             raise damage
         if (
-            not self.window.free_bytes
+            self._large not in (None, source.file)
+            or not self.window.free_bytes
             or len(progress.in_flight) >= _MESSAGES_MAX
             or self._context.throttle.wait_s() > 0.0
         ):
             return False
+        self._large = None
         begin, limit = gap
         at = self._read_from(followed, begin, limit)
         content, message = self._read(source.row, followed, at, limit)
         if message.spans:
             if not self.window.admits(message.size):
+                self._large = source.file
                 return False
             if not self._send_schemas(message):
                 return True
@@ -177,6 +182,7 @@ class Shipment:
 
     def leave(self, file: FileId) -> None:
         """Stop following a file."""
+        self._large = None if self._large == file else self._large
         self.window.leave(file)
         self._files.pop(file, None)
         self._readers.drop(file)
@@ -186,6 +192,7 @@ class Shipment:
         if file in self._files:
             self._files[file].refusals = 0
         self._readers.drop(file)
+        self._large = None if self._large == file else self._large
         self._report(file, error=str(error))
 
     def close(self) -> None:
