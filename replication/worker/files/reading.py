@@ -68,7 +68,7 @@ class FrameReader:
                 if not frames:
                     raise VersionError(f"{self.path}: {error.what}", error.hint) from None
             if frames:
-                self._whole = max(self._whole, max(f.end - f.begin for f in frames) + _ENVELOPE_BYTES_MAX)
+                self._whole = max(f.end - f.begin for f in frames) + _ENVELOPE_BYTES_MAX
                 return content, frames
             if begin + want >= end or want > FRAME_BYTES_MAX + _ENVELOPE_BYTES_MAX:
                 raise CorruptFrameError(

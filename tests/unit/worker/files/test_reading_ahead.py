@@ -1,4 +1,7 @@
-"""Large reads of a file have the disk read on; small ones, and a disk that takes no hints, are read as ever."""
+"""Large reads of a file have the disk read on; small ones, and a disk that takes no hints, are read as ever.
+
+A large frame makes no later read large.
+"""
 
 from __future__ import annotations
 
@@ -52,3 +55,23 @@ def test_the_disk_is_asked_for_what_comes_after_large_reads(
     begins = [begin for begin, _ in asked]
     assert asked and begins == sorted(begins) and all(end - begin == 8 * MIB for begin, end in asked)
     assert all(later - earlier >= 4 * MIB for earlier, later in zip(begins, begins[1:], strict=False))
+
+
+def test_after_a_large_frame_no_more_is_read_than_before_it(tmp_path: Path) -> None:
+    site = Site(tmp_path, "east")
+    spec = table()
+    site.ledger.tables.create(spec)
+    wal = site.wal()
+    at = wal.append(spec, rows(0, 50_000, width=200))
+    for n in range(300):
+        wal.append(spec, rows(n, 1))
+    site.close()
+    with closing(FrameReader(wal.path)) as reader:
+        _, frames = reader.read(FILE_HEADER_BYTES, wal.length, 1000)
+        assert frames[0].end == at > FILE_HEADER_BYTES + 300_000, "the large one"
+        sizes = []
+        while at < wal.length:
+            content, frames = reader.read(at, wal.length, 1000)
+            sizes.append(len(content))
+            at = frames[0].end  # a message takes about as much as was asked for
+    assert max(sizes[1:]) < 100_000
