@@ -266,6 +266,7 @@ def find_poison(decode: Decode, frames: Sequence[FrameRef]) -> list[Poison]:
     Raises:
         HostAwayError: the host of a frame does not answer.
         StorageError: this host's disk cannot read a frame.
+        MemoryError: it may be decoded once there is more memory.
     """
     assert isinstance(decode.run, Decoder)
     found: list[Poison] = []
@@ -274,7 +275,7 @@ def find_poison(decode: Decode, frames: Sequence[FrameRef]) -> list[Poison]:
             try:
                 (content,) = reader.read(frame.path, [(frame.begin, frame.end)])
                 decode.run.rows(content, frame.begin)
-            except (HostAwayError, StorageError):
+            except (HostAwayError, StorageError, MemoryError):
                 raise
             except ReplicationError as error:
                 found.append(Poison(frame, error.what, isinstance(error, CorruptFrameError)))

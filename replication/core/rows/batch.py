@@ -148,6 +148,8 @@ def decode_as(payload: Buffer | pa.Buffer, columns: pa.Schema, version: SchemaVe
         batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(payload)), columns)
         batch.validate(full=True)
         check_years(batch)
+    except MemoryError:  # Arrow's own is an ArrowException, too, and says nothing of the payload
+        raise
     except (pa.ArrowException, OSError, EOFError) as error:
         raise SchemaError(f"payload is not {what} of schema {version.hash.hex()[:12]}: {error}") from None
     return batch

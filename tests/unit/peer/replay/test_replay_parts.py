@@ -167,6 +167,21 @@ def test_poison_is_told_by_place_and_reason(origin: Origin) -> None:
     assert "unknown here" in found[1].reason
 
 
+def test_a_frame_for_which_memory_is_short_is_no_poison(origin: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be kept apart until a person has it tried again."""
+    origin.put(origin.one, 1)
+    frames = refs(origin, origin.one)
+    decode = plan_decode(origin.one, origin.one.versions.values(), frames, 1, 1, 0)
+
+    def short(*_: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(pa.ipc, "read_record_batch", short)
+        find_poison(decode, frames)
+    assert not find_poison(decode, frames)
+
+
 def test_tasks_share_the_bytes(origin: Origin) -> None:
     frame = FrameRef("p", origin.wal.row.file, 0, 10 << 20, uuid4(), origin.wal.row.file, "g", 0, b"")
     decode = plan_decode(origin.one, [], [frame] * 4, 1, 2, 0)
