@@ -18,11 +18,14 @@ from replication.link import ranges
 from replication.link.base import Reason, Refusal
 
 OPEN_MAX = 16
+_WAIT_S = 60.0
 _HEADS_BYTES = 256 << 10
 
 
 class RangeReads:
     """Serves ReadRequests, at most ``OPEN_MAX`` at a time, each with one piece in memory. Safe for threads.
+
+    Others wait, since a Spark application with many cores asks for more; the caller's places bound how many.
 
     Args:
         ledger: the cluster's; has the registered lengths.
@@ -39,8 +42,10 @@ class RangeReads:
 
     def _served(self, raw: bytes) -> Iterator[Buffer]:
         if not self._open.acquire(blocking=False):
-            what = f"host {self._host} serves {OPEN_MAX} reads already"
-            raise Refusal(Reason.NOT_READY, what, "Try again later").error()
+            yield b""  # now: a host that says nothing is taken for gone
+            if not self._open.acquire(timeout=_WAIT_S):
+                what = f"host {self._host} serves {OPEN_MAX} reads already"
+                raise Refusal(Reason.NOT_READY, what, "Try again later").error()
         try:
             yield from self._contents(raw)
         finally:

@@ -81,11 +81,11 @@ def batches(spans: Sequence[Span]) -> Iterator[list[Span]]:
 
 
 def encode_pieces(serve: Callable[[], Iterable[Buffer]]) -> Iterator[bytes]:
-    """ReadReplies with what ``serve`` gives, cut to size; a refusal it raises is the last one."""
+    """ReadReplies with what ``serve`` gives, cut to size; a refusal it raises is the last one. Nothing is one, too."""
     try:
         for content in serve():
             view = memoryview(content)
-            for at in range(0, len(view), PIECE_BYTES):
+            for at in range(0, max(1, len(view)), PIECE_BYTES):
                 piece = bytes(view[at : at + PIECE_BYTES])
                 reply = pb.ReadReply(content=piece, crc32c=google_crc32c.value(piece))
                 yield bytes(reply.SerializeToString())
