@@ -48,7 +48,7 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
     _show_disk_use(printer, found)
     show_retained(printer, found)
     show_forecasts(printer, found.peer_forecasts, found.disk)
-    show_operations(printer, found.operations)
+    show_operations(printer, found.operations, found.cluster)
     show_drills(printer, found)
     _show_alarms(printer, found)
 
@@ -222,12 +222,16 @@ def _show_disk_use(printer: Printer, found: ClusterStatus) -> None:
     )
 
 
-def show_operations(printer: Printer, found: Sequence[UnfinishedOperation]) -> None:
-    """Operations that nobody runs; the first of many."""
+def show_operations(printer: Printer, found: Sequence[UnfinishedOperation], cluster: str) -> None:
+    """Operations that nobody runs; the first of many. Those of another store than ``cluster`` are other programs'."""
     resting = [each for each in found if each.state != "running"]
     for each in resting[:_OPERATIONS_MAX]:
         suspended = each.state == "suspended"
         verb = f"See walship ops show, then walship ops {'retry' if suspended else 'resume'}"
+        if each.store != cluster:
+            named = f"{each.operation} --store {each.store}"
+            then = f", then walship ops retry {named}" if suspended else f". The next run of {each.store} takes it up"
+            verb = f"See walship ops show {named}{then}"
         if each.verb:
             verb = f"Run it again: {each.verb}"
         often = counted(each.failures, "time")

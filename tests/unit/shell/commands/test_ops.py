@@ -175,7 +175,12 @@ def test_status_names_operations_that_nobody_runs(site: Site) -> None:
     site.steps.fail(moved, "them", 0, "step 1 of 1: disk full", 1)
     site.steps.put_all([NewSequence(SequenceId("east", "role"), ("{}",))])
     err = io.StringIO()
-    show_operations(Printer(False, err=Console(file=err, width=500)), operations(site.steps))
+    site.steps.put_all([NewSequence(SequenceId("publish", "Other"), ("{}",))])
+    show_operations(Printer(False, err=Console(file=err, width=500)), operations(site.steps), "east")
     assert "east/role is unfinished and nobody runs it. Run it again: walship switchover or failover" in err.getvalue()
     assert "east/move is unfinished and nobody runs it" in err.getvalue() and "walship ops resume" in err.getvalue()
     assert "publish/MyTopic failed 1 time and is suspended: step 1 of 1: disk full" in err.getvalue()
+    retry = "walship ops show MyTopic --store publish, then walship ops retry MyTopic --store publish"
+    assert retry in err.getvalue(), "without the store it finds nothing"
+    later = "See walship ops show Other --store publish. The next run of publish takes it up"
+    assert later in err.getvalue(), "walship ops resume takes the cluster's own only"
