@@ -206,6 +206,7 @@ def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
     context.peer(peer)
     steps = context.unfinished_steps()
     if not steps and (done := _already(context, peer)) is not None:
+        _check_in_force(context, done)
         return SwitchoverPlan(done.origin, peer, done.epoch, (), (), 0, 0.0, 0.0)
     role, pending = context.cluster.coordination.role().state, pending_bytes(context, peer)
     if other := _other_change(steps, peer):

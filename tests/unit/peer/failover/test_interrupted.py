@@ -13,7 +13,7 @@ import pytest
 
 from peer.failover.failover import failover, plan_failover
 from peer.failover.opening import CONSISTENT, EVERYTHING
-from peer.failover.switchover import cancel, switchover
+from peer.failover.switchover import cancel, plan_switchover, switchover
 from peer.status.members import await_writers
 from replication.commit.sequence import FAILURES_MAX
 from replication.core.roles import Role, RoleState
@@ -118,8 +118,9 @@ def test_a_switchover_is_not_done_already_if_the_peer_is_not_active_any_more(pai
     other.is_away = True
     assert switchover(source.command(), other.name).epoch == epoch, "it cannot be asked"
     other.is_away = False
-    with pytest.raises(RequestError, match=f"{other.name} took over .epoch {epoch}., and is STANDBY now"):
-        switchover(source.command(), other.name)
+    for change in (switchover, plan_switchover):
+        with pytest.raises(RequestError, match=f"{other.name} took over .epoch {epoch}., and is STANDBY now"):
+            change(source.command(), other.name)
     change_role(*there, lambda state: RoleState(Role.ACTIVE, state.epoch + 1))
     assert switchover(source.command(), other.name).epoch == epoch
 
