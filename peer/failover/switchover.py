@@ -358,7 +358,7 @@ def _other_change(steps: tuple[CommitStep[RoleChange], ...], peer: str) -> str:
 
 def _already(context: RoleChange, peer: str) -> SwitchedOver | None:
     """The switchover to this peer that was the last one, when it is still in force."""
-    newest = context.cluster.ledger.successions.known().of(context.own)
+    newest = context.cluster.ledger.successions.known().last_of(context.own)
     role = context.cluster.coordination.role().state
     if newest is None or newest.successor.name != peer or role != RoleState(Role.STANDBY, newest.epoch):
         return None

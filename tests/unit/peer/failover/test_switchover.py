@@ -19,6 +19,7 @@ from peer.failover.switchover import DrainToPeer, cancel, plan_switchover, switc
 from replication.core.grants import Grant
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
+from replication.core.succession import Succession
 from replication.errors import CoordinationError, PeerUnavailableError, RequestError, StepFailedError
 from replication.ledger.base import Peer
 from replication.link.base import TakeOver
@@ -331,3 +332,13 @@ def test_a_switchover_is_refused_when_the_peer_could_not_send_its_writes_back(pa
     with pytest.raises(RequestError) as refused:
         switchover(pair.east.command(), "west")
     assert refused.value.hint == why and pair.east.role().role is Role.ACTIVE
+
+
+def test_a_switchover_is_not_done_already_if_a_third_cluster_took_over_from_the_peer_since(pair: Pair) -> None:
+    switchover(pair.east.command(), "west")
+    pair.west.is_away = True
+    west, north = pair.west.site.cluster, ClusterId("north", uuid4())
+    pair.east.site.ledger.successions.record(Succession(west, north, 1003, 1, is_planned=False))
+    assert plan_switchover(pair.east.command(), "west").steps, "west is not ACTIVE any more"
+    with pytest.raises(RequestError, match="west cannot take over from east now"):
+        switchover(pair.east.command(), "west")
