@@ -170,7 +170,8 @@ class Rules(Protocol):
     def end_of_dropped(self, term: int) -> list[Rule]:
         """End the rules of tables that were dropped here once the peer has all of their frames; return those rules.
 
-        Only when closed time is ten seconds past the drop: earlier, the last frames may not be registered yet.
+        Those that need a bootstrap end, too: nothing is sent before one, and none can be begun any more. Only when
+        closed time is ten seconds past the drop: earlier, the last frames may not be registered yet.
         """
 
     def all(self) -> list[Rule]:

@@ -194,3 +194,14 @@ def test_other_tables_keep_their_rules_when_one_settles(sending: Ledger) -> None
     sending.time.raise_closed("h0", {}, LATER)
     assert len(sending.rules.end_of_dropped(0)) == 1
     assert [rule.table for rule in sending.rules.all()] == [WEATHER.uuid]
+
+
+def test_the_rule_of_a_dropped_table_that_needs_a_bootstrap_ends_since_none_can_be_begun(sending: Ledger) -> None:
+    enable(sending)
+    grown = Growing(sending)
+    grown.grow(3)
+    need_bootstrap(sending, "north", FLIGHTS.uuid)
+    sending.tables.drop(FLIGHTS.uuid)
+    sending.time.raise_closed("h0", {}, LATER)
+    assert [rule.table for rule in sending.rules.end_of_dropped(0)] == [FLIGHTS.uuid]
+    assert sending.rules.all() == []

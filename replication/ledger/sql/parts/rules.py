@@ -234,7 +234,9 @@ class SqlRules:
                 return []
         with self._store.write() as connection:
             check_term(connection, term)
-            rows = [row for row in connection.execute(wanted).all() if not lacking(connection, row).first]
+            never = Phase.NEEDS_BOOTSTRAP.value  # nothing is sent before a bootstrap, and none can be begun any more
+            found = connection.execute(wanted).all()
+            rows = [row for row in found if row.phase == never or not lacking(connection, row).first]
             gone = {(row.peer, row.table_uuid, row.table_group) for row in rows}
             in_force = self._rules_cache.in_force(connection)
             ended = [rule for rule in in_force if (rule.peer, str(rule.table), rule.group) in gone]
