@@ -122,6 +122,11 @@ class _KnownFiles:
     lag: PeerLag
     specs: Mapping[UUID, TableSpec]
 
+    def unregistered(self, file: FileId, status: ReplicationStatus) -> int:
+        """Durable bytes beyond a status, which was read later than the file's row."""
+        fresh = self.fresh.get(file, 0)
+        return max(0, fresh - max(0, status.needed - self.rows[file].length)) if fresh else 0
+
 
 def _at_peer(
     peer: Peer,
@@ -137,7 +142,7 @@ def _at_peer(
     others = {reason for table, reason in held.items() if table != rule.table}
     for file, status in statuses:
         known = progress.get((file, peer.name))
-        behind = status.remaining + fresh.get(file, 0)
+        behind = status.remaining + known_files.unregistered(file, status)
         if behind:
             if known is not None and known.error not in others:
                 error = error or known.error or ""
@@ -158,7 +163,7 @@ def _at_peer(
         state=state,
         files=len(statuses),
         open_files=sum(status.state is FileState.OPEN for _, status in statuses),
-        needed=sum(status.needed - status.begin + fresh.get(file, 0) for file, status in statuses),
+        needed=sum(s.needed - s.begin + known_files.unregistered(file, s) for file, s in statuses),
         finished=sum(status.finished - status.begin for _, status in statuses),
         landed=sum(status.shipped.within(status.begin, status.needed).total for _, status in statuses),
         applied=sum(max(0, min(status.applied, status.needed) - status.begin) for _, status in statuses),

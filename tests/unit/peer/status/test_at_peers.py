@@ -11,14 +11,17 @@ from uuid import UUID
 
 import pytest
 
-from peer.status.at_peers import FILES_MAX, RANGES_MAX, FileAtPeer
+from peer.status.at_peers import FILES_MAX, RANGES_MAX, FileAtPeer, tables_at_peers
 from peer.status.collect import collect
+from peer.status.lag import PeerLag
 from peer.status.members import Members
 from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
 from replication.core.status import FileState, ReplicationStatus
 from replication.ledger.base import PeerProgress
 from replication.link._pb import walship_pb2 as pb
+from replication.wall_clock import now_us
 from shell.cli.render import to_json
 from tests.sites import Site, rows, table
 
@@ -96,3 +99,19 @@ def test_the_first_files_and_ranges_are_shown_however_many_there_are(east: Site)
     many = Ranges.of(*((at, at + 1) for at in range(300, 300 + 4 * RANGES_MAX, 2)))
     ranges = FileAtPeer.of(files[0], ReplicationStatus(FileState.OPEN, 256, 999, many)).ranges
     assert len(ranges) == RANGES_MAX and ranges == many.spans[:RANGES_MAX]
+
+
+def test_what_is_registered_while_the_status_is_read_counts_once(east: Site) -> None:
+    wal = east.wal()
+    wal.append(SPEC, rows(0, 3))
+    files = {row.file: row for row in east.ledger.files.all()}
+    before = files[wal.file].length
+    fresh = {wal.file: wal.length - before}
+    east.ledger.registration.register_own(wal.file, before, wal.length, [])
+    specs, lag = {SPEC.uuid: SPEC}, PeerLag("h0", now_us())
+    (behind,) = tables_at_peers(east.ledger, files, fresh, specs, lag, None)
+    assert behind.lag_bytes == behind.needed == wal.length - FILE_HEADER_BYTES
+    everything = Ranges.of((FILE_HEADER_BYTES, wal.length))
+    east.ledger.files.record([PeerProgress(wal.file, "west", everything, wal.length)])
+    (there,) = tables_at_peers(east.ledger, files, fresh, specs, lag, None)
+    assert (there.state, there.lag_bytes, there.needed) == ("caught_up", 0, there.finished)
