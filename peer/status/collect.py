@@ -181,7 +181,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         disk=disk_forecast(ledger, config, now),
         quarantined=quarantined,
         lost_writes=lost_writes,
-        role_history=role_history(ledger, lost_writes),
+        role_history=role_history(ledger, kept),
         unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, config.data_dir, report)),
         lost=_local_losses(ledger, specs),
         far_ahead=tuple(_far_ahead(ledger, now)),
