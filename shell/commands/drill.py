@@ -221,5 +221,5 @@ def _list(cluster: Cluster, printer: Printer) -> None:
 
     schedule = DrillSchedule.load(cluster.config.drills_dir)
     if schedule is not None:
-        due = schedule.due(drills, cluster.config.cluster.host)
+        due = schedule.due(drills, cluster.config.cluster.host, now=now_us())
         printer.line(f"scheduled on this host at {schedule.cron!r} (UTC), next {moment_text(due)}")

@@ -8,16 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import typer
 
 from peer.drill import run
+from peer.drill.schedule import DrillSchedule
+from replication.ledger.base import Drill
 from replication.settings import DrillsSection
+from replication.wall_clock import now_us
 from shell.cli.find import FoundCluster
 from shell.cli.invocation import Invocation
-from shell.cli.render import Printer
+from shell.cli.render import Printer, moment_text
 from shell.commands import drill
 
 CLUSTER = SimpleNamespace(config=SimpleNamespace(drills=DrillsSection()))
@@ -76,3 +79,16 @@ def test_a_drill_that_did_not_pass_exits_so_though_its_report_has_no_reader(
 def test_each_phase_of_a_drill_is_told_in_words() -> None:
     phases = re.findall(r'self\._phase\("(.*?)"\)', inspect.getsource(run))
     assert set(phases) == set(drill._PHASES)
+
+
+def test_the_next_drill_is_told_as_the_schedule_runs_it_after_the_clock_was_ahead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = now_us()
+    DrillSchedule("0 3 * * *", "east", (), full=False, folder="/", since=now).save(tmp_path)
+    ahead = Drill("20990101t030000_0000", "h0", "", now + 400 * 86_400_000_000, 0, ended=1, scheduled=True)
+    ledger = SimpleNamespace(drills=SimpleNamespace(all=lambda: [ahead]))
+    config = SimpleNamespace(drills_dir=tmp_path, cluster=SimpleNamespace(host="h0"))
+    drill._list(cast(Any, SimpleNamespace(ledger=ledger, config=config)), Printer(False))
+    due = DrillSchedule("0 3 * * *", "east", (), full=False, folder="/", since=now).due((), "h0")
+    assert f"next {moment_text(due)}" in capsys.readouterr().out
