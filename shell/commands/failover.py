@@ -196,11 +196,12 @@ def lostwrites_show(invocation: Invocation, table: TableArgument) -> None:
 
     with invocation.connect() as (cluster, printer):
         _note_unread(printer, lost_writes(cluster, table), _LEFT_OUT)
-        rows = [row for batch in rows_of(cluster, table) for row in batch.to_pylist()]
-        if not rows:
+        names = (name for batch in rows_of(cluster, table) for name in batch.schema.names)
+        columns = list(dict.fromkeys(names))  # some lack those that were added later
+        if not columns:
             cluster.table(table)  # raises if there is none
-        columns = list(dict.fromkeys(name for row in rows for name in row))  # some lack those that were added later
-        rows = [{name: row.get(name) for name in columns} for row in rows]
+        every = (row for batch in rows_of(cluster, table) for row in batch.to_pylist())
+        rows = ({name: row.get(name) for name in columns} for row in every)
         printer.rows(rows, columns, "no lost writes", verbatim=True)
 
 
@@ -301,6 +302,7 @@ def _show_plan(
 
     ``print_rest`` prints what follows the steps, for people.
     """
+    hooks = context.hooks.files() if planned.steps else ()
     with print_before_error(planned.refusals):
         if printer.as_json:
             printer.value(planned)
@@ -310,7 +312,7 @@ def _show_plan(
                 return
             for number, step in enumerate(planned.steps, 1):
                 printer.line(f"{number}. {step}")
-            if hooks := context.hooks.files():
+            if hooks:
                 printer.line(f"Before and after each step run: {', '.join(hook.name for hook in hooks)}")
             for refusal in planned.refusals:
                 printer.line(f"Not possible now: {refusal}")

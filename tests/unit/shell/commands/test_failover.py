@@ -23,7 +23,7 @@ from peer.failover.lost_writes import LostWrite
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import SwitchedOver, SwitchoverPlan
 from replication.core.clock import moment_text
-from replication.errors import CorruptFrameError, RequestError, StepFailedError, UnknownTableError
+from replication.errors import ConfigError, CorruptFrameError, RequestError, StepFailedError, UnknownTableError
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.failover import (
@@ -122,6 +122,28 @@ def test_rows_of_lost_writes_are_shown_under_their_own_names_and_have_the_same_f
     assert json.loads(capsys.readouterr().out) == [{**rows[0], "new": None}, rows[1]]
 
 
+def test_lost_writes_are_shown_frame_by_frame_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+
+    def frames(*_: object) -> Iterator[pa.RecordBatch]:
+        drawn.clear()
+        for number in range(50):
+            drawn.append(number)
+            yield pa.RecordBatch.from_pydict({"id": [number]})
+
+    class First(Printer):
+        def rows(self, rows: Any, *_: object, **__: object) -> None:
+            assert next(iter(rows)) == {"id": 0} and drawn == [0], "of the others none is in memory"
+
+    @contextmanager
+    def connect() -> Iterator[Any]:
+        yield SimpleNamespace(), First(False)
+
+    monkeypatch.setattr("peer.failover.lost_writes.lost_writes", lambda *_: [])
+    monkeypatch.setattr("peer.failover.lost_writes.rows_of", frames)
+    lostwrites_show(cast(Invocation, SimpleNamespace(connect=connect)), "ops.t")
+
+
 def test_lost_writes_from_before_and_after_a_column_was_made_wider_are_exported_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +203,10 @@ class Change:
         return tuple(SimpleNamespace(describe=lambda step=step: step) for step in self.steps)
 
 
+def hooks_that_others_may_write() -> tuple[Path, ...]:
+    raise ConfigError("other users may write to hooks, so no hook is run", "chmod go-w hooks")
+
+
 NO_LOSS = Loss((), 0, None)
 PLANS: list[tuple[str, Callable[..., None], Callable[[tuple[str, ...]], Any]]] = [
     (
@@ -223,6 +249,12 @@ def test_a_plan_that_is_not_possible_now_exits_as_the_verb_would(
     with pytest.raises(typer.Exit):
         verb(commanding(as_json=True))
     assert json.loads(capsys.readouterr().out)["refusals"] == ["east is lost"]
+    loose = Change()
+    loose.hooks = SimpleNamespace(files=hooks_that_others_may_write)
+    monkeypatch.setattr("peer.failover.role_change.RoleChange", loose)
+    for as_json in (False, True):
+        with pytest.raises(ConfigError, match="no hook is run"):
+            verb(commanding(as_json=as_json))
     monkeypatch.setattr("peer.failover.role_change.RoleChange", Change("step"))  # an interrupted one is tried
     with pytest.raises(typer.Exit) as ended:
         verb(commanding())
