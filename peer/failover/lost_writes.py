@@ -107,7 +107,8 @@ def undecided(cluster: Cluster, table: str = "") -> tuple[int, int, str]:
 def still_undecided(cluster: Cluster, table: str) -> str:
     """What to say after a decision of the lost writes that are still kept; "" without any."""
     frames, _, text = undecided(cluster, table)
-    return f"; still kept: {text}; decide on them on the host that has them" if frames else ""
+    remedy = "or, if a copy is damaged or gone for good: walship lostwrites discard --leave-applied"
+    return f"; still kept: {text}; decide on them on the host that has them, {remedy}" if frames else ""
 
 
 def rows_of(cluster: Cluster, table: str) -> Iterator[pa.RecordBatch]:

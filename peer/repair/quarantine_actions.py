@@ -62,7 +62,7 @@ def saved_frame(frame: Quarantined) -> tuple[FrameView, bytes]:
         raise MissingFileError(
             f"the copy {frame.copy} of the frame cannot be read: {error.strerror}", "Try on the host that has it"
         ) from None
-    verb = "lostwrites discard" if frame.succession else f"quarantine discard {name_of(frame)}"
+    verb = "lostwrites discard --leave-applied" if frame.succession else f"quarantine discard {name_of(frame)}"
     remedy = f"Discard it: walship {verb} --yes"
     try:
         view = read_frame(content, 0)
