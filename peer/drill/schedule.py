@@ -12,9 +12,9 @@ from replication.core.cron import CronTimes
 from replication.errors import FormatError
 from replication.files.local import write_whole
 from replication.ledger.base import Drill
+from replication.ledger.drills import AHEAD_US
 
 _FILE = "schedule.json"
-_AHEAD_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,5 +73,5 @@ class DrillSchedule:
         more than a day after ``now`` do not count: the clock was wrong then.
         """
         begun = [self.since, tried, *(drill.begun for drill in drills if drill.scheduled and drill.host == host)]
-        last = max((each for each in begun if now is None or each <= now + _AHEAD_US), default=0)
+        last = max((each for each in begun if now is None or each <= now + AHEAD_US), default=0)
         return int(CronTimes.parse(self.cron).after(datetime.fromtimestamp(last / 1e6, UTC)).timestamp() * 1e6)

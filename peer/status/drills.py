@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from replication.files.owner import is_gone
 from replication.ledger.base import Drill
+from replication.ledger.drills import AHEAD_US
 from replication.wall_clock import now_us
 
 
@@ -29,7 +30,8 @@ class DrillHealth:
 
 def drill_health(drills: Iterable[Drill]) -> DrillHealth:
     """What the drills, newest first, say."""
-    now, every = now_us(), list(drills)
+    now = now_us()
+    every = [drill for drill in drills if drill.begun <= now + AHEAD_US]
     running = tuple(drill.id for drill in every if drill.is_open(now, is_gone))
     over = [drill for drill in every if drill.id not in running]
     good = next((drill for drill in over if drill.passed), None)

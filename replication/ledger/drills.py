@@ -9,6 +9,8 @@ from typing import Protocol
 #: Iceberg tags, and the namespace of scratch tables, of a drill: this and its id.
 DRILL_PREFIX = "walship_drill_"
 HISTORY_MAX = 400
+#: A drill begun so much later than now, in microseconds, does not count: the clock was wrong then.
+AHEAD_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
