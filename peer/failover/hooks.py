@@ -9,7 +9,8 @@ Each gets ``before`` or ``after`` and the phase as arguments, and these variable
 
     WALSHIP_HOOK_EVENT        before, after
     WALSHIP_HOOK_CHANGE       switchover, failover
-    WALSHIP_HOOK_PHASE        prepare, stop, drain, promote, undo; of a failover: prepare, fence, promote, take_back
+    WALSHIP_HOOK_PHASE        prepare, stop, drain, promote, undo
+                              of a failover: witness, prepare, fence, lease, promote, take_back
     WALSHIP_HOOK_CLUSTER      the cluster that the verb runs on
     WALSHIP_HOOK_ORIGIN       the cluster that was ACTIVE
     WALSHIP_HOOK_SUCCESSOR    the cluster that is to be ACTIVE

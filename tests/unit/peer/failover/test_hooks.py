@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,12 @@ from uuid import UUID
 import pytest
 
 from peer.client.cluster import Cluster
+from peer.failover import failover
+from peer.failover import hooks as hooking
 from peer.failover import switchover as switching
 from peer.failover.hooks import RoleHooks
 from peer.failover.role_change import RoleChange
+from replication.commit import step
 from replication.core.ids import ClusterId
 from replication.core.roles import RoleState
 from replication.errors import ConfigError, RequestError, StepFailedError
@@ -152,3 +156,11 @@ def test_hooks_that_cannot_be_read_stop_a_switchover_before_it_begins(change: Ro
     with pytest.raises(ConfigError, match="cannot be read"):
         change.run((switching.StopWrites(2),))
     assert change.unfinished() is None and change.cluster.coordination.role().state == RoleState()
+
+
+def test_the_phases_that_hooks_are_told_of_are_those_of_the_steps() -> None:
+    assert hooking.__doc__ is not None and failover.TakeWrites.kind == "failover.promote"
+    told = hooking.__doc__.partition("WALSHIP_HOOK_PHASE")[2].partition("WALSHIP_HOOK_CLUSTER")[0]
+    for part, change in zip(told.split("of a failover:"), ("switchover", "failover"), strict=True):
+        kinds = {kind.removeprefix(f"{change}.") for kind, _ in step._known if kind.startswith(f"{change}.")}
+        assert set(re.findall(r"\w+", part)) - {"undo"} == kinds
