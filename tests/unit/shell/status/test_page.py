@@ -18,7 +18,7 @@ from rich.console import Console
 from peer.replay_report import ReplayReport
 from peer.status import role_processes
 from peer.status.collect import collect
-from peer.status.members import members_of
+from peer.status.members import Host, Members, members_of
 from peer.status.role_processes import ProcessState
 from replication.coordination.host import host_record
 from replication.coordination.paths import MemberKind
@@ -28,8 +28,10 @@ from replication.core.succession import Succession
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.status import status
-from shell.status.page import show_status, work_text
+from shell.status.page import _show_hosts, show_status, work_text
 from tests.sites import Site
+
+ROOT = Path(__file__).parents[4]
 
 
 def test_the_work_of_a_newer_walship_on_another_host_is_shown() -> None:
@@ -103,3 +105,11 @@ def test_a_watched_page_takes_the_place_of_the_one_before_on_a_terminal(
     clear.clear()
     cleared = cast(io.StringIO, clear.file).getvalue()
     assert out.getvalue() == (f"{cleared}east\npage\n" if terminal else "page\n") * 2
+
+
+def test_the_cookbook_shows_what_status_says_of_a_host_that_is_down() -> None:
+    down = Host("w2", "/srv/west", unapplied_bytes=831_898, away="its receiver is not running")
+    said = io.StringIO()
+    found = SimpleNamespace(members=Members(hosts=(down,)))
+    _show_hosts(Printer(False, err=Console(file=said, width=500)), cast(Any, found))
+    assert said.getvalue().strip() in (ROOT / "deploy/cookbook/several-hosts.md").read_text()
