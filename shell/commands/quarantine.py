@@ -27,7 +27,7 @@ def quarantine_list(invocation: Invocation) -> None:
             {
                 "frame": name_of(frame),
                 "table": specs.get(frame.table, str(frame.table)),
-                "state": "discarded" if frame.discarded else "held",
+                "state": "discarded" if frame.discarded else "lost write" if frame.succession else "held",
                 "since": moment_text(frame.at),
                 "discarded_at": moment_text(frame.discarded) if frame.discarded else "",
                 "bytes": frame.end - frame.begin,
