@@ -11,6 +11,7 @@ from peer.replay_report import ReplayReport
 from peer.status.paths import silent_path_messages
 from replication.core.roles import Role
 from replication.error_text import counted
+from replication.ledger.commit_steps import ROLE_CHANGE
 from replication.tables.work import WorkDone
 from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 from shell.status.peers import (
@@ -118,8 +119,9 @@ def _show_role_history(printer: Printer, found: ClusterStatus) -> None:
                 f" {counted(each.applied_here, 'frame')} of {each.origin}; {each.successor} kept them as lost writes:"
                 " walship lostwrites list, there"
             )
-    last = known[-1]
-    if (found.members.role, last.successor) == (Role.STANDBY.value, found.cluster) and not found.role_history.active:
+    last, is_changing = known[-1], any(each.operation == ROLE_CHANGE for each in found.operations)
+    is_successor = (found.members.role, last.successor) == (Role.STANDBY.value, found.cluster)
+    if is_successor and not found.role_history.active and not is_changing:
         printer.note(
             f"no cluster takes writes, as far as is known here: {found.cluster} took over from {last.origin}, and is"
             " STANDBY: walship readonly off"

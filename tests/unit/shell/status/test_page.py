@@ -25,6 +25,7 @@ from replication.coordination.paths import MemberKind
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.core.succession import Succession
+from replication.ledger.commit_steps import ROLE_CHANGE, NewSequence, SequenceId
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.status import status
@@ -75,6 +76,9 @@ def test_a_successor_that_is_standby_says_that_no_cluster_takes_writes(tmp_path:
     assert "no cluster takes writes" not in noted(), "it is ACTIVE"
     site.coordination.set_role(RoleState(Role.STANDBY, 2), site.coordination.role().version)
     assert "no cluster takes writes, as far as is known here: east took over from west" in noted()
+    site.ledger.steps.put_all([NewSequence(SequenceId("east", ROLE_CHANGE), ("{}",))])
+    assert "walship readonly off" not in noted(), "it is refused until the failover is finished or abandoned"
+    site.ledger.steps.remove("east", ROLE_CHANGE)
     site.ledger.successions.record(Succession(site.cluster, west, 3, 8, is_planned=True))
     assert "no cluster takes writes" not in noted()
     site.close()
