@@ -259,7 +259,13 @@ def lostwrites_export(
         schemas = dict.fromkeys(batch.schema for batch in rows_of(cluster, table))  # several if it was altered
         if not schemas:
             raise RequestError(f"{table} has no lost writes", "See walship lostwrites list")
-        schema, rows = pa.unify_schemas(list(schemas), promote_options="permissive"), 0
+        try:
+            schema, rows = pa.unify_schemas(list(schemas), promote_options="permissive"), 0
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:  # a column was dropped, and another got its name
+            raise RequestError(
+                f"lost writes of {table} have columns of one name and different types: {error}",
+                f"Print them: walship lostwrites show {table} --json",
+            ) from None
         with writing_to(file), whole(file, pq.ParquetWriter(file, schema)) as writer:
             for batch in rows_of(cluster, table):
                 there = batch.schema.names
