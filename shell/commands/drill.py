@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from replication.core.roles import Role
 from replication.error_text import counted
-from replication.errors import ConfigError, RequestError
+from replication.errors import ConfigError, CoordinationError, RequestError
 from replication.priority import lower_process
 from replication.wall_clock import now_us
 from shell.cli.find import FoundCluster, current_folder, find_cluster
@@ -114,16 +115,25 @@ def _rehearsal(cluster: Cluster) -> Callable[[], SwitchoverPlan]:
 
         sources = {route.source.name for route in cluster.ledger.landing.routes()}
         here = [found.target for name in sorted(sources) if (found := _found(name)) is not None]
-        if len(here) != 1:
-            known = ", ".join(sorted(sources)) or "none"
-            raise RequestError(
-                f"the clusters that send to {cluster.name} are {known}, and the file of one of them must be here",
-                "Run it in a folder that has both clusters' files",
-            )
-        with connect(here[0], for_writing=False) as active:
-            return plan_switchover(RoleChange(active), cluster.name)
+        with ExitStack() as opened:
+            clusters = [opened.enter_context(connect(target, for_writing=False)) for target in here]
+            active = clusters if len(clusters) == 1 else list(filter(_is_active, clusters))
+            if len(active) == 1:
+                return plan_switchover(RoleChange(active[0]), cluster.name)
+        known = ", ".join(sorted(sources)) or "none"
+        raise RequestError(
+            f"the clusters that send to {cluster.name} are {known}, and the file of the only ACTIVE one must be here",
+            "Run it in a folder that has both clusters' files",
+        )
 
     return plan
+
+
+def _is_active(cluster: Cluster) -> bool:
+    """Whether a cluster is ACTIVE, as far as it answers."""
+    with suppress(CoordinationError):
+        return cluster.coordination.role().state.role is Role.ACTIVE
+    return False
 
 
 def _found(name: str) -> FoundCluster | None:

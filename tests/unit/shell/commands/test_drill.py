@@ -15,6 +15,8 @@ import typer
 
 from peer.drill import run
 from peer.drill.schedule import DrillSchedule
+from replication.core.roles import Role
+from replication.errors import CoordinationError, RequestError
 from replication.ledger.base import Drill
 from replication.settings import DrillsSection
 from replication.wall_clock import now_us
@@ -92,3 +94,31 @@ def test_the_next_drill_is_told_as_the_schedule_runs_it_after_the_clock_was_ahea
     drill._list(cast(Any, SimpleNamespace(ledger=ledger, config=config)), Printer(False))
     due = DrillSchedule("0 3 * * *", "east", (), full=False, folder="/", since=now).due((), "h0")
     assert f"next {moment_text(due)}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("active", [{"east"}, {"east", "north"}], ids=["one is ACTIVE", "two are"])
+def test_the_switchover_is_planned_on_the_active_one_of_several_clusters_whose_files_are_here(
+    active: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def coordination(name: str) -> Any:
+        if name == "south":
+            raise CoordinationError("ZooKeeper of south does not answer", "")
+        return SimpleNamespace(state=SimpleNamespace(role=Role.ACTIVE if name in active else Role.STANDBY))
+
+    @contextmanager
+    def connected(name: str, **_: object) -> Iterator[Any]:
+        yield SimpleNamespace(name=name, coordination=SimpleNamespace(role=lambda: coordination(name)))
+
+    routes = [SimpleNamespace(source=SimpleNamespace(name=name)) for name in ("east", "north", "south")]
+    west = SimpleNamespace(name="west", ledger=SimpleNamespace(landing=SimpleNamespace(routes=lambda: routes)))
+    monkeypatch.setattr(drill, "_found", lambda name: FoundCluster(name, name))
+    monkeypatch.setattr("peer.client.connect.connect", connected)
+    monkeypatch.setattr(
+        "peer.failover.switchover.plan_switchover", lambda context, to: (context.cluster.name, to), raising=True
+    )
+    plan = drill._rehearsal(cast(Any, west))
+    if len(active) == 1:
+        assert cast(Any, plan()) == ("east", "west")
+        return
+    with pytest.raises(RequestError, match="the only ACTIVE one must be here"):
+        plan()
