@@ -136,7 +136,8 @@ class _Story:
                 for cluster in (east, west):
                     cluster.wait(position, until="visible", timeout_s=WAIT_TIMEOUT_S)
             (verdict,) = compare_clusters(west, east, [self._table.name], WAIT_TIMEOUT_S)
-            rows = pa.concat_tables([self._table.rows.slice(n * BATCH_ROWS, BATCH_ROWS) for n in self._acks.batches])
+            batches = dict.fromkeys(self._acks.batches)
+            rows = pa.concat_tables([self._table.rows.slice(n * BATCH_ROWS, BATCH_ROWS) for n in batches])
             as_expected = is_held(rows, west.table(self._table.name), verdict.left)
         return (verdict,), as_expected
 

@@ -58,7 +58,7 @@ class Acks:
 
 
 class DemoApplication:
-    """Writes batches of a table's rows, one after the other, until it is stopped; then the next one goes on.
+    """Writes batches of a table's rows, one after the other and again, until it is stopped; then the next one goes on.
 
     Args:
         targets: the clusters' files: it connects to the first that answers, and follows the ACTIVE one.
@@ -85,9 +85,9 @@ class DemoApplication:
                 while not self._stop.is_set():
                     due = time.monotonic() + _EVERY_S
                     batch = self._acks.batches[-1] + 1 if self._acks.batches else 0
+                    if batch * BATCH_ROWS >= self._table.rows.num_rows:
+                        batch = 0
                     rows = self._table.rows.slice(batch * BATCH_ROWS, BATCH_ROWS)
-                    if not rows.num_rows:
-                        return
                     self._acks.note(batch, rows.num_rows, handle.upsert(self._table.name, rows))
                     pace(due)
         except ReplicationError as error:
