@@ -79,7 +79,7 @@ def switchover(
     if cancel and plan:
         raise RequestError("--plan and --cancel exclude each other", "Give one of them")
     with invocation.connect() as (cluster, printer):
-        context = RoleChange(cluster, printer.progress, timeout_s)
+        context = RoleChange(cluster, _reporting(printer), timeout_s)
         if cancel:
             state = switching.cancel(context)
             text = f"{cluster.name} is ACTIVE (epoch {state.epoch}): it takes writes"
@@ -113,7 +113,7 @@ def failover(
                 f"walship --cluster {to} failover {to}; if {cluster.name} is not lost:"
                 f" walship --cluster {cluster.name} switchover {to}",
             )
-        context = RoleChange(cluster, printer.progress)
+        context = RoleChange(cluster, _reporting(printer))
         planned = failing.plan_failover(
             context, options.source, at=opens, force=options.force, incomplete=options.incomplete
         )
@@ -143,6 +143,16 @@ def failover(
         )
 
 
+def _reporting(printer: Printer) -> Callable[[str], None]:
+    """Prints each step; once there is one, Ctrl-C tells what becomes of it."""
+
+    def report(text: str) -> None:
+        printer.so_far = "what it has begun goes on when it is run again; see walship ops list"
+        printer.progress(text)
+
+    return report
+
+
 def _confirmed(question: str) -> bool:
     """Whether a person says yes; False where there is nobody to answer."""
     try:
@@ -167,7 +177,7 @@ def failback(
     from peer.failover.role_change import RoleChange
 
     with invocation.connect() as (cluster, printer):
-        context = RoleChange(cluster, printer.progress, timeout_s)
+        context = RoleChange(cluster, _reporting(printer), timeout_s)
         if plan:
             planned = returning.plan_failback(context, to, leave=leave)
             _show_plan(printer, context, planned, lambda: printer.line(_outage_text(planned)))

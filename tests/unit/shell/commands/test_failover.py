@@ -189,6 +189,23 @@ def test_a_role_change_goes_on_though_its_steps_have_no_reader(monkeypatch: pyte
     assert done == ["west"]
 
 
+def test_a_switchover_that_is_stopped_says_where_to_see_what_it_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    printer = Printer(False)
+
+    def stopped(context: RoleChange, to: str) -> SwitchedOver:
+        context.report("this cluster takes no more writes")
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def connect() -> Iterator[Any]:
+        yield SimpleNamespace(), printer
+
+    monkeypatch.setattr("peer.failover.switchover.switchover", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        switchover(cast(Invocation, SimpleNamespace(connect=connect)), "west")
+    assert printer.stopped() == "stopped: what it has begun goes on when it is run again; see walship ops list"
+
+
 def commanding(*, as_json: bool = False) -> Invocation:
     """An invocation on a cluster that has nothing but its name."""
 
