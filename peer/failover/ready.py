@@ -12,6 +12,7 @@ from replication.core.roles import Role, RoleState
 from replication.errors import ReplicationError, SuccessionError
 from replication.ledger.base import Phase
 from replication.link.base import Description
+from replication.roles.active import known_active
 
 
 def unready_tables(context: RoleChange, peer: str) -> list[tuple[UUID, str]]:
@@ -44,6 +45,9 @@ def find_refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list
     own = context.own.name
     if role.role is Role.ACTIVE:
         found, there = _reach(context, peer, f"until it answers, {own} stays ACTIVE")
+    elif (active := known_active(context.cluster.ledger)) is not None and active.cluster.name != peer:
+        found, there = _reach(context, peer, f"{active.cluster.name} took over since")
+        found.insert(0, f"{own} is STANDBY, and {active}: run it there")
     else:
         found, there = _reach(context, peer, f"if it is lost: walship failover {own} --from {peer}")
         if there is None:

@@ -339,6 +339,9 @@ def test_a_switchover_is_not_done_already_if_a_third_cluster_took_over_from_the_
     pair.west.is_away = True
     west, north = pair.west.site.cluster, ClusterId("north", uuid4())
     pair.east.site.ledger.successions.record(Succession(west, north, 1003, 1, is_planned=False))
-    assert plan_switchover(pair.east.command(), "west").steps, "west is not ACTIVE any more"
+    plan = plan_switchover(pair.east.command(), "west")
+    assert plan.steps, "west is not ACTIVE any more"
+    assert plan.refusals[0] == "east is STANDBY, and north is ACTIVE: run it there"
+    assert "walship failover" not in str(plan.refusals), "two clusters would take writes"
     with pytest.raises(RequestError, match="west cannot take over from east now"):
         switchover(pair.east.command(), "west")
