@@ -156,7 +156,7 @@ class CallerRights:
             name, own = caller.cluster.name, self._ledger.cluster.name
             raise PeerRefusedError(
                 f"{own} has no open invitation of {name} like that: it was used, has expired, or was copied wrong",
-                f"On {own}, for another one: walship invite {name}",
+                f"If {name} has used it, leave it out. Else on {own}, for another one: walship invite {name}",
                 reason=NOT_GRANTED,
             )
         _log.info("invitation_used", cluster=str(caller.cluster))

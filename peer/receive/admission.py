@@ -115,7 +115,7 @@ class Admission:
                 no frame of the message may land.
         """
         size = len(data.frames)
-        if data.begin > data.end:
+        if data.end < data.begin + bool(size):
             raise _refused(Reason.CORRUPT, data, f"[{data.begin}, {data.end}) cannot hold {size} bytes", _AGAIN)
         view = memoryview(data.frames)
         frames: list[FrameView] = []

@@ -122,6 +122,12 @@ def test_a_refused_message_writes_no_term(pair: Pair, receiver: Receiver, monkey
     assert written == [whole.file], "one that may land"
 
 
+def test_frames_of_no_bytes_of_their_file_are_refused_and_not_acked(pair: Pair, receiver: Receiver) -> None:
+    whole = pair.data(256, pair.ends[0])
+    refusal = refused(pair.ship(receiver), replace(whole, end=whole.begin))
+    assert refusal.reason is Reason.CORRUPT and "cannot hold" in refusal.what
+
+
 def test_frames_of_a_bootstrap_beside_others_end_no_receiver(
     pair: Pair, receiver: Receiver, capfd: pytest.CaptureFixture[str]
 ) -> None:
