@@ -115,7 +115,7 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         boot = yield from link.files(ask)
         if boot != self._boots.setdefault(ask.folder, boot) and not ask.call.is_reading:
             raise OSError(
-                errno.ESTALE, f"{self._peer}'s host was restarted, and may have lost what was written; try again"
+                errno.ESTALE, f"{self._peer}'s host was restarted, and may have lost what was written: run it again"
             )
 
     def boot(self, path: str) -> str:

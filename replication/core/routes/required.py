@@ -9,10 +9,10 @@ from replication.core.ids import COUNT_END, FileId
 
 
 class RequiredFrom(Mapping[FileId, int]):
-    """The first sequence per WAL that is listed; for any other WAL ``get(wal, 0)`` is 0, and above all if it has ended.
+    """A first sequence for each listed WAL; ``get(wal, 0)`` is 0 for others, ``COUNT_END`` for those that have ended.
 
-    A WAL has ended if it is not listed, and its number is below that of the file in ``ended`` of its host slot: it was
-    deleted before the route opened. So what is listed does not grow with all that was ever written.
+    A WAL has ended if it was deleted before the route opened, so that it gets no more frames. It is not listed, and its
+    number is below that of the file in ``ended`` of its host slot. So the list does not grow with all that was written.
     """
 
     __slots__ = ("_ended", "_listed")
@@ -42,8 +42,6 @@ class RequiredFrom(Mapping[FileId, int]):
     def __eq__(self, other: object) -> bool:
         """Whether the same is required; a plain mapping is compared with what is listed."""
         return super().__eq__(other) and (not isinstance(other, RequiredFrom) or self._ended == other._ended)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def to_json(self) -> str:
         """``{"listed": {WAL: sequence}, "ended": [FILE, …]}``."""

@@ -10,6 +10,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from replication.core.clock import moment_text
 from replication.core.ids import ClusterId
 from replication.core.succession import Cut, Succession, Successions, beyond, common
 from replication.errors import SuccessionError
@@ -86,7 +87,8 @@ class SqlSuccessions:
                 return known
             complete = complete_upto(connection, origin)
             if upto and min(complete.values(), default=upto) < upto:
-                raise SuccessionError(f"less of {origin.name} is here now than when this began", "Begin again")
+                what = f"not everything that {origin.name} committed up to {moment_text(upto)} is here now"
+                raise SuccessionError(what, "Begin again")
             cut = coverage_after(connection, origin, _at_most(complete, upto))
             if within is not None:
                 uncut = {*whole, *_keyless(connection, {stream.table for stream in beyond(cut, within)})}
