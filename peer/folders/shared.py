@@ -16,7 +16,7 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import STAGING, RelativePath
 from replication.core.grants import Caller, is_covered
-from replication.datasets.stores.base import Entry
+from replication.datasets.stores.base import Entry, SmallFile
 from replication.datasets.stores.local import LocalStore
 from replication.errors import PeerRefusedError, ReplicationError
 from replication.link.base import Reason, Refusal
@@ -35,6 +35,8 @@ _OF_ROOT = (
     FileCall.GIVE_FOLDER,
     FileCall.SYNC,
     FileCall.SYNC_ALL,
+    FileCall.WRITE_FILES,
+    FileCall.READ_FILES,
 )
 
 
@@ -101,12 +103,17 @@ class _Answer:
         self._ask = ask
         self._disk_free_min_bytes = disk_free_min_bytes
         self._paths = [_path(path) for path in ask.paths]
+        self._files = [_path(file.name) for file in ask.files]
         count, call = len(self._paths), ask.call
         wanted = 2 if call in _TWO_PATHS else 1
         if count != wanted and call not in _ANY_PATHS or (not all(self._paths) and call not in _OF_ROOT):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        if not all(self._files):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         for path in self._paths:
             self._check_inside(path if call in (FileCall.SCAN, FileCall.GIVE_FOLDER) else path.parent)
+        for folder in {path.parent for path in self._files}:
+            self._check_inside(folder)
 
     def run(self) -> Iterator[SharedEntry | bytes]:
         """What it wants."""
@@ -118,6 +125,9 @@ class _Answer:
                 yield from [_shared(found)] if found is not None else []
             case FileCall.READ | FileCall.REREAD:
                 yield from self._pieces()
+            case FileCall.READ_FILES:
+                listed = zip(self._files, self._ask.files, strict=True)
+                yield b"".join(self._store.read_batch([FileAttributes(p, f.size, f.timestamp_ns) for p, f in listed]))
             case _:
                 self._change()
 
@@ -126,10 +136,12 @@ class _Answer:
         match self._ask.call:
             case FileCall.WRITE:
                 self._write()
+            case FileCall.WRITE_FILES:
+                self._write_files()
             case FileCall.MAKE_FOLDER:
                 store.make_folder(paths[0])
             case FileCall.GIVE_FOLDER:
-                store.give_folder(paths[0], FileAttributes(paths[0], 0, permission=self._mode()))
+                store.give_folder(paths[0], FileAttributes(paths[0], 0, permission=_mode(self._ask.permission)))
             case FileCall.MOVE:
                 store.move(paths[0], paths[1])
             case FileCall.KEEP:
@@ -158,24 +170,44 @@ class _Answer:
         path, ask = self._paths[0], self._ask
         if ask.begin + len(ask.content) > ask.size:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        if shutil.disk_usage(self._store.root).free < self._disk_free_min_bytes + len(ask.content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        origin = FileAttributes(path, ask.size, ask.timestamp_ns)
-        file = CopyableFile("", origin, path, permission=self._mode(), preserve=frozenset({"times"}))
+        self._check_free()
+        file = _copyable(path, ask.size, ask.timestamp_ns, ask.permission)
         with closing(self._store.create(path, file, ask.size)) as writer:
             if ask.content:
                 writer.write(ask.begin, ask.content)
             if ask.is_whole:
                 writer.finish()
 
-    def _mode(self) -> int | None:
-        return None if self._ask.permission is None else self._ask.permission & _MODES
+    def _write_files(self) -> None:
+        content, files, at = self._ask.content, list[SmallFile](), 0
+        if sum(file.size for file in self._ask.files) != len(content):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self._check_free()
+        for path, file in zip(self._files, self._ask.files, strict=True):
+            data = content[at : at + file.size]
+            files.append((path, _copyable(path, file.size, file.timestamp_ns, file.permission), data))
+            at += file.size
+        self._store.write_batch(files)
+
+    def _check_free(self) -> None:
+        needed = self._disk_free_min_bytes + len(self._ask.content)
+        if shutil.disk_usage(self._store.root).free < needed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _check_inside(self, folder: RelativePath) -> None:
         """Raise PermissionError if a folder of the path is a link, which could lead anywhere."""
         for each in folder.with_folders():
             if os.path.islink(self._store.local_path(each)):
                 raise PermissionError(errno.EACCES, "a link is not followed")
+
+
+def _copyable(path: RelativePath, size: int, timestamp_ns: int | None, permission: int | None) -> CopyableFile:
+    origin = FileAttributes(path, size, timestamp_ns)
+    return CopyableFile("", origin, path, permission=_mode(permission), preserve=frozenset({"times"}))
+
+
+def _mode(permission: int | None) -> int | None:
+    return None if permission is None else permission & _MODES
 
 
 def _path(text: str) -> RelativePath:

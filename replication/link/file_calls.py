@@ -43,16 +43,21 @@ class FileCall(Enum):
     REMOVE_FOLDER = "REMOVE_FOLDER"
     SYNC = "SYNC"
     SYNC_ALL = "SYNC_ALL"
+    WRITE_FILES = "WRITE_FILES"
+    READ_FILES = "READ_FILES"
 
     @property
     def is_reading(self) -> bool:
         """Whether it changes nothing."""
-        return self in (FileCall.SCAN, FileCall.STATUS, FileCall.READ, FileCall.REREAD)
+        return self in (FileCall.SCAN, FileCall.STATUS, FileCall.READ, FileCall.REREAD, FileCall.READ_FILES)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedEntry:
-    """A name in a shared folder; the last part of its path, not checked."""
+    """A name in a shared folder, or a whole file that is written or read there.
+
+    ``name`` is the last part of its path, in a call the whole path, as the other end wrote it.
+    """
 
     kind: EntryKind
     name: str
@@ -69,6 +74,7 @@ class FileAsk:
         folder: the name that it is shared under.
         size: of a written file, in bytes.
         is_whole: a written file is finished: it gets ``permission`` and ``timestamp_ns``.
+        files: that are written or read whole, of ``PIECE_BYTES`` at most; their contents follow one another.
     """
 
     folder: str
@@ -81,6 +87,18 @@ class FileAsk:
     permission: int | None = None
     timestamp_ns: int | None = None
     content: bytes = b""
+    files: tuple[SharedEntry, ...] = ()
+
+    @property
+    def size_max(self) -> int:
+        """Of what is read, in bytes."""
+        match self.call:
+            case FileCall.READ | FileCall.REREAD:
+                return self.end - self.begin
+            case FileCall.READ_FILES:
+                return sum(file.size for file in self.files)
+            case _:
+                return 0
 
 
 def encode_ask(ask: FileAsk) -> bytes:
@@ -98,6 +116,7 @@ def encode_ask(ask: FileAsk) -> bytes:
         timestamp_ns=ask.timestamp_ns,
         content=ask.content,
         crc32c=google_crc32c.value(ask.content),
+        files=map(_encoded, ask.files),
     )
     return bytes(message.SerializeToString())
 
@@ -125,12 +144,14 @@ def decode_ask(raw: bytes) -> FileAsk:
                 message.permission if message.HasField("permission") else None,
                 message.timestamp_ns if message.HasField("timestamp_ns") else None,
                 message.content,
+                tuple(map(_decoded, at_most(message.files, _PATHS_MAX, "a call names", "files"))),
             )
     except FormatError as error:
         raise Refusal(Reason.CORRUPT, error.what, error.hint or "Upgrade walship on the older side").error() from None
     if google_crc32c.value(ask.content) != message.crc32c:
         raise Refusal(Reason.CORRUPT, "content was damaged in transit", "It is sent again").error()
-    if ask.end - ask.begin > READ_BYTES_MAX or len(ask.content) > PIECE_BYTES:
+    of_files = sum(file.size for file in ask.files)
+    if ask.end - ask.begin > READ_BYTES_MAX or max(len(ask.content), of_files) > PIECE_BYTES:
         raise Refusal(Reason.TOO_LARGE, "more is read or written than one call takes", "Ask for less").error()
     return ask
 
@@ -167,7 +188,7 @@ def decode_replies(replies: Iterable[bytes], address: str, ask: FileAsk) -> Gene
         OSError: the other end's file system answered so.
         PeerUnavailableError: the replies end too early, or were damaged in transit.
     """
-    size = ask.end - ask.begin if ask.call in (FileCall.READ, FileCall.REREAD) else 0
+    size = ask.size_max
     entries = float("inf") if ask.call is FileCall.SCAN else int(ask.call is FileCall.STATUS)
     for raw in replies:
         reply = read_message(pb.FilesReply, raw)

@@ -104,6 +104,18 @@ def test_what_is_written_is_listed_and_read(store: Store) -> None:
     assert store.status(RelativePath("a/nothing")) is None
 
 
+def test_small_files_are_written_and_read_together(store: Store) -> None:
+    contents = {"a": b"one", "empty": b"", "é b": b"three"}
+    store.make_folder(ROOT)
+    store.write_batch([(RelativePath(name), copyable(name), data) for name, data in contents.items()])
+    listed = {entry.attributes.path: entry.attributes for entry in store.scan(RelativePath("")) if entry.attributes}
+    assert listed.keys() == contents.keys()
+    assert store.read_batch([listed[RelativePath(name)] for name in contents]) == [*contents.values()]
+    write(store, "empty", b"now with content")
+    with pytest.raises((ChangedFileError, OSError)):
+        store.read_batch([listed[RelativePath(name)] for name in contents])
+
+
 def test_times_and_permissions_are_kept_where_the_store_says_so(store: Store) -> None:
     write(store, "file", b"x")
     entry = store.status(RelativePath("file"))

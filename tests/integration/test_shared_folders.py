@@ -18,7 +18,9 @@ import google_crc32c
 import grpc
 import pytest
 
+from peer.folders.filesystem import PeerFileSystem
 from peer.folders.shared import CALLER_CALLS_MAX, SharedFolders
+from replication.core.copying.attributes import EntryKind
 from replication.core.copying.names import RelativePath
 from replication.core.grants import Caller, Grant
 from replication.core.ids import ClusterId
@@ -105,7 +107,7 @@ def test_a_folder_to_be_read_only_is_not_changed(shared: Shared) -> None:
     for call in changes:
         with pytest.raises(PeerRefusedError, match="to be read only"):
             shared.ask(call, "file", "other", folder="public")
-    assert shared.ask(FileCall.READ, "file", end=100, folder="public") == [b"public"] and len(changes) == 9
+    assert shared.ask(FileCall.READ, "file", end=100, folder="public") == [b"public"] and len(changes) == 10
 
 
 def test_a_cluster_that_is_granted_nothing_sees_no_folder(shared: Shared) -> None:
@@ -143,6 +145,79 @@ def test_no_link_is_followed(shared: Shared, call: FileCall) -> None:
             shared.ask(call, "file link", size=1, end=1, content=b"x" if call is FileCall.WRITE else b"")
     assert (shared.outside / "secret").read_bytes() == b"secret"
     assert (shared.inbox / "file").read_bytes() == b"content"
+
+
+def about(name: str, size: int = 1, timestamp_ns: int | None = None) -> tuple[SharedEntry, ...]:
+    return (SharedEntry(EntryKind.FILE, "new"), SharedEntry(EntryKind.FILE, name, size, timestamp_ns, 0o6755))
+
+
+@pytest.mark.parametrize("call", [FileCall.WRITE_FILES, FileCall.READ_FILES])
+def test_whole_files_of_a_call_are_checked_as_a_single_one_is(shared: Shared, call: FileCall) -> None:
+    def ask(name: str, content: bytes = b"x") -> None:
+        shared.ask(call, "", files=about(name), content=content if call is FileCall.WRITE_FILES else b"")
+
+    for name in ("../outside/secret", "/etc/passwd", "..", "a//b", ".walship/../x", "a\nb"):
+        with pytest.raises(OSError, match="refused"):
+            ask(name)
+    with pytest.raises(PermissionError, match="a link is not followed"):
+        ask("link/secret")
+    with pytest.raises(OSError, match="symbolic links|No such file"):  # the first of the two is not there to be read
+        ask("file link")
+    with pytest.raises(OSError, match="Invalid argument"):
+        ask("")
+    for files in (about("other", 1 << 20) * 2, about("other", 1 << 60)):
+        with pytest.raises(PeerRefusedError, match="more is read or written than one call takes"):
+            shared.ask(call, "", files=files)
+    if call is FileCall.WRITE_FILES:
+        with pytest.raises(OSError, match="Invalid argument"):
+            ask("other", b"xy")
+        shared.ask(call, "", files=about("other", timestamp_ns=17), content=b"x")
+        found = os.stat(shared.inbox / "other")
+        assert (found.st_mode & 0o7777, found.st_size, found.st_mtime_ns) == (0o755, 1, 17)
+    assert (shared.outside / "secret").read_bytes() == b"secret"
+
+
+def test_a_file_that_is_not_as_it_was_listed_is_not_read_with_others(shared: Shared) -> None:
+    found = os.stat(shared.inbox / "file")
+    listed = SharedEntry(EntryKind.FILE, "file", found.st_size, found.st_mtime_ns)
+    assert shared.ask(FileCall.READ_FILES, "", files=(listed, listed)) == [b"contentcontent"]
+    for changed in (replace(listed, size=6), replace(listed, timestamp_ns=found.st_mtime_ns - 1)):
+        with pytest.raises(OSError, match="changed while it was copied"):
+            shared.ask(FileCall.READ_FILES, "", files=(listed, changed))
+
+
+def test_small_files_share_calls_and_one_that_cannot_be_copied_does_not_keep_others_back(tmp_path: Path) -> None:
+    tree = {f"{name:03}": bytes([name]) * 1000 for name in range(200)}
+    write_tree(tmp_path / "src", tree)
+    with shared_folder(tmp_path) as (url, options):
+        calls: list[FileCall] = []
+        called = PeerFileSystem.call
+
+        def counted(fs: PeerFileSystem, call: FileCall, *paths: str, **given: Any) -> list[Any]:
+            calls.append(call)
+            return called(fs, call, *paths, **given)
+
+        with pytest.MonkeyPatch.context() as patch, open_store(f"{url}/in", options) as peer:
+            patch.setattr(PeerFileSystem, "call", counted)
+            job(LocalStore(str(tmp_path / "src")), peer).run()
+            assert read_tree(tmp_path / "inbox/in") == tree and len(calls) - calls.count(FileCall.MOVE) < 50
+            calls.clear()
+            job(peer, LocalStore(str(tmp_path / "back"))).run()
+            assert read_tree(tmp_path / "back") == tree and len(calls) < 50
+            read_batch = PeerDriver.read_batch
+
+            def changing(driver: PeerDriver, *given: Any) -> list[bytes]:
+                (tmp_path / "inbox/in/007").write_bytes(b"changed")
+                return read_batch(driver, *given)
+
+            patch.setattr(PeerDriver, "read_batch", changing)
+            again = LocalStore(str(tmp_path / "again"))
+            assert [*job(peer, again).run().failures] == ["007"]
+            patch.setattr(PeerDriver, "read_batch", read_batch)
+            following = job(peer, again)
+            assert not following.run().failures
+            assert following.progress.counts.bytes_reused == 199 * 1000
+    assert read_tree(tmp_path / "again") == {**tree, "007": b"changed"}
 
 
 def test_the_folder_itself_is_not_moved_or_removed(shared: Shared) -> None:
@@ -214,6 +289,8 @@ def test_what_a_peer_answers_is_checked(shared: Shared) -> None:
         (FileCall.SCAN, 1, b"1"),
         (FileCall.STATUS, 2, b""),
         (FileCall.SYNC, 1, b""),
+        (FileCall.WRITE_FILES, 0, b"1"),
+        (FileCall.READ_FILES, 0, b"12345678"),
     ],
 )
 def test_a_peer_that_answers_more_than_it_was_asked_for_is_refused(call: FileCall, entries: int, piece: bytes) -> None:

@@ -24,16 +24,18 @@ from replication.datasets.copying.transfer import (
     check_file,
     copy_converted,
     copy_range,
-    copy_small,
     copy_stream,
     digest_of,
+    digest_of_content,
+    read_small,
 )
-from replication.datasets.stores.base import Parts, Store, Upload, is_temporary
+from replication.datasets.stores.base import Parts, Store, Upload, is_temporary, make_durable
 from replication.error_text import one_line
 from replication.errors import ChangedFileError
 from replication.retries import exponential
 
 SMALL_BYTES_MAX = 4 << 20
+_BATCH_FILES_MAX = 1000
 _WAIT_MIN_S, _WAIT_MAX_S = 0.2, 30.0
 _R = TypeVar("_R")
 
@@ -114,23 +116,59 @@ class FileCopier:
 
     def __call__(self, items: Sequence[CopyItem]) -> Iterator[CopiedItem]:
         """Copy items; what they wrote is not durable on return unless files are verified."""
-        if self._configuration.verify and self._target.traits.is_local and len(items) > 1:
+        traits = self._target.traits
+        if self._configuration.verify and (traits.is_local or traits.batch_bytes) and len(items) > 1:
             yield from self._verified(items)
             return
+        for batch in self._batches(items):
+            if len(batch) > 1 and not self._stopped.is_set() and (together := self._batch(batch)):
+                yield from together
+                continue
+            for item in batch:
+                if self._stopped.is_set():
+                    return
+                copied = self._tried(item)
+                if copied.has_failed and self._stopped.is_set():  # it was given up for that
+                    return
+                yield copied
+
+    def _batches(self, items: Sequence[CopyItem]) -> Iterator[list[CopyItem]]:
+        """Small files that a store best gives or takes in one call; every other item alone."""
+        most = max(store.traits.batch_bytes for store in (self._source, self._target))
+        batch, total = list[CopyItem](), 0
         for item in items:
-            if self._stopped.is_set():
-                return
-            copied = self._tried(item)
-            if copied.has_failed and self._stopped.is_set():  # it was given up for that
-                return
-            yield copied
+            size = item.file.origin.size
+            is_small = item.part is None and size < most and not conversions_of(item.file, self._configuration)
+            if batch and not (is_small and total + size <= most and len(batch) < _BATCH_FILES_MAX):
+                yield batch
+                batch, total = [], 0
+            batch.append(item)
+            total += size if is_small else most
+        if batch:
+            yield batch
+
+    def _batch(self, items: Sequence[CopyItem]) -> list[CopiedItem]:
+        """Copy small files in one call; none if that fails, as each then does or does not on its own."""
+        try:
+            self._throttle.take(sum(item.file.origin.size for item in items))
+            contents = self._source.read_batch([item.file.origin for item in items])
+            pairs = zip(items, contents, strict=True)
+            self._target.write_batch([(item.staged, item.file, data) for item, data in pairs])
+            copied = [
+                CopiedItem(digest_of_content(data, self._configuration.range_bytes), len(data)) for data in contents
+            ]
+            self._moved(sum(map(len, contents)))
+            return [self._checked(item, found.size, found.digest) for item, found in zip(items, copied, strict=True)]
+        except Exception:  # each driver has its own errors
+            return []
 
     def _verified(self, items: Sequence[CopyItem]) -> Iterator[CopiedItem]:
         """Copy items, and read them back after one sync for all; what differs is copied again."""
         unverified = replace(self._configuration, verify=False)
         stores = (self._source, self._target)
         copied = list(FileCopier(stores, unverified, self._throttle, self._moved, self._stopped)(items))
-        failure = attempted(self._target.sync_all, self._configuration.attempts, self._stopped)
+        staged = [item.staged for item, found in zip(items, copied, strict=False) if not found.has_failed]
+        failure = attempted(lambda: make_durable(self._target, staged), self._configuration.attempts, self._stopped)
         for item, found in zip(items, copied, strict=False):  # fewer are copied once it is stopped
             if found.has_failed or (failure is None and self._is_there(item, found)):
                 yield found
@@ -159,10 +197,10 @@ class FileCopier:
         return self._small(item) if item.file.origin.size <= SMALL_BYTES_MAX else self._stream(item)
 
     def _small(self, item: CopyItem) -> CopiedItem:
-        size, range_bytes = item.file.origin.size, self._configuration.range_bytes
-        digest = copy_small(self._source, self._target, item.file, item.staged, range_bytes, self._throttle)
-        self._moved(size)
-        return self._checked(item, size, digest)
+        data = read_small(self._source, item.file, self._throttle)
+        self._target.write_small(item.staged, item.file, data)
+        self._moved(len(data))
+        return self._checked(item, len(data), digest_of_content(data, self._configuration.range_bytes))
 
     def _checked(self, item: CopyItem, size: int, digest: str) -> CopiedItem:
         if self._configuration.verify:

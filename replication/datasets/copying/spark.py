@@ -24,7 +24,7 @@ from replication.datasets.copying.copier import CopiedItem, CopyItem, FileCopier
 from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.copying.throttle import CopyThrottle, minute_of_day
 from replication.datasets.copying.transfer import Moved
-from replication.datasets.stores.base import Store
+from replication.datasets.stores.base import Store, make_durable
 from replication.error_text import one_line
 from replication.errors import EngineLostError, RequestError
 from replication.log import get, redact
@@ -219,5 +219,5 @@ def copy_rows(opened: bytes, rows: Iterable[CopyItem]) -> Iterator[CopiedItem]:
                     target.remove_files([item.staged])  # an attempt that was lost may still write to the old one
         copied = list(copier(items))
         if syncs and target.traits.is_local:
-            target.sync_all()
+            make_durable(target, {item.staged for item in items if item.upload is None}, may_be_gone=True)
     yield from copied

@@ -19,7 +19,7 @@ from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range, file_digest, ranges_of
 from replication.datasets.converters.plugins import converter_of
 from replication.datasets.copying.throttle import CopyThrottle
-from replication.datasets.stores.base import FileReader, FileWriter, PartsWriter, Store
+from replication.datasets.stores.base import FileReader, FileWriter, PartsWriter, Store, read_whole
 from replication.errors import ChangedFileError, CopyError
 
 PIECE = 256 << 10  # stays in the CPU's cache between read, digest and write
@@ -30,25 +30,16 @@ _AHEAD = 2  # pieces that are read before the writer takes them
 Moved = Callable[[int], None]
 
 
-def copy_small(
-    source: Store,
-    target: Store,
-    file: CopyableFile,
-    staged: RelativePath,
-    range_bytes: int,
-    throttle: CopyThrottle,
-) -> str:
-    """Copy a file that fits in memory; its digest. ChangedFileError if it is not what the listing had."""
-    size = file.origin.size
-    throttle.take(size)
-    with closing(source.open(file.origin)) as reader:
-        data = reader.read(0, size + 1)
-        if len(data) != size:
-            raise changed(file)
-        reader.check_unchanged()
-    target.write_small(staged, file, data)
+def read_small(source: Store, file: CopyableFile, throttle: CopyThrottle) -> bytes:
+    """A file that fits in memory; raises as :func:`read_whole`."""
+    throttle.take(file.origin.size)
+    return read_whole(source, file.origin)
+
+
+def digest_of_content(data: bytes, range_bytes: int) -> str:
+    """The digest of a file with that content."""
     content = memoryview(data)
-    return file_digest([blake3(content[part.begin : part.end]).digest() for part in ranges_of(size, range_bytes)])
+    return file_digest([blake3(content[part.begin : part.end]).digest() for part in ranges_of(len(data), range_bytes)])
 
 
 def copy_range(

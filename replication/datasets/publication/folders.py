@@ -10,12 +10,11 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import RelativePath
 from replication.datasets.copying.faults import is_full
 from replication.datasets.publication.moves import MovedFolder, give
-from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.stores.base import EntryKind, Store, make_durable
 from replication.error_text import one_line
 
 #: Past that many folders that are known to be there, all are forgotten, and asked for anew.
 KNOWN_FOLDERS_MAX = 100_000
-SYNCED_ONE_BY_ONE = 32  # more paths are made durable by one sync of the whole file system
 
 
 class NewFolders:
@@ -64,11 +63,7 @@ class NewFolders:
                 if is_full(error):
                     raise
                 failures[folder] = one_line(error)
-        synced = {path.parent for path in made} | made.keys()
-        if len(synced) > SYNCED_ONE_BY_ONE:
-            self._target.sync_all()
-        else:
-            self._target.sync(synced)
+        make_durable(self._target, {path.parent for path in made} | made.keys())
         return failures
 
 

@@ -25,13 +25,7 @@ from replication.datasets.copying.journal import CopyJournal, JournalKey
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
 from replication.datasets.publication.events import failed_event, published_events
-from replication.datasets.publication.folders import (
-    KNOWN_FOLDERS_MAX,
-    SYNCED_ONE_BY_ONE,
-    LinkedFolders,
-    NewFolders,
-    emptied,
-)
+from replication.datasets.publication.folders import KNOWN_FOLDERS_MAX, LinkedFolders, NewFolders, emptied
 from replication.datasets.publication.moves import Expected, Move, MovedFolder, changed, guarded, plan_moves
 from replication.datasets.publication.recording import InstantRecorder, added_versions, key_of, overwritten, replaced
 from replication.datasets.publication.steps import (
@@ -45,7 +39,7 @@ from replication.datasets.publication.steps import (
     is_lost,
     registered_files,
 )
-from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.stores.base import EntryKind, Store, make_durable
 from replication.error_text import one_line
 from replication.errors import CopyError, ReplicationError, StepFailedError, UnfinishedSequenceError
 from replication.ledger.commit_steps import CommitStepStore
@@ -218,11 +212,7 @@ class Publisher:
         """Make the staged files durable before the first step is stored."""
         staged = (each for file_set in batch for each in file_set.staged if each.sent is None)
         files = [self._staging.path_of(each.file) for each in staged]
-        if len(files) > SYNCED_ONE_BY_ONE:
-            self._target.sync_all()
-            return
-        folders = {path.parent for path in files}
-        self._target.sync([*files, *folders])
+        make_durable(self._target, [*files, *{path.parent for path in files}])
 
     def _allowed(self, file_set: FileSet) -> _Planned | None:
         """What publishes a file set; None if it may not be published, which is told."""

@@ -9,7 +9,6 @@ from replication.commit.step import CommitStep, step_type
 from replication.core.copying.names import ROOT, RelativePath
 from replication.core.timeline.instants import Changes, FileKey, FileVersion, InstantState
 from replication.datasets.publication.events import EventSink
-from replication.datasets.publication.folders import SYNCED_ONE_BY_ONE
 from replication.datasets.publication.moves import (
     Listed,
     Move,
@@ -22,7 +21,7 @@ from replication.datasets.publication.moves import (
 )
 from replication.datasets.registration.base import FileRegistrar, RegisteredFile
 from replication.datasets.registration.plugins import registrar_of
-from replication.datasets.stores.base import Store
+from replication.datasets.stores.base import Store, make_durable
 from replication.error_text import counted
 from replication.errors import ChangedFileError, MissingFileError, ReplicationError, StepFailedError
 from replication.timeline.recorded import RecordedTimeline
@@ -147,11 +146,7 @@ class SyncTarget(CommitStep[CopySite]):
         return self.sequence in context.synced
 
     def execute(self, context: CopySite) -> None:
-        if len(self.folders) > SYNCED_ONE_BY_ONE:
-            context.target.sync_all()
-        else:
-            paths = [RelativePath(folder) for folder in self.folders]
-            context.target.sync([path for path in paths if context.target.status(path) is not None])
+        make_durable(context.target, [RelativePath(folder) for folder in self.folders], may_be_gone=True)
         context.synced.add(self.sequence)
 
     def describe(self) -> str:

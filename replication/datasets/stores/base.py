@@ -6,8 +6,8 @@ the errors of its driver; :func:`is_temporary` tells which may go away by themse
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
@@ -17,7 +17,7 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, RelativePath
 from replication.core.copying.ranges import Range
-from replication.errors import CopyError, UnsafeNameError
+from replication.errors import ChangedFileError, CopyError, UnsafeNameError
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ class StoreTraits:
         is_secure: what goes there is encrypted on its way, or stays on this host.
         precision_ns: of its times.
         threads: that it serves well at once.
+        batch_bytes: of whole small files that are best written in one call; 0 if each has its own.
     """
 
     is_local: bool = False
@@ -62,6 +63,7 @@ class StoreTraits:
     is_secure: bool = True
     precision_ns: int = 1_000_000_000
     threads: int = 8
+    batch_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,9 @@ class FileWriter(Protocol):
     def close(self) -> None:
         """Release it."""
 
+
+#: Where a small file is written, what it is, and its content.
+SmallFile = tuple[RelativePath, CopyableFile, bytes]
 
 #: Parts of an upload: the number of each, from 1 on, and what the store calls its content.
 Parts = tuple[tuple[int, str], ...]
@@ -251,6 +256,12 @@ class Store(Protocol):
     def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
         """A whole new file in one call."""
 
+    def write_batch(self, files: Sequence[SmallFile]) -> None:
+        """Write several, of ``batch_bytes`` at most; if it fails, some may be there."""
+
+    def read_batch(self, files: Sequence[FileAttributes]) -> list[bytes]:
+        """The contents of several, of ``batch_bytes`` at most. ChangedFileError or OSError if one is not as listed."""
+
     def make_folder(self, path: RelativePath) -> None:
         """Make a folder and those above it that are missing."""
 
@@ -289,6 +300,27 @@ class Store(Protocol):
 
     def __exit__(self, *_: object) -> None:
         """Close it."""
+
+
+SYNCED_ONE_BY_ONE = 32  # more paths are made durable by one sync of the whole file system
+
+
+def make_durable(store: Store, paths: Collection[RelativePath], *, may_be_gone: bool = False) -> None:
+    """Make files and folders durable, each, or by one sync of everything if they are many."""
+    if len(paths) > SYNCED_ONE_BY_ONE:
+        with suppress(NotImplementedError):  # macOS has none
+            return store.sync_all()
+    store.sync([path for path in paths if not may_be_gone or store.status(path) is not None])
+
+
+def read_whole(store: Store, file: FileAttributes) -> bytes:
+    """A file that fits in memory. ChangedFileError if it is not what the listing had."""
+    with closing(store.open(file)) as reader:
+        data = reader.read(0, file.size + 1)
+        if len(data) != file.size:
+            raise ChangedFileError(f"{file.path} changed while it was copied", "It is copied by the next run")
+        reader.check_unchanged()
+    return data
 
 
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)

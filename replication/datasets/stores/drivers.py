@@ -130,6 +130,14 @@ class Driver:
         """A whole small file."""
         fs.pipe_file(path, data)
 
+    def write_batch(self, fs: Any, files: Sequence[tuple[str, CopyableFile, bytes]]) -> None:
+        """Several whole small files, where the traits say so."""
+        raise NotImplementedError
+
+    def read_batch(self, fs: Any, files: Sequence[tuple[str, FileAttributes]]) -> list[bytes]:
+        """Their contents, likewise; an error if one is not as it was listed."""
+        raise NotImplementedError
+
     def make_folder(self, fs: Any, path: str) -> None:
         """Make a folder, and those above it."""
         fs.makedirs(path, exist_ok=True)

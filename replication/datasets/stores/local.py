@@ -23,7 +23,7 @@ from uuid import uuid4
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
-from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
+from replication.datasets.stores.base import Entry, EntryKind, SmallFile, StoreTraits, read_whole
 from replication.errors import ChangedFileError, CopyError, RequestError, UnsafeNameError
 from replication.files.boot import boot_id
 from replication.files.local import descriptor
@@ -140,6 +140,13 @@ class LocalStore:
             _give(fd, file)
         finally:
             os.close(fd)
+
+    def write_batch(self, files: Sequence[SmallFile]) -> None:
+        for path, file, data in files:
+            self.write_small(path, file, data)
+
+    def read_batch(self, files: Sequence[FileAttributes]) -> list[bytes]:
+        return [read_whole(self, file) for file in files]
 
     def make_folder(self, path: RelativePath) -> None:
         there = self.local_path(path)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import errno
 import io
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.attributes import EntryKind, FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.datasets.stores.base import FileWriter, StoreTraits
 from replication.datasets.stores.drivers import Driver
-from replication.link.file_calls import PIECE_BYTES, FileCall
+from replication.link.file_calls import PIECE_BYTES, FileCall, SharedEntry
 
 _READ_BYTES = 4 << 20
 _NAMED = 1000  # paths of one call
@@ -31,6 +33,7 @@ class PeerDriver(Driver):
         moves_folders=True,
         precision_ns=1,
         threads=4,
+        batch_bytes=PIECE_BYTES,
     )
     removes_absent = True
 
@@ -47,7 +50,7 @@ class PeerDriver(Driver):
         return info.get("timestamp_ns")
 
     def open_reader(self, fs: Any, path: str, size: int) -> Any:
-        return io.BufferedReader(_Reading(fs, path, size), min(max(size, 1), _READ_BYTES))
+        return io.BufferedReader(_Reading(fs, path, size), min(size + 1, _READ_BYTES))
 
     def open_writer(self, fs: Any, path: str, file: CopyableFile) -> Any:
         return _FrontToBack(PieceWriter(fs, path, file, -1))
@@ -59,6 +62,21 @@ class PeerDriver(Driver):
         writer = PieceWriter(fs, path, file, -1)
         writer.write(0, data)
         writer.finish()
+
+    def write_batch(self, fs: Any, files: Sequence[tuple[str, CopyableFile, bytes]]) -> None:
+        named = [
+            SharedEntry(EntryKind.FILE, path, len(data), file.timestamp_ns, file.permission)
+            for path, file, data in files
+        ]
+        _call_about(fs, FileCall.WRITE_FILES, named, content=b"".join(data for _, _, data in files))
+
+    def read_batch(self, fs: Any, files: Sequence[tuple[str, FileAttributes]]) -> list[bytes]:
+        named = [SharedEntry(EntryKind.FILE, path, file.size, file.timestamp_ns) for path, file in files]
+        contents = io.BytesIO(b"".join(_call_about(fs, FileCall.READ_FILES, named)))
+        found = [contents.read(file.size) for _, file in files]
+        if sum(map(len, found)) != sum(file.size for _, file in files):
+            raise OSError(errno.EIO, "the peer replied with less than the files have")
+        return found
 
     def reread(self, fs: Any, path: str, begin: int, size: int) -> bytes:
         return bytes(fs.read_range(path, begin, begin + size, is_fresh=True))
@@ -97,6 +115,13 @@ class PeerDriver(Driver):
 
     def close(self, fs: Any) -> None:
         fs.close()
+
+
+def _call_about(fs: Any, call: FileCall, files: Sequence[SharedEntry], **given: Any) -> list[Any]:
+    """What a call brings about whole files of one shared folder."""
+    folder = files[0].name.partition("/")[0]
+    named = tuple(replace(file, name=file.name.removeprefix(f"{folder}/")) for file in files)
+    return list(fs.call(call, folder, files=named, **given))
 
 
 class PieceWriter:
@@ -156,7 +181,7 @@ class _Reading(io.RawIOBase):
 
     def __init__(self, fs: Any, path: str, size: int) -> None:
         self._fs, self._path, self._size = fs, path, size
-        self._at = 0
+        self._at, self._end = 0, sys.maxsize
 
     def readable(self) -> bool:
         return True
@@ -169,7 +194,12 @@ class _Reading(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        data = self._fs.read_range(self._path, self._at, self._at + min(len(buffer), _READ_BYTES))
+        if self._at >= self._end:
+            return 0
+        end = self._at + min(len(buffer), _READ_BYTES)
+        data = self._fs.read_range(self._path, self._at, end)
         buffer[: len(data)] = data
+        if self._at + len(data) < end:
+            self._end = self._at + len(data)
         self._at += len(data)
         return len(data)

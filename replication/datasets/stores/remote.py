@@ -10,7 +10,7 @@ from typing import Any
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, RelativePath
-from replication.datasets.stores.base import Entry, EntryKind, FileWriter, TreeChanges, Uploads
+from replication.datasets.stores.base import Entry, EntryKind, FileWriter, SmallFile, TreeChanges, Uploads, read_whole
 from replication.datasets.stores.drivers import Driver, MemoryDriver, ObjectDriver, SftpDriver, WholeObject
 from replication.error_text import one_line
 from replication.errors import ChangedFileError, RequestError, StorageError, UnsafeNameError
@@ -143,6 +143,18 @@ class FsspecStore:
     def write_small(self, path: RelativePath, file: CopyableFile, data: bytes) -> None:
         self._driver.write(self._fs, self.address(path), file, data)
         self._driver.give(self._fs, self.address(path), file)
+
+    def write_batch(self, files: Sequence[SmallFile]) -> None:
+        if self.traits.batch_bytes:
+            self._driver.write_batch(self._fs, [(self.address(path), file, data) for path, file, data in files])
+            return
+        for each in files:
+            self.write_small(*each)
+
+    def read_batch(self, files: Sequence[FileAttributes]) -> list[bytes]:
+        if self.traits.batch_bytes:
+            return self._driver.read_batch(self._fs, [(self.address(file.path), file) for file in files])
+        return [read_whole(self, file) for file in files]
 
     def make_folder(self, path: RelativePath) -> None:
         self._driver.make_folder(self._fs, self.address(path))

@@ -586,7 +586,7 @@ class ReadReply(_message.Message):
     def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., content: _Optional[bytes] = ..., crc32c: _Optional[int] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class FilesRequest(_message.Message):
-    __slots__ = ("protocol", "folder", "call", "paths", "begin", "end", "size", "finish", "permission", "timestamp_ns", "content", "crc32c")
+    __slots__ = ("protocol", "folder", "call", "paths", "begin", "end", "size", "finish", "permission", "timestamp_ns", "content", "crc32c", "files")
     class Call(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SCAN: _ClassVar[FilesRequest.Call]
@@ -602,6 +602,8 @@ class FilesRequest(_message.Message):
         REMOVE_FOLDER: _ClassVar[FilesRequest.Call]
         SYNC: _ClassVar[FilesRequest.Call]
         SYNC_ALL: _ClassVar[FilesRequest.Call]
+        WRITE_FILES: _ClassVar[FilesRequest.Call]
+        READ_FILES: _ClassVar[FilesRequest.Call]
     SCAN: FilesRequest.Call
     STATUS: FilesRequest.Call
     READ: FilesRequest.Call
@@ -615,6 +617,8 @@ class FilesRequest(_message.Message):
     REMOVE_FOLDER: FilesRequest.Call
     SYNC: FilesRequest.Call
     SYNC_ALL: FilesRequest.Call
+    WRITE_FILES: FilesRequest.Call
+    READ_FILES: FilesRequest.Call
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     FOLDER_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
@@ -627,6 +631,7 @@ class FilesRequest(_message.Message):
     TIMESTAMP_NS_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     CRC32C_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     folder: str
     call: FilesRequest.Call
@@ -639,7 +644,8 @@ class FilesRequest(_message.Message):
     timestamp_ns: int
     content: bytes
     crc32c: int
-    def __init__(self, protocol: _Optional[int] = ..., folder: _Optional[str] = ..., call: _Optional[_Union[FilesRequest.Call, str]] = ..., paths: _Optional[_Iterable[str]] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., size: _Optional[int] = ..., finish: _Optional[bool] = ..., permission: _Optional[int] = ..., timestamp_ns: _Optional[int] = ..., content: _Optional[bytes] = ..., crc32c: _Optional[int] = ...) -> None: ...
+    files: _containers.RepeatedCompositeFieldContainer[FileEntry]
+    def __init__(self, protocol: _Optional[int] = ..., folder: _Optional[str] = ..., call: _Optional[_Union[FilesRequest.Call, str]] = ..., paths: _Optional[_Iterable[str]] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., size: _Optional[int] = ..., finish: _Optional[bool] = ..., permission: _Optional[int] = ..., timestamp_ns: _Optional[int] = ..., content: _Optional[bytes] = ..., crc32c: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ...) -> None: ...
 
 class FilesReply(_message.Message):
     __slots__ = ("refusal", "error", "what", "entries", "content", "crc32c", "end", "boot")

@@ -108,3 +108,18 @@ def test_a_publication_of_a_process_in_another_container_is_told_apart_from_one_
     assert "not known to have ended: run it again in 15 s" in made.run().failures["/"]
     steps.release("host/1/elsewhere/1/x", [SequenceId(made.id, "publish-1")])
     assert copied(tmp_path / "src", tmp_path / "dst").progress.counts.files_published == 1
+
+
+def test_where_the_kernel_syncs_no_whole_file_system_each_file_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, where a copy of many files failed, and so did one of two with verification."""
+
+    def unknown(_: LocalStore) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(LocalStore, "sync_all", unknown)
+    tree = {f"{number:02}/file": b"x" for number in range(40)}
+    write_tree(tmp_path / "src", tree)
+    assert not copied(tmp_path / "src", tmp_path / "dst", verify=True).progress.counts.failures
+    assert read_tree(tmp_path / "dst") == tree
