@@ -32,7 +32,8 @@ def log_batches(rows: object, spec: TableSpec, *, delete: bool = False) -> Itera
         batches: list[LogBatch] = []
         for begin in range(0, len(piece), FRAME_ROWS_MAX):
             if isinstance(piece, pa.Table):
-                table = piece.slice(begin, FRAME_ROWS_MAX)
+                # of a table without columns, Arrow's slice has as many rows as are asked for
+                table = piece.slice(begin, min(FRAME_ROWS_MAX, len(piece) - begin))
                 batches += deletes(table, spec) if delete else upserts_from_arrow(table, spec)
             else:
                 few = piece[begin : begin + FRAME_ROWS_MAX]

@@ -14,7 +14,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec
 from replication.core.rows.batch import decode_payload, encode_payload
-from replication.core.rows.convert import deletes, upserts_from_arrow
+from replication.core.rows.convert import deletes, log_batches, upserts_from_arrow
 from replication.errors import SchemaError
 
 NO_UTF8 = pa.array([b"\xff\xfe", b"ok"]).view(pa.string())
@@ -131,3 +131,10 @@ def test_what_fits_deep_in_a_value_is_taken(kind: str, values: pa.Array) -> None
     (log,) = upserts_from_arrow(given(values), table(kind))
     made = log.batch.column("v").to_pylist()
     assert made == values.to_pylist() or repr(made) == repr(values.to_pylist())  # NaN is not equal to itself
+
+
+@pytest.mark.parametrize("rows", [1, 3, 65_536, 65_537])
+def test_rows_without_columns_are_as_many_rows_of_nulls_as_were_given(rows: int) -> None:
+    spec = typed_table("t.log", parse_schema("x bigint"), [], uuids=iter(uuid4, None))
+    given = pa.table({"x": pa.nulls(rows)}).select([])
+    assert sum(log.batch.num_rows for log in log_batches(given, spec)) == rows
