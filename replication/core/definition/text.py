@@ -45,9 +45,13 @@ def parse_schema(text: str) -> pa.Schema:
     """Parse ``text`` into an Arrow schema.
 
     Raises:
-        SchemaError: the text is malformed; the message has the character's number, and an arrow at it.
+        SchemaError: the text is malformed (the message has the character's number, and an arrow at it) or nested too
+            deeply.
     """
-    return _Parser(text).schema()
+    try:
+        return _Parser(text).schema()
+    except RecursionError:
+        raise SchemaError("the schema is nested too deeply", "Store such a column as text, such as JSON") from None
 
 
 class _Parser:

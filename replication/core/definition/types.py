@@ -10,6 +10,7 @@ from replication.core.arrow import pa
 from replication.errors import SchemaError
 
 _FIELD = re.compile(r"[^\W\d]\w*")
+_LEVELS_MAX = 60  # Arrow reads no schema of 125, and a map takes two
 
 
 def storable_type(given: pa.DataType, column: str) -> pa.DataType:
@@ -19,8 +20,13 @@ def storable_type(given: pa.DataType, column: str) -> pa.DataType:
     uint64 is stored as int64; ``append`` refuses values above 2**63-1.
 
     Raises:
-        SchemaError: Iceberg has no such type; the message has the name ``column``.
+        SchemaError: Iceberg has no such type, or it is nested too deeply; the message has the name ``column``.
     """
+    if column.count(".") > _LEVELS_MAX:
+        name = column.partition(".")[0]
+        raise SchemaError(
+            f"column {name!r} is nested more than {_LEVELS_MAX} levels deep", "Store it as text, such as JSON"
+        )
     t = pa.types
     if t.is_dictionary(given) or t.is_run_end_encoded(given):
         return storable_type(given.value_type, column)

@@ -12,6 +12,7 @@ from replication.core.definition.alter import set_properties
 from replication.core.definition.define import cell_table, typed_table
 from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import Setting
+from replication.core.definition.text import parse_schema
 from replication.errors import FormatError, SchemaError
 
 
@@ -83,3 +84,15 @@ def test_files_are_not_sorted_by_a_nested_column() -> None:
     other = replace(made, settings={"sort": Setting(str(nested), 1)})
     with pytest.raises(FormatError, match="cannot be sorted by column 'l'"):
         foreign_table(other.to_json())
+
+
+@pytest.mark.parametrize("nested", ["list<", "struct<a: ", "map<string, "])
+@pytest.mark.parametrize("levels", [30, 60, 61, 125, 2000])
+def test_a_table_that_is_made_can_be_read_however_deep_its_columns_are_nested(nested: str, levels: int) -> None:
+    text = f"k long, v {nested * levels}int{'>' * levels}"
+    try:
+        made = typed_table("ops.t", parse_schema(text), ["k"], uuids=iter(uuid4, None))
+    except SchemaError as error:
+        assert levels > 60 and "nested" in error.what
+    else:
+        assert levels <= 60 and foreign_table(made.to_json()) == made
