@@ -62,7 +62,8 @@ def parse_partition(text: str) -> tuple[str, Transform[Any, Any]]:
         transform = parse_transform(f"{word}[{arguments[0]}]" if len(arguments) == 2 else word)
     except (ValueError, TypeError, ValidationError):
         transform = UnknownTransform(text)
-    if isinstance(transform, UnknownTransform) or getattr(transform, "num_buckets", getattr(transform, "width", 1)) < 1:
+    number = getattr(transform, "num_buckets", getattr(transform, "width", 1))
+    if isinstance(transform, UnknownTransform) or not 1 <= number < 1 << 31:  # Java reads no larger one
         raise SchemaError(f"{text!r} is not an Iceberg partition transform", _EXAMPLES)
     return arguments[-1], transform
 

@@ -221,7 +221,7 @@ def test_partition_transforms_are_read() -> None:
     ]
     with pytest.raises(SchemaError):
         parse_partition("weekday(t)")
-    for wrong in ("bucket(t)", "bucket(0, t)", "bucket(x, t)", "truncate(0, t)"):
+    for wrong in ("bucket(t)", "bucket(0, t)", "bucket(x, t)", "truncate(0, t)", "bucket(2147483648, t)"):
         with pytest.raises(SchemaError, match="is not an Iceberg partition transform"):
             parse_partition(wrong)
 
