@@ -18,6 +18,9 @@ _SYSTEM_NAMESPACE = "walship"
 CELL_KEY = ("row", "family", "qualifier", "visibility")
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*\.[A-Za-z][A-Za-z0-9_]*\Z")
+#: What a text of a partition or sort order may hold; ``_TABLE`` and ``_COLUMN`` say what names may.
+TERM = re.compile(r"(?! )[A-Za-z0-9_(), ]{1,10000}\Z")
+NO_TEXT = re.compile("[\0\ud800-\udfff]")  # that no ledger can hold
 _NAME_MAX = 200  # a file system takes 255 bytes, suffixes included
 AGE_MAX_S = 100 * 365 * 86_400  # that a property may give; in microseconds it fits a ledger
 
@@ -97,6 +100,8 @@ def typed_table(
     odd = [text for text, _, _, order in terms if order.strip().lower() not in ("", "asc", "desc")]
     problems += [f"{text!r} is not a sort column: write COL or COL desc" for text in odd]
     problems += unsortable(columns, sort)
+    unclear = [text for text in (*partition, *sort) if not TERM.match(text)]
+    problems += [f"{text[:80]!r} is not a sort order or partition, such as day(t) or bucket(16, k)" for text in unclear]
     problems += history_problems(history_s)
     if problems:
         raise SchemaError(f"table {name[:_NAME_MAX]} cannot be made: " + "; ".join(problems))

@@ -15,6 +15,8 @@ import pyarrow as pa
 from replication.core.definition.alter import PROPERTIES, checked_setting
 from replication.core.definition.define import (
     CELL_KEY,
+    NO_TEXT,
+    TERM,
     cell_columns,
     check_column_name,
     column_problems,
@@ -30,10 +32,8 @@ from replication.errors import FormatError, SchemaError
 _KINDS = ("typed", "cell")
 _TEXT_MAX = 4 << 20
 _COLUMNS_MAX = 10_000
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # of columns, perhaps of dropped ones
 _SORT = re.compile(rf"{_UUID}(?: desc)?(?:,{_UUID}(?: desc)?)*\Z")
-_TERM = re.compile(r"(?! )[A-Za-z0-9_(), ]{1,10000}\Z")
 #: Iceberg's properties that a peer may set here.
 _PROPERTIES = (
     "commit.",
@@ -103,7 +103,7 @@ def _problems(spec: TableSpec) -> Iterator[str]:
     stamps = [stamp for column in spec.columns for stamp in (column.added, column.named)]
     stamps += [group.added for group in spec.groups]
     yield from (f"a change has the time {str(stamp)[:40]}" for stamp in stamps if not _is_count(stamp))
-    orders = [text for text in (*spec.partition, *spec.sort) if not _TERM.match(text)]
+    orders = [text for text in (*spec.partition, *spec.sort) if not TERM.match(text)]
     yield from (f"{text[:80]!r} is not a sort order or partition" for text in orders)
     yield from unsortable(spec.columns, spec.sort)
     set_to_sort = [column for column in spec.columns if str(column.uuid) in str(spec.setting("sort"))]
@@ -136,7 +136,7 @@ def _is_count(value: object) -> bool:
 
 def _is_text(*values: object) -> bool:
     """Whether every ledger can hold them as text."""
-    return all(isinstance(each, str) and not _NO_TEXT.search(each) for each in values)
+    return all(isinstance(each, str) and not NO_TEXT.search(each) for each in values)
 
 
 def _group_problems(spec: TableSpec) -> Iterator[str]:

@@ -96,3 +96,9 @@ def test_a_table_that_is_made_can_be_read_however_deep_its_columns_are_nested(ne
         assert levels > 60 and "nested" in error.what
     else:
         assert levels <= 60 and foreign_table(made.to_json()) == made
+
+
+@pytest.mark.parametrize("partition", [" k", "bucket[3](k)", "bucket(3,\tk)"])
+def test_a_partition_that_no_peer_would_take_is_refused_when_the_table_is_made(partition: str) -> None:
+    with pytest.raises(SchemaError, match="is not a sort order or partition"):
+        typed_table("ops.t", pa.schema([("k", pa.int64())]), [], uuids=iter(uuid4, None), partition=[partition])
