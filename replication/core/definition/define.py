@@ -177,6 +177,10 @@ def cell_table(
     for group, families in (groups or {}).items():
         if twice := sorted(taken.intersection(families)):
             raise SchemaError(f"table {name} cannot be made: group {group!r}: family {twice[0]!r} is in another group")
+        if odd := [each for each, count in Counter(families).items() if count > 1 or NO_TEXT.search(each)]:
+            raise SchemaError(
+                f"table {name} cannot be made: group {group!r}: family {odd[0]!r} is there twice, or no text"
+            )
         taken.update(families)
     source = iter(uuids)
     table_uuid = next(source)

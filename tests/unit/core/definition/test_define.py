@@ -102,3 +102,9 @@ def test_a_table_that_is_made_can_be_read_however_deep_its_columns_are_nested(ne
 def test_a_partition_that_no_peer_would_take_is_refused_when_the_table_is_made(partition: str) -> None:
     with pytest.raises(SchemaError, match="is not a sort order or partition"):
         typed_table("ops.t", pa.schema([("k", pa.int64())]), [], uuids=iter(uuid4, None), partition=[partition])
+
+
+@pytest.mark.parametrize("families", [["f", "f"], ["\0"], ["\udcff"]])
+def test_families_that_no_peer_would_take_are_refused_when_the_table_is_made(families: list[str]) -> None:
+    with pytest.raises(SchemaError, match="is there twice, or no text"):
+        cell_table("ops.cells", uuids=iter(uuid4, None), groups={"a": families})
