@@ -93,7 +93,7 @@ def typed_table(
         except SchemaError as error:
             problems.append(str(error))
     names = [column.name for column in schema]
-    problems += column_problems(names, columns, key)
+    problems += column_problems(names, columns, key) if names else ["it has no columns"]
     all_groups = _groups(names, key, groups or {}, problems)
     terms = [(text, *text.partition(" ")) for text in sort]
     problems += [f"sort column {text!r} is not in the schema" for text, name, _, _ in terms if name not in names]

@@ -98,6 +98,11 @@ def test_a_table_that_is_made_can_be_read_however_deep_its_columns_are_nested(ne
         assert levels <= 60 and foreign_table(made.to_json()) == made
 
 
+def test_a_table_has_columns() -> None:
+    with pytest.raises(SchemaError, match="it has no columns"):
+        typed_table("ops.t", pa.schema([]), [], uuids=iter(uuid4, None))
+
+
 @pytest.mark.parametrize("partition", [" k", "bucket[3](k)", "bucket(3,\tk)"])
 def test_a_partition_that_no_peer_would_take_is_refused_when_the_table_is_made(partition: str) -> None:
     with pytest.raises(SchemaError, match="is not a sort order or partition"):
