@@ -12,7 +12,7 @@ from uuid import UUID
 
 from replication.core.arrow import pa
 from replication.core.definition.aging import HISTORY, MAX_AGE, kept_as
-from replication.core.definition.define import AGE_MAX_S, check_column_name, unsortable
+from replication.core.definition.define import AGE_MAX_S, NO_TEXT, check_column_name, unsortable
 from replication.core.definition.evolution import latest_stamp, places_of, rebuilt, widened
 from replication.core.definition.schema import DEFAULT_GROUP, Column, Group, Setting, TableSpec
 from replication.core.definition.types import storable_type
@@ -44,6 +44,7 @@ _ICEBERG = (
     (r".*-(bytes|ms|limit|count|lookback|max|to-merge|to-keep|defaults)", r"0*[1-9]\d{0,8}"),
 )
 
+_PROPERTY = re.compile(r"[A-Za-z0-9_-]*\.[A-Za-z0-9_.-]*")
 _NUMBERS = (r"\d", r"-?\d", r"0*[1-9]")
 
 
@@ -175,8 +176,10 @@ def set_properties(spec: TableSpec, given: Mapping[str, str], now: int) -> Table
 
 def checked_setting(spec: TableSpec, name: str, value: str) -> str:
     """Return the value of a property as it is stored. Raises SchemaError when it cannot be set."""
+    if NO_TEXT.search(value):
+        raise SchemaError(f"{name} cannot be {value[:40]!r}", "Give text")
     if name not in PROPERTIES:
-        if "." not in name or name.startswith("walship."):
+        if not _PROPERTY.fullmatch(name) or name.startswith("walship."):
             known = "; ".join(f"{known}: {what}" for known, what in PROPERTIES.items())
             raise SchemaError(f"there is no table property {name!r}", f"There are {known}; and Iceberg's, with a dot")
         if name in _FORMATS and value not in ("", "parquet"):

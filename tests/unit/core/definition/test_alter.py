@@ -238,3 +238,18 @@ def test_a_value_that_icebergs_property_cannot_have_is_refused(
     for value in bad:
         with pytest.raises(SchemaError, match=f"{name} cannot be .*Give (a whole|one of) .*{name}= takes the default"):
             set_properties(spec, {name: value}, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("max_age_s@1.5", "abc", "there is no table property"),
+        ("history_s@2.", "1", "there is no table property"),
+        ("a.b\0", "1", "there is no table property"),
+        ("a.b", "\udcff", "cannot be"),
+        ("a.b", "\0", "cannot be"),
+    ],
+)
+def test_a_property_that_former_settings_or_no_table_could_have_is_refused(name: str, value: str, says: str) -> None:
+    with pytest.raises(SchemaError, match=says):
+        set_properties(keyed("ops.t"), {name: value}, 1)
