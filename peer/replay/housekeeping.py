@@ -203,7 +203,8 @@ class Housekeeping:
         tidy(self._tables, self._ledger, spec, now_us(), self._compacted)
 
     def _trim(self, spec: TableSpec) -> None:
-        trim(self._tables, self._ledger, spec, now_us(), self._settings.changes_retention_s)
+        if self._tables.has(spec):  # since the pass began, another table may have got its name
+            trim(self._tables, self._ledger, spec, now_us(), self._settings.changes_retention_s)
 
     def _orphans(self, spec: TableSpec) -> None:
         remove_orphans(self._tables, spec, now_us())

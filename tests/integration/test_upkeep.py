@@ -12,12 +12,15 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from peer.replay.housekeeping import Housekeeping
 from peer.tables import maintenance
 from peer.tables.fold import merge_changes
 from peer.tables.latest import CONSISTENT_TAG, Folded
 from peer.tables.maintenance import SNAPSHOT_KEEP_BUSY_US, SNAPSHOT_KEEP_US, SPARED_TAG, tidy, trim
+from replication.core.definition.alter import set_properties
 from replication.errors import CommitConflictError
 from replication.retries import repeated_on
+from replication.settings import ReplaySection
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.layout import CHANGES
 from replication.tables.spark.iceberg import IcebergTables
@@ -233,3 +236,29 @@ def test_the_tag_of_a_hold_goes_though_who_ended_the_hold_was_killed(
     assert CONSISTENT_TAG in history.tags and not Folded.newest(history).holds
     assert merge_changes(site.tables, site.spec, site.wal.now + 1) is None
     assert not site.tables.history(site.spec.name).tags
+
+
+@pytest.mark.parametrize("warehouse", ["memory", "small"], indirect=True)
+def test_a_pass_that_began_before_a_drop_expires_no_row_of_the_new_table_of_that_name(site: Site) -> None:
+    second, now_s = 1_000_000, [0.0]
+    site.spec = site.ledger.tables.alter(site.spec.uuid, lambda spec: set_properties(spec, {"max_age_s": "10"}, 1))
+    site.put(("old", 1))
+    site.replayer().round()
+    housekeeping = Housekeeping(site.tables, site.ledger, ReplaySection(), lambda: now_s[0])
+    housekeeping.run_once(lambda: False)
+    now_s[0] = 3600.0
+
+    def dropped_meanwhile() -> bool:
+        site.ledger.tables.drop(site.spec.uuid)
+        site.spec = site.table(keyed(site.spec.name))
+        site.wal.upsert(site.spec, [{"k": "a", "v": 1}], 100 * second)
+        site.wal.upsert(site.spec, [{"k": "b", "v": 2}], 500 * second)
+        site.wal.register(closed=site.wal.now)
+        site.replayer().round()
+        merge_changes(site.tables, site.spec, site.wal.now)
+        return False
+
+    housekeeping.run_once(dropped_meanwhile)
+    assert site.rows() == {"a": 1, "b": 2}
+    housekeeping.run_once(lambda: False)
+    assert not housekeeping.errors
