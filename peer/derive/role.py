@@ -139,8 +139,7 @@ class DeriveRole:
             try:
                 found = self._find(table)
                 if found is None:  # dropped
-                    wait_s = _POLL_S
-                    continue
+                    return
                 busy = deriver.step(found)
                 if found.error:
                     self._ledger.derivations.note_error(table, "", 0)

@@ -137,6 +137,18 @@ def test_a_table_whose_thread_ended_goes_on(site: DerivingSite, monkeypatch: pyt
     assert ended
 
 
+def test_the_thread_of_a_dropped_table_ends(site: DerivingSite) -> None:
+    def threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("derive ")]
+
+    site.ledger.tables.create(table("ops.source"))
+    with running(site):
+        made = [site.define(f"ops.made{number}", "ops.source", "select") for number in range(2)]
+        wait_until(lambda: len(threads()) == 2, timeout_s=60)
+        site.ledger.tables.drop(made[0].uuid)
+        wait_until(lambda: threads() == [f"derive {made[1].uuid}"], timeout_s=30, what="the end of the thread")
+
+
 def test_the_elected_host_derives(site: DerivingSite) -> None:
     spec = table("ops.source")
     site.ledger.tables.create(spec)
