@@ -8,6 +8,7 @@ other programs are refused, never undone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -190,8 +191,8 @@ class _Changes:
 
     def apply(self, transaction: Transaction) -> None:
         """Apply all changes to one transaction."""
-        if self.sort and not self._layout.sort:
-            set_sort(transaction, self._layout)  # before a sort column is dropped
+        if self.sort and (self.drops or not self._layout.sort):
+            set_sort(transaction, replace(self._layout, sort=()))  # before a sort column is dropped
         wanted: dict[str, IcebergType] = {}
         if self.widens or self.adds:
             converted = PyCatalog._convert_schema_if_needed(self._layout.schema)
