@@ -34,7 +34,11 @@ class TableRecords(Protocol):
         """A number that grows with every ``alter`` that changed something."""
 
     def drop(self, table: UUID) -> None:
-        """Mark a table as dropped. Its rules stay until peers have what they require; see ``Rules.end_of_dropped``."""
+        """Mark a table as dropped. Its rules stay until peers have what they require; see ``Rules.end_of_dropped``.
+
+        Raises:
+            RequestError: a bootstrap of it is under way, which nothing would end.
+        """
 
     def get(self, name: str) -> TableSpec:
         """The table of a name; UnknownTableError lists similar names."""

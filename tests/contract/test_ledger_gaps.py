@@ -6,7 +6,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
-from replication.errors import StaleTermError
+from replication.errors import RequestError, StaleTermError
 from replication.ledger.base import FileKind, Ledger, PeerProgress, Rule
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, claims, peer, stream, table, wal
 from tests.noted import need_bootstrap
@@ -194,6 +194,19 @@ def test_other_tables_keep_their_rules_when_one_settles(sending: Ledger) -> None
     sending.time.raise_closed("h0", {}, LATER)
     assert len(sending.rules.end_of_dropped(0)) == 1
     assert [rule.table for rule in sending.rules.all()] == [WEATHER.uuid]
+
+
+def test_a_table_whose_bootstrap_is_under_way_is_not_dropped_since_its_peer_would_never_get_the_rows(
+    sending: Ledger,
+) -> None:
+    (rule,) = sending.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0, bootstrap=True)
+    with pytest.raises(RequestError, match="disablereplication -t ops.flights north"):
+        sending.tables.drop(FLIGHTS.uuid)
+    sending.time.raise_closed("h0", {}, LATER)
+    assert sending.rules.end_of_dropped(0) == [] and [w.peer for w in sending.bootstraps.wanted()] == ["north"]
+    sending.rules.end_bootstrap("north", FLIGHTS.uuid, rule.generation, 0)
+    sending.tables.drop(FLIGHTS.uuid)
+    assert FLIGHTS not in sending.tables.all()
 
 
 def test_the_rule_of_a_dropped_table_that_needs_a_bootstrap_ends_since_none_can_be_begun(sending: Ledger) -> None:

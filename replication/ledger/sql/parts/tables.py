@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.core.definition.schema import SchemaVersion, TableSpec
-from replication.errors import TableExistsError, UnknownTableError
+from replication.core.phase import Phase
+from replication.errors import RequestError, TableExistsError, UnknownTableError
 from replication.ledger.sql.queries.new_rules import follow
 from replication.ledger.sql.queries.replay import advance
 from replication.ledger.sql.queries.rules import RuleCache
@@ -85,6 +86,12 @@ class SqlTableRecords:
     def drop(self, table: UUID) -> None:
         with self._store.write() as connection:
             here = (_t.uuid == str(table)) & ~_t.dropped
+            for rule in self._rules_cache.in_force(connection, table):
+                if rule.phase is Phase.BOOTSTRAPPING and (name := connection.scalar(sa.select(_t.name).where(here))):
+                    raise RequestError(
+                        f"{rule.peer} has not got the rows that {name} had before, and would never get them",
+                        f"See walship status; to give it up: walship disablereplication -t {name} {rule.peer}",
+                    )
             at = max(now_us(), counter(connection, "closed"))  # writers' clocks may be ahead
             connection.execute(schema.tables.update().where(here).values(dropped=True, dropped_at=at))
             for key in connection.scalars(sa.select(_f.id).where(_f.applied < _f.length)).all():
