@@ -116,5 +116,21 @@ def test_indexes_of_files_that_the_table_has_no_more_are_let_go(tmp_path: Path) 
             overwriting.delete_data_file(task.file)
     table.append(rows([3, 4]))
     assert index.places(catalog.load("ops.t"), ["long"], wanted).num_rows == 1
-    (known,) = index._known.values()
+    ((_, known),) = index._known.values()
     assert len(known) == 1
+
+
+def test_indexes_of_a_key_that_was_renamed_and_of_a_dropped_table_are_let_go(tmp_path: Path) -> None:
+    catalog, rows = made(tmp_path, ["long"])
+    index, table = KeyIndex(tmp_path, 1), catalog.load("ops.t")
+    index.places(table, ["long"], rows([3]).select(["long"]))
+    with table.update_schema() as update:
+        update.rename_column("long", "short")
+    wanted = rows([3]).select(["long"]).rename_columns(["short"])
+    assert index.places(catalog.load("ops.t"), ["short"], wanted).num_rows == 1
+    assert len(index._known) == 1
+    new = typed_table("ops.t", pa.schema([("k", pa.int64())]), ["k"], uuids=iter(uuid4, None))
+    catalog.create(new, was_dropped=lambda table: table != new.uuid)
+    assert index.places(catalog.load("ops.t"), ["k"], pa.table({"k": [3]})).num_rows == 0
+    ((_, known),) = index._known.values()
+    assert not known

@@ -63,7 +63,7 @@ class KeyIndex:
         self._scratch = scratch
         self._large = large
         self._new = new
-        self._known: dict[str, dict[str, _Sorted]] = {}
+        self._known: dict[tuple[str, ...], tuple[object, dict[str, _Sorted]]] = {}  # by table, with its uuid and key
 
     def places(self, table: Table, key: Sequence[str], wanted: pa.Table) -> pa.Table:
         """Return the places of the live rows of keys: ``file_path`` and ``pos``, sorted by both.
@@ -89,8 +89,11 @@ class KeyIndex:
         self, connection: duckdb.DuckDBPyConnection, table: Table, key: Sequence[Shown], tasks: Iterable[FileScanTask]
     ) -> dict[str, _Sorted]:
         """Return the indexes of the table's large files. Build missing ones, and drop those of removed files."""
-        name, left = f"{table.metadata.table_uuid} {key}", self._new
-        known, here = self._known.get(name, {}), dict[str, _Sorted]()
+        name, left, here = table.name(), self._new, dict[str, _Sorted]()
+        identity = (table.metadata.table_uuid, [(column.id, column.type) for column in key])
+        before, known = self._known.get(name, (identity, here))
+        if before != identity:  # another table has the name now
+            known = {}
         for task in tasks:
             path, rows = task.file.file_path, task.file.record_count
             if path in known:
@@ -102,7 +105,7 @@ class KeyIndex:
                 except OSError as error:
                     _log.warning("keys_not_indexed", file=path, error=str(error))
                     break
-        self._known[name] = here
+        self._known[name] = identity, here
         return here
 
     def _build(self, connection: duckdb.DuckDBPyConnection, key: Sequence[Shown], task: FileScanTask) -> _Sorted:
