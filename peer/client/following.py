@@ -225,16 +225,28 @@ class FollowingCluster(Cluster):
         now = time.monotonic()
         if now < self._check_at_s:
             return
-        self._check_at_s = now + _READ_CHECK_S
-        with suppress(ReplicationError):
-            if self.coordination.role().state.role is Role.ACTIVE:
-                return
         self._check_at_s = now + _READ_CHECK_MAX_S
-        with self._moving, suppress(ReplicationError):
+        pause_s = _READ_CHECK_S if self._is_active() or self._has_moved() else _READ_CHECK_MAX_S
+        self._check_at_s = time.monotonic() + pause_s  # from its end: where nobody answers, it takes as long
+
+    def _is_active(self) -> bool:
+        with suppress(ReplicationError):
+            return self.coordination.role().state.role is Role.ACTIVE
+        return False
+
+    def _has_moved(self) -> bool:
+        """Move to the ACTIVE cluster if there is one; not while a call that writes waits for it."""
+        if not self._moving.acquire(blocking=False):
+            return False
+        try:
             found = ActiveSearch(self._open_at, self._newest).run(self._here())
             if found is not None:
                 self._adopt(found)
-                self._check_at_s = now + _READ_CHECK_S
+            return found is not None
+        except ReplicationError:
+            return False
+        finally:
+            self._moving.release()
 
     def _is_repeatable(self, table: str, rows: object, batch_id: str | None, error: CoordinationError) -> bool:
         """Whether the rows can be read again, and what is durable of them is not written twice."""

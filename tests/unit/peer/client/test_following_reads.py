@@ -1,0 +1,70 @@
+"""Reads of a following handle go on while no cluster is ACTIVE: they do not wait for one, as appends do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peer.client import following
+from peer.client.following import FollowingCluster
+from peer.client.search import OpenedCluster
+from replication.errors import CoordinationError, ReadOnlyClusterError
+from tests.waiting import wait_until
+
+
+class Silent:
+    """The coordination of a cluster whose ZooKeeper does not answer, which each call finds after ``takes_s``."""
+
+    def __init__(self, clock: SimpleNamespace, takes_s: float) -> None:
+        self.clock, self.takes_s = clock, takes_s
+        self.asked = 0
+
+    def role(self) -> Any:
+        self.asked += 1
+        self.clock.now += self.takes_s
+        raise CoordinationError("ZooKeeper does not answer")
+
+
+def handle(coordination: object, monkeypatch: pytest.MonkeyPatch) -> FollowingCluster:
+    ledger = SimpleNamespace(cluster="east")
+    parts: Any = SimpleNamespace(coordination=coordination, ledger=ledger, close=lambda: None)
+    config: Any = SimpleNamespace(
+        writer=SimpleNamespace(append_timeout_s=3.0), cluster=SimpleNamespace(name="east"), tls=None, zookeeper=None
+    )
+    monkeypatch.setattr(following.ActiveSearch, "_next", lambda *_: "")
+    return FollowingCluster(OpenedCluster(config, parts), lambda _: pytest.fail("nobody leads anywhere"))
+
+
+def test_a_read_does_not_wait_for_the_cluster_that_an_append_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = handle(Silent(SimpleNamespace(now=0.0), 0.0), monkeypatch)
+
+    def append() -> None:
+        with pytest.raises(ReadOnlyClusterError, match="no cluster takes writes"):
+            followed.go_to_active()
+
+    appending = threading.Thread(target=append)
+    appending.start()
+    wait_until(followed._moving.locked)
+    began_s = time.monotonic()
+    followed.follow_if_due()
+    assert time.monotonic() - began_s < 1.0 and appending.is_alive()
+    appending.join()
+
+
+def test_a_search_that_takes_long_is_not_begun_anew_by_the_next_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0)
+    silent = Silent(clock, 6.0)
+    followed = handle(silent, monkeypatch)
+    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    followed.follow_if_due()
+    asked = silent.asked
+    clock.now += 5.0
+    followed.follow_if_due()
+    assert silent.asked == asked
+    clock.now += 6.0
+    followed.follow_if_due()
+    assert silent.asked > asked, "later it is looked for again"
