@@ -54,7 +54,7 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
             yield from json_batches(opened.read(), schema) if chosen == "json" else _piped(opened, chosen, schema)
         except FormatError as error:
             raise FormatError(f"{name}, {error.what}", error.hint) from None
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OSError, UnicodeEncodeError) as error:  # the last: of a name
             raise FormatError(
                 f"{name} is not readable as {chosen}: {error}", "Use --format, or correct the file"
             ) from None

@@ -34,6 +34,8 @@ def test_tables_are_found_by_name_and_their_schemas_by_hash(ledger: Ledger) -> N
         ledger.tables.create(table(number=5))
     with pytest.raises(UnknownTableError, match="Did you mean ops.flights"):
         ledger.tables.get("ops.flight")
+    with pytest.raises(UnknownTableError, match="no table ops.\udcff"):
+        ledger.tables.get("ops.\udcff")
     with pytest.raises(UnknownTableError, match="no table other.none. See walship listtables"):
         ledger.tables.get("other.none")
     ledger.tables.drop(FLIGHTS.uuid)

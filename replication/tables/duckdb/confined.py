@@ -44,7 +44,10 @@ def refusal(error: duckdb.Error | OSError) -> RequestError:
 def one_query(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.Statement:
     """Parse a query that a person gave. RequestError when it is none, or more than one statement."""
     try:
+        text.encode()
         statements = connection.extract_statements(text)
+    except UnicodeEncodeError:
+        raise RequestError("the query has bytes that are not text in UTF-8", "Give text in UTF-8") from None
     except duckdb.Error as error:
         raise refusal(error) from None
     if len(statements) != 1:

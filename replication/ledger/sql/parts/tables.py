@@ -100,7 +100,7 @@ class SqlTableRecords:
             self._kept.forget_table(table)
 
     def get(self, name: str) -> TableSpec:
-        for (spec,) in self._store.rows(_BY_NAME, {"name": name}):
+        for (spec,) in self._store.rows(_BY_NAME, {"name": name}) if name.isascii() else ():
             return table_spec(spec)
         names = [row.name for row in self._store.rows(sa.select(_t.name).where(~_t.dropped).order_by(_t.name))]
         near = difflib.get_close_matches(name, names, n=3)

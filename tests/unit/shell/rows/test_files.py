@@ -357,6 +357,12 @@ def test_null_in_place_of_a_json_object_is_refused(tmp_path, content, row, schem
         list(batches_of(str(tmp_path / "a.jsonl"), schema=schema))
 
 
+def test_a_json_name_that_is_half_a_surrogate_pair_is_refused(tmp_path):
+    (tmp_path / "x.json").write_text('{"id": 1, "\\ud800": 2}')
+    with pytest.raises(FormatError, match="x.json is not readable as json"):
+        list(batches_of(str(tmp_path / "x.json"), "", pa.schema([("id", pa.int64())])))
+
+
 def test_null_within_a_text_of_a_json_object_is_text(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"name": "} null", "id": null}')
     [batch] = batches_of(str(tmp_path / "a.jsonl"), schema=SCHEMA)

@@ -76,6 +76,7 @@ def test_a_query_is_one(text: str) -> None:
         ("attach '/x'", "ATTACH is not a query"),
         ("set threads = 1", "SET is not a query"),
         ("selec", "syntax error"),
+        ("select '\udcff'", "not text in UTF-8"),
     ],
 )
 def test_anything_else_is_refused(text: str, why: str) -> None:
