@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
@@ -49,6 +50,7 @@ COMPARE_S_MAX = 3600.0
 FILES_S_MAX = 600.0  # a disk may sync for long
 READ_S_MAX = 120.0  # one call brings 64 MiB at most, or one frame
 _ENDED_S = 0.5
+_BUSY_S = 15.0  # how long executors ask again where others of theirs have all calls
 _ROUTE_S = 0.05  # what a peer may take to make a table of each route that is new to it
 _REPLY_BYTES_MAX = 64 << 10  # after the first
 _SEND_QUEUE = 64  # messages; the sender's window bounds their bytes
@@ -147,19 +149,24 @@ class GrpcLink:
     def _pieces(self, ask: ranges.ReadAsk) -> Iterator[bytes]:
         """Pieces of one call, which is cancelled when nobody takes them any more."""
         self._check_user()
-        try:
-            call = self._channel.unary_stream(channel.READ)(ranges.encode_ask(ask), READ_S_MAX, self._metadata)
-        except ValueError:
-            raise PeerUnavailableError(f"the link to {self._address} was closed") from None
-        first = threading.Timer(self._timeout_s, call.cancel)  # a host that is gone is noticed sooner than a slow one
-        first.start()
-        try:
-            yield from ranges.decode_pieces(_stopping(call, first.cancel), self._address)
-        except grpc.RpcError as error:
-            raise _unavailable(self._address, error) from None
-        finally:
-            first.cancel()
-            call.cancel()
+        until_s = time.monotonic() + (0.0 if ask.heads else _BUSY_S)
+        while True:
+            try:
+                call = self._channel.unary_stream(channel.READ)(ranges.encode_ask(ask), READ_S_MAX, self._metadata)
+            except ValueError:
+                raise PeerUnavailableError(f"the link to {self._address} was closed") from None
+            first = threading.Timer(self._timeout_s, call.cancel)  # notices a host that is gone
+            first.start()
+            try:
+                return (yield from ranges.decode_pieces(_stopping(call, first.cancel), self._address))
+            except grpc.RpcError as error:
+                is_busy = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and not first.finished.is_set()
+                if not is_busy or time.monotonic() > until_s:
+                    raise _unavailable(self._address, error) from None
+            finally:
+                first.cancel()
+                call.cancel()
+            time.sleep(_ENDED_S)
 
     def files(self, ask: file_calls.FileAsk) -> Generator[file_calls.SharedEntry | bytes, None, str]:
         """What a call about the files of a shared folder brings. Returns and raises as ``decode_replies``."""

@@ -195,3 +195,22 @@ def test_a_read_asks_for_its_ranges_and_gives_them_whole(peer: Peer) -> None:
         rpc.send_response(piece)
     rpc.terminate((), OK, "")
     assert reading.result(10) == [b"a" * 44, b"b" * 5]
+
+
+def test_a_read_that_finds_all_calls_taken_is_asked_again(peer: Peer) -> None:
+    """Else a host whose receiver has more callers than places, as of a Spark application, would count as away."""
+    reading = peer.asked(lambda: list(peer.link.read(WEST, FILE, [(256, 300)])))
+    rpc = peer.channel.take_unary_stream(LINK.methods_by_name["Read"])[2]
+    rpc.terminate((), grpc.StatusCode.RESOURCE_EXHAUSTED, "the receiver has as many calls of west as it takes")
+    with pytest.raises(TimeoutError):  # it goes on
+        reading.result(0.2)
+    rpc = peer.channel.take_unary_stream(LINK.methods_by_name["Read"])[2]
+    for piece in ranges.encode_pieces(lambda: [b"a" * 44]):
+        rpc.send_response(piece)
+    rpc.terminate((), OK, "")
+    assert reading.result(10) == [b"a" * 44]
+    headers = peer.asked(lambda: list(peer.link.read_heads(WEST, FILE, 256, 300)))
+    rpc = peer.channel.take_unary_stream(LINK.methods_by_name["Read"])[2]
+    rpc.terminate((), grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
+    with pytest.raises(PeerRefusedError, match="is at a limit"):
+        headers.result(10)
