@@ -152,7 +152,7 @@ class _Contacts(Contacts):
     nodes: dict[str, Node]
     __slots__ = ("__dict__",)
 
-    def locate(self, name: str) -> Peer:
+    def locate(self, name: str, deadline_s: float = 0.0) -> Peer:
         known = {peer.name: peer for peer in self.ledger.rules.peers()}
         return known.get(name) or Peer(name, "", self.nodes[name].cluster)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -110,8 +111,10 @@ class Contacts:
     zookeeper_tls: ZookeeperTls | None = None
     kept: KeptLinks = field(default_factory=KeptLinks)
 
-    def locate(self, name: str) -> Peer:
+    def locate(self, name: str, deadline_s: float = math.inf) -> Peer:
         """Find a cluster by name: among the peers, then among their peers, and so on.
+
+        Past ``deadline_s``, of the monotonic clock, the search ends with the first that does not answer.
 
         Raises:
             UnknownPeerError: every cluster that can be reached was asked, and none has a peer of that name.
@@ -121,6 +124,8 @@ class Contacts:
         waiting, asked = deque(known.values()), {self.ledger.cluster.name}
         silent: dict[str, ReplicationError] = {}
         while name not in known and waiting and len(asked) <= _CLUSTERS_MAX:
+            if silent and time.monotonic() > deadline_s:
+                break
             here = waiting.popleft()
             if here.name in asked:
                 continue
@@ -136,6 +141,8 @@ class Contacts:
                         _, public = read_public(there[far], self.zookeeper_tls)
                     except ReplicationError as error:
                         silent[far] = error
+                        if time.monotonic() > deadline_s:
+                            break
                         continue
                     known[far] = Peer(far, there[far], public.cluster)
                     waiting.append(known[far])

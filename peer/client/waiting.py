@@ -101,7 +101,7 @@ class Waiting:
             try:
                 own = next((each for each in self.ledger.rules.peers() if each.name == peer_name), None)
                 is_direct = own is not None and position.cluster == self.ledger.cluster
-                peer = own or self.contacts.locate(peer_name)
+                peer = own or self.contacts.locate(peer_name, deadline.at_s)
                 may_be_away = not self.contacts.has_link(peer)  # else it is asked at once, and answers sooner
                 if is_direct and goal is Until.DURABLE and may_be_away and self._not_durable(position, peer) == 0:
                     return

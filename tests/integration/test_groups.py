@@ -203,7 +203,7 @@ class _Contacts:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def locate(self, name: str) -> Peer:
+    def locate(self, name: str, deadline_s: float = 0.0) -> Peer:
         return next(peer for peer in self._world.east.ledger.rules.peers() if peer.name == name)
 
     def has_link(self, peer: Peer) -> bool:

@@ -57,7 +57,7 @@ class ComparedCluster:
     def __init__(self, there: Peer, lacking: str) -> None:
         self.there, self.lacking, self.times, self.linked = there, lacking, 0, False
 
-    def locate(self, name: str) -> Peer:
+    def locate(self, name: str, deadline_s: float = 0.0) -> Peer:
         return self.there
 
     def has_link(self, found: Peer) -> bool:
