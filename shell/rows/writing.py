@@ -21,7 +21,7 @@ from replication.core.rows.columns import convert
 from replication.core.rows.convert import check_once, deletes, upserts_from_arrow
 from replication.core.rows.mutation import Mutation
 from replication.error_text import counted
-from replication.errors import FormatError, NullKeyError, RequestError, SchemaError
+from replication.errors import NullKeyError, ReplicationError, RequestError, SchemaError
 from replication.files.rows.refused import first_refused
 from replication.writer.importing.importer import file_schema
 from replication.writer.wal.batch_ids import check_batch_size
@@ -109,7 +109,7 @@ class _Writing:
         """Write batches as they come, some at a time."""
         rows = size = 0
         last: Position | None = None
-        waiting: deque[Future[Position]] = deque()
+        waiting: deque[tuple[int, Future[Position]]] = deque()
         try:
             for batch in batches:
                 write = self._cluster.delete_async if self._delete else self._cluster.upsert_async
@@ -117,15 +117,16 @@ class _Writing:
                     begun = write(self._spec.name, batch)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 begun.add_done_callback(partial(self._done, batch.num_rows))
-                waiting.append(begun)
+                waiting.append((batch.num_rows, begun))
                 if len(waiting) >= _IN_FLIGHT:
-                    last = _joined(last, waiting.popleft().result())
-        except FormatError:
-            if not any(future.exception() for future in waiting):
-                self._note_before(rows)
+                    last = _joined(last, waiting[0][1].result())
+                    waiting.popleft()
+            while waiting:
+                last = _joined(last, waiting[0][1].result())
+                waiting.popleft()
+        except ReplicationError:
+            self._note_written(rows - sum(count for count, begun in waiting if begun.exception() is not None))
             raise
-        for future in waiting:
-            last = _joined(last, future.result())
         return WriteResult(rows, size, last)
 
     def once(self, batches: Iterator[pa.RecordBatch], batch_id: str) -> WriteResult:
@@ -154,14 +155,15 @@ class _Writing:
                 last = _joined(last, self._cluster.apply(self._spec.name, mutations))
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 self._add_durable(batch.num_rows)
-        except FormatError:
-            self._note_before(rows)
+        except ReplicationError:
+            self._note_written(rows)
             raise
         return WriteResult(rows, size, last)
 
-    def _note_before(self, rows: int) -> None:
+    def _note_written(self, rows: int) -> None:
+        """Tell, before an error, of rows that are written: of a table without a key they would be written twice."""
         if rows:
-            written = f"{counted(rows, 'row')} before that {'is' if rows == 1 else 'are'} written"
+            written = f"{counted(rows, 'row')} of {self._name} {'is' if rows == 1 else 'are'} written"
             self._printer.note(f"{written}; walship import takes a file whole or not at all")
 
     @contextmanager

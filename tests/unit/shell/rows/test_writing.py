@@ -23,11 +23,19 @@ from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.core.rows.convert import log_batches
 from replication.core.rows.mutation import Mutation, cells_of
-from replication.errors import NullKeyError, RequestError, SchemaError, UnknownPeerError, WaitTimeoutError
+from replication.errors import (
+    HistoryError,
+    NoSpaceError,
+    NullKeyError,
+    RequestError,
+    SchemaError,
+    UnknownPeerError,
+    WaitTimeoutError,
+)
 from replication.files.rows import row_files
 from replication.writer.wal import batch_ids
 from shell.cli.render import Printer
-from shell.rows import awaiting
+from shell.rows import awaiting, writing
 from shell.rows.awaiting import Wait, check_wait, print_written
 from shell.rows.writing import write_file
 from tests.tables_made import cell, keyed
@@ -144,7 +152,49 @@ def test_a_refused_row_tells_how_many_before_it_are_written(tmp_path: Path, caps
         told = Printer(as_json=False)
         file = str(tmp_path / "a.parquet")
         write_file(cast(Cluster, Taking()), keyed("t.k"), file, "", told, delete=False, batch_id=None)
-    assert "65,536 rows before that are written; walship import takes a file whole" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "65,536 rows of " in err and "a.parquet are written; walship import takes a file whole" in err
+
+
+@pytest.mark.parametrize("in_flight", [1, 8])
+def test_a_disk_that_fills_up_tells_how_many_rows_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_flight: int
+) -> None:
+    class Filling(Applied):
+        acks = 0
+
+        def upsert_async(self, table: str, rows: object) -> Future[Position]:
+            ack: Future[Position] = Future()
+            self.acks += 1
+            if self.acks == 2:
+                ack.set_exception(NoSpaceError("no space to write 7.wal"))
+            else:
+                ack.set_result(Position(ClusterId("east", UUID(int=1))))
+            return ack
+
+    monkeypatch.setattr(writing, "_IN_FLIGHT", in_flight)
+    pq.write_table(pa.table({"k": [str(row) for row in range(row_files.BATCH_ROWS + 1)]}), tmp_path / "a.parquet")
+    with pytest.raises(NoSpaceError):
+        file, quiet = str(tmp_path / "a.parquet"), Printer(as_json=True)
+        write_file(cast(Cluster, Filling()), keyed("t.k"), file, "", quiet, delete=False, batch_id=None)
+    assert "65,536 rows of " in capsys.readouterr().err
+
+
+def test_cells_before_one_that_is_too_old_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(Applied):
+        def apply(self, table: str, mutations: Iterable[Mutation]) -> Position:
+            if self.cells:
+                raise HistoryError("timestamp 1 is too old")
+            return super().apply(table, mutations)
+
+    monkeypatch.setattr(row_files, "BATCH_ROWS", 2)
+    (tmp_path / "a.csv").write_text("row,family,qualifier,value,timestamp\n" + "r,f,q,v,1\n" * 3)
+    with pytest.raises(HistoryError):
+        file, quiet = str(tmp_path / "a.csv"), Printer(as_json=True)
+        write_file(cast(Cluster, Late()), cell("t.c"), file, "", quiet, delete=False, batch_id=None)
+    assert "2 rows of " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rows", ["", "1,2\n"])
