@@ -33,14 +33,15 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
         RequestError: no such file, or its format is unknown.
         FormatError: it is not of that format, or a value is not of its column's type.
     """
-    chosen = form or ("json" if Path(source).suffix.lower() in _JSON_SUFFIXES else "")
+    suffix = Path(source).suffix.lower()
+    chosen = form or ("json" if suffix in _JSON_SUFFIXES else row_files.SUFFIXES.get(suffix, ""))
     if chosen and chosen not in FORMATS:
         raise RequestError(f"{chosen!r} is not a format", f"Use --format {'|'.join(FORMATS)}")
     if source != "-" and Path(source).is_dir():
         raise RequestError(f"{source} is a folder", "Name a file")
-    if not chosen and (source == "-" or Path(source).suffix.lower() not in row_files.SUFFIXES):
+    if not chosen:
         raise RequestError(f"the format of {source!r} is unknown", f"Use --format {'|'.join(FORMATS)}")
-    if source != "-" and chosen != "json":
+    if source != "-" and chosen != "json" and (chosen == "csv" or not Path(source).is_fifo()):
         with RowFile(source, chosen, schema) as file:
             yield from file.batches(empty=True)
         return

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import orc
 
 from replication.errors import FormatError, RequestError
 from shell.cli.render import to_json
@@ -311,6 +312,26 @@ def test_a_bad_row_of_standard_input_is_named_by_its_number(monkeypatch):
     monkeypatch.setattr(sys, "stdin", Given())
     with pytest.raises(FormatError, match="standard input, row 2, column 'id': 'x' is not"):
         list(batches_of("-", "csv", SCHEMA))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "arrow", "csv", "json"])
+def test_a_named_pipe_may_have_any_format_as_standard_input_may(tmp_path, kind):
+    rows, pipe, file = pa.table({"id": [1, 2]}), tmp_path / f"pipe.{kind}", tmp_path / "file"
+    match kind:
+        case "parquet":
+            pq.write_table(rows, file)
+        case "orc":
+            orc.write_table(rows, str(file))
+        case "arrow":
+            with pa.ipc.new_file(str(file), rows.schema) as writer:
+                writer.write_table(rows)
+        case _:
+            file.write_text("id\n1\n2\n" if kind == "csv" else '{"id": 1}\n{"id": 2}\n')
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as threads:
+        written = threads.submit(pipe.write_bytes, file.read_bytes())
+        assert [row for batch in batches_of(str(pipe), schema=SCHEMA) for row in batch.to_pylist()] == rows.to_pylist()
+        written.result(20)
 
 
 def test_a_bad_row_of_a_pipe_is_named_by_its_number_without_a_second_look_into_the_pipe(tmp_path):
