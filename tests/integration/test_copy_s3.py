@@ -388,3 +388,11 @@ def test_a_store_that_lists_times_to_the_millisecond_is_read_and_synced_as_any_o
         assert bucket.objects()["a/new"] == content
     with bucket.store() as second:
         assert TwoWaySync(LocalStore(str(first)), second, CopyConfiguration()).run().actions == Counter({"same": 3})
+
+
+def test_a_name_that_s3fs_takes_for_the_version_of_another_object_replaces_none(bucket: Bucket, tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"a/day": b"day", "b/day?versionId=2": b"another"})
+    bucket.fs.pipe_file(bucket.at("b/day"), b"old")
+    counts = copy(tmp_path / "src", bucket).run()
+    assert bucket.objects() == {"a/day": b"day", "b/day": b"old"}
+    assert "?versionId=" in counts.failures["b/day?versionId=2"]

@@ -20,7 +20,7 @@ from replication.core.copying.names import RelativePath
 from replication.core.copying.ranges import Range
 from replication.datasets.stores.base import Parts, SentUpload, Upload, Uploads
 from replication.datasets.stores.drivers import ObjectDriver, WholeObject
-from replication.errors import MissingFileError
+from replication.errors import MissingFileError, UnsafeNameError
 from replication.files.store import direct
 
 PART_BYTES_MIN = 8 << 20
@@ -31,6 +31,7 @@ _GROWN_AFTER = _PARTS_MAX // 5  # parts of twice the size follow: converted file
 _PARALLEL = 4
 _REMOVED_MAX = 1000  # by one request
 _TOKEN = "walship-upload"  # in the metadata of an object
+_VERSION = "?versionId="  # what is behind it, s3fs takes for no part of the key
 _TOO_LARGE = {"InvalidRequest", "EntityTooLarge"}
 _LOST = {"NoSuchUpload", "InvalidPart", "InvalidPartOrder"}
 
@@ -44,6 +45,13 @@ class S3Driver(ObjectDriver):
         """No redirect is followed."""
         config = {**direct(url)["config_kwargs"], **options.get("config_kwargs", {})}
         return {**super().opening(url, options), "config_kwargs": config}
+
+    def named(self, path: RelativePath) -> str:
+        """UnsafeNameError for what s3fs would take for another object."""
+        if _VERSION in path:
+            what = f"the name {str(path)!r:.300} is refused: s3fs would leave out {_VERSION} and what follows"
+            raise UnsafeNameError(what, "Rename the file, or exclude it")
+        return super().named(path)
 
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
         """The objects and prefixes of one level, streamed. s3fs would hold them all in memory."""
