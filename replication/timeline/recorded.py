@@ -82,11 +82,11 @@ class RecordedTimeline:
         """
 
         def ask(state: TimelineState, now: int) -> Instant | None:
-            if instant.time not in state.pending and self._completed(instant) is not None:
+            if instant.time not in state.pending and self._completed(instant.time) is not None:
                 return None
             return self._advance(state, instant, InstantState.COMPLETED, changes, now)
 
-        made = self._write(ask) or self._completed(instant)
+        made = self._write(ask) or self._completed(instant.time)
         assert made is not None
         return made
 
@@ -154,6 +154,10 @@ class RecordedTimeline:
         self.state()
         return self._backwards()
 
+    def was_undone(self, instant: int) -> bool:
+        """Whether an instant, by when it was requested, is neither pending nor completed."""
+        return instant not in self.state().pending and self._completed(instant) is None
+
     def state(self) -> TimelineState:
         """Return the state after the newest event."""
         with self._lock:
@@ -208,14 +212,14 @@ class RecordedTimeline:
             undone=tuple(sorted(times)),
         )
 
-    def _completed(self, instant: Instant) -> Instant | None:
-        """The instant as it was completed; None if it was not."""
+    def _completed(self, time: int) -> Instant | None:
+        """The instant that was requested at a time as it was completed; None if it was not."""
         for event in self._backwards():
-            if event.instant.time == instant.time:
+            if event.instant.time == time:
                 return None if event.instant.is_pending else event.instant
-            if not event.instant.is_pending and instant.time in event.instant.changes.undone:
+            if not event.instant.is_pending and time in event.instant.changes.undone:
                 return None
-            if max(event.instant.time, event.instant.completed) < instant.time:
+            if max(event.instant.time, event.instant.completed) < time:
                 return None
         return None
 

@@ -207,8 +207,11 @@ class StartInstant(CommitStep[CopySite]):
     replaces: tuple[FileKey, ...] = ()
 
     def verify(self, context: CopySite) -> bool:
-        """Whether it is inflight, or over."""
-        return self.is_started(context.timeline(self.timeline))
+        """Whether it is inflight, or over. MissingFileError if it was rolled back, which took its files away."""
+        timeline = context.timeline(self.timeline)
+        if timeline.was_undone(self.time):
+            raise MissingFileError(f"instant {self.time} was rolled back", "The next run copies its files anew")
+        return self.is_started(timeline)
 
     def execute(self, context: CopySite) -> None:
         self.start(context.timeline(self.timeline))
@@ -248,13 +251,15 @@ class CompleteInstant(CommitStep[CopySite]):
 
 
 def is_lost(error: ReplicationError, steps: Sequence[CommitStep[CopySite]]) -> bool:
-    """Whether a sequence failed since what it publishes is gone, or what it replaces is not what was listed.
+    """Whether a sequence failed since what it publishes is gone or undone, or what it replaces is not what was listed.
 
     Redoing it never helps, copying anew does: but files of it that are in place would not be registered then.
     """
     if not isinstance(error, StepFailedError) or not isinstance(error.cause, MissingFileError | ChangedFileError):
         return False
     step = steps[error.number]
+    if isinstance(step, StartInstant):
+        return True
     registers = any(isinstance(each, RegisterFiles) for each in steps)
     return isinstance(step, PublishFileSet) and (not registers or any(move.sent for move in step.moves))
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from peer.timeline.listing import FolderListings
 from peer.timeline.stores.memory import MemoryViews
+from peer.timeline.upkeep import DatasetUpkeep
 from peer.timeline.views import Views
 from replication.commit.file_store import FileCommitSteps
 from replication.core.timeline.instants import Action, Changes, InstantState
 from replication.errors import RequestError
 from replication.timeline.base import ARCHIVED_TOGETHER
+from replication.timeline.holds import TimelineHolds
 from tests.copying import DyingStore, Killed, read_tree, write_tree
 from tests.recording import recorded, timeline
 from tests.unit.datasets.publication.test_publication import refuse_moves_to
@@ -35,8 +38,8 @@ def seen(at: Path, as_of: int | None = None) -> dict[str, int]:
     return {v.path: v.size for v in found if (not v.removed if as_of is None else v.seen_at(as_of))}
 
 
-def on_disk(at: Path) -> dict[str, int]:
-    return {name: len(content) for name, content in read_tree(at / "dst").items()}
+def on_disk(at: Path, folder: str = "dst") -> dict[str, int]:
+    return {name: len(content) for name, content in read_tree(at / folder).items()}
 
 
 def test_every_published_file_is_on_the_timeline_with_its_size_and_digest(source: Path, tmp_path: Path) -> None:
@@ -146,6 +149,28 @@ def test_an_instant_that_was_requested_and_never_stored_is_rolled_back(
     (undo,) = [e.instant for e in timeline(tmp_path).following(0) if e.instant.action is Action.ROLLBACK]
     assert undo.changes.undone == (asked.time,)
     assert seen(tmp_path) == on_disk(tmp_path)
+
+
+def roll_back(at: Path, instant: int) -> None:
+    with closing(Views(timeline(at), MemoryViews(), FolderListings())) as views:
+        DatasetUpkeep("lake", timeline(at), views, TimelineHolds(str(at / "timeline"))).rollback([instant])
+
+
+@pytest.mark.parametrize("is_removal", [False, True])
+def test_a_killed_run_whose_instant_was_rolled_back_is_begun_anew_and_recorded(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_removal: bool
+) -> None:
+    if is_removal:
+        recorded(tmp_path).run()
+        (source / "b/1").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("replication.datasets.publication.steps.StartInstant.execute", die)
+        with pytest.raises(Killed):
+            recorded(tmp_path, delete=True).run()
+    (begun,) = timeline(tmp_path).state().pending.values()
+    roll_back(tmp_path, begun.time)
+    assert recorded(tmp_path, delete=True).run().failed == 0
+    assert seen(tmp_path) == on_disk(tmp_path) == on_disk(tmp_path, "src")
 
 
 @pytest.mark.parametrize("range_bytes", [2, 64 << 20])
