@@ -194,8 +194,7 @@ class RecordedTimeline:
                 kept.update(version.key for version in changes.adds)
                 continue
             left.discard(time)
-            if instant.completed:
-                _check_whole(instant, gone)
+            _check_whole(instant, gone)
             for version in changes.adds:
                 if version.key not in kept:
                     removes[version.key] = None
@@ -290,6 +289,13 @@ def _check_not_deleted(state: TimelineState, starting: Instant, changes: Changes
 
 
 def _check_whole(instant: Instant, gone: set[FileKey]) -> None:
+    """RequestError if what an instant has replaced is gone, or may be: of a pending one nobody knows how far it is."""
+    if instant.is_pending and instant.changes.removes:
+        raise RequestError(
+            f"instant {instant.time} of {instant.dataset} is pending and cannot be undone: it may have written over or"
+            f" removed {instant.changes.removes[0][1]}",
+            "Run the same copy again: it finishes what it has begun",
+        )
     lost = [*instant.changes.removes, *(key for key in instant.changes.replaces if key in gone)]
     if lost:
         raise RequestError(

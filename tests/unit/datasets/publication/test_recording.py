@@ -173,6 +173,28 @@ def test_a_killed_run_whose_instant_was_rolled_back_is_begun_anew_and_recorded(
     assert seen(tmp_path) == on_disk(tmp_path) == on_disk(tmp_path, "src")
 
 
+@pytest.mark.parametrize(("step", "lost"), [("PublishFileSet", "a/1"), ("SyncTarget", "b/1")])
+def test_a_killed_run_that_writes_over_or_removes_files_is_not_rolled_back_which_would_lose_them(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, lost: str
+) -> None:
+    recorded(tmp_path).run()
+    before = timeline(tmp_path).state().instant
+    (source / lost).unlink()
+    write_tree(source, {"a/1": b"changed"} if lost == "a/1" else {}, 1_700_000_001)
+    with monkeypatch.context() as patch:
+        patch.setattr(f"replication.datasets.publication.steps.{step}.execute", die)
+        with pytest.raises(Killed):
+            recorded(tmp_path, delete=True).run()
+    (begun,) = timeline(tmp_path).state().pending.values()
+    left = on_disk(tmp_path)
+    with pytest.raises(RequestError, match=f"written over or removed {lost}"):
+        roll_back(tmp_path, begun.time)
+    assert on_disk(tmp_path) == left
+    assert recorded(tmp_path, delete=True).run().failed == 0
+    assert seen(tmp_path) == on_disk(tmp_path) == on_disk(tmp_path, "src")
+    assert before < timeline(tmp_path).state().instant
+
+
 @pytest.mark.parametrize("range_bytes", [2, 64 << 20])
 def test_an_inflight_instant_whose_steps_are_lost_gets_the_files_that_are_in_place(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_bytes: int
