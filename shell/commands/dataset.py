@@ -31,6 +31,7 @@ FileOption = Annotated[
 ]
 NameArgument = Annotated[str, Argument(metavar="NAME", help="A dataset; see walship dataset list.")]
 _FILE = Path("datasets.toml")
+_DIGITS_MAX = 18  # what is longer is no number of an option
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,4 +315,4 @@ def _typed(given: list[str] | None) -> dict[str, Any]:
 
 def _is_number(text: str) -> bool:
     """Whether a text is a number that is written like it; the folder 01 is none."""
-    return text.isdecimal() and str(int(text)) == text
+    return text.isdecimal() and len(text) <= _DIGITS_MAX and str(int(text)) == text

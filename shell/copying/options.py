@@ -115,10 +115,10 @@ def age_ns(text: str) -> int:
     found = _AGE.fullmatch(text)
     if found is None:
         raise RequestError(f"{text!r} is not an age", "Write for example 90s, 30m, 12h, 7d or 2w")
-    age = int(float(found[1]) * _SECONDS[found[2]] * 1e9)
+    age = float(found[1]) * _SECONDS[found[2]] * 1e9
     if age > _AGE_MAX_NS:
         raise RequestError(f"{text!r} is more than a hundred years", "Write for example 90s, 30m, 12h, 7d or 2w")
-    return age
+    return int(age)
 
 
 def declared(options: Mapping[str, Any]) -> CopyConfiguration:

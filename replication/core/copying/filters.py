@@ -86,7 +86,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         if pattern.startswith(_REGEX):
             return re.compile(pattern.removeprefix(_REGEX))
         return re.compile(_translated(pattern))
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise RequestError(f"the pattern {pattern!r} cannot be read: {error}", "See walship copy --help") from None
 
 

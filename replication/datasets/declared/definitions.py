@@ -106,6 +106,10 @@ class DatasetFile:
         if any(each.name == definition.name for each in self._parsed(text)):
             raise RequestError(f"there is a dataset {definition.name} already", "Remove it first, or edit the file")
         added = "\n".join([*([text] if text else []), _section(definition.check())])
+        try:
+            added.encode()
+        except UnicodeEncodeError:
+            raise RequestError(f"a value of dataset {definition.name} is no UTF-8", "Give another one") from None
         self._parsed(added)
         return added
 

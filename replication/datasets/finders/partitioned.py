@@ -15,6 +15,7 @@ from replication.datasets.stores.base import Store
 from replication.errors import RequestError
 
 _DATE = re.compile(r"(?:^|/)(?:[a-z_]+=)?(\d{4})(?:[-/]|/month=)(\d{2})(?:[-/]|/day=)(\d{2})$")
+_DAYS = re.compile(r"\d{1,9}")
 _DEPTH_MAX = 4
 
 
@@ -31,7 +32,7 @@ class StreamFinder:
         self._store = store
         given = checked(properties, optional="below days")
         self.common_root = RelativePath(given.get("below", "").strip("/"))
-        if not given.get("days", "1").isdecimal():
+        if not _DAYS.fullmatch(given.get("days", "1")):
             raise RequestError(f"days is {given['days']!r}", "Give a number of days")
         self._days = int(given["days"]) if "days" in given else None
 
