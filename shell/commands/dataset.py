@@ -31,6 +31,7 @@ FileOption = Annotated[
 ]
 NameArgument = Annotated[str, Argument(metavar="NAME", help="A dataset; see walship dataset list.")]
 _FILE = Path("datasets.toml")
+_HISTORY = ".db"
 _DIGITS_MAX = 18  # what is longer is no number of an option
 
 
@@ -74,16 +75,23 @@ def _opened(file: Path) -> Iterator[tuple[DatasetFile, DatasetHistory]]:
     from replication.datasets.declared.definitions import DatasetFile
     from replication.datasets.declared.history import DatasetHistory
 
+    _check_name(file)
     if file.is_dir():
         raise ConfigError(f"{file} is a folder", "Give the file of the datasets: --file FILE")
     if not file.absolute().parent.is_dir():
         raise ConfigError(
             f"there is no folder {file.parent}, for {file.name}", "Give the file of the datasets: --file FILE"
         )
-    database = file.with_suffix(".db")
+    database = file.with_suffix(_HISTORY)
     kept = file.exists() or database.exists()
     with closing(DatasetHistory(database if kept else Path(":memory:"))) as history:  # nothing was ever declared here
         yield DatasetFile(file), history
+
+
+def _check_name(file: Path) -> None:
+    """Raise ConfigError if the history, which is beside the file, would be the file itself."""
+    if file.suffix == _HISTORY:
+        raise ConfigError(f"{file} would be the history, too", "Give a file of another name, such as datasets.toml")
 
 
 def dataset_add(
@@ -109,6 +117,7 @@ def dataset_add(
         invocation.caller_of(target) | pairs(declared.target_options or []),
     )
     timeline = invocation.timeline_url()
+    _check_name(file)
     definition = DatasetDefinition(
         name, source, target, declared.finder, *given, timeline, declared.priority, declared.after
     ).check()

@@ -271,3 +271,10 @@ def test_a_folder_in_place_of_the_file_is_refused_and_nothing_is_made_beside_it(
         assert run(["dataset", "list", "--file", folder]) == 2
         assert f"{folder} is a folder" in capsys.readouterr().err
     assert os.listdir() == ["sets"]
+
+
+def test_a_file_that_would_be_its_own_history_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (["add", "d", "src", "dst"], ["list"]):
+        assert run(["dataset", *line, "--file", "mine.db"]) == 2
+        assert "mine.db would be the history, too" in capsys.readouterr().err
+    assert not Path("mine.db").exists()
