@@ -18,7 +18,7 @@ from replication.datasets.listing.decisions import Decisions, Find
 from replication.datasets.listing.sink import ListingSink, Tasks
 from replication.datasets.listing.tasks import FolderTasks, note_missing
 from replication.datasets.listing.walk import walk
-from replication.datasets.stores.base import Entry, EntryKind, Store, TreeChanges
+from replication.datasets.stores.base import Entry, EntryKind, Store, TreeChanges, is_temporary
 from replication.datasets.stores.same_names import name_key
 from replication.error_text import one_line
 from replication.errors import UnsafeNameError
@@ -148,7 +148,7 @@ class Comparison:
                 if is_entered and not self._is_unchanged(file.path):
                     self._enter(file.path, below)
             elif (copyable := self._built(file, known)) is not None:
-                self._one(copyable, decisions, find or _nothing, batch)
+                self._one(copyable, decisions, find or _nothing, batch, sets[-1])
                 if len(batch) >= BATCH:
                     self._give(batch, sets[-1])
                     batch = []
@@ -221,11 +221,18 @@ class Comparison:
                 for file in batch:
                     self._sink.ended(file.file_set)
 
-    def _one(self, copyable: CopyableFile, decisions: Decisions, find: Find, batch: list[CopyableFile]) -> None:
+    def _one(
+        self, copyable: CopyableFile, decisions: Decisions, find: Find, batch: list[CopyableFile], file_set: str
+    ) -> None:
         try:
             decision, copyable = decisions.on(copyable, find)
         except UnsafeNameError as error:
             self._sink.failed(copyable.origin.path, error.what)
+            return
+        except Exception as error:  # each driver has its own errors
+            if not self._configuration.compare_content or is_temporary(error):
+                raise
+            self._unlisted(copyable.origin.path, error, file_set)  # it cannot be read; the others of its folder can
             return
         if decision.is_copied:
             batch.append(copyable)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import Grouping
 from replication.core.copying.names import RelativePath
 from replication.datasets.finders.globbed import GlobFinder
 from replication.datasets.finders.recursive import OneDataset, RecursiveDataset
+from replication.datasets.preview import compared
 from replication.datasets.stores.base import Entry, TreeChanges
 from replication.datasets.stores.local import LocalStore
-from tests.copying import job, read_tree, write_tree
+from tests.copying import copied, job, read_tree, write_tree
 
 WHOLE = {f"a/{n:03}": b"x" for n in range(300)}
 
@@ -92,3 +96,32 @@ def test_of_a_folder_of_several_file_sets_the_last_waits_when_its_listing_breaks
     source.cut = "none"
     counts = job(source, target).run()
     assert counts.failures == {} and read_tree(tmp_path / "dst") == WHOLE
+
+
+class Unreadable(LocalStore):
+    """Lists by name, and may not read ``a/1``."""
+
+    def scan(self, folder: RelativePath) -> Iterator[Entry]:
+        yield from sorted(super().scan(folder), key=lambda entry: entry.attributes.path if entry.attributes else "")
+
+    def open(self, file: FileAttributes) -> Any:
+        if file.path == "a/1":
+            raise PermissionError(13, "no", file.path)
+        return super().open(file)
+
+
+@pytest.mark.parametrize("grouping", [Grouping.DIRECTORY, Grouping.FILE])
+def test_a_file_whose_content_cannot_be_compared_fails_alone_or_with_its_set_and_hides_no_other(
+    tmp_path: Path, grouping: Grouping
+) -> None:
+    old, new = ({f"a/{name}": content for name in ("1", "2", "below/3")} for content in (b"1", b"2"))
+    write_tree(tmp_path / "src", old)
+    copied(tmp_path / "src", tmp_path / "dst")
+    write_tree(tmp_path / "src", new)
+    source, target = Unreadable(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst"))
+    made = job(source, target, compare_content=True, grouping=grouping)
+    assert made.run().failures == {"a/1": "PermissionError: [Errno 13] no: 'a/1'"}
+    replaced = {"a/below/3": b"2"} | ({"a/2": b"2"} if grouping is Grouping.FILE else {})
+    assert read_tree(tmp_path / "dst") == old | replaced
+    found = compared(job(source, target)).found
+    assert found == Counter(failed=1, different=2 - len(replaced), same=len(replaced))
