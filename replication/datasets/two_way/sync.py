@@ -33,7 +33,7 @@ from replication.datasets.listing.walk import walk
 from replication.datasets.publication.moves import Listed, changed
 from replication.datasets.removals import removals_refusal
 from replication.datasets.request import is_missing
-from replication.datasets.stores.base import Entry, EntryKind, Store
+from replication.datasets.stores.base import Entry, EntryKind, Store, is_temporary
 from replication.datasets.stores.same_names import name_key
 from replication.datasets.two_way.state import SyncState
 from replication.error_text import one_line
@@ -183,7 +183,14 @@ class TwoWaySync:
         progress.listing_ended()
         for a, b in state.files(SyncAction.COMPARE):
             assert a is not None and b is not None
-            if a.size == b.size and self._digest(0, a) == self._digest(1, b):
+            try:
+                is_same = a.size == b.size and self._digest(0, a) == self._digest(1, b)
+            except Exception as error:  # each driver has its own errors
+                if is_temporary(error):
+                    raise
+                result.failures[a.path] = one_line(error)
+                continue
+            if is_same:
                 state.change({a.path: Agreed(SideState.of(a), SideState.of(b))}, ())
                 result.actions += Counter({SyncAction.NOTHING.value: 1})
                 result.actions -= Counter({SyncAction.COMPARE.value: 1})  # drops it at zero

@@ -11,6 +11,7 @@ import pytest
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
 from replication.core.copying.two_way import Agreed, SideState, SyncAction, sync_action
+from replication.datasets.stores.local import LocalStore
 from replication.datasets.two_way.state import SyncState
 from shell.main import run
 from tests.copying import read_tree, write_tree
@@ -39,6 +40,25 @@ def test_a_file_that_the_other_side_has_an_empty_folder_of_is_told(pair: Path) -
     (pair / "b/z").mkdir()
     assert sync(pair).failures == {"z": "the target has a folder of that name"}
     assert both(pair)[1]["new"] == b"n"
+
+
+class Unreadable(LocalStore):
+    """May not read ``x/1``."""
+
+    def reread(self, path: RelativePath, begin: int, size: int) -> bytes:
+        if path == "x/1":
+            raise PermissionError(13, "no", path)
+        return super().reread(path, begin, size)
+
+
+def test_of_files_that_changed_on_both_sides_one_that_cannot_be_read_fails_alone(pair: Path) -> None:
+    for side in "ab":
+        write_tree(pair / side, {"x/1": side.encode(), "x/2": b"same"}, LATER)
+    write_tree(pair / "a", {"new": b"n"})
+    result = sync(pair, second=Unreadable(str(pair / "b")))
+    assert result.failures == {"x/1": "PermissionError: [Errno 13] no: 'x/1'"}
+    assert both(pair)[1]["new"] == b"n" and [tree["x/1"] for tree in both(pair)] == [b"a", b"b"]
+    assert len(sync(pair).conflicts) == 1 and both(pair)[0] == both(pair)[1]
 
 
 def test_a_dry_run_of_a_sync_that_would_remove_too_much_says_so(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
