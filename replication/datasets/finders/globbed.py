@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import ROOT, STAGING, RelativePath
+from replication.datasets.finders.base import ListsIntoSink
 from replication.datasets.finders.recursive import RecursiveDataset
-from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.listing.sink import ListingSink
+from replication.datasets.stores.base import EntryKind, Store, is_temporary
+from replication.error_text import one_line
 from replication.errors import RequestError
 
 #: A folder that holds one of these is a table's.
@@ -36,16 +41,20 @@ class GlobFinder:
             fixed.append(part)
         return RelativePath("/".join(fixed))
 
-    def find_datasets(self) -> Iterator[RecursiveDataset]:
-        """All folders that match."""
-        for folder in self._matching(ROOT, self._parts):
-            yield RecursiveDataset(self._store, folder, metadata={"dataset": folder})
+    def find_datasets(self) -> Iterator[ListsIntoSink]:
+        """All folders that match, and those above that cannot be listed."""
+        yield from self._matching(ROOT, self._parts)
 
-    def _matching(self, folder: RelativePath, parts: list[str]) -> Iterator[RelativePath]:
+    def _matching(self, folder: RelativePath, parts: list[str]) -> Iterator[ListsIntoSink]:
         if not parts:
-            yield folder
+            yield RecursiveDataset(self._store, folder, metadata={"dataset": folder})
             return
-        for below in folders_of(self._store, folder):
+        try:
+            found = folders_of(self._store, folder)
+        except OSError as error:
+            yield UnlistedFolder.of(folder, error)
+            return
+        for below in found:
             if fnmatchcase(below.name, parts[0]):
                 yield from self._matching(below, parts[1:])
 
@@ -61,12 +70,16 @@ class TableFinder:
         self._store = store
         self.common_root = RelativePath(checked(properties, optional="below").get("below", "").strip("/"))
 
-    def find_datasets(self) -> Iterator[RecursiveDataset]:
-        """All table directories; tables within tables belong to the outer one."""
+    def find_datasets(self) -> Iterator[ListsIntoSink]:
+        """All table directories; tables within tables belong to the outer one. And folders that cannot be listed."""
         yield from self._below(self.common_root, 0)
 
-    def _below(self, folder: RelativePath, depth: int) -> Iterator[RecursiveDataset]:
-        entries = [entry for entry in self._store.scan(folder) if entry.attributes is not None]
+    def _below(self, folder: RelativePath, depth: int) -> Iterator[ListsIntoSink]:
+        try:
+            entries = [entry for entry in self._store.scan(folder) if entry.attributes is not None]
+        except OSError as error:
+            yield UnlistedFolder.of(folder, error)
+            return
         names = {entry.attributes.path.name for entry in entries if entry.attributes is not None}
         if names & TABLE_MARKS:
             yield RecursiveDataset(self._store, folder, file_set=folder, metadata={"table": folder})
@@ -74,6 +87,25 @@ class TableFinder:
             for entry in entries:
                 if entry.kind is EntryKind.FOLDER and entry.attributes is not None and entry.attributes.name != STAGING:
                     yield from self._below(entry.attributes.path, depth + 1)
+
+
+@dataclass(frozen=True)
+class UnlistedFolder:
+    """A dataset in place of a folder that cannot be listed: it tells that, and the others are copied."""
+
+    root: RelativePath
+    reason: str
+
+    @classmethod
+    def of(cls, folder: RelativePath, error: OSError) -> UnlistedFolder:
+        """For a folder below the root. Raises the error of the root itself, or of a store that may answer later."""
+        if not folder or is_temporary(error):
+            raise error
+        return cls(folder, one_line(error))
+
+    def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
+        """Tell it."""
+        sink.failed(self.root, self.reason)
 
 
 def folders_of(store: Store, folder: RelativePath) -> list[RelativePath]:

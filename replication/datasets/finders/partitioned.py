@@ -8,7 +8,8 @@ from datetime import UTC, date, datetime
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import RelativePath
-from replication.datasets.finders.globbed import checked, folders_of
+from replication.datasets.finders.base import ListsIntoSink
+from replication.datasets.finders.globbed import UnlistedFolder, checked, folders_of
 from replication.datasets.finders.recursive import RecursiveDataset
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.stores.base import Store
@@ -53,23 +54,27 @@ class StreamDataset:
         today = datetime.now(UTC).toordinal()
         self._since = date.fromordinal(max(today - days, 1)) if days is not None else date.min
 
-    def partitions(self) -> Iterator[RelativePath]:
-        """The folders of dates that are meant, oldest first."""
+    def partitions(self) -> Iterator[ListsIntoSink]:
+        """The folders of dates that are meant, oldest first, and those above that cannot be listed."""
         yield from self._below(self.root, 0)
 
-    def _below(self, folder: RelativePath, depth: int) -> Iterator[RelativePath]:
+    def _below(self, folder: RelativePath, depth: int) -> Iterator[ListsIntoSink]:
         if (day := date_of(folder)) is not None:
             if day >= self._since:
-                yield folder
+                yield RecursiveDataset(self._store, folder, folder, {"stream": self.root, "date": str(day)})
         elif depth < _DEPTH_MAX:
-            for below in folders_of(self._store, folder):
+            try:
+                found = folders_of(self._store, folder)
+            except OSError as error:
+                yield UnlistedFolder.of(folder, error)
+                return
+            for below in found:
                 yield from self._below(below, depth + 1)
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Compare each date's folder with the target's."""
         for partition in self.partitions():
-            metadata = {"stream": self.root, "date": str(date_of(partition))}
-            RecursiveDataset(self._store, partition, partition, metadata).list_into(target, configuration, sink)
+            partition.list_into(target, configuration, sink)
 
 
 def date_of(folder: RelativePath) -> date | None:

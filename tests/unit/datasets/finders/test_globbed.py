@@ -1,12 +1,19 @@
-"""Folders that match a glob: a dataset each, which is published for itself."""
+"""Folders that match a glob are a dataset each, published for itself; what finders may not list fails alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from replication.core.copying.configuration import CopyConfiguration, Grouping
-from replication.datasets.finders.globbed import GlobFinder
+from replication.core.copying.names import RelativePath
+from replication.datasets.finders.globbed import GlobFinder, TableFinder
+from replication.datasets.finders.partitioned import StreamFinder
 from replication.datasets.job import CopyJob
+from replication.datasets.stores.base import Entry
 from replication.datasets.stores.local import LocalStore
 from tests.copying import read_tree, write_tree
 
@@ -22,3 +29,32 @@ def test_each_dataset_is_one_file_set_when_datasets_are_published_whole(tmp_path
     job.run()
     assert published == {"ev/one/daily": 2, "ev/two/daily": 2}
     assert read_tree(tmp_path / "dst") == files
+
+
+class Unlistable(LocalStore):
+    """Has a folder that may not be listed."""
+
+    def scan(self, folder: RelativePath) -> Iterator[Entry]:
+        if folder == "ev/one":
+            raise PermissionError(13, "no", folder)
+        return super().scan(folder)
+
+
+@pytest.mark.parametrize(
+    ("finder", "properties"),
+    [
+        (GlobFinder, {"pattern": "ev/*/2024-01-02"}),
+        (StreamFinder, {}),
+        (TableFinder, {}),
+        (TableFinder, {"below": "ev"}),
+    ],
+)
+def test_a_folder_that_may_not_be_listed_fails_and_the_others_are_copied(
+    tmp_path: Path, finder: Any, properties: dict[str, str]
+) -> None:
+    write_tree(tmp_path / "src", {f"ev/{name}/2024-01-02/_SUCCESS": b"1" for name in ("one", "two")})
+    write_tree(tmp_path / "dst", {"ev/two/2024-01-02/extra": b"stays"})
+    source, target = Unlistable(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst"))
+    counts = CopyJob(source, target, finder(source, properties), CopyConfiguration(delete=True)).run()
+    assert counts.failures == {"ev/one": "PermissionError: [Errno 13] no: 'ev/one'"}
+    assert sorted(read_tree(tmp_path / "dst")) == ["ev/two/2024-01-02/_SUCCESS", "ev/two/2024-01-02/extra"]
