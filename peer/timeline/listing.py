@@ -53,8 +53,6 @@ class FolderListings:
         ]
 
     def _entries(self, root: str, partition: str) -> list[dict[str, Any]]:
-        import fsspec
-
         if partition and any(part in ("", ".", "..") or "\0" in part for part in partition.split("/")):
             raise RequestError(
                 f"{partition[:300]!r} is not a partition: it leaves the dataset, or is no name of a folder",
@@ -63,11 +61,8 @@ class FolderListings:
         folder = f"{root.rstrip('/')}/{partition}".rstrip("/")
         self.calls += 1
         with driver_errors(f"listing {folder}"):
-            if is_local(root):  # else fsspec takes :: for the end of an address
-                fs, path = fsspec.filesystem("file"), local_path(root)
-            else:
-                fs, path = fsspec.core.url_to_fs(root.rstrip("/"), **direct(root))
-            path = f"{path.rstrip('/')}/{partition}".rstrip("/")  # a name below may look like an address
+            fs, path = opened_root(root)
+            path = f"{path}/{partition}".rstrip("/")  # a name below may look like an address
             fs.invalidate_cache(path)
             try:
                 entries = fs.ls(path, detail=True)
@@ -75,6 +70,16 @@ class FolderListings:
                 return []
         named = (entry for entry in entries if not _name(entry).startswith(STAGING_PREFIX) and _name(entry))
         return [entry for entry in named if entry["type"] in _KINDS or fs.isfile(entry["name"])]
+
+
+def opened_root(root: str) -> tuple[Any, str]:
+    """The driver of fsspec for a dataset's root, and the root's path there."""
+    import fsspec
+
+    if is_local(root):  # else fsspec takes :: for the end of an address
+        return fsspec.filesystem("file"), local_path(root).rstrip("/")
+    fs, path = fsspec.core.url_to_fs(root.rstrip("/"), **direct(root))
+    return fs, path.rstrip("/")
 
 
 def _name(entry: dict[str, Any]) -> str:

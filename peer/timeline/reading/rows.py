@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from peer.timeline.listing import opened_root
 from peer.timeline.reading.instant import ReadInstant
 from replication.core.timeline.instants import FileVersion
 from replication.errors import ChangedFileError, FormatError, RequestError, StorageError
-from replication.files.store import direct
 
 _FORMATS = ("parquet", "arrow", "orc", "csv", "json")
 
@@ -71,11 +71,9 @@ def _naming(read: ReadInstant, versions: Sequence[FileVersion], format: str) -> 
 
 
 def _opened(read: ReadInstant, version: FileVersion, format: str) -> ds.Dataset:
-    import fsspec
-
     address = read.address(version)
-    fs, root = fsspec.core.url_to_fs(read.root, **direct(read.root))  # a name below may look like an address
-    path = f"{root.rstrip('/')}/{version.path}"
+    fs, root = opened_root(read.root)
+    path = f"{root}/{version.path}"  # a name below may look like an address
     try:
         if (size := fs.size(path)) != version.size:
             read.check({version.key})

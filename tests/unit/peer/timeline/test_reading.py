@@ -55,6 +55,13 @@ def test_a_file_whose_name_looks_like_an_address_is_read_and_no_other(site: Path
         assert numbers(files.rows()) == [1, 2, 3, 8, 9]
 
 
+def test_rows_of_a_folder_whose_name_is_two_addresses_for_fsspec_are_read(tmp_path: Path) -> None:
+    write_rows(tmp_path / "lake::x/src/p/1.parquet", 1, 2)
+    recorded(tmp_path / "lake::x").run()
+    with reader(tmp_path / "lake::x").files() as files:
+        assert numbers(files.rows()) == [1, 2]
+
+
 def test_files_as_of_a_time_to_come_are_of_one_instant_too(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     last = timeline(site).state().instant
     as_of = TimelineClient.as_of
