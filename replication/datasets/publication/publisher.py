@@ -28,6 +28,7 @@ from replication.datasets.publication.events import failed_event, published_even
 from replication.datasets.publication.folders import KNOWN_FOLDERS_MAX, LinkedFolders, NewFolders, emptied
 from replication.datasets.publication.moves import Expected, Move, MovedFolder, changed, guarded, plan_moves
 from replication.datasets.publication.recording import InstantRecorder, added_versions, key_of, overwritten, replaced
+from replication.datasets.publication.registering import registration_refusal
 from replication.datasets.publication.steps import (
     CopySite,
     NotifyPublished,
@@ -224,11 +225,9 @@ class Publisher:
             self._not_published(file_set, CopyError(what, "Remove it, or exclude what is below it"))
             return None
         planned = self._planned(file_set)
-        over = overwritten(self._target, planned.step.moves) if self._configuration.register else ()
-        if not over:
+        if (refusal := registration_refusal(self._site, self._configuration.register, planned.step)) is None:
             return planned
-        what = f"{over[0][1]} is there already, and a registered file is never written over"
-        self._not_published(file_set, CopyError(what, "Give new files other names, or say --skip"))
+        self._not_published(file_set, refusal)
         return None
 
     def _leave_changed(self, file_set: FileSet, expected: Expected) -> bool:

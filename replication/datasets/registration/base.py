@@ -7,7 +7,7 @@ behind its own, as in ``--register PLUGIN:NAME``, and whose objects are :class:`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +30,11 @@ class FileRegistrar(Protocol):
 
         It may be repeated with the same key after a crash. Any exception fails the step, which the next run repeats.
         """
+
+
+@runtime_checkable
+class RefusesNames(Protocol):
+    """A registrar that cannot take every name; it is asked before a file is published."""
+
+    def refusal(self, target: str, file: RegisteredFile) -> str:
+        """Why a file of the store at ``target`` cannot be registered; empty if it can."""

@@ -43,6 +43,11 @@ class IcebergRegistrar:
                 f"PyIceberg cannot open the catalog {catalog}: {error}"[:500], "Correct ~/.pyiceberg.yaml"
             ) from None
 
+    def refusal(self, target: str, file: RegisteredFile) -> str:
+        """PyIceberg would read, and name in the table, the file whose name ends before a ``#`` or ``?``."""
+        cut = _parquet((file,)) and set("#?") & set(f"{target}/{file.path}")
+        return f"PyIceberg takes an address to end before {min(cut)}" if cut else ""
+
     def has(self, key: str, files: tuple[RegisteredFile, ...]) -> bool:
         """Whether a snapshot of the table has added the files of a key, or none is Parquet."""
         from pyiceberg.exceptions import NoSuchTableError

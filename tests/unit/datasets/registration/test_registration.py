@@ -70,6 +70,19 @@ def test_a_registered_file_is_not_written_over(source: Path, tmp_path: Path) -> 
     assert rows() == [1, 2, 3, 101, 102, 103], "other file sets are published"
 
 
+@pytest.mark.parametrize("name", ["part.parquet#2.parquet", "part?.parquet"])
+def test_a_name_that_pyiceberg_takes_for_that_of_another_file_is_not_published(
+    source: Path, tmp_path: Path, name: str
+) -> None:
+    (source / "day=1" / name).write_bytes((source / "day=2/part.parquet").read_bytes())
+    failures = copied(source, tmp_path / "dst", register=TABLE).progress.counts.failures
+    assert f"day=1/{name} cannot be registered" in failures[f"day=1/{name}"]
+    assert rows() == [2, 102] and not (tmp_path / "dst/day=1").exists()
+    (source / "day=1" / name).unlink()
+    assert not copied(source, tmp_path / "dst", register=TABLE).progress.counts.failures
+    assert rows() == [1, 2, 101, 102]
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_killed_before_or_after_the_commit_of_the_table_the_next_run_registers_once(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
