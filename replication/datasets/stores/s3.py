@@ -42,7 +42,9 @@ class S3Driver(ObjectDriver):
     removes_absent = True
 
     def opening(self, url: str, options: dict[str, Any]) -> dict[str, Any]:
-        """No redirect is followed."""
+        """No redirect is followed. ValueError for an address that s3fs would cut."""
+        if _VERSION in url:
+            raise ValueError(f"s3fs would leave out {_VERSION} and what follows")
         config = {**direct(url)["config_kwargs"], **options.get("config_kwargs", {})}
         return {**super().opening(url, options), "config_kwargs": config}
 

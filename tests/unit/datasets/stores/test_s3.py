@@ -19,6 +19,7 @@ from replication.core.copying.names import RelativePath
 from replication.datasets.stores.open import open_store
 from replication.datasets.stores.remote import FsspecStore
 from replication.datasets.stores.s3 import S3Driver, S3Uploads
+from replication.errors import StorageError
 from replication.files.store import RemoteStore
 from replication.tables.duckdb.views import attach_deletes
 from tests.redirecting import served
@@ -133,6 +134,11 @@ def test_a_file_that_is_twelve_times_as_long_once_unpacked_fits_an_upload(monkey
     opened.finish()
     opened.close()
     assert store.content == content and len(content) == 12 * 5000
+
+
+def test_an_address_that_s3fs_would_cut_is_refused() -> None:  # all files would go to the object before that
+    with pytest.raises(StorageError, match=r"cannot be opened: .*leave out \?versionId="):
+        open_store("s3://bucket/a?versionId=7")
 
 
 def test_a_redirect_is_not_followed_so_no_other_server_gets_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
