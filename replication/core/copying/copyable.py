@@ -87,8 +87,12 @@ class CopyableFile:
 
 
 def _permission(origin: FileAttributes, preserve: frozenset[str]) -> int | None:
-    """The mode bits of a copy; set-user-id and set-group-id only with the owner and the group that they are of."""
+    """The mode bits of a copy; set-user-id and set-group-id only with the owner and the group that they are of.
+
+    A store that tells no owner leaves the copy with the one who copies, whose rights it must not give.
+    """
     if origin.permission is None:
         return None
-    dropped = (0 if "owner" in preserve else stat.S_ISUID) | (0 if "group" in preserve else stat.S_ISGID)
+    keeps_user, keeps_group = "owner" in preserve and origin.user, "group" in preserve and origin.group
+    dropped = (0 if keeps_user else stat.S_ISUID) | (0 if keeps_group else stat.S_ISGID)
     return origin.permission & ~dropped

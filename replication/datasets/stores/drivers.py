@@ -299,7 +299,7 @@ class SftpDriver(Driver):
 
     def _give(self, fs: Any, path: str, permission: int | None, owner: str, group: str) -> None:
         if permission is not None:
-            fs.ftp.chmod(path, permission)
+            fs.ftp.chmod(path, permission & self.traits.mode_bits)
         if owner.isdigit() and group.isdigit():
             fs.ftp.chown(path, int(owner), int(group))
 

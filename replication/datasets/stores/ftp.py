@@ -26,7 +26,9 @@ _KINDS = {"file": "file", "dir": "directory"}
 class FtpDriver(Driver):
     """An FTP server, by fsspec's connection; one thread a connection."""
 
-    traits = StoreTraits(is_secure=False, keeps_times=True, has_cheap_status=True, moves_folders=True, threads=4)
+    traits = StoreTraits(
+        is_secure=False, keeps_times=True, mode_bits=0o1777, has_cheap_status=True, moves_folders=True, threads=4
+    )
     is_shared = False
     options = {"use_listings_cache": False}
 
@@ -125,7 +127,7 @@ class FtpDriver(Driver):
                 fs.ftp.sendcmd(f"MFMT {moment} {path}")
         if file.permission is not None:
             with suppress(ftplib.error_perm):
-                fs.ftp.sendcmd(f"SITE CHMOD {file.permission:o} {path}")
+                fs.ftp.sendcmd(f"SITE CHMOD {file.permission & self.traits.mode_bits:o} {path}")
 
     def is_alive(self, fs: Any) -> bool:
         """Whether the server has said nothing unasked, as its 421 and its end are, and no answer came too late."""
