@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
@@ -247,13 +248,18 @@ class SftpDriver(Driver):
 
     def info(self, fs: Any, path: str) -> dict[str, Any]:
         """What the server tells of a path, not following a link."""
-        found = fs.ftp.lstat(path)
-        return {**fs._decode_stat(found), "mode": found.st_mode}
+        return self._told(fs, fs.ftp.lstat(path))
 
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
         """Names of a folder with modes, which fsspec leaves out; streamed."""
         for found in _listed(fs.ftp, path):
-            yield {**fs._decode_stat(found, path), "mode": found.st_mode}
+            yield self._told(fs, found, path)
+
+    def _told(self, fs: Any, found: Any, *folder: str) -> dict[str, Any]:
+        """What fsspec tells, with the mode; a pipe, which it takes for a file, would be waited for at its opening."""
+        info = {**fs._decode_stat(found, *folder), "mode": found.st_mode}
+        is_file = stat.S_IFMT(found.st_mode) in (0, stat.S_IFREG)  # some servers tell permissions only
+        return info if is_file or info["type"] != "file" else {**info, "type": "other"}
 
     def timestamp_ns(self, info: dict[str, Any]) -> int | None:
         """Whole seconds."""

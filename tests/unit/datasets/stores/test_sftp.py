@@ -1,13 +1,21 @@
-"""Reading of SFTP asks ahead for a bounded part of a file, from where it is read."""
+"""Reading of SFTP asks ahead for a bounded part of a file, from where it is read, and opens no pipes."""
 
 from __future__ import annotations
 
+import os
 from io import BytesIO
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from replication.core.copying.names import ROOT, RelativePath
+from replication.datasets.stores.base import EntryKind
 from replication.datasets.stores.drivers import SftpDriver
+from replication.datasets.stores.local import LocalStore
+from replication.datasets.stores.open import open_store
+from tests.copying import job, read_tree, write_tree
+from tests.file_servers import sftp_server
 
 MIB = 1 << 20
 
@@ -43,3 +51,15 @@ def test_a_range_that_is_verified_is_read_without_what_is_before_it(served: Serv
     fs = SimpleNamespace(ftp=SimpleNamespace(open=lambda path, mode: served))
     assert len(SftpDriver().reread(fs, "/large", 100 * MIB, 4 * MIB)) == 4 * MIB
     assert served.asked == [(100 * MIB, 104 * MIB)]
+
+
+def test_a_pipe_of_a_server_is_skipped_as_one_of_this_host(tmp_path: Path) -> None:
+    write_tree(tmp_path / "served", {"a": b"1"})
+    os.mkfifo(tmp_path / "served/pipe")
+    with sftp_server(tmp_path / "served") as url, open_store(f"{url}/") as source:
+        listed = {entry.path or "a": entry.kind for entry in source.scan(ROOT)}
+        found = source.status(RelativePath("pipe"))
+        assert (listed["pipe"], found and found.kind) == (EntryKind.OTHER, EntryKind.OTHER), "to open it would wait"
+        counts = job(source, LocalStore(str(tmp_path / "dst"))).run()
+    assert (counts.failed, counts.skipped) == (0, {"special file": 1})
+    assert read_tree(tmp_path / "dst") == {"a": b"1"}
