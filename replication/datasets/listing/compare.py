@@ -144,7 +144,8 @@ class Comparison:
             if entry.kind is EntryKind.FOLDER:
                 is_entered = conf.recursive and conf.filters.enters(file.path)
                 if known is not None:
-                    is_entered = self._note(known, file.path, file.path, is_meant=is_entered) and is_entered
+                    named = self._folder_named(file.path)
+                    is_entered = self._note(known, file.path, named, is_meant=is_entered) and is_entered
                 if is_entered and not self._is_unchanged(file.path):
                     self._enter(file.path, below)
             elif (copyable := self._built(file, known)) is not None:
@@ -175,7 +176,11 @@ class Comparison:
         is_asked = conf.conversions or is_caseless or (conf.delete and not self._source.traits.has_cheap_status)
         return {} if is_asked else None
 
-    def _note(self, known: dict[str, str], origin: RelativePath, destination: RelativePath, *, is_meant: bool) -> bool:
+    def _folder_named(self, path: RelativePath) -> str:
+        """A folder as ``known`` has it: an object store may have a file of that name, too."""
+        return f"{path}/" if self._target.traits.moves_by_copying else path
+
+    def _note(self, known: dict[str, str], origin: RelativePath, destination: str, *, is_meant: bool) -> bool:
         """Note a destination; False, which is told, if something else is meant to have it already."""
         key = self._key(destination)
         if is_meant and (other := known.get(key)):
@@ -274,10 +279,8 @@ class Comparison:
                 there = entry.attributes
                 if there is None or there.path.name == STAGING or there.path == self._configuration.backup_dir:
                     continue
-                is_known = (
-                    self._key(there.path) in known if known is not None else self._source.status(there.path) is not None
-                )
-                if is_known:
+                named = self._folder_named(there.path) if entry.kind is EntryKind.FOLDER else there.path
+                if self._key(named) in known if known is not None else self._has(there.path, entry.kind):
                     continue
                 if entry.kind is EntryKind.FOLDER:
                     if self._configuration.recursive and self._configuration.filters.enters(there.path):
@@ -286,6 +289,12 @@ class Comparison:
                     self._extra(there)
         except FileNotFoundError:
             return
+
+    def _has(self, path: RelativePath, kind: EntryKind) -> bool:
+        """Whether the source has what the target has; where a folder is now, an object store still has the file."""
+        found = self._source.status(path)
+        is_folder_now = found is not None and found.kind is EntryKind.FOLDER and kind is EntryKind.FILE
+        return found is not None and not (is_folder_now and self._target.traits.moves_by_copying)
 
     def _extra(self, there: FileAttributes) -> None:
         """A file of the target that the source does not have. It stays if it may come from one that is excluded."""

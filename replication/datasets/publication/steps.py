@@ -21,7 +21,7 @@ from replication.datasets.publication.moves import (
 )
 from replication.datasets.registration.base import FileRegistrar, RegisteredFile
 from replication.datasets.registration.plugins import registrar_of
-from replication.datasets.stores.base import Store, make_durable
+from replication.datasets.stores.base import EntryKind, Store, make_durable
 from replication.error_text import counted
 from replication.errors import ChangedFileError, MissingFileError, ReplicationError, StepFailedError
 from replication.timeline.recorded import RecordedTimeline
@@ -115,7 +115,9 @@ class RemoveExtras(CommitStep[CopySite]):
         for number, text in enumerate(self.paths):
             path = RelativePath(text)
             there = target.status(path)
-            if there is not None and not (self.listed and self.listed[number].is_changed(there)):
+            if there is None or there.kind is EntryKind.FOLDER:  # an object store may have one of that name, too
+                continue
+            if not (self.listed and self.listed[number].is_changed(there)):
                 yield path
 
     def execute(self, context: CopySite) -> None:
