@@ -120,7 +120,11 @@ class Stager:
         if (uploads := self._uploads_of(file)) is None:
             if (path := self.made_path(file)) is None:
                 return None
-            if self.target.status(path) is None:
+            there = attempted(lambda: self.target.status(path), self.configuration.attempts, self._stopped)
+            if isinstance(there, CopiedItem):
+                self.failed(file, there)
+                return None
+            if there is None:
                 self.journal.forget([path])  # its ranges are gone with it
             known = self.journal.ranges(self.key_of(file))
             self.journal.begin([self.key_of(file)])
@@ -184,8 +188,10 @@ class Stager:
         if (entry := self.journal.find(key)) is None:
             return None
         staged, is_trusted = entry
-        found = self.target.status(key.path)
-        if found is None or found.attributes is None or found.attributes.size != staged.size:
+        found = attempted(lambda: self.target.status(key.path), self.configuration.attempts, self._stopped)
+        if isinstance(found, CopiedItem) or found is None:  # if the store does not tell, the file is copied anew
+            return None
+        if found.attributes is None or found.attributes.size != staged.size:
             return None
         range_bytes = self.configuration.range_bytes
         if not is_trusted and digest_of(self.target, key.path, staged.size, range_bytes) != staged.digest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pwd
+import shutil
 import stat
 from collections.abc import Generator, Iterable
 from contextlib import suppress
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.converters import plugins
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.staging import state_dir
 from replication.datasets.publication.publisher import Publisher
+from replication.datasets.stores.base import Entry
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
 from replication.errors import RequestError, StorageError
@@ -203,3 +206,30 @@ def test_killed_after_any_change_new_folders_get_the_permissions_of_the_source(t
         if dying.left >= 0:
             return
     raise AssertionError("the store never had enough")
+
+
+class Flaky(LocalStore):
+    """Does not answer the first question about each file that is staged or was to be."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.asked: set[str] = set()
+
+    def status(self, path: RelativePath) -> Entry | None:
+        if path.startswith(STAGING) and path.name in ("big", "small") and path not in self.asked:
+            self.asked.add(path)
+            raise ConnectionResetError("the connection was lost")
+        return super().status(path)
+
+
+def test_a_store_that_does_not_answer_once_what_is_staged_is_asked_again(tmp_path: Path) -> None:
+    files = {"a/big": os.urandom(5 * MIB), "b/big": os.urandom(6 * MIB), "b/small": b"1"}
+    write_tree(tmp_path / "src", files)
+    for is_again in (False, True):
+        if is_again:
+            shutil.rmtree(tmp_path / "dst")
+            killed_before_publishing(tmp_path, range_bytes=MIB)
+        target = Flaky(str(tmp_path / "dst"))
+        counts = job(LocalStore(str(tmp_path / "src")), target, range_bytes=MIB).run()
+        assert (counts.failures, bool(counts.bytes_reused)) == ({}, is_again)
+        assert read_tree(tmp_path / "dst") == files and target.asked
