@@ -78,3 +78,33 @@ def test_closed_time_stays_below_what_could_not_be_registered(site: Site, regist
         assert closed_time.run_once() == before, "and one that has gone"
         flip(wal, begin + at)
         assert closed_time.run_once() == now[0]
+
+
+def test_a_file_whose_counters_cannot_be_read_holds_up_its_own_writer_only(site: Site, registrar: Registrar) -> None:
+    spec = table()
+    site.ledger.tables.create(spec)
+    wal_dir = str(site.config.wal_dir)
+    for writer in ("w0", "w1"):
+        site.ledger.time.register_writer(writer, "h0", 1, site.boot, 1)
+    hidden, other, beside = site.wal("w0"), site.wal("w1"), site.wal("w0")
+    counters = Path(hidden.row.path).with_suffix(".len")
+    away = counters.rename(counters.with_suffix(".away"))
+    counters.mkdir()  # as unreadable as one that another user's process made
+    for wal in (hidden, other, beside):
+        wal.append(spec, rows(0, 10))
+    assert registrar.run_once() == {"w0"}
+    lengths = {row.file: row.length for row in site.ledger.files.all("h0")}
+    assert lengths[other.file] == other.length and lengths[beside.file] == beside.length
+    assert lengths[hidden.file] < hidden.length
+    with (
+        closing(HostFiles(site.ledger, site.files, "h0", wal_dir)) as host_files,
+        closing(ControlLog(site.ledger, site.files, wal_dir, "h0", site.boot)) as control,
+    ):
+        now = time.time_ns() // 1000 + 1_000_000
+        own = Registrar(site.ledger, host_files)
+        closed_time = ClosedTime(site.ledger, "h0", host_files, own, control, lambda: now, lambda: 1)
+        assert closed_time.run_once() == 0, "rows that are not registered may have any later commit time"
+        counters.rmdir()
+        away.rename(counters)
+        assert closed_time.run_once() > 0
+    assert all(row.length == wal.length for wal in (hidden, other, beside) if (row := site.ledger.files.get(wal.file)))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
+from replication.errors import StorageError
 from replication.files.base import Files
 from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.writer.wal.durable_length import DurableLength
@@ -44,6 +45,7 @@ class HostFiles:
         self._refreshing = threading.Lock()  # else rows that were read first could replace newer ones
         self._rows: dict[FileId, FileRow] = {}
         self._counters: dict[FileId, DurableLength] = {}
+        self._unreadable: dict[FileId, StorageError] = {}
         self._seen_ns = -1
 
     def refresh(self) -> None:
@@ -54,16 +56,21 @@ class HostFiles:
     def _refresh(self) -> None:
         seen_ns = self._changed_ns()
         rows = {row.file: row for row in self._ledger.files.all(self._host)}
+        unreadable: dict[FileId, StorageError] = {}
         with self._lock:
             for file in [f for f in self._counters if f not in rows or rows[f].closed]:
                 self._counters.pop(file).close()  # frees a file descriptor
             for file, row in rows.items():
                 grows = row.kind in (FileKind.WAL, FileKind.CONTROL) and not row.is_stored and not row.closed
                 if grows and file not in self._counters:
-                    counters = DurableLength.open(row.path, row.boot, self._files)
+                    try:
+                        counters = DurableLength.open(row.path, row.boot, self._files)
+                    except StorageError as error:  # it holds up no other file
+                        unreadable[file] = error
+                        continue
                     if counters is not None:
                         self._counters[file] = counters
-            self._rows = rows
+            self._rows, self._unreadable = rows, unreadable
             self._seen_ns = seen_ns
 
     def poll(self) -> list[Source]:
@@ -78,6 +85,13 @@ class HostFiles:
         with self._lock:
             rows = [self._rows.get(file) for file in files]
         return all(row is not None and row.kind is FileKind.CONTROL and not row.closed for row in rows)
+
+    def check(self, file: FileId) -> None:
+        """Raise StorageError when the counters of an open file cannot be read, so that its length is not known."""
+        with self._lock:
+            error = self._unreadable.get(file)
+        if error is not None:
+            raise error
 
     def watermark(self, row: FileRow) -> int | None:
         """The watermark of an open WAL's writer; read it before the length. None when the file has no counters."""

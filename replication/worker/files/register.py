@@ -47,6 +47,7 @@ class Registrar:
                     continue
                 name = str(source.file)
                 try:
+                    self._host_files.check(source.file)
                     self._register(source)
                     self._troubled.discard(name)
                 except ReplicationError as error:
