@@ -198,7 +198,7 @@ def _contested(ledger: Ledger, members: Members) -> tuple[str, ...]:
     if role.role is not Role.ACTIVE:
         return ()
     known = (*ledger.successions.known().all, *ledger.successions.contradictions())
-    return tuple(map(str, contested(ledger.cluster, role, known)))
+    return tuple(map(str, contested(ledger.cluster, role, known, ledger.former)))
 
 
 def durable_lengths(ledger: Ledger, host: str) -> dict[FileId, int]:

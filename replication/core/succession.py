@@ -230,20 +230,23 @@ def without(cut: Cut, frames: Iterable[tuple[StreamId, int]]) -> dict[StreamId, 
     return beyond(cut, cut_of(frames))
 
 
-def contested(own: ClusterId, state: RoleState, known: Sequence[Succession]) -> tuple[Succession, ...]:
+def contested(
+    own: ClusterId, state: RoleState, known: Sequence[Succession], former: Sequence[ClusterId] = ()
+) -> tuple[Succession, ...]:
     """The successions by which another cluster takes writes in place of an ACTIVE one; none when all is well.
 
-    Either another one took over from it, and it has not taken over again since. Or it took over from an origin that has
-    changed its role with others since.
+    Either another one took over from it, or from a ``former`` incarnation, and it has not taken over again since. Or it
+    took over from an origin that has changed its role with others since.
     """
     if state.role is not Role.ACTIVE:
         return ()
-    mine = max((each for each in known if each.successor == own), key=lambda each: each.epoch, default=None)
+    ids = {own, *former}
+    mine = max((each for each in known if each.successor in ids), key=lambda each: each.epoch, default=None)
     since = 0 if mine is None else mine.epoch
 
     def contests(other: Succession) -> bool:
         from_origin = mine is not None and other != mine and mine.origin in (other.origin, other.successor)
-        return other.epoch >= since and (other.origin == own or from_origin)
+        return other.epoch >= since and (other.origin in ids or from_origin)
 
     return tuple(filter(contests, known))
 

@@ -28,8 +28,10 @@ def known_active(ledger: Ledger) -> ActiveCluster | None:
     Raises:
         CoordinationError: the ledger does not answer.
     """
-    last = ledger.successions.known().last_of(ledger.cluster)
-    if last is None or last.successor == ledger.cluster:
+    own, known = (ledger.cluster, *ledger.former), ledger.successions.known()
+    found = [last for each in own if (last := known.last_of(each)) is not None]
+    last = max(found, key=lambda each: each.epoch, default=None)
+    if last is None or last.successor in own:
         return None
     return ActiveCluster(last.successor, last.epoch, address_of(ledger, last.successor))
 

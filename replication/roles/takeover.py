@@ -102,6 +102,8 @@ class Takeover:
     def learn(self, succession: Succession, source: ClusterId) -> None:
         """Take in a succession that ``source`` reports. If it is of this cluster, become STANDBY.
 
+        So does a cluster that was restored from a backup and has a new id since, if its successor is its peer.
+
         Raises:
             SuccessionError: ``source`` cannot report it, two clusters took over, both are ACTIVE, its epoch or the
                 number of successions is none that role changes led to, or the cuts are too large together.
@@ -120,7 +122,8 @@ class Takeover:
                     records.contradict(succession)
                 raise
             _log.warning("succession_learned", succession=str(succession), source=source.name)
-        if succession.origin == self.ledger.cluster:
+        own, former = self.ledger.cluster, self.ledger.former
+        if succession.origin == own or (succession.origin in former and self._is_of_peers(succession, source)):
             self.step_down(succession)
 
     def step_down(self, succession: Succession) -> RoleState:
@@ -176,15 +179,19 @@ class Takeover:
         peer = Peer(origin.name, str(Quorum.parse(address)), origin)
         self.ledger.rules.define(peer, self.ledger.terms.current())
 
+    def _is_of_peers(self, succession: Succession, source: ClusterId) -> bool:
+        """Whether this cluster sends to the successor, and to who reports it."""
+        return {source, succession.successor} <= {peer.cluster for peer in self.ledger.rules.peers()}
+
     def _check_source(self, succession: Succession, source: ClusterId) -> None:
         """Only the origin, or a cluster whose routes carry the origin's frames, can report a succession.
 
         What concerns this cluster itself only peers that it sends to can report, of each other, too: the successor may
         be away.
         """
-        if succession.origin == self.ledger.cluster:
-            believed = {source, succession.successor} <= {peer.cluster for peer in self.ledger.rules.peers()}
-        else:
+        believed = succession.origin in (self.ledger.cluster, *self.ledger.former)
+        believed = believed and self._is_of_peers(succession, source)
+        if succession.origin != self.ledger.cluster and not believed:
             routes = [route for route in self.ledger.landing.routes() if route.source == source]
             believed = source == succession.origin or any(route.brings(succession.origin) for route in routes)
         if not believed:

@@ -153,3 +153,6 @@ def test_an_active_cluster_is_contested_once_another_one_took_over_from_it_or_fr
     other = replace(LOST, successor=NORTH)  # two standbys took over under one epoch
     assert contested(WEST, active, (LOST, other)) == (other,) and contested(NORTH, active, (LOST, other)) == (LOST,)
     assert contested(WEST, active, (LOST, replace(other, epoch=5))) == (replace(other, epoch=5),)
+    restored = replace(EAST, incarnation=UUID(int=8))
+    assert contested(restored, RoleState(), (LOST,), (EAST,)) == (LOST,)
+    assert contested(restored, active, (LOST, replace(back, successor=restored)), (EAST,)) == ()

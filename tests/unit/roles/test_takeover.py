@@ -14,6 +14,7 @@ from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.succession import Succession
 from replication.errors import SuccessionError
 from replication.ledger.base import Peer
+from replication.roles.active import known_active
 from replication.roles.takeover import Takeover, change_role
 from tests.fakes.coordination import MemoryEnsemble
 from tests.fakes.ledger import MemoryLedger
@@ -70,6 +71,28 @@ def test_a_cluster_steps_down_when_another_peer_reports_its_successor_which_may_
     takeover.ledger.rules.define(Peer("west", "localhost:2181/walship/west", WEST), 0)
     takeover.learn(of(OWN, WEST), NORTH)
     assert takeover.coordination.role().state == RoleState(Role.STANDBY, 2)
+
+
+def test_a_cluster_that_was_restored_and_has_a_new_id_steps_down_for_the_successor_of_its_former_one(
+    takeover: Takeover,
+) -> None:
+    ledger = takeover.ledger
+    former = ClusterId("own", UUID(int=99))
+    ledger.former = (former,)
+    ledger.landing.declare_routes(
+        [InboundRoute(WEST, TABLE, "default", 1, {}, carried=(Carried(former, (former, WEST)),))]
+    )
+    takeover.learn(of(former, WEST), WEST)
+    assert takeover.coordination.role().state == RoleState(Role.ACTIVE, 1), "nothing is sent to west"
+    ledger.rules.define(Peer("west", "localhost:2181/walship/west", WEST), 0)
+    takeover.learn(of(former, WEST), WEST)
+    assert takeover.coordination.role().state == RoleState(Role.STANDBY, 2)
+    active = known_active(ledger)
+    assert active is not None and active.cluster == WEST, "writers are told where to write"
+    takeover.promote(Succession(WEST, OWN, 3, 7, is_planned=True))
+    takeover.learn(of(former, WEST), WEST)
+    assert takeover.coordination.role().state == RoleState(Role.ACTIVE, 3), "it has taken over again since"
+    assert known_active(ledger) is None
 
 
 def test_a_cluster_with_a_newer_epoch_does_not_take_over_and_stores_nothing(takeover: Takeover) -> None:
