@@ -26,7 +26,7 @@ from replication.coordination.tls import ZookeeperTls
 from replication.coordination.zookeeper import read_public
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.core.shipping.planner import Assign, Limits, Plan, RetryLater, Revoke, plan
-from replication.errors import CoordinationError, ReplicationError, StaleTermError
+from replication.errors import CoordinationError, ReplicationError, RequestError, StaleTermError
 from replication.files.base import Files
 from replication.files.local import LocalFiles
 from replication.files.notifier import Listening, NotificationListener, Notifier
@@ -210,11 +210,17 @@ class Master:
         if planned.fence:
             self._check_term()
             self._term = self._ledger.terms.raise_to_next()
+        too_large: dict[str, RequestError] = {}
         for slot, assignment in planned.assignments.items():
             self._ledger.terms.assign(slot, self._term)
             content = replace(assignment, term=self._term).encode()
-            self._coordination.set_assignment(slot, content, observed.versions.get(slot, -1))
+            try:
+                self._coordination.set_assignment(slot, content, observed.versions.get(slot, -1))
+            except RequestError as error:  # it holds up neither other hosts nor retiring
+                too_large[slot] = error
         for decision in planned.decisions:
+            if isinstance(decision, (Assign, Revoke)) and decision.slot in too_large:
+                continue
             if isinstance(decision, Assign):
                 _log.info("work_assigned", host=decision.slot, term=self._term, **_fields(decision.work))
             elif isinstance(decision, Revoke):
@@ -224,6 +230,8 @@ class Master:
             retire(self._ledger, self._disk.files, row, self._term, self._disk.host, observed.policy)
         waiting = frozenset(decision for decision in planned.decisions if isinstance(decision, RetryLater))
         self._report.waiting(waiting, {peer.name: peer for peer in observed.snapshot.peers})
+        for first in too_large.values():
+            raise first
 
 
 def _fields(work: Tail | ChunkAssignment) -> dict[str, object]:

@@ -14,6 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from replication import __version__
+from replication.coordination import session as sessions
 from replication.coordination.base import HostRecord, Public
 from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.session import Coordination
@@ -22,7 +23,7 @@ from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.chunk import Assignment, Tail
 from replication.core.shipping.planner import Limits
-from replication.errors import CoordinationError
+from replication.errors import CoordinationError, RequestError
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, FileRow, Ledger, Peer
 from replication.master.loop import HostDisk, Master, MasterTimes
@@ -287,6 +288,33 @@ def test_a_file_that_all_have_is_retired_in_the_ledger_and_then_deleted(site: Si
     site.rounds_until(lambda: len(site.books.rows) == 1, master)
     assert [left.file.number for left in site.books.rows] == [2]
     assert on_disk(site) == {"000000000002.wal", "000000000002.len"}
+
+
+def test_an_assignment_too_large_for_its_node_holds_up_neither_other_hosts_nor_retiring(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.desk.put_host(HostRecord("h1", "/elsewhere", ""))
+    master = site.master()
+    site.peer(WEST, "w:1")
+    site.rounds_until(lambda: site.assignment("h1") is not None, master)
+    site.peer(SOUTH, *(f"receiver-{n}.south.example:7070" for n in range(60)))
+    asked: list[str] = []
+    write = Coordination.set_assignment
+
+    def set_assignment(self: Coordination, slot: str, content: bytes, version: int) -> int:
+        asked.append(slot)
+        return write(self, slot, content, version)
+
+    monkeypatch.setattr(Coordination, "set_assignment", set_assignment)
+    monkeypatch.setattr(sessions, "NODE_BYTES_MAX", 1000)
+    with pytest.raises(RequestError, match="h0 would hold .* bytes, more than 1000"):
+        wait_until(lambda: master.round() is None and False)
+    assert asked == ["h0", "h1"]
+    site.books.rows = [row(site, 1)]
+    make(site, 1)
+    with pytest.raises(RequestError, match="h0 would hold"):
+        master.round()
+    assert site.books.rows == [] and on_disk(site) == set()
 
 
 def test_a_file_that_the_ledger_holds_after_all_stays(site: Site) -> None:
