@@ -334,7 +334,7 @@ class TlsSection(_Section):
 class CatalogSection(_Section):
     """Iceberg catalog properties, passed through; empty means JDBC beside the ledger."""
 
-    warehouse: str = Field("", description="file:///... or s3://... for tables' files; empty means data_dir")
+    warehouse: StoreUrl = Field("", description="file:///... or s3://... for tables' files; empty means data_dir")
     spark: dict[str, str] = Field(default_factory=dict, repr=False, description="for Spark: type, uri, ...")
     pyiceberg: dict[str, str] = Field(default_factory=dict, repr=False, description="the same catalog, for PyIceberg")
 
@@ -354,7 +354,7 @@ class DrillsSection(_Section):
 class TimelineSection(_Section):
     """Which files datasets have, as of any instant."""
 
-    url: str = Field("", description="file:///... or s3://... for instants; empty means data_dir, or the warehouse")
+    url: StoreUrl = Field("", description="file:///... or s3://... for instants; empty: data_dir, or the warehouse")
     service: bool = Field(False, description="whether clients ask a server, which is a role of up then")
     incremental: bool = Field(True, description="false: partitions are listed again after each instant")
     listen: Address = Field("127.0.0.1:0", description="host:port of the server; port 0 means any free one")

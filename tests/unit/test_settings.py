@@ -43,6 +43,15 @@ def test_a_store_for_spilled_files_is_an_address_or_the_second_run_would_delete_
         configuration.load(None, given, {})
 
 
+@pytest.mark.parametrize(("section", "key"), [("catalog", "warehouse"), ("timeline", "url")])
+def test_the_place_of_tables_and_instants_is_an_address_or_it_would_count_from_where_each_process_was_started(
+    section: str, key: str
+) -> None:
+    for place in ("tables", "/mnt/tables", "file://tables"):
+        with pytest.raises(ConfigError, match=f"{section}.{key}: '{place}' is not the address of a store"):
+            configuration.load(None, {"cluster": {"name": "east"}, section: {key: place}}, {})
+
+
 @pytest.mark.parametrize("url", ["", "file:///mnt/store", "s3://bucket", "hdfs://name:9000/x", "memory:///tmp/store"])
 def test_any_store_that_a_driver_knows_may_be_named(url: str) -> None:
     assert (
