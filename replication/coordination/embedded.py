@@ -116,14 +116,18 @@ class EmbeddedZookeeper:
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def alive(self) -> bool:
-        """Whether the process runs and serves requests. Uses ``srvr``, since ``ruok`` is answered too early."""
+        """Whether the process runs and serves requests. Uses ``srvr``, since ``ruok`` is answered too early.
+
+        Raises:
+            ssl.SSLCertVerificationError: its certificate is not one for the address it binds, or has expired.
+        """
         return self.pid is not None and "Mode:" in four_letter_word(self._host, self._port, "srvr", self._tls)
 
     def start(self, timeout_s: float = 30.0) -> None:
         """Start and wait until it serves requests.
 
         Raises:
-            ConfigError: Java or PySpark is missing, or another program uses the port.
+            ConfigError: Java or PySpark is missing, another program uses the port, or the certificate does not fit.
             CoordinationError: the server ended or did not answer in time; the message has its last log lines.
         """
         assert self.pid is None, "already started"
@@ -144,11 +148,18 @@ class EmbeddedZookeeper:
             )
         self._pid_file.write_text(str(self._process.pid))
         deadline = time.monotonic() + timeout_s
-        while not self.alive():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise CoordinationError(f"ZooKeeper did not start: {self._last_lines()}", f"See {self._log}")
-            time.sleep(0.05)
+        try:
+            while not self.alive():
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    self.stop()
+                    raise CoordinationError(f"ZooKeeper did not start: {self._last_lines()}", f"See {self._log}")
+                time.sleep(0.05)
+        except ssl.SSLCertVerificationError as error:
+            self.stop()
+            raise ConfigError(
+                f"the certificate of ZooKeeper cannot be used on {self._host}: {error.verify_message}",
+                "Correct [zookeeper] cert, ca or listen: it must be valid now, and name the address of listen",
+            ) from None
 
     def wait(self) -> None:
         """Wait until the process has ended, by itself or by ``stop`` in another thread."""
@@ -299,7 +310,11 @@ def _property(path: str | Path) -> str:
 
 
 def four_letter_word(host: str, port: int, word: str, tls: ZookeeperTls | None = None, timeout_s: float = 1.0) -> str:
-    """ZooKeeper's answer to ``word``; empty when there is none."""
+    """ZooKeeper's answer to ``word``; empty when there is none.
+
+    Raises:
+        ssl.SSLCertVerificationError: its certificate is not one for ``host``, or has expired.
+    """
     answer = b""
     try:
         with socket.create_connection((host, port), timeout_s) as plain:
@@ -308,6 +323,8 @@ def four_letter_word(host: str, port: int, word: str, tls: ZookeeperTls | None =
                 connection.sendall(word.encode())
                 while received := connection.recv(4096):
                     answer += received
+    except ssl.SSLCertVerificationError:
+        raise
     except (OSError, ssl.SSLError):
         pass
     return answer.decode(errors="replace")

@@ -16,11 +16,12 @@ from peer.client.connect import connect, find_config
 from peer.client.contacts import read_public
 from replication import config as configuration
 from replication.config import Config
+from replication.coordination.embedded import EmbeddedZookeeper
 from replication.coordination.paths import MemberKind
 from replication.coordination.tls import ZookeeperTls
 from replication.coordination.zookeeper import connect_public
 from replication.core.shipping.chunk import Assignment
-from replication.errors import CoordinationError, PeerUnavailableError
+from replication.errors import ConfigError, CoordinationError, PeerUnavailableError
 from replication.ledger.base import Peer
 from replication.ledger.sql.ledger import open_ledger
 from shell.processes.roles import make_ledger, run_role
@@ -148,3 +149,14 @@ def test_a_plain_cluster_does_not_get_at_a_secured_peer(tmp_path: Path, processe
         with pytest.raises(PeerUnavailableError, match="did not answer.*TLS"):
             cluster.contacts.reach("west", address(west))
         assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_an_embedded_server_whose_certificate_does_not_name_its_address_says_so_at_once(
+    tmp_path: Path, address: str
+) -> None:
+    tls = Authority(tmp_path / "ours").tls("east", "10.0.0.11")
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=f"cannot be used on {address}: IP address mismatch") as refused:
+        EmbeddedZookeeper(tmp_path / "zookeeper", free_port(), host=address, tls=tls).start(timeout_s=60)
+    assert time.monotonic() - began < 30 and "[zookeeper] cert, ca or listen" in refused.value.hint
