@@ -220,6 +220,9 @@ def follow_files(config: Config, ledger: Ledger) -> None:
     """Correct the paths of this host's files in the ledger, before the host starts.
 
     A data directory without tables may be moved, or reached by another path, as through a link.
+
+    Raises:
+        ConfigError: it is a copy beside its original, whose files it would ship and delete.
     """
     host = config.cluster.host
     there = {f.name: f for folder in (config.wal_dir, config.landing_dir) for f in folder.glob("*.wal")}
@@ -229,8 +232,12 @@ def follow_files(config: Config, ledger: Ledger) -> None:
         now = there.get(before.name)
         if now is None or now == before or row.is_stored or row.file.slot != host:
             continue
-        if not before.exists() or before.samefile(now):
-            paths[row.file] = str(now)
+        if os.path.exists(before) and not before.samefile(now):
+            raise ConfigError(
+                f"{config.data_dir} is a copy: its ledger names files in {before.parent}, which are still there",
+                "Start the cluster there; or, if this is to go on in its place, move that folder away first",
+            )
+        paths[row.file] = str(now)
     if paths:
         ledger.files.relocate(paths)
         _log.info("files_relocated", files=len(paths), folder=str(config.data_dir))

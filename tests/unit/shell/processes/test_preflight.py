@@ -230,7 +230,10 @@ def test_files_of_a_data_directory_that_was_moved_or_is_reached_by_a_link_are_kn
     (tmp_path / "one").rename(tmp_path / "two")
     assert paths(tmp_path / "two")[0] == str(tmp_path / "two" / "landing" / "000000000000.wal")
     shutil.copytree(tmp_path / "two", tmp_path / "three")
-    assert paths(tmp_path / "three")[0] == str(tmp_path / "two" / "landing" / "000000000000.wal")
+    with pytest.raises(ConfigError, match=f"three is a copy: its ledger names files in {tmp_path}/two/landing, which"):
+        paths(tmp_path / "three")  # it would delete the original's files once it had shipped and replayed them
+    shutil.rmtree(tmp_path / "two")
+    assert paths(tmp_path / "three")[0] == str(tmp_path / "three" / "landing" / "000000000000.wal")
 
 
 def test_a_copy_does_not_start_on_the_tables_of_its_original(tmp_path):
