@@ -173,14 +173,13 @@ def _check_space(config: Config, roles: Sequence[str]) -> None:
 
 def _check_leftovers(config: Config) -> None:
     """Refuse to start if files exist without their ledger: their numbers would be used again."""
-    if config.ledger.url:
+    if config.shares_ledger or not (ledger := _ledger_file(config)).name:
         return
-    ledger = config.data_dir / "ledger.db"
     files = [file for folder in (config.wal_dir, config.landing_dir) for file in folder.glob("*.wal")]
     again = f"For a test cluster: remove {config.data_dir} and start again"
     remedy = f"Rebuild it: walship rebuildledger. {again}"
     if files and not ledger.exists():
-        raise ConfigError(f"{config.data_dir} holds {len(files)} WAL and landing files but no ledger.db", remedy)
+        raise ConfigError(f"{config.data_dir} holds {len(files)} WAL and landing files but no {ledger.name}", remedy)
     if ledger.exists() and ledger.stat().st_size:
         try:
             with closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as opened:
@@ -192,8 +191,15 @@ def _check_leftovers(config: Config) -> None:
             raise ConfigError(f"{ledger} is not a readable ledger: {error}", remedy) from None
 
 
+def _ledger_file(config: Config) -> Path:
+    from sqlalchemy.engine import make_url  # deferred: down needs none
+
+    return Path(make_url(config.ledger_url).database or "")
+
+
 def _rebuild(config: Config) -> str:
-    return f"rebuild it: mkdir lost && mv {config.data_dir}/ledger.db* lost/ && walship rebuildledger --yes"
+    ledger = shlex.quote(str(_ledger_file(config)))
+    return f"rebuild it: mkdir lost && mv {ledger}* lost/ && walship rebuildledger --yes"
 
 
 def check_ledger_age(config: Config, ledger: Ledger) -> None:

@@ -160,6 +160,19 @@ def test_wals_without_a_ledger_are_no_fresh_start(tmp_path):
         check_host(config, ("master",))
 
 
+def test_a_ledger_that_has_another_place_is_missed_and_named_there(tmp_path):
+    config = config_in(tmp_path, ledger={"url": "sqlite:///50%25 off/own.db"})
+    own = tmp_path / "50% off" / "own.db"
+    (tmp_path / "wal").mkdir()
+    (tmp_path / "wal" / "000000000001.wal").touch()
+    with pytest.raises(ConfigError, match=r"no own\.db"):  # before an empty one is made
+        check_host(config, ("master",))
+    own.parent.mkdir()
+    own.write_bytes(b"not a database, and long enough to be looked at" * 100)
+    with pytest.raises(ConfigError, match=rf"{own} is not a readable ledger.*mv '{own}'\* lost"):
+        check_host(config, ("master",))
+
+
 def test_a_damaged_ledger_is_said(tmp_path):
     config = config_in(tmp_path)
     (tmp_path / "ledger.db").write_bytes(b"not a database, and long enough to be looked at" * 100)
