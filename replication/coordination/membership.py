@@ -13,7 +13,11 @@ from replication.errors import CoordinationError
 
 
 class Membership:
-    """One member. Its node is recreated in each new session until it leaves or is superseded by another process."""
+    """One member. Its node is recreated in each new session until it leaves.
+
+    While the node is another process's, ``superseded`` is true and it stays away. It returns when that node is gone:
+    the other may have been a copy that was started by mistake.
+    """
 
     def __init__(self, keeper: Keeper, path: str, fields: dict[str, Any]) -> None:
         self._keeper = keeper
@@ -45,18 +49,17 @@ class Membership:
         """Recreate the node after a lost session, and write changed fields."""
         with self._lock:
             session = self._keeper.session()
-            if self._left or self.superseded or not session:
+            if self._left or not session:
                 return
             node = self._keeper.tree.get(self._path, self._keeper.wake)
+            self.superseded = node is not None and node.owner != session and not self._keeper.owned(node.owner)
             if node is None:
                 self._keeper.tree.create(self._path, self._content, ephemeral=True)
             elif node.owner == session:
                 if node.content != self._content:
                     self._keeper.tree.set(self._path, self._content, node.version)
-            elif self._keeper.owned(node.owner):
+            elif not self.superseded:
                 self._replace()
-            else:
-                self.superseded = True
 
     def _replace(self) -> None:
         for _ in range(3):

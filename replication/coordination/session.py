@@ -186,7 +186,7 @@ class Coordination:
         """Create an ephemeral member node ``name``, recreated in each later session; ``members`` returns its fields.
 
         A node left over from an earlier process is replaced at once. When another process takes the name later, this
-        membership ends (``Membership.superseded``).
+        member stays away until that one is gone (``Membership.superseded``).
         """
         return Membership(self._keeper, self.paths.member(kind, name), fields)
 

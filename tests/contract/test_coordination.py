@@ -234,6 +234,19 @@ def test_a_member_replaces_what_a_dead_process_left_and_yields_to_a_later_one(
     assert [member.fields for member in here.members(MemberKind.WORKERS)] == [{"pid": 2}]
 
 
+def test_a_member_returns_when_the_process_that_had_its_place_is_gone(world: World, connect: Connect) -> None:
+    """Such as a copy of the data directory that was started by mistake. Writers need the worker that goes on."""
+    here, copy, other = connect(), connect(), connect()
+    live = here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
+    copy.enrol(MemberKind.WORKERS, "h0", {"pid": 2})
+    wait_until(lambda: live.superseded, despite=CoordinationError)
+    copy.close()
+    wait_until(lambda: holds(here, MemberKind.WORKERS), despite=CoordinationError)
+    assert [member.fields for member in other.members(MemberKind.WORKERS)] == [{"pid": 1}] and not live.superseded
+    live.leave()
+    assert other.members(MemberKind.WORKERS) == ()
+
+
 def test_a_member_that_left_stays_away(world: World, connect: Connect) -> None:
     here = connect()
     membership = here.enrol(MemberKind.WRITERS, "w1", {})
