@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Argument
 
 from peer.status.members import await_writers
+from replication.coordination.witness import Witnessed
 from replication.core.roles import Role, RoleState
 from replication.core.succession import next_epoch
 from replication.errors import CoordinationError, RequestError
@@ -33,10 +34,11 @@ def readonly(
         if switch is not None:
             wanted = Role.STANDBY if switch == "on" else Role.ACTIVE
             state = read.state.becomes(wanted)
-            if state != read.state:
+            witnessed = _witnessed(cluster) if wanted is Role.ACTIVE else Witnessed()
+            if state != read.state or witnessed.ended >= state.epoch:  # the witness confirms no lease of ended epochs
                 if wanted is Role.ACTIVE:
-                    _check_may_take_writes(cluster, printer)
-                    state = RoleState(wanted, next_epoch(read.state.epoch, _ended(cluster)))
+                    _check_may_take_writes(cluster, printer, witnessed)
+                    state = RoleState(wanted, next_epoch(read.state.epoch, _ended(cluster), witnessed.ended))
                 coordination.set_role(state, read.version)
             if wanted is Role.STANDBY:  # also if it is already: an earlier command may have been stopped here
                 await_writers(cluster.ledger, coordination, state.epoch, cluster.config.writer.lease_s)
@@ -56,7 +58,16 @@ def _ended(cluster: Cluster) -> int:
     return max((each.epoch for each in known if cluster.id in (each.origin, each.successor)), default=0)
 
 
-def _check_may_take_writes(cluster: Cluster, printer: Printer) -> None:
+def _witnessed(cluster: Cluster) -> Witnessed:
+    """What the witness keeps of this cluster, if one confirms leases. CoordinationError: it does not answer."""
+    if cluster.config.failover.lease != "witness":
+        return Witnessed()
+    from peer.client.granter import witness_of  # deferred: few clusters have a witness
+
+    return witness_of(cluster.config).read(cluster.id)
+
+
+def _check_may_take_writes(cluster: Cluster, printer: Printer, witnessed: Witnessed) -> None:
     """RequestError while a role change may have made another cluster ACTIVE; a note when one may be ACTIVE."""
     if cluster.ledger.steps.sequences(cluster.name, ROLE_CHANGE):
         raise RequestError(
@@ -67,6 +78,11 @@ def _check_may_take_writes(cluster: Cluster, printer: Printer) -> None:
         printer.note(
             f"{active.cluster.name} took over from {cluster.name}; if it is ACTIVE still, both take writes: walship"
             " status. Without a loss: walship switchover, there"
+        )
+    elif witnessed.ended:
+        printer.note(
+            f"the witness says that {witnessed.successor} took over from {cluster.name}, or began to; if it is ACTIVE,"
+            " both take writes"
         )
     elif senders := ", ".join(sorted({route.source.name for route in cluster.ledger.landing.routes()})):
         printer.note(

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from replication.coordination.witness import Witness
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
@@ -22,6 +23,9 @@ from shell.commands import role
 from shell.commands.role import readonly
 from tests.fakes.coordination import MemoryEnsemble
 from tests.fakes.ledger import MemoryLedger
+from tests.unit.coordination.test_witness import opening
+
+OWN = SimpleNamespace(failover=SimpleNamespace(lease="own"))
 
 
 def test_a_change_that_the_ledger_could_not_note_is_told_as_done(capfd: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +78,8 @@ def test_a_cluster_whose_role_change_is_unfinished_is_not_made_active_beside_its
 
         @contextmanager
         def connect() -> Iterator[Any]:
-            yield SimpleNamespace(id=id, name="east", coordination=coordination, ledger=ledger), Printer(as_json=False)
+            own = {"coordination": coordination, "ledger": ledger, "config": OWN}
+            yield SimpleNamespace(id=id, name="east", **own), Printer(as_json=False)
 
         invocation = cast(Invocation, SimpleNamespace(connect=connect))
         ledger.steps.put_all([NewSequence(SequenceId("east", ROLE_CHANGE), ("{}",))])
@@ -96,3 +101,27 @@ def test_a_cluster_whose_role_change_is_unfinished_is_not_made_active_beside_its
         assert coordination.role().state == RoleState(Role.ACTIVE, 1008), "what it writes is newer than what was ended"
     ledger.close()
     assert "west took over from east" in capfd.readouterr().err
+
+
+def test_a_cluster_of_which_the_witness_heard_in_a_failover_that_was_given_up_is_made_active_above_that(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id, west, third = ClusterId("east", uuid4()), ClusterId("west", uuid4()), MemoryEnsemble()
+    ledger, witness = MemoryLedger(id), Witness(opening(third), "/w")
+    witness.end(id, 1002, west)
+    monkeypatch.setattr("peer.client.granter.witness_of", lambda config: witness)
+    config = SimpleNamespace(failover=SimpleNamespace(lease="witness"))
+    with MemoryEnsemble().connect("/walship/east") as coordination:
+        coordination.establish(id, "0")
+
+        @contextmanager
+        def connect() -> Iterator[Any]:
+            east = SimpleNamespace(id=id, name="east", coordination=coordination, ledger=ledger, config=config)
+            yield east, Printer(as_json=False)
+
+        readonly(cast(Invocation, SimpleNamespace(connect=connect)), "off")
+        assert coordination.role().state == RoleState(Role.ACTIVE, 1003), "else its writers are refused for good"
+        readonly(cast(Invocation, SimpleNamespace(connect=connect)), "off")
+        assert coordination.role().state == RoleState(Role.ACTIVE, 1003)
+    ledger.close()
+    assert "the witness says that west" in capfd.readouterr().err
