@@ -39,19 +39,19 @@ class RoleHistory:
 
 def role_history(ledger: Ledger, quarantined: Iterable[Quarantined]) -> RoleHistory:
     """All that this cluster knows, and what it keeps of it, discarded or not."""
-    kept = Counter((frame.succession, frame.discarded > 0) for frame in quarantined)
+    kept = Counter(frame.succession for frame in quarantined if not frame.discarded)
     active = known_active(ledger)
     known = sorted(ledger.successions.known().all, key=lambda each: (each.epoch, each.origin))
     return RoleHistory(
         "" if active is None else active.cluster.name,
         "" if active is None else active.zookeepers,
-        tuple(_known(ledger, each, kept[str(each), False], kept[str(each), True]) for each in known),
+        tuple(_known(ledger, each, kept[str(each)]) for each in known),
     )
 
 
-def _known(ledger: Ledger, each: Succession, kept: int, discarded: int) -> KnownSuccession:
+def _known(ledger: Ledger, each: Succession, kept: int) -> KnownSuccession:
     """One succession; the successor itself has taken back what it applied beyond the cut."""
     is_here = each.is_planned or each.successor == ledger.cluster
-    applied = 0 if is_here else max(0, ledger.successions.landed_beyond(each) - kept - discarded)
+    applied = 0 if is_here else ledger.successions.landed_beyond(each)
     names = each.origin.name, each.successor.name
     return KnownSuccession(*names, each.epoch, each.at, each.is_planned, kept, applied)

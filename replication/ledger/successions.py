@@ -68,7 +68,7 @@ class SuccessionRecords(Protocol):
         """The successions that were kept so, without their cuts."""
 
     def landed_beyond(self, succession: Succession) -> int:
-        """How many frames beyond its cut were here when it was learned, less those that count since.
+        """How many frames beyond its cut were here when it was learned, less those that count or are kept since.
 
         Of very many streams only some are counted.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -11,7 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.core.clock import moment_text
-from replication.core.ids import ClusterId
+from replication.core.coverage import Ranges
+from replication.core.ids import ClusterId, StreamId
 from replication.core.succession import Cut, Succession, Successions, beyond, common
 from replication.errors import SuccessionError
 from replication.ledger.sql.queries.batches import forget_beyond
@@ -19,16 +21,17 @@ from replication.ledger.sql.queries.cuts import complete_upto, coverage_after
 from replication.ledger.sql.queries.epochs import epoch_of, highest_epoch, raise_epoch
 from replication.ledger.sql.queries.files import newest_commit
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.keys import table_spec
+from replication.ledger.sql.store.keys import stream_id, table_spec
 from replication.ledger.sql.store.prepared import Prepared, upsert
-from replication.ledger.sql.store.store import SqlStore, meta, put_meta, raise_counter, rows_in
+from replication.ledger.sql.store.store import SqlStore, chunked, meta, put_meta, raise_counter, rows_in
 
-_s, _table = schema.successions.c, schema.tables.c
+_s, _table, _q = schema.successions.c, schema.tables.c, schema.quarantined.c
 _KNOWN = Prepared(sa.select(_s.content).order_by(_s.epoch, _s.origin))
 _STORED = Prepared(
     sa.select(_s.content).where(_s.origin == sa.bindparam("of_origin"), _s.epoch == sa.bindparam("of_epoch"))
 )
 _PUT = upsert(schema.successions, "origin", "epoch")
+_NONE = Ranges()
 _ADDRESS = "address of "  # and the cluster, in meta
 _LEASE = "lease of "  # and the cluster
 _BEYOND_MAX = 100_000  # streams: of a table that the successor does not have, all are beyond its cut
@@ -117,8 +120,11 @@ class SqlSuccessions:
         content = self._store.meta(_beyond_name(succession))
         if content is None:
             return 0
-        then = Succession.decode(bytes.fromhex(content)).cut
-        return sum(ranges.total for ranges in beyond(then, succession.cut).values())
+        left = beyond(Succession.decode(bytes.fromhex(content)).cut, succession.cut)
+        with self._store.read() as connection:
+            kept = _kept_of(connection, succession)
+        was_here = (any(left.get(stream, _NONE).intersect(ranges) for stream, ranges in frame) for frame in kept)
+        return max(0, sum(ranges.total for ranges in left.values()) - sum(was_here))
 
     def highest_epoch(self) -> int:
         with self._store.read() as connection:
@@ -168,6 +174,17 @@ def _record(connection: Connection, succession: Succession) -> Succession:
         _PUT.run(connection, {**clusters, "epoch": joined.epoch, "content": joined.encode()})
     raise_epoch(connection, joined.origin, joined.epoch)
     return joined
+
+
+def _kept_of(connection: Connection, succession: Succession) -> list[list[tuple[StreamId, Ranges]]]:
+    """The sequences of each frame that is kept as a lost write of a succession, discarded or not."""
+    wanted = sa.select(_q.held).where(_q.succession == str(succession))
+    kept = [json.loads(held) for held in connection.scalars(wanted)]
+    streams: dict[int, StreamId] = {}
+    for keys in chunked(sorted({key for held in kept for key, _, _ in held})):
+        for row in connection.execute(sa.select(schema.streams).where(schema.streams.c.id.in_(keys))):
+            streams[row.id] = stream_id(row.wal, row.table_uuid, row.table_group)
+    return [[(streams[key], Ranges.of((begin, end))) for key, begin, end in held if key in streams] for held in kept]
 
 
 def _at_most(times: Mapping[UUID, int], upto: int) -> Mapping[UUID, int]:

@@ -24,8 +24,26 @@ def test_lost_writes_that_were_discarded_are_not_said_to_be_in_the_tables() -> N
         ledger.successions.record(told)
         assert [each.applied_here for each in role_history(ledger, ()).successions] == [1]
         place = route.file, begin + FRAME, begin + 2 * FRAME, spec.uuid
-        kept = Quarantined(*place, "late", "/copy", 5, succession=str(told))
-        discarded = Quarantined(*place, "late", "/copy", 5, discarded=6, succession=str(told))
-        for frame, waiting in ((kept, 1), (discarded, 0)):
-            (known,) = role_history(ledger, [frame]).successions
+        ledger.replay.quarantine(Quarantined(*place, "late", "/copy", 5, succession=str(told)))
+        for waiting in (1, 0):
+            (known,) = role_history(ledger, ledger.replay.quarantined()).successions
             assert (known.lost_writes, known.applied_here) == (waiting, 0)
+            ledger.replay.discard(route.file, begin + FRAME, 6)
+
+
+def test_lost_writes_that_land_later_do_not_hide_what_is_in_the_tables() -> None:
+    spec = table()
+    of = stream(spec, wal())
+    with closing(MemoryLedger(WEST)) as ledger:
+        ledger.tables.create(spec)
+        route = Route(ledger)
+        route.land(claims(of, 0, 2, 0))
+        told = Succession(EAST, NORTH, 2, 7, is_planned=False, cut={of: Ranges.of((0, 1))})
+        ledger.successions.record(told)
+        late = route.at
+        route.land(claims(of, 2, 4, 0))
+        for begin in (late, late + FRAME):
+            place = route.file, begin, begin + FRAME, spec.uuid
+            ledger.replay.quarantine(Quarantined(*place, "late", "/copy", 5, succession=str(told)))
+        (known,) = role_history(ledger, ledger.replay.quarantined()).successions
+        assert (known.lost_writes, known.applied_here) == (2, 1)
