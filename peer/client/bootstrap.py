@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from peer.bootstrap.space import BootstrapSpace
 from peer.client.contacts import known_peer
@@ -10,7 +11,7 @@ from peer.client.peering import Peering
 from peer.polling import polls
 from replication.core.phase import Phase
 from replication.errors import RequestError, WaitTimeoutError
-from replication.ledger.base import Rule
+from replication.ledger.base import Ledger, Rule
 
 _POLL_S = 0.05
 
@@ -41,7 +42,7 @@ def begin_bootstrap(peering: Peering, table: str, peer_name: str, space: Bootstr
 
 
 def await_bootstrap(peering: Peering, tables: Sequence[str], peer_name: str, timeout_s: float) -> None:
-    """Return when the bootstraps of ``tables`` are applied at the peer.
+    """Return when the bootstraps of ``tables`` are applied at the peer, but for tables that are dropped meanwhile.
 
     Raises:
         WaitTimeoutError: it took too long; the bootstraps go on.
@@ -53,7 +54,7 @@ def await_bootstrap(peering: Peering, tables: Sequence[str], peer_name: str, tim
         rules = ledger.rules.to(peer_name)
         for name, table in list(waiting.items()):
             phases = {rule.phase for rule in rules if rule.table == table}
-            if phases == {Phase.LIVE}:
+            if phases == {Phase.LIVE} or phases != {Phase.BOOTSTRAPPING} and _is_dropped(ledger, table):
                 del waiting[name]
             elif not phases or Phase.NEEDS_BOOTSTRAP in phases:
                 raise RequestError(
@@ -70,3 +71,7 @@ def await_bootstrap(peering: Peering, tables: Sequence[str], peer_name: str, tim
     raise WaitTimeoutError(
         f"not bootstrapped at {peer_name} within {timeout_s:g} s: {names}", "The bootstrap goes on; see walship status"
     )
+
+
+def _is_dropped(ledger: Ledger, table: UUID) -> bool:
+    return all(spec.uuid != table for spec in ledger.tables.all())

@@ -326,6 +326,8 @@ def _check_all_went(ledger: Ledger, peer_name: str, tables: Collection[UUID] | N
     _check_there(ledger, peer_name, lost.bytes)
     rules = _rules(ledger, peer_name, tables)
     needing = {rule.table for rule in rules if rule.phase is Phase.NEEDS_BOOTSTRAP}
+    if tables is None and needing:  # none can be begun of a dropped one
+        needing &= {spec.uuid for spec in ledger.tables.all()}
     reasons, remedies = [], []
     for name, table in sorted((_name(ledger, table), table) for table in needing | lost.tables):
         size = PendingAtPeer({key: ranges for key, ranges in lost.missing.items() if key.table == table}).bytes

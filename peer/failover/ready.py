@@ -16,12 +16,13 @@ from replication.roles.active import known_active
 
 
 def unready_tables(context: RoleChange, peer: str) -> list[tuple[UUID, str]]:
-    """The tables that go to a peer and need a bootstrap there, or are being bootstrapped, with their names."""
+    """The tables that go to a peer and need a bootstrap there, or are being bootstrapped, with their names.
+
+    Those that were dropped need none any more: their rules are about to end.
+    """
     ledger = context.cluster.ledger
-    unready = {rule.table: rule.remote_table for rule in ledger.rules.to(peer) if rule.phase is not Phase.LIVE}
-    specs = {table: ledger.tables.by_uuid(table) for table in unready}
-    found = {table: spec.name if (spec := specs[table]) is not None else name for table, name in unready.items()}
-    return sorted(found.items(), key=lambda each: each[1])
+    unready = {rule.table for rule in ledger.rules.to(peer) if rule.phase is not Phase.LIVE}
+    return [(spec.uuid, spec.name) for spec in ledger.tables.all() if spec.uuid in unready]
 
 
 def not_whole(context: RoleChange, peer: str) -> list[str]:

@@ -45,6 +45,20 @@ def test_a_wait_for_several_bootstraps_ends_with_the_last(peering: Peering) -> N
     await_bootstrap(peering, names, "north", 0.0)
 
 
+def test_a_wait_for_several_bootstraps_goes_on_without_a_table_that_is_dropped(
+    peering: Peering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = peering.ledger
+
+    def drop(_: float) -> None:
+        ledger.tables.drop(WEATHER.uuid)
+        ledger.rules.disable("north", WEATHER.uuid, [group.name for group in WEATHER.groups], 0)
+        ledger.rules.end_bootstrap("north", FLIGHTS.uuid, ledger.rules.generation(), 0)
+
+    monkeypatch.setattr("peer.polling.time.sleep", drop)
+    await_bootstrap(peering, [FLIGHTS.name, WEATHER.name], "north", 60.0)
+
+
 def test_a_wait_for_a_bootstrap_at_a_paused_peer_fails(peering: Peering) -> None:
     peering.ledger.rules.set_paused("north", True, 0)
     with pytest.raises(RequestError, match="north is paused, so the bootstrap of ops.flights waits") as raised:

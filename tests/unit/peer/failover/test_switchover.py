@@ -160,6 +160,15 @@ def test_a_peer_that_is_another_cluster_by_now_cannot_take_over(pair: Pair, monk
     assert pair.east.role() == RoleState(Role.ACTIVE, 1)
 
 
+def test_a_table_that_needs_a_bootstrap_there_and_was_dropped_here_holds_no_switchover_up(pair: Pair) -> None:
+    needs_bootstrap(pair)
+    pair.east.handle.drop_table(TABLE)
+    assert plan_switchover(pair.east.command(), "west").refusals == (), "a bootstrap of it can no longer be begun"
+    assert plan_failback(pair.east.command(), "west").bootstraps == {}
+    pair.east.handle.drain("west")
+    assert switchover(pair.east.command(), "west").successor == "west"
+
+
 def test_a_peer_that_names_an_impossible_role_epoch_cannot_take_over(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
