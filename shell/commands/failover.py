@@ -103,8 +103,9 @@ def failover(
     from peer.failover.opening import CONSISTENT, EVERYTHING
     from peer.failover.role_change import RoleChange
 
-    if options.at and options.all_landed:
-        raise RequestError("--at and --with-all-landed exclude each other", "Give one of them")
+    for everything, name in ((options.all_landed, "--with-all-landed"), (options.incomplete, "--incomplete")):
+        if options.at and everything:
+            raise RequestError(f"--at and {name}, which opens with everything, exclude each other", "Give one of them")
     opens = EVERYTHING if options.all_landed else _moment(options.at) if options.at else CONSISTENT
     with invocation.connect() as (cluster, printer):
         if to != cluster.name:

@@ -312,6 +312,12 @@ def test_a_switchover_is_not_cancelled_by_asking_for_a_plan() -> None:
         switchover(commanding(), plan=True, cancel=True)
 
 
+@pytest.mark.parametrize("everything", ["all_landed", "incomplete"])
+def test_an_earlier_time_is_not_passed_over_for_everything_that_landed(everything: str) -> None:
+    with pytest.raises(RequestError, match="--at and --.* exclude each other"):
+        failover(commanding(), "west", FailoverOptions(at="2026-01-31T12:00:00Z", **{everything: True}))
+
+
 def test_the_loss_that_is_accepted_counts_for_the_plan_too_and_does_not_stop_a_failover_half_way(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
