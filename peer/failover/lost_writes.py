@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
+from functools import partial
+from itertools import chain, groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import UUID
@@ -27,7 +28,7 @@ from peer.repair.quarantine_actions import name_of, retry, saved_frame
 from replication.core.definition.schema import TS, TableSpec
 from replication.core.frame import FrameView, SealedHeader
 from replication.core.roles import Role
-from replication.core.rows.batch import decode_payload
+from replication.core.rows.batch import LogBatch, decode_payload
 from replication.core.succession import Succession, Successions, cut_of
 from replication.error_text import counted
 from replication.errors import (
@@ -243,12 +244,19 @@ def _write_again(
     cluster: Cluster, table: UUID, undone: Sequence[_Kept], before: Sequence[_Kept], restated: int
 ) -> None:
     spec = next((spec for spec in cluster.tables() if spec.uuid == table), None)
-    if spec is not None:
-        lost, earlier = ([_decoded(cluster, kept) for kept in each] for each in (undone, before))
-        with TemporaryDirectory(prefix="walship-lost-") as scratch:
-            logs = rows_again(cluster.reader.catalog, spec, lost, earlier, restated, Path(scratch))
-        if logs:
-            cluster.restate(logs, restated + 1)
+    if spec is None:
+        return
+    with TemporaryDirectory(prefix="walship-lost-") as scratch:
+
+        def of_group(group: str) -> Iterator[LogBatch]:
+            lost, earlier = ([kept for kept in each if kept.view.header.group == group] for each in (undone, before))
+            lost.sort(key=lambda kept: kept.commit)
+            again, decoded = partial(map, partial(_decoded, cluster), lost), map(partial(_decoded, cluster), earlier)
+            return rows_again(cluster.reader.catalog, spec, group, again, decoded, restated, Path(scratch))
+
+        logs = chain.from_iterable(map(of_group, dict.fromkeys(kept.view.header.group for kept in undone)))
+        if (first := next(logs, None)) is not None:
+            cluster.restate(chain([first], logs), restated + 1)
 
 
 def discard(cluster: Cluster, table: str = "", timeout_s: float = 60.0, *, leave_applied: bool = False) -> int:
@@ -354,11 +362,8 @@ def _await_own_writes(cluster: Cluster, spec: TableSpec, timeout_s: float) -> No
 
 def _records(cluster: Cluster, table: str) -> list[Quarantined]:
     wanted = cluster.table(table).uuid if table else None
-    return [
-        record
-        for record in cluster.ledger.replay.quarantined()
-        if record.succession and (wanted is None or record.table == wanted)
-    ]
+    every = cluster.ledger.replay.quarantined()
+    return [record for record in every if record.succession and wanted in (None, record.table)]
 
 
 def _readable(records: Iterable[Quarantined]) -> tuple[list[_Kept], list[str]]:

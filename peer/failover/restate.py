@@ -6,7 +6,7 @@ versions that were newer than the lost writes still win.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,35 +62,34 @@ def rows_in_place(
 def rows_again(
     catalog: Catalog,
     spec: TableSpec,
-    lost: Sequence[LostRows],
-    before: Sequence[LostRows],
+    group: str,
+    lost: Callable[[], Iterable[LostRows]],
+    before: Iterable[LostRows],
     restated: int,
     scratch: Path,
-) -> list[LogBatch]:
-    """Lost rows that were undone at the commit time ``restated``, without those whose keys have newer versions.
+) -> Iterator[LogBatch]:
+    """Lost rows of a group that were undone at ``restated``, a commit time; not those whose keys have newer versions.
 
-    ``before`` were written again earlier, just above ``restated``. Group by group, oldest first: of the rows of one key
-    the last one is to win. The table is read once a group.
+    ``before`` were written again earlier, just above ``restated``. ``lost`` reads the others, oldest first: of the rows
+    of one key the last one is to win. It is called twice, so that the rows of one frame are in memory at a time. The
+    table is read once.
     """
-    logs: list[LogBatch] = []
     keys = ", ".join(map(DUCKDB.name, spec.key))
-    for group in dict.fromkeys(rows.group for rows in lost):
-        of_group = sorted((rows for rows in lost if rows.group == group), key=lambda each: each.commit)
-        with _bounded(scratch) as connection:
-            _want(connection, spec, of_group)
-            _attach(connection, catalog, spec, group, None)
-            _want(connection, spec, [rows for rows in before if rows.group == group], "again")
-            newer = f"select {keys} from current_version where _commit > {restated}"
-            again = f"select {keys} from current_version semi join again using ({keys}) where _commit = {restated + 1}"
-            connection.execute(f"create table newer as {newer} except {again}")
-            for rows in of_group:
-                numbers = pa.array(range(rows.batch.num_rows))
-                connection.register("lost_keys", _keys(spec, rows).append_column("_at", numbers))
-                later = f"select {keys} from newer union all select {keys} from again where _lost > {rows.commit}"
-                kept = connection.sql(f"select _at from lost_keys anti join ({later}) l using ({keys}) order by _at")
-                batch = rows.batch.take(kept.to_arrow_table().column("_at").combine_chunks())
-                logs += [LogBatch(rows.version, batch)] if batch.num_rows else []
-    return logs
+    with _bounded(scratch) as connection:
+        _want(connection, spec, lost())
+        _attach(connection, catalog, spec, group, None)
+        _want(connection, spec, before, "again")
+        newer = f"select {keys} from current_version where _commit > {restated}"
+        again = f"select {keys} from current_version semi join again using ({keys}) where _commit = {restated + 1}"
+        connection.execute(f"create table newer as {newer} except {again}")
+        for rows in lost():
+            numbers = pa.array(range(rows.batch.num_rows))
+            connection.register("lost_keys", _keys(spec, rows).append_column("_at", numbers))
+            later = f"select {keys} from newer union all select {keys} from again where _lost > {rows.commit}"
+            kept = connection.sql(f"select _at from lost_keys anti join ({later}) l using ({keys}) order by _at")
+            batch = rows.batch.take(kept.to_arrow_table().column("_at").combine_chunks())
+            if batch.num_rows:
+                yield LogBatch(rows.version, batch)
 
 
 @contextmanager
@@ -125,17 +124,18 @@ def _versions(
 
 
 def _want(
-    connection: duckdb.DuckDBPyConnection, spec: TableSpec, lost: Sequence[LostRows], name: str = "wanted"
+    connection: duckdb.DuckDBPyConnection, spec: TableSpec, lost: Iterable[LostRows], name: str = "wanted"
 ) -> None:
     """Make the table ``name``: the keys of lost rows, each with the commit time of its newest one."""
     by = ", ".join(map(DUCKDB.name, spec.key))
     none = pa.schema([*(spec.arrow.field(key) for key in spec.key), ("_lost", pa.int64())]).empty_table()
-    dated = [
-        _keys(spec, rows).append_column("_lost", pa.repeat(pa.scalar(rows.commit), rows.batch.num_rows))
-        for rows in lost
-    ]
-    connection.register("lost_rows", pa.concat_tables(dated) if dated else none)
-    connection.execute(f"create table {name} as select {by}, max(_lost) as _lost from lost_rows group by {by}")
+    connection.register("lost_rows", none)
+    connection.execute(f"create table {name}_each as select * from lost_rows")
+    for rows in lost:
+        dated = _keys(spec, rows).append_column("_lost", pa.repeat(pa.scalar(rows.commit), rows.batch.num_rows))
+        connection.register("lost_rows", dated)
+        connection.execute(f"insert into {name}_each select * from lost_rows")
+    connection.execute(f"create table {name} as select {by}, max(_lost) as _lost from {name}_each group by {by}")
 
 
 def _keys(spec: TableSpec, rows: LostRows) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,3 +143,32 @@ def test_late_rows_are_merged_where_the_copies_of_those_before_are(world: World)
     assert lost_writes.merge(west.handle) == 1
     west.apply()
     assert west.rows()[world.specs[0].name] == {1: "late", 2: "last"}
+
+
+def test_rows_that_were_taken_back_are_written_again_frame_by_frame_however_many_they_are(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    west, name = world.west, world.specs[0].name
+    base = send(world, 0, [1, 2], "base")
+    for number in range(4):
+        send(world, 0, [1, 10 + number], f"taken back {number}")
+    fail_over(world, base.commit)
+    decode, restate_all, decoded, written = lost_writes._decoded, west.handle.restate, list[object](), list[int]()
+
+    def counted(*given: Any) -> Any:
+        decoded.append(given)
+        return decode(*given)
+
+    def restated(logs: Any, commit: int) -> Any:
+        taken = []
+        for log in logs:
+            taken.append(log)
+            written.append(len(decoded))
+        return restate_all(taken, commit)
+
+    monkeypatch.setattr(lost_writes, "_decoded", counted)
+    monkeypatch.setattr(west.handle, "restate", restated)
+    assert lost_writes.merge(west.handle) == 4
+    assert written == [5, 6, 7, 8], "of the others, only the keys are in memory"
+    west.apply()
+    assert west.rows()[name] == {1: "taken back 3", 2: "base"} | {10 + n: f"taken back {n}" for n in range(4)}
