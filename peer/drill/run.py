@@ -25,7 +25,7 @@ from peer.drill.page import save_report
 from peer.drill.probes import check_probe, run_probe
 from peer.drill.report import DrillPhase, DrillReport
 from peer.drill.session import OpenFork
-from peer.failover.failover import plan_failover
+from peer.failover.failover import answer, plan_failover
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import SwitchoverPlan
 from replication import __version__, log
@@ -105,9 +105,9 @@ class RunningDrill:
             return self.report
 
     def _rehearse(self, catalog: IcebergCatalog) -> None:
-        ledger, settings = self._cluster.ledger, self._settings
+        ledger, settings, origin = self._cluster.ledger, self._settings, self._origin()
         with self._phase("plan"):
-            self._plan()
+            self._plan(origin)
         with self._phase("apply"):
             if not applied_within(ledger, settings.apply_timeout_s):
                 self._fail(
@@ -136,17 +136,25 @@ class RunningDrill:
             with self._phase("switchover plan"):
                 self._plan_switchover(self._request.rehearse)
 
-    def _plan(self) -> None:
+    def _origin(self) -> str:
+        """Of several clusters that send here the only one that answers as ACTIVE; "" for none."""
+        context = RoleChange(self._cluster)
+        sources = {route.source for route in self._cluster.ledger.landing.routes()}
+        there = [(each.name, answer(context, each)) for each in sources] if len(sources) > 1 else []
+        active = [name for name, found in there if found is not None and found.role == Role.ACTIVE.value]
+        return active[0] if len(active) == 1 else ""
+
+    def _plan(self, origin: str) -> None:
         if self._cluster.coordination.role().state.role is Role.ACTIVE:
             note = f"{self._cluster.name} is ACTIVE, so it has nothing to take over"
             self.report = replace(self.report, failover_note=note)
             return
         try:
-            plan = plan_failover(RoleChange(self._cluster), "", force=True)
+            plan = plan_failover(RoleChange(self._cluster), origin, force=True)
             self.report = replace(self.report, failover=plan)
             for refusal in plan.refusals:
                 self._fail(f"a failover would be refused: {refusal}")
-        except RequestError as error:  # no other cluster sends to this one
+        except RequestError as error:  # no other cluster sends to this one, or several do
             self.report = replace(self.report, failover_note=str(error))
 
     def _plan_switchover(self, rehearse: Callable[[], SwitchoverPlan]) -> None:

@@ -181,7 +181,7 @@ def plan_failover(
     refusals: tuple[str, ...] = ()
     steps = context.unfinished_steps()
     if begun is None:
-        there = None if force else _answer(context, origin)
+        there = None if force else answer(context, origin)
         phases = {} if incomplete else {route.table: route.phase for route in routes if route.source == origin}
         other = f"{_OTHER_CHANGE}: {context.to_finish()}" if _is_of_another(steps, origin) else ""
         found = _refusals(context, origin, role, phases, there)
@@ -309,7 +309,7 @@ def _origin(context: RoleChange, routes: Iterable[InboundRoute], name: str) -> C
     raise RequestError(what, f"Name the one that is lost: walship failover {own} --from CLUSTER")
 
 
-def _answer(context: RoleChange, origin: ClusterId) -> Description | None:
+def answer(context: RoleChange, origin: ClusterId) -> Description | None:
     """How the origin describes itself; None when it does not answer, also if another cluster does."""
     address = address_of(context.cluster.ledger, origin)
     if not address:

@@ -18,8 +18,11 @@ from peer.drill.report import DrillReport
 from peer.drill.run import DrillRequest, RunningDrill
 from peer.tables.read import read
 from replication.core.ids import ClusterId
+from replication.core.roles import Role, RoleState
+from replication.core.routes.carried import InboundRoute
 from replication.errors import RequestError
 from replication.ledger.base import SkewedClock
+from replication.link.base import Description
 from shell.cli.render import Printer
 from shell.commands.drill import _show
 from tests.drilling import ForkSite
@@ -79,6 +82,22 @@ def test_a_drill_passes_and_leaves_only_its_report_and_the_tagged_instant(site: 
     assert "<svg" in text and "both rows" in text and "src=" not in text and "href=" not in text
     assert json.loads((page.parent / "report.json").read_text())["drill"]["id"] == report.drill.id
     assert sorted(file.name for file in page.parent.iterdir()) == ["report.html", "report.json"]
+
+
+def test_of_several_clusters_that_send_here_a_failover_from_the_only_active_one_is_planned(
+    site: ForkSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.coordination.set_role(RoleState(Role.STANDBY, 2), site.coordination.role().version)
+    west, north = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("west", "north"), 1))
+    for source in (west, north):
+        site.ledger.landing.declare_routes([InboundRoute(source, site.ledger.tables.all()[0].uuid, "default", 1)])
+    roles = {west: Role.STANDBY, north: Role.ACTIVE}
+    monkeypatch.setattr(run_module, "answer", lambda _, source: Description(source, "test", roles[source].value, 1))
+    report = run(site)
+    assert report.failover is not None and report.failover.origin == "north" and not report.failover_note
+    roles[north] = Role.STANDBY
+    report = run(site)
+    assert report.failover is None and "several clusters send tables to east: north, west" in report.failover_note
 
 
 def test_a_drill_whose_report_is_not_there_yet_has_not_ended(site: ForkSite, monkeypatch: pytest.MonkeyPatch) -> None:
