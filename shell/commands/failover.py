@@ -272,17 +272,17 @@ def lostwrites_export(
             raise RequestError(f"{table} has no lost writes", "See walship lostwrites list")
         try:
             schema, rows = pa.unify_schemas(list(schemas), promote_options="permissive"), 0
+            with writing_to(file), whole(file, pq.ParquetWriter(file, schema)) as writer:
+                for batch in rows_of(cluster, table):
+                    there = batch.schema.names
+                    columns = [batch.column(n) if n in there else pa.nulls(batch.num_rows) for n in schema.names]
+                    writer.write_table(pa.table(columns, schema.names).cast(schema))
+                    rows += batch.num_rows
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:  # a column was dropped, and another got its name
             raise RequestError(
                 f"lost writes of {table} have columns of one name and different types: {error}",
                 f"Print them: walship lostwrites show {table} --json",
             ) from None
-        with writing_to(file), whole(file, pq.ParquetWriter(file, schema)) as writer:
-            for batch in rows_of(cluster, table):
-                there = batch.schema.names
-                columns = [batch.column(n) if n in there else pa.nulls(batch.num_rows) for n in schema.names]
-                writer.write_table(pa.table(columns, schema.names).cast(schema))
-                rows += batch.num_rows
         printer.value({"file": str(file), "rows": rows}, f"{counted(rows, 'row')} in {file}")
 
 
