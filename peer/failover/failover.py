@@ -237,10 +237,10 @@ def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
 
 def _what_now(error: StepFailedError, has_begun: bool, verb: str) -> str:
     """The hint of a failover that failed."""
-    if isinstance(error.cause, SuccessionError):  # of another role change: to run these steps again does not help
-        return f"Begin again: walship ops abandon role --yes, then {verb}" if has_begun else "Nothing was changed"
-    if isinstance(error.cause, RequestError) and not has_begun:
+    if isinstance(error.cause, SuccessionError | RequestError) and not has_begun:
         return with_remedy("Nothing was changed", error)
+    if isinstance(error.cause, SuccessionError):  # of another role change: to run these steps again does not help
+        return f"Begin again: walship ops abandon role --yes, then {verb}"
     return f"It goes on there when it is run again: {verb}"  # who did not answer may have changed something
 
 

@@ -81,8 +81,8 @@ class Witness:
                 raise SuccessionError(
                     f"the witness says that {kept.successor or 'nobody'} took over from {cluster.name} with epoch"
                     f" {kept.ended}, so {successor.name} cannot with epoch {epoch}",
-                    "See walship status there; begin again for a newer epoch: walship ops abandon role --yes, then"
-                    f" walship failover {successor.name}",
+                    'See walship status there. If that cluster is lost, too: set [failover] lease = "own" here, then'
+                    f" walship failover {successor.name} --from {cluster.name}",
                 )
             return replace(kept, ended=epoch, successor=str(successor))
 
