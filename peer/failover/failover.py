@@ -159,7 +159,7 @@ def plan_failover(
         context: the cluster that takes over.
         origin_name: the cluster that is lost; "" for the only one that sends to this one.
         at: the time at which the tables open, or ``CONSISTENT``, or ``EVERYTHING`` that landed.
-        force: also if that cluster answers.
+        force: also if that cluster answers, or another one has taken over from it.
         incomplete: also if a bootstrap from there is not complete; the tables open with everything that landed.
 
     Raises:
@@ -185,7 +185,8 @@ def plan_failover(
         phases = {} if incomplete else {route.table: route.phase for route in routes if route.source == origin}
         other = f"{_OTHER_CHANGE}: {context.to_finish()}" if _is_of_another(steps, origin) else ""
         found = _refusals(context, origin, role, phases, there)
-        refusals = (*filter(None, (other,)), *found, *opens.refusals, *filter(None, (unfenced,)))
+        taken = "" if force else _taken_over(context, origin)
+        refusals = (*filter(None, (other, taken)), *found, *opens.refusals, *filter(None, (unfenced,)))
         steps = _steps(context, origin, epoch, opens.upto)
     described = tuple(step.describe() for step in steps)
     note = "" if any(isinstance(step, SendBack) for step in steps) else _not_sent_back(context, origin)
@@ -319,6 +320,18 @@ def answer(context: RoleChange, origin: ClusterId) -> Description | None:
             return link.describe()
     except ReplicationError:
         return None
+
+
+def _taken_over(context: RoleChange, origin: ClusterId) -> str:
+    """That a third cluster is ACTIVE in the origin's place, as far as is known here; "" when none is."""
+    last = context.cluster.ledger.successions.known().last_of(origin)
+    if last is None or last.successor in (origin, context.own):
+        return ""
+    name = last.successor.name
+    return (
+        f"{name} has taken over from {last.origin.name} (epoch {last.epoch}), and both would take writes; if {name} is"
+        f" lost, too, and sends its tables here: walship failover {context.own.name} --from {name}; else --force"
+    )
 
 
 def _refusals(

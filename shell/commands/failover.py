@@ -56,7 +56,10 @@ class FailoverOptions:
     loss_under_s: Annotated[
         float | None, timeout_option("Refuse unless at most the last SECONDS are lost.", "--if-loss-under")
     ] = None
-    force: Annotated[bool, Option("--force", help="Go on even if the lost cluster answers as ACTIVE.")] = False
+    force: Annotated[
+        bool,
+        Option("--force", help="Go on even if the lost cluster answers as ACTIVE, or another one took over from it."),
+    ] = False
     incomplete: Annotated[
         bool,
         Option("--incomplete", help="Go on even if a bootstrap is not complete; opens with everything that landed."),

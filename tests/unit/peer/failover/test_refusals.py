@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from peer.client.cluster import Cluster
+from peer.failover import failover as failing
 from peer.failover.failover import TakeWrites, failover, is_begun, plan_failover
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import PreparePeer
@@ -19,7 +20,7 @@ from replication.core.ids import ClusterId
 from replication.core.phase import Phase
 from replication.core.roles import Role, RoleState
 from replication.core.routes.carried import InboundRoute
-from replication.core.succession import UNHEARD_MAX
+from replication.core.succession import UNHEARD_MAX, Succession
 from replication.errors import CoordinationError, RequestError, StepFailedError, UnfinishedSequenceError
 from replication.ledger.base import Peer
 from replication.ledger.commit_steps import NewSequence, SequenceId
@@ -70,6 +71,23 @@ def test_with_incomplete_it_takes_over_with_what_is_there(change: RoleChange) ->
     assert plan.refusals == () and plan.upto == 0 and not is_begun(change, plan)
     failover(change, plan)
     assert change.cluster.coordination.role().state == RoleState(Role.ACTIVE, plan.epoch)
+
+
+def test_a_failover_beside_a_third_cluster_that_has_taken_over_is_refused(
+    change: RoleChange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing, "answer", lambda *_: None)  # east is lost
+    assert plan_failover(change, "east", incomplete=True).refusals == ()
+    known = change.cluster.ledger.successions
+    known.record(Succession(EAST, NORTH, 1002, 7, is_planned=False))
+    with pytest.raises(RequestError) as refused:
+        failover(change, plan_failover(change, "east", incomplete=True))
+    assert "north has taken over from east (epoch 1002), and both would take writes" in refused.value.hint
+    assert "walship failover west --from north; else --force" in refused.value.hint
+    assert change.cluster.coordination.role().state == STANDBY
+    assert plan_failover(change, "east", force=True, incomplete=True).refusals == ()
+    known.record(Succession(NORTH, EAST, 1003, 8, is_planned=True))
+    assert plan_failover(change, "east", incomplete=True).refusals == (), "east is the one that was ACTIVE last"
 
 
 def interrupt(change: RoleChange, patched: pytest.MonkeyPatch) -> StepFailedError:
