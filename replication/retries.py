@@ -3,14 +3,13 @@
 Tenacity is imported where it is first needed, since every command imports this module.
 
 ``exponential`` makes the wait after the n-th failure in a row. ``Backoff`` counts failures as a value, ``Retries`` for
-the thread that waits. ``repeated_on`` repeats an optimistic step that lost a race. ``next_ask_s`` spaces questions
+a thread. ``repeated_on`` repeats an optimistic step that lost a race. ``next_ask_s`` spaces questions
 to something that hangs.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
@@ -60,7 +59,7 @@ class Backoff:
 
 
 class Retries:
-    """Counts failures in a row, for one thread, and waits after each.
+    """Counts failures in a row, for one thread.
 
     Args:
         min_s: the longest first wait.
@@ -85,12 +84,6 @@ class Retries:
         """Count a failure; the seconds to wait before the next attempt."""
         self.failures += 1
         return self._wait(self.failures)
-
-    def wait(self, wake: threading.Event) -> float:
-        """Count a failure and wait, or less when ``wake`` is set; the seconds it was to be."""
-        seconds = self.failed()
-        wake.wait(seconds)
-        return seconds
 
 
 def repeated_on(

@@ -65,14 +65,6 @@ class SalvagePlan:
     unknown_bytes: int = 0
     doubtful: frozenset[UUID] = frozenset()
 
-    @property
-    def saved(self) -> dict[StreamId, Ranges]:
-        """The sequences that are copied."""
-        sequences: dict[StreamId, Ranges] = {}
-        for claim in (*self.wanted, *self.elsewhere):
-            sequences[claim.stream] = sequences.get(claim.stream, Ranges()).add(claim.sequence, claim.sequence + 1)
-        return sequences
-
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedLoss:

@@ -91,7 +91,6 @@ class Snapshot:
 
     id: int
     parent: int | None
-    sequence: int
     operation: str
     summary: Mapping[str, str]
     at: int

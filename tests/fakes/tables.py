@@ -308,7 +308,7 @@ class MemoryTables:
 
     def _commit(self, table: _Table, rows: pa.Table, operation: str, summary: Mapping[str, str]) -> int:
         number = next(self._ids)
-        table.snapshots[number] = Snapshot(number, table.current, number, operation, dict(summary), number)
+        table.snapshots[number] = Snapshot(number, table.current, operation, dict(summary), number)
         table.rows[number] = rows
         table.current = number
         return number

@@ -329,7 +329,6 @@ class _Snapshots(Mapping[int, Snapshot]):
         return Snapshot(
             snapshot.snapshot_id,
             snapshot.parent_snapshot_id,
-            snapshot.sequence_number or 0,
             snapshot.summary.operation.value if snapshot.summary else "",
             dict(snapshot.summary.additional_properties) if snapshot.summary else {},
             snapshot.timestamp_ms * 1000,

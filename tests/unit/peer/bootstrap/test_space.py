@@ -101,7 +101,7 @@ class Elsewhere(MemoryTables):
     told = {"total-files-size": str(MIB)}
 
     def history(self, name: str) -> History:
-        return History(1, {1: Snapshot(1, None, 1, "append", self.told, 0)})
+        return History(1, {1: Snapshot(1, None, "append", self.told, 0)})
 
 
 def test_the_size_of_a_table_elsewhere_is_taken_from_its_snapshots(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ SPEC = keyed("ops.t")
 def history(*snapshots: tuple[str, dict[str, str]]) -> History:
     """A chain of snapshots 1, 2, …, one a second, each with its operation and summary."""
     made = {
-        number: Snapshot(number, number - 1 or None, number, operation, summary, number * 1_000_000)
+        number: Snapshot(number, number - 1 or None, operation, summary, number * 1_000_000)
         for number, (operation, summary) in enumerate(snapshots, 1)
     }
     return History(len(snapshots) or None, made)

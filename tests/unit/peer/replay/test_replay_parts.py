@@ -191,12 +191,12 @@ def test_tasks_share_the_bytes(origin: Origin) -> None:
 def test_summaries_read_back() -> None:
     file = FileId(ClusterId("east", uuid4()), "h0", 3)
     stamp = CommitMetadata(2, 9, {file: (256, 900)})
-    snapshot = Snapshot(1, None, 1, "append", stamp.to_summary(), 0)
+    snapshot = Snapshot(1, None, "append", stamp.to_summary(), 0)
     assert CommitMetadata.of(snapshot) == stamp
-    assert CommitMetadata.of(Snapshot(2, 1, 2, "replace", {}, 0)) is None
+    assert CommitMetadata.of(Snapshot(2, 1, "replace", {}, 0)) is None
     folded = Folded(4, 100, 3, 90)
-    newest = Snapshot(3, 2, 3, "append", folded.to_summary(), 0)
-    replaced = Snapshot(4, 3, 4, "replace", {}, 0)
+    newest = Snapshot(3, 2, "append", folded.to_summary(), 0)
+    replaced = Snapshot(4, 3, "replace", {}, 0)
     assert Folded.newest(History(4, {3: newest, 4: replaced})) == folded
     assert Folded.newest(History(None, {})) == Folded()
     assert not Folded.newest(History(4, {4: replaced})).known
