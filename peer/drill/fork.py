@@ -104,11 +104,6 @@ class ForkTables:
         self._catalog.close()
 
     @property
-    def instant(self) -> int:
-        """The commit time that it has every table as of, in microseconds since 1970."""
-        return self.fork.instant
-
-    @property
     def tables(self) -> list[str]:
         """The names of its tables."""
         return [table.spec.name for table in self.fork.tables]

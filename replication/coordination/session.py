@@ -219,10 +219,6 @@ class Coordination:
         """The name of an election's leader, None without candidates; for display."""
         return next(iter(self.candidates(election)), None)
 
-    def assignment(self, slot: str) -> Node | None:
-        """The assignment of the worker on ``slot``."""
-        return self._tree.get(self.paths.assignment(slot))
-
     def assignments(self) -> dict[str, Node]:
         """Every assignment, by slot."""
         slots = self._known.children(self.paths.assignments)

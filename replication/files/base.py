@@ -22,9 +22,6 @@ class AppendFile(Protocol):
     def write(self, parts: Sequence[Buffer]) -> int:
         """Write ``parts`` at the position and move it. Return the bytes written: possibly not all, never 0."""
 
-    def position(self) -> int:
-        """Return the offset of the next write."""
-
     def seek(self, position: int) -> None:
         """Set the offset of the next write."""
 

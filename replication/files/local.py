@@ -110,9 +110,6 @@ class LocalFile:
         with path_errors(self.path, "write"):
             return os.writev(self._fd, parts if len(parts) <= _IOV_MAX else parts[:_IOV_MAX])
 
-    def position(self) -> int:
-        return os.lseek(self._fd, 0, os.SEEK_CUR)
-
     def seek(self, position: int) -> None:
         os.lseek(self._fd, position, os.SEEK_SET)
 

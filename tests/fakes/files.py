@@ -60,9 +60,6 @@ class MemoryFile:
             self._at = end
             return len(content)
 
-    def position(self) -> int:
-        return self._at
-
     def seek(self, position: int) -> None:
         self._at = position
 

@@ -81,7 +81,7 @@ class Site:
         return self.books.defined[-1]
 
     def assignment(self, slot: str = "h0") -> tuple[Assignment, int] | None:
-        read = self.desk.assignment(slot)
+        read = self.desk.assignments().get(slot)
         return None if read is None else (Assignment.decode(read.content), read.version)
 
     def rounds_until(self, condition: Callable[[], bool], *masters: Master) -> None:

@@ -98,7 +98,7 @@ def test_a_rule_becomes_a_tail_and_a_paused_peer_loses_it(
     ledger: Ledger, east: Coordination, west: Quorum, master: Master
 ) -> None:
     def tails() -> list[str]:
-        read = east.assignment("h0")
+        read = east.assignments().get("h0")
         return [] if read is None else [tail.peer for tail in Assignment.decode(read.content).tails]
 
     master.round()
@@ -180,7 +180,7 @@ def test_work_that_a_copy_of_zookeeper_has_under_an_old_term_is_assigned_anew(
     replicate_to_west(ledger, west)
 
     def read() -> tuple[Assignment, int]:
-        found = east.assignment("h0")
+        found = east.assignments().get("h0")
         return (Assignment(0), -1) if found is None else (Assignment.decode(found.content), found.version)
 
     def pause(paused: bool) -> None:

@@ -57,7 +57,7 @@ def test_data_and_even_a_session_survive_a_restart_of_the_server(server: Embedde
             here.role()
         server.start()
         wait_until(lambda: holds(here, MemberKind.WORKERS), despite=CoordinationError)
-        read = here.assignment("h0")
+        read = here.assignments().get("h0")
         assert read is not None and read.content == b"one"
         here.set_assignment("h0", b"two", read.version)
         wait_until(lambda: seen == [b"one", b"two"], despite=CoordinationError)
@@ -259,7 +259,7 @@ def test_nodes_of_before_get_access_lists_at_the_next_start(server: EmbeddedZook
         here.establish(EAST, "0.1.0")
         with connect(quorum) as stranger, pytest.raises(CoordinationError, match="another credential"):
             stranger.set_assignment("h0", b"other", 0)
-        read = here.assignment("h0")
+        read = here.assignments().get("h0")
         assert read is not None and read.content == b"work"
 
 

@@ -118,7 +118,7 @@ def test_roles_handles_and_masters_of_other_clusters_speak_tls_and_nobody_else_g
         processes.run("master", east)
 
         def tails() -> list[str]:
-            read = cluster.coordination.assignment("h0")
+            read = cluster.coordination.assignments().get("h0")
             return [] if read is None else [tail.peer for tail in Assignment.decode(read.content).tails]
 
         in_time(lambda: tails() == ["west"])

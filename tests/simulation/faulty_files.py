@@ -32,7 +32,7 @@ class FaultyFile(LocalFile):
         """Nothing is asked of the disk: the simulated machine decides what it keeps."""
         if self._files.chance.random() < self._files.sync_failures:
             raise StorageError(f"cannot sync {self.path}: Input/output error")
-        self._files.synced[os.fstat(self._fd).st_ino] = self.position()
+        self._files.synced[os.fstat(self._fd).st_ino] = os.lseek(self._fd, 0, os.SEEK_CUR)
 
     def close(self) -> None:
         """Let go."""

@@ -140,7 +140,7 @@ def test_an_assignment_whose_outcome_is_unknown_is_found_written_when_it_is_read
     ensemble.fault_after = None
     with pytest.raises(NotLeaderError):
         here.set_assignment("h0", b"one", -1)
-    read = here.assignment("h0")
+    read = here.assignments().get("h0")
     assert read is not None and read.content == b"one"
 
 
