@@ -59,13 +59,7 @@ class Backoff:
 
 
 class Retries:
-    """Counts failures in a row, for one thread.
-
-    Args:
-        min_s: the longest first wait.
-        max_s: the longest wait.
-        jitter: as for ``exponential``.
-    """
+    """Counts failures in a row, for one thread."""
 
     def __init__(self, min_s: float, max_s: float, *, jitter: bool = True) -> None:
         self._wait = exponential(min_s, max_s, jitter=jitter)

@@ -85,15 +85,6 @@ def alteration(
 ) -> Callable[[TableSpec], TableSpec]:
     """A function that makes the change of ``Cluster.alter_table`` in the newest definition.
 
-    Args:
-        add: a column to add, as text or an Arrow field.
-        group: the group of the added column; empty for the only one, or ``default``.
-        rename: a column's name and its new one.
-        widen: a column and its wider type, as ``add``.
-        drop: a column to drop.
-        add_group: a group's name and its new columns.
-        now: microseconds since 1970.
-
     Raises:
         RequestError: the caller gave no change, or several.
         SchemaError: a text or object is not a column.

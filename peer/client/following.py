@@ -79,10 +79,6 @@ class FollowingCluster(Cluster):
 
     A call that writes waits for ``writer.append_timeout_s`` for a cluster to be ACTIVE. Then it raises why it was
     refused, with what was found at each cluster.
-
-    Args:
-        place: the opened cluster to begin with.
-        open_at: as ``ActiveSearch``.
     """
 
     def __init__(self, place: OpenedCluster, open_at: Callable[[str], OpenedCluster]) -> None:

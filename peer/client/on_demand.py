@@ -63,13 +63,7 @@ def catch_up(
     """Wait until everything that is registered is replayed.
 
     The cluster's replay process does the work if it runs. Else replay runs in this process until it is done.
-
-    Args:
-        config: the host's.
-        ledger: the cluster's.
-        timeout_s: the longest it may take.
-        report: gets how many bytes are left, and for how long the replay process that has to do it has been silent.
-        coordination: the cluster's, where it has several hosts.
+    ``report`` gets how many bytes are left, and for how long the replay process that has to do it has been silent.
 
     Returns:
         Whether replay ran in this process.

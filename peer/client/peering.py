@@ -257,11 +257,6 @@ class Peering:
     def open_routes(self, peer: Peer, rules: Sequence[Rule], bootstrap_bytes: int) -> None:
         """Have the peer make its tables and open the routes of ``rules``.
 
-        Args:
-            peer: where the rules go.
-            rules: of that peer.
-            bootstrap_bytes: how much space the peer needs for bootstraps.
-
         Raises:
             PeerRefusedError: the peer refuses a table, or has no space.
             PeerUnavailableError: no receiver of the peer answers.

@@ -22,15 +22,7 @@ def derive_table(
 
     With a key, all rows of the source go through the hook, also when the hook changes. Without a key, a changed hook
     gets only the rows that come from now on. The same hook and options again change nothing. Durable in the ledger on
-    return; the ``derive`` role writes the rows.
-
-    Args:
-        ledger: of a cluster that keeps the source's table.
-        name: of the derived table.
-        source: the table that it is derived from; empty for the present one.
-        hook: a hook's name; empty for the present one.
-        options: for the hook; empty for the present ones.
-        history_s: of a new table.
+    return; the ``derive`` role writes the rows. Of a derived table, what is empty stays as it is.
 
     Raises:
         RequestError: no such hook, it does not take the options, or this table cannot be derived.

@@ -49,11 +49,7 @@ class Checked:
 
 
 class WalView:
-    """One file, mapped for reading.
-
-    Args:
-        length: where its published frames end.
-    """
+    """One file, mapped for reading."""
 
     def __init__(self, path: Path, content: memoryview, length: int) -> None:
         self.path = path

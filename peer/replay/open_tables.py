@@ -40,10 +40,6 @@ class OpenTables:
     def open(self, table: UUID, selected: Iterable[tuple[FileId, int]] = ()) -> TableReplay | None:
         """Open a table, if it is not open; None when it was dropped here or never known.
 
-        Args:
-            table: its uuid.
-            selected: the file and offset of each frame to apply.
-
         Raises:
             PositionsMovedError: opening changed which frames are pending; select them again.
             SupersededError, ForeignMaintenanceError, CommitConflictError: as ``TableReplay.open``.

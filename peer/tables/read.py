@@ -192,14 +192,7 @@ class Reader:
         limit: int | None = None,
         as_of: int | None = None,
     ) -> pa.RecordBatchReader:
-        """Return the live rows: the newest version of each key.
-
-        Args:
-            spec: the table.
-            where: a condition in DuckDB's SQL over the table's columns.
-            columns: names of the columns to read, in that order; all when None.
-            limit: the maximum number of rows.
-            as_of: only versions with a commit time up to this, in microseconds since 1970.
+        """Return the live rows: the newest version of each key; arguments as of ``Cluster.read``.
 
         Raises:
             RequestError: the condition or a column does not fit the table, ``as_of`` is before the last fold, or this

@@ -66,12 +66,7 @@ class Observer:
         self._gone_since: dict[str, float] = {}
 
     def observe(self, now_s: float, *, retiring: bool) -> Observed:
-        """Read everything once.
-
-        Args:
-            now_s: monotonic seconds.
-            retiring: whether to query retirable files, which costs more than the rest.
-        """
+        """Read everything once; only when ``retiring`` the retirable files, which cost more than the rest."""
         records = self._coordination.hosts()
         policy = RetentionPolicy(keeps_tables(records), self._peer_bytes_max)
         hosts = self._hosts(records, now_s)

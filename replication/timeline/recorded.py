@@ -100,10 +100,7 @@ class RecordedTimeline:
     def undo(self, dataset: str, times: Sequence[int], *, action: Action = Action.ROLLBACK) -> Instant:
         """Plan to undo instants, durably; delete the files in its ``removes``, then ``complete`` it.
 
-        Args:
-            dataset: whose instants.
-            times: when they were completed; for pending ones, when they were requested.
-            action: ROLLBACK, or RESTORE for all instants after one.
+        ``times`` are when they were completed; for pending ones, when they were requested.
 
         Raises:
             RequestError: an instant is unknown, or a file that it had replaced was cleaned or written over.

@@ -40,11 +40,7 @@ class _Mismatch(ValueError):
 
 
 def json_batches(content: bytes, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    """JSON objects, one after the other, as rows; only columns that some of them name.
-
-    Args:
-        content: UTF-8.
-        schema: types to read columns as; guessed when None.
+    """JSON objects, one after the other, as rows; only columns that some of them name. No schema: types are guessed.
 
     Raises:
         FormatError: it is not JSON, or a value is not of its column's type; names row and column.

@@ -58,12 +58,7 @@ def check_address(url: str) -> None:
 
 
 def open_store(url: str, options: dict[str, Any] | None = None, *, follow_links: bool = False) -> Store:
-    """The store at an address.
-
-    Args:
-        url: ``/a/path``, ``file:///a/path``, ``s3://bucket/prefix``, ``sftp://user@host/path`` and so on.
-        options: of fsspec's driver.
-        follow_links: of a local store.
+    """The store at a path or URL; ``options`` are of fsspec's driver, ``follow_links`` is of local stores.
 
     Raises:
         RequestError: the address is empty, no UTF-8, or a URL that lacks a slash or has ``::`` in it.

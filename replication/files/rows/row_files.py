@@ -34,12 +34,7 @@ _ARROW_FILE_MAGIC = b"ARROW1"
 
 
 class RowFile:
-    """An open file of rows. Use it as a context manager.
-
-    Args:
-        path: a regular file.
-        form: one of ``FORMATS``; by the file's suffix when empty.
-        schema: types for CSV columns, by name; the other formats have their own types.
+    """An open file of rows. Use it as a context manager. The schema has types for CSV columns, by name.
 
     Raises:
         RequestError: the file cannot be opened, or its format is unknown.

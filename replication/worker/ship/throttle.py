@@ -15,11 +15,7 @@ _MESSAGE_BYTES_MIN = 16 << 10
 
 
 class Throttle:
-    """Limits the bytes per second to a peer; unlimited until ``set_rate``. Safe for threads.
-
-    Args:
-        clock: monotonic seconds.
-    """
+    """Limits the bytes per second to a peer; unlimited until ``set_rate``. Safe for threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
