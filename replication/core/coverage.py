@@ -147,14 +147,10 @@ class Ranges:
         return json.dumps(self.spans, separators=(",", ":"))
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def from_json(text: str) -> Ranges:
         """Read the JSON form."""
-        return _from_json(text)
-
-
-@lru_cache(maxsize=4096)
-def _from_json(text: str) -> Ranges:
-    return Ranges.union_of((int(begin), int(end)) for begin, end in json.loads(text))
+        return Ranges.union_of((int(begin), int(end)) for begin, end in json.loads(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,10 +112,9 @@ class Launched:
 def await_ready(
     launched: Sequence[Launched],
     timeout_s: float,
-    roles: Sequence[str] = (),
     report: Callable[[str], None] = lambda error: None,
 ) -> None:
-    """Wait until every process of every cluster is ready, or those of ``roles``.
+    """Wait until every process of every cluster is ready.
 
     ``report`` is called with the reason for each restart.
 
@@ -126,7 +125,7 @@ def await_ready(
     began = time.time()
     reported: set[tuple[str, str, str]] = set()
     for _ in polls(timeout_s, 0.1):
-        late = [(each, role) for each in launched for role in roles or each.roles if not each.is_up(role)]
+        late = [(each, role) for each in launched for role in each.roles if not each.is_up(role)]
         if not late:
             return
         for each in launched:

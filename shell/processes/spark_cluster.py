@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import signal
 import socket
@@ -224,7 +223,7 @@ class SparkCluster:
         }
         file = self._conf / "spark-defaults.conf"
         file.touch(mode=0o600)
-        text = "".join(f"{key} {_escaped(value)}\n" for key, value in settings.items())
+        text = "".join(f"{key} {value}\n" for key, value in settings.items()).replace("\\", r"\\")  # a property file
         file.write_text(text, encoding="utf-8")
         (self._conf / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
 
@@ -256,11 +255,6 @@ def end_leftovers(folder: Path) -> None:
                 os.kill(pid, sent)
         time.sleep(0.1)
         sent = signal.SIGKILL if time.monotonic() > deadline else signal.SIGTERM
-
-
-def _escaped(value: str) -> str:
-    """Return a value as text for Java's property files."""
-    return re.sub(r"\\", r"\\\\", value)
 
 
 def free_ports(count: int) -> list[int]:
