@@ -91,13 +91,11 @@ class CorruptFrameError(FormatError):
     Args:
         what: what failed.
         offset: where the bad frame starts, in bytes.
-        lost_bytes: how many bytes from there cannot be trusted; -1 when unknown.
     """
 
-    def __init__(self, what: str, hint: str = "", *, offset: int = -1, lost_bytes: int = -1) -> None:
+    def __init__(self, what: str, hint: str = "", *, offset: int = -1) -> None:
         super().__init__(what, hint)
         self.offset = offset
-        self.lost_bytes = lost_bytes
 
 
 class VersionError(FormatError):

@@ -75,7 +75,6 @@ class WalView:
                 raise CorruptFrameError(
                     f"the frame at offset {at} is cut short by the published length {self.length}",
                     offset=at,
-                    lost_bytes=self.length - at,
                 )
             yield frame
             at = frame.end

@@ -326,7 +326,6 @@ def check_payload(frame: FrameView, payload: Buffer) -> None:
         raise CorruptFrameError(
             f"payload of the frame at offset {frame.begin} does not match its SHA-256",
             offset=frame.begin,
-            lost_bytes=frame.end - frame.begin,
         )
 
 

@@ -75,7 +75,6 @@ class FrameReader:
                     f"{self.path}: no whole frame at offset {begin}, though {end} bytes are durable",
                     "Keep the file and check the disk; walship wal verify shows details",
                     offset=begin,
-                    lost_bytes=end - begin,
                 )
             want *= 2
 

@@ -189,14 +189,12 @@ def _intact(handle: AppendFile, size: int, row: FileRow, published: int) -> tupl
                 f"{row.path}: {error.what}; {published} bytes of it were published as durable",
                 "The disk lost or changed bytes. Keep the file, and check the disk first",
                 offset=length,
-                lost_bytes=published - length,
             ) from error
     if length < published:
         raise CorruptFrameError(
             f"{row.path} ends at {length}, but {published} bytes were published as durable",
             "The disk lost bytes. Keep the file, and check the disk first",
             offset=length,
-            lost_bytes=published - length,
         )
     return length, EndRecord(streams, tuple(index))
 
