@@ -86,16 +86,7 @@ class FormatError(ReplicationError):
 
 
 class CorruptFrameError(FormatError):
-    """A checksum or hash that does not match.
-
-    Args:
-        what: what failed.
-        offset: where the bad frame starts, in bytes.
-    """
-
-    def __init__(self, what: str, hint: str = "", *, offset: int = -1) -> None:
-        super().__init__(what, hint)
-        self.offset = offset
+    """A checksum or hash that does not match; says where in the file."""
 
 
 class VersionError(FormatError):

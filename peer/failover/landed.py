@@ -80,7 +80,7 @@ def rows_of_frames(ledger: Ledger, hosts: Hosts, frames: list[LandedFrame]) -> I
             header, ref = frame.header, frame.ref
             version = ledger.tables.schema(header.schema, header.table)
             if version is None:
-                raise CorruptFrameError(f"{ref.path} has an unknown schema", offset=ref.begin)
+                raise CorruptFrameError(f"{ref.path} has an unknown schema at offset {ref.begin}")
             (content,) = reader.read(ref.path, [(ref.end - header.payload_bytes, ref.end)])
             batch = decode_payload(memoryview(content), version)
             yield LostRows(header.group, header.commit_hi, version, batch)

@@ -386,7 +386,7 @@ def _decoded(cluster: Cluster, kept: _Kept) -> LostRows:
     header = view.header
     version = cluster.ledger.tables.schema(header.schema, header.table)
     if version is None:
-        raise CorruptFrameError(f"{kept.record.copy} has an unknown schema", offset=0)
+        raise CorruptFrameError(f"{kept.record.copy} has an unknown schema")
     batch = decode_payload(memoryview(content)[view.payload_begin : view.end], version)
     return LostRows(header.group, header.commit_hi, version, batch)
 

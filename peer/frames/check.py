@@ -72,10 +72,7 @@ class WalView:
             _ask(self.path, self.content, at, at + HEAD_BYTES_MAX)
             frame = read_frame(self.content[: self.length], at)
             if frame is None:
-                raise CorruptFrameError(
-                    f"the frame at offset {at} is cut short by the published length {self.length}",
-                    offset=at,
-                )
+                raise CorruptFrameError(f"the frame at offset {at} is cut short by the published length {self.length}")
             yield frame
             at = frame.end
 

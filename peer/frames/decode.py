@@ -161,7 +161,7 @@ class Decoder:
         """Check one frame; return it, its payload and its schema version."""
         frame = read_frame(raw, 0, begin)
         if frame is None:
-            raise CorruptFrameError(f"the frame at offset {begin} is cut short", offset=begin)
+            raise CorruptFrameError(f"the frame at offset {begin} is cut short")
         payload = memoryview(raw)[frame.payload_begin - begin :]
         check_payload(frame, payload)
         version = self.versions.get(frame.header.schema)

@@ -141,7 +141,7 @@ class HostReader:
                 yield frame
             pending = pending[used:]
         if pending:
-            raise CorruptFrameError(f"{place} has bytes that are not a frame at offset {begin}", offset=begin)
+            raise CorruptFrameError(f"{place} has bytes that are not a frame at offset {begin}")
 
     def _asked(self, host: str, ask: Callable[[PeerLink], Iterator[bytes]]) -> Iterator[bytes]:
         if host in self._away:

@@ -69,9 +69,9 @@ def saved_frame(frame: Quarantined) -> tuple[FrameView, bytes]:
         if view is not None:
             check_payload(view, memoryview(content)[view.payload_begin : view.end])
     except CorruptFrameError as error:
-        raise CorruptFrameError(f"{frame.copy}: {error.what}", remedy, offset=0) from None
+        raise CorruptFrameError(f"{frame.copy}: {error.what}", remedy) from None
     if view is None or view.end != len(content):
-        raise CorruptFrameError(f"{frame.copy} is not a whole frame", remedy, offset=0)
+        raise CorruptFrameError(f"{frame.copy} is not a whole frame", remedy)
     return view, content
 
 

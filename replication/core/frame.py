@@ -198,25 +198,25 @@ def read_frame(buffer: Buffer, at: int = 0, base: int = 0, *, head: bool = False
     magic, version, hops, envelope_bytes, sealed_bytes = _ENVELOPE.unpack_from(buffer, at)
     begin = base + at
     if magic != FRAME_MAGIC:
-        raise CorruptFrameError(f"no frame starts at offset {begin} (magic {bytes(magic)!r})", offset=begin)
+        raise CorruptFrameError(f"no frame starts at offset {begin} (magic {bytes(magic)!r})")
     if envelope_bytes < _ENVELOPE.size + _CRC.size:
-        raise CorruptFrameError(f"impossible lengths in the frame at offset {begin}", offset=begin)
+        raise CorruptFrameError(f"impossible lengths in the frame at offset {begin}")
     if size - at < envelope_bytes:
         return None
     crc_at = at + envelope_bytes - _CRC.size
     if google_crc32c.value(bytes(buffer[at:crc_at])) != _CRC.unpack_from(buffer, crc_at)[0]:
-        raise CorruptFrameError(f"envelope checksum of the frame at offset {begin} is wrong", offset=begin)
+        raise CorruptFrameError(f"envelope checksum of the frame at offset {begin} is wrong")
     if version != FORMAT_VERSION:
         raise VersionError(f"the frame at offset {begin} has format version {version}", "Upgrade walship here first")
     if sealed_bytes < _SEALED.size or sealed_bytes > FRAME_BYTES_MAX:
-        raise CorruptFrameError(f"impossible lengths in the frame at offset {begin}", offset=begin)
+        raise CorruptFrameError(f"impossible lengths in the frame at offset {begin}")
     sealed_at = at + envelope_bytes
     needed = max(_SEALED.size, int.from_bytes(buffer[sealed_at : sealed_at + 2], "little")) if head else sealed_bytes
     if size - sealed_at < needed:
         return None
     header, header_bytes = _read_sealed(buffer, sealed_at, base)
     if header_bytes + header.payload_bytes != sealed_bytes:
-        raise CorruptFrameError(f"lengths of the frame at offset {begin} do not add up", offset=begin)
+        raise CorruptFrameError(f"lengths of the frame at offset {begin} do not add up")
     return FrameView(
         begin=begin,
         sealed_begin=base + sealed_at,
@@ -232,7 +232,7 @@ def _provenance(raw: bytes, hops: int, begin: int) -> tuple[ClusterId, ...]:
     try:
         return _read_provenance(raw, hops)
     except (ValueError, IndexError, FormatError):
-        raise CorruptFrameError(f"provenance of the frame at offset {begin} is malformed", offset=begin) from None
+        raise CorruptFrameError(f"provenance of the frame at offset {begin} is malformed") from None
 
 
 @lru_cache(maxsize=1024)
@@ -252,15 +252,15 @@ def _read_sealed(buffer: Buffer, at: int, base: int) -> tuple[SealedHeader, int]
     header_bytes = (fields := _SEALED.unpack_from(buffer, at))[0]
     raw = bytes(buffer[at : at + header_bytes])
     if header_bytes < _SEALED.size + 4 + _CRC.size or len(raw) < header_bytes:
-        raise CorruptFrameError(f"impossible header length at offset {base + at}", offset=base + at)
+        raise CorruptFrameError(f"impossible header length at offset {base + at}")
     if google_crc32c.value(raw[: -_CRC.size]) != _CRC.unpack_from(raw, header_bytes - _CRC.size)[0]:
-        raise CorruptFrameError(f"header checksum at offset {base + at} is wrong", offset=base + at)
+        raise CorruptFrameError(f"header checksum at offset {base + at} is wrong")
     if max(fields[7], fields[8], abs(fields[9]), abs(fields[10]), fields[11]) >= COUNT_END:
-        raise CorruptFrameError(f"impossible sequence, epoch or time at offset {base + at}", offset=base + at)
+        raise CorruptFrameError(f"impossible sequence, epoch or time at offset {base + at}")
     try:
         return _sealed_header(fields, _names(raw)), header_bytes
     except (UnicodeDecodeError, IndexError, FormatError) as error:
-        raise CorruptFrameError(f"impossible names at offset {base + at}: {error}", offset=base + at) from None
+        raise CorruptFrameError(f"impossible names at offset {base + at}: {error}") from None
     except ValueError as error:
         raise VersionError(f"unknown kind or codec in the frame header at offset {base + at}: {error}") from None
 
@@ -323,10 +323,7 @@ def scan(buffer: Buffer, at: int = 0, base: int = 0) -> Iterator[FrameView]:
 def check_payload(frame: FrameView, payload: Buffer) -> None:
     """Raise CorruptFrameError unless ``payload`` has the SHA-256 in its sealed header."""
     if sha256(payload).digest() != frame.header.payload_sha256:
-        raise CorruptFrameError(
-            f"payload of the frame at offset {frame.begin} does not match its SHA-256",
-            offset=frame.begin,
-        )
+        raise CorruptFrameError(f"payload of the frame at offset {frame.begin} does not match its SHA-256")
 
 
 def encode_file_header(file: FileId, created: int) -> bytes:
@@ -347,10 +344,10 @@ def read_file_header(buffer: Buffer) -> tuple[FileId, int]:
     """
     raw = bytes(buffer[:FILE_HEADER_BYTES])
     if len(raw) < FILE_HEADER_BYTES or raw[:8] != _FILE_MAGIC:
-        raise CorruptFrameError("not a walship file (bad magic or cut short)", offset=0)
+        raise CorruptFrameError("not a walship file (bad magic or cut short)")
     _, version, _, created, name_bytes = _FILE.unpack_from(raw)
     if google_crc32c.value(raw[: -_CRC.size]) != _CRC.unpack_from(raw, FILE_HEADER_BYTES - _CRC.size)[0]:
-        raise CorruptFrameError("file header checksum is wrong", offset=0)
+        raise CorruptFrameError("file header checksum is wrong")
     if version != FORMAT_VERSION:
         raise VersionError(f"the file has format version {version}", "Upgrade walship here first")
     return FileId.parse(raw[_FILE.size : _FILE.size + name_bytes].decode(errors="replace")), created

@@ -63,7 +63,7 @@ class FrameReader:
             except CorruptFrameError as error:
                 if not frames:  # whole frames before a damaged one are returned
                     remedy = "Restore it from a copy; walship wal verify shows details"
-                    raise CorruptFrameError(f"{self.path}: {error.what}", remedy, offset=error.offset) from None
+                    raise CorruptFrameError(f"{self.path}: {error.what}", remedy) from None
             except VersionError as error:
                 if not frames:
                     raise VersionError(f"{self.path}: {error.what}", error.hint) from None
@@ -74,7 +74,6 @@ class FrameReader:
                 raise CorruptFrameError(
                     f"{self.path}: no whole frame at offset {begin}, though {end} bytes are durable",
                     "Keep the file and check the disk; walship wal verify shows details",
-                    offset=begin,
                 )
             want *= 2
 

@@ -79,7 +79,7 @@ class Registrar:
             if scanned.damage is not None:
                 raise scanned.damage
             if not scanned.claims:  # a wrong length makes a frame look unfinished
-                raise CorruptFrameError(f"{source.row.path}: no whole frame at offset {begin}", offset=begin)
+                raise CorruptFrameError(f"{source.row.path}: no whole frame at offset {begin}")
 
 
 @dataclass(slots=True)

@@ -172,14 +172,12 @@ def _intact(handle: AppendFile, size: int, row: FileRow, published: int) -> tupl
     try:
         owner, _ = read_file_header(handle.read(0, FILE_HEADER_BYTES))
         if owner != row.file:
-            raise CorruptFrameError(f"{row.path} has the header of file {owner}, not of {row.file}", offset=0)
+            raise CorruptFrameError(f"{row.path} has the header of file {owner}, not of {row.file}")
         for frame, payload in frames(handle, length, size):
             check_payload(frame, payload)
             sequence, last = streams.get(frame.header.stream, (-1, bytes(32)))
             if (frame.header.sequence, frame.header.previous) != (sequence + 1, last):
-                raise CorruptFrameError(
-                    f"the frame at offset {frame.begin} does not follow its stream", offset=frame.begin
-                )
+                raise CorruptFrameError(f"the frame at offset {frame.begin} does not follow its stream")
             streams[frame.header.stream] = (frame.header.sequence, frame.hash)
             add_to_index(index, frame.begin)
             length = frame.end
@@ -188,13 +186,11 @@ def _intact(handle: AppendFile, size: int, row: FileRow, published: int) -> tupl
             raise CorruptFrameError(
                 f"{row.path}: {error.what}; {published} bytes of it were published as durable",
                 "The disk lost or changed bytes. Keep the file, and check the disk first",
-                offset=length,
             ) from error
     if length < published:
         raise CorruptFrameError(
             f"{row.path} ends at {length}, but {published} bytes were published as durable",
             "The disk lost bytes. Keep the file, and check the disk first",
-            offset=length,
         )
     return length, EndRecord(streams, tuple(index))
 

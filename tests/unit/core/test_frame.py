@@ -150,9 +150,8 @@ def test_an_error_names_the_offset_in_the_file() -> None:
     frame = frames()[1]
     damaged = bytearray(GOLDEN[frame.begin :])
     damaged[2] ^= 1
-    with pytest.raises(CorruptFrameError) as caught:
+    with pytest.raises(CorruptFrameError, match=f"at offset {frame.begin} "):
         read_frame(damaged, 0, frame.begin)
-    assert caught.value.offset == frame.begin
 
 
 def test_names_and_hops_are_bounded() -> None:
