@@ -55,11 +55,6 @@ class GroupCommit:
         if not self._queue.put_end(append):
             append.finish()
 
-    @property
-    def waiting(self) -> int:
-        """The number of steps that wait for the commit thread."""
-        return len(self._queue)
-
     def close(self) -> bool:
         """Write queued steps, close the WAL and stop. Return whether every WAL is CLOSED in the ledger. Idempotent."""
         self._queue.close()

@@ -107,11 +107,6 @@ class Writer:
         """The writer's registered id."""
         return self._registration.place.writer
 
-    @property
-    def waiting(self) -> int:
-        """The number of append steps that wait for the disk; for metrics."""
-        return self._commit.waiting
-
     def upsert(self, spec: TableSpec, rows: object, batch_id: str | None = None) -> Position:
         """Append rows (see ``core/rows/input.py`` for their types) and wait until they are durable here.
 

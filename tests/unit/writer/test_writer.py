@@ -179,7 +179,7 @@ def test_upserts_and_deletes_in_one_group_keep_their_order(site: Site) -> None:
             call = writer.delete if step % 2 else writer.upsert
             threads.append(threading.Thread(target=call, args=(site.table, [{"k": step}])))
             threads[-1].start()
-            wait_until(lambda wanted=step + 1: writer.waiting == wanted)  # type: ignore[misc]
+            wait_until(lambda wanted=step + 1: len(writer._commit._queue) == wanted)  # type: ignore[misc]
         site.gate.set()
         first.result(20)
         for thread in threads:
@@ -300,7 +300,7 @@ def test_a_commit_thread_that_ends_says_so_to_who_waits_and_to_who_appends_later
             writer.upsert(site.table, [{"k": 1}])
         with pytest.raises(StorageError, match="nobody thought of this"):
             writer.flush()
-        assert writer.waiting == 0
+        assert len(writer._commit._queue) == 0
 
 
 def test_a_commit_thread_that_ends_lets_go_of_its_files(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
