@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from uuid import UUID
+
+from cachetools import LRUCache
 
 from peer.receive.admission import IncomingFrames
 from replication.ledger.base import Landed
@@ -69,16 +71,12 @@ class SenderStates:
         self._each = each
         self._fault_s = fault_s
         self._lock = threading.Lock()
-        self._by_name: OrderedDict[str, SenderState] = OrderedDict()
+        self._by_name: MutableMapping[str, SenderState] = LRUCache(_SENDERS_MAX)
 
     def of(self, name: str) -> SenderState:
         """The state of that sender, which outlives its streams."""
         with self._lock:
-            found = self._by_name.setdefault(name, SenderState(self._each, self._fault_s))
-            self._by_name.move_to_end(name)
-            if len(self._by_name) > _SENDERS_MAX:
-                self._by_name.popitem(last=False)
-            return found
+            return self._by_name.setdefault(name, SenderState(self._each, self._fault_s))
 
 
 class LandingQueue:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
-from typing import TypeVar
+from collections.abc import Collection, Mapping, MutableMapping
+
+from cachetools import FIFOCache
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
@@ -12,8 +13,6 @@ from replication.ledger.base import Ledger
 
 #: The maximum number of remembered sources. Fewer arrive at one time, since each has an open file.
 REMEMBERED = 8192
-
-_Value = TypeVar("_Value")
 
 
 class AcceptedTerms:
@@ -50,9 +49,10 @@ class Received:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._received: dict[FileId, Ranges] = {}
-        self._complete: dict[FileId, tuple[int, Ranges]] = {}  # generation and ranges, see ``complete``
-        self._losses: dict[FileId, int] = {}
+        # those that were set last
+        self._received: MutableMapping[FileId, Ranges] = FIFOCache(REMEMBERED)
+        self._complete: MutableMapping[FileId, tuple[int, Ranges]] = FIFOCache(REMEMBERED)  # generation and ranges
+        self._losses: MutableMapping[FileId, int] = FIFOCache(REMEMBERED)
         self._lock = threading.Lock()
 
     def of(self, source: FileId, *, fresh: bool = False) -> Ranges:
@@ -63,7 +63,7 @@ class Received:
             found = self._ledger.landing.received(source)
             with self._lock:  # a group may have been registered in between
                 known = found.union(self._received.get(source, Ranges()))
-                _remember(self._received, source, known)
+                self._received[source] = known
         return known
 
     def complete(self, source: FileId, generation: int) -> Ranges:
@@ -80,12 +80,12 @@ class Received:
     def add(self, source: FileId, begin: int, end: int, generation: int) -> None:
         """Note that ``[begin, end)`` arrived under this generation and is registered."""
         with self._lock:
-            _remember(self._received, source, self._received.get(source, Ranges()).add(begin, end))
+            self._received[source] = self._received.get(source, Ranges()).add(begin, end)
             known, ranges = self._complete.get(source, (generation, Ranges()))
             if known < generation:
                 known, ranges = generation, Ranges()
             if known == generation:
-                _remember(self._complete, source, (known, ranges.add(begin, end)))
+                self._complete[source] = known, ranges.add(begin, end)
 
     def forget(self, source: FileId) -> None:
         """Forget the registered ranges of a source; the next ``of`` reads the ledger."""
@@ -110,14 +110,6 @@ class Received:
         with self._lock:
             for source, count in losses.items():
                 if count > self._losses.get(source, 0):
-                    _remember(self._losses, source, count)
+                    self._losses[source] = count
                     self._received.pop(source, None)
                     self._complete.pop(source, None)
-
-
-def _remember(known: dict[FileId, _Value], source: FileId, value: _Value) -> None:
-    """Set a value, and drop the least recently set one beyond ``REMEMBERED``."""
-    known.pop(source, None)
-    known[source] = value
-    if len(known) > REMEMBERED:
-        del known[next(iter(known))]

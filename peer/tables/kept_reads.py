@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from uuid import UUID
 
 import duckdb
+from cachetools import LRUCache
 
 from peer.tables.latest import Folded, MergeQuery
 from replication.core.definition.aging import horizon
@@ -34,7 +34,7 @@ class KeptReads:
         self._catalog = catalog
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._tables: OrderedDict[UUID, _KeptTable] = OrderedDict()
+        self._tables: MutableMapping[UUID, _KeptTable] = LRUCache(_TABLES_MAX)
 
     def latest(self, spec: TableSpec) -> tuple[duckdb.DuckDBPyConnection, str]:
         """Return a connection of the caller's own, and a query of a table's live rows for it.
@@ -76,11 +76,10 @@ class KeptReads:
         kept = self._tables.get(spec.uuid)
         if kept is None or kept.spec != spec:
             if kept is None and len(self._tables) >= _TABLES_MAX:
-                _, kept = self._tables.popitem(last=False)
+                _, kept = self._tables.popitem()
             if kept is not None:
                 kept.drop(connection)
             kept = self._tables[spec.uuid] = _KeptTable(spec)
-        self._tables.move_to_end(spec.uuid)
         return kept
 
 

@@ -5,10 +5,12 @@ Whatever was not used for the longest time is dropped from memory first, and com
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from sys import getsizeof
+
+from cachetools import LRUCache
 
 from peer.timeline.stores.partition_file import PartitionFile, PartitionFiles
 from replication.core.timeline.instants import FileKey, FileVersion, TimelineState
@@ -71,9 +73,7 @@ class SpillableViews:
     def __init__(self, path: Path, memory_bytes_max: int) -> None:
         self._file = PartitionFile(path)
         self._state = self._file.state()
-        self._max = memory_bytes_max
-        self._cached: OrderedDict[FileKey, tuple[PartitionFiles, int]] = OrderedDict()
-        self.memory_bytes = 0
+        self._cached: MutableMapping[FileKey, PartitionFiles] = LRUCache(memory_bytes_max, _partition_bytes)
 
     def state(self) -> TimelineState:
         return self._state
@@ -130,26 +130,20 @@ class SpillableViews:
     def _read(self, dataset: str, partition: str) -> PartitionFiles | None:
         key = (dataset, partition)
         if (found := self._cached.get(key)) is not None:
-            self._cached.move_to_end(key)
-            return found[0]
+            return found
         files = self._file.read(dataset, partition)
         if files is not None:
             self._keep(key, files)
         return files
 
     def _keep(self, key: FileKey, files: PartitionFiles) -> None:
-        self._drop(key)
-        size = _PARTITION_BYTES + sum(version_bytes(version) for version in files.versions.values())
-        if size > self._max:
-            return
-        self._cached[key] = (files, size)
-        self.memory_bytes += size
-        while self.memory_bytes > self._max:
-            self._drop(next(iter(self._cached)))
+        self._cached.pop(key, None)
+        with suppress(ValueError):  # it is too large by itself
+            self._cached[key] = files
 
-    def _drop(self, key: FileKey) -> None:
-        if (found := self._cached.pop(key, None)) is not None:
-            self.memory_bytes -= found[1]
+
+def _partition_bytes(files: PartitionFiles) -> int:
+    return _PARTITION_BYTES + sum(version_bytes(version) for version in files.versions.values())
 
 
 def version_bytes(version: FileVersion) -> int:

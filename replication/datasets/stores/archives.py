@@ -11,11 +11,12 @@ from __future__ import annotations
 import errno
 import tempfile
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
+
+from cachetools import LRUCache
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import ROOT, RelativePath
@@ -55,7 +56,7 @@ class ArchivesStore:
         found = [(each, unpacker) for unpacker in map(unpacker_of, names) for each in unpacker.extensions]
         self._unpackers = dict(sorted(found, key=lambda each: len(each[0]), reverse=True))
         self._lock = threading.Lock()
-        self._archives: OrderedDict[RelativePath, _Archive] = OrderedDict()
+        self._archives: MutableMapping[RelativePath, _Archive] = LRUCache(_OPEN_MAX)  # its readers keep one open
         self._origins: dict[RelativePath, FileAttributes] = {}
         self.url = inner.url
         self.traits = replace(inner.traits, has_cheap_status=False)
@@ -147,9 +148,6 @@ class ArchivesStore:
         with self._lock:
             if folder not in self._archives:
                 self._archives[folder] = self._read(folder, origin)
-                while len(self._archives) > _OPEN_MAX:
-                    self._archives.popitem(last=False)  # who still reads it keeps it open
-            self._archives.move_to_end(folder)
             return self._archives[folder]
 
     def _read(self, folder: RelativePath, origin: FileAttributes) -> _Archive:
