@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from peer.client.cluster import Cluster
 from peer.replay_report import silence
 from replication.core.position import Position
-from replication.errors import PeerUnavailableError, ReplicationError, UnknownPeerError, WaitTimeoutError
+from replication.errors import (
+    CoordinationError,
+    PeerUnavailableError,
+    ReplicationError,
+    UnknownPeerError,
+    WaitTimeoutError,
+)
 from shell.cli.interrupting import run_beside
 from shell.cli.render import Printer
 from shell.processes.preflight import running_pid
@@ -86,6 +92,7 @@ def _standstill(cluster: Cluster, wait: Wait) -> str:
     if running_pid(cluster.config.run_dir) is None:
         return f"{cluster.name} does not run on this host, so the rows stay in its WAL. First: walship up"
     is_replayed = wait.cluster == cluster.name and wait.until != "durable"
-    if is_replayed and (silent := silence(cluster.ledger.replay)):
-        return f"Replay of {cluster.name} {silent}. If no replay process runs: walship replay"
+    with suppress(CoordinationError):  # the wait tells of a ledger that does not answer
+        if is_replayed and (silent := silence(cluster.ledger.replay)):
+            return f"Replay of {cluster.name} {silent}. If no replay process runs: walship replay"
     return ""

@@ -24,6 +24,7 @@ from replication.core.position import Position
 from replication.core.rows.convert import log_batches
 from replication.core.rows.mutation import Mutation, cells_of
 from replication.errors import (
+    CoordinationError,
     HistoryError,
     NoSpaceError,
     NullKeyError,
@@ -317,3 +318,24 @@ def test_a_wait_that_fails_where_no_replay_runs_says_so(tmp_path: Path) -> None:
                 east = cast(Cluster, Waiting(tmp_path))
                 print_written(east, Printer(True), {"rows": 3}, "", position, Wait("east", until, 0.0))
             assert failed.value.hint.endswith("If no replay process runs: walship replay") is told
+
+
+def test_a_wait_goes_on_though_the_ledger_does_not_answer_who_looks_for_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a traceback of a thread were shown, and the wait's own error lost."""
+    asked = threading.Event()
+
+    class Silent(Waiting):
+        def last_report(self) -> str:
+            asked.set()
+            raise CoordinationError("the ledger does not answer")
+
+        def wait(self, position: Position, *, cluster: str, until: str, timeout_s: float) -> None:
+            assert asked.wait(timeout_s)
+            raise WaitTimeoutError("Not visible", "No row is lost")
+
+    monkeypatch.setattr(awaiting, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(awaiting, "running_pid", lambda _: 1)
+    east, position = cast(Cluster, Silent()), Position(ClusterId("east", UUID(int=1)))
+    with pytest.raises(WaitTimeoutError) as failed:
+        print_written(east, Printer(True), {"rows": 3}, "", position, Wait("east", "visible", 30.0))
+    assert failed.value.hint == "No row is lost"
