@@ -100,6 +100,8 @@ def writing_to(output: Path) -> Iterator[None]:
     """Say of a file that cannot be written why, and what to do."""
     try:
         yield
+    except UnicodeEncodeError:
+        raise RequestError(f"{output} cannot be written: its name is not UTF-8", "Give it another name") from None
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
         if error.errno == errno.ENOSPC:

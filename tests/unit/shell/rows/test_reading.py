@@ -63,6 +63,12 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path, suffix):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_file_whose_name_is_not_utf8_is_said(tmp_path, suffix):
+    with pytest.raises(RequestError, match="its name is not UTF-8"):
+        save_rows(tmp_path / f"\udcff.{suffix}", iter([ROW]), ROW.schema)
+
+
 def test_a_file_without_room_is_said_with_the_remedy(tmp_path):
     (tmp_path / "x.csv").symlink_to("/dev/full")
     with pytest.raises(NoSpaceError, match=r"x\.csv cannot be written: No space left on device\. Make room"):
