@@ -147,7 +147,7 @@ class Printer:
     ) -> None:
         """A table of some rows; one that ``is_first`` has a head."""
         room = self.out.width - _PADDING * (len(heads) - 1)
-        if sum(widths) <= room and all(cell.isprintable() for row in cells for cell in row):
+        if self._fits(widths, room) and all(cell.isprintable() for row in cells for cell in row):
             self._fitting(heads if is_first else (), cells, widths, numeric)
             return
         if sum(min(width, _COLUMN_MIN) for width in widths) > room:
@@ -163,6 +163,10 @@ class Printer:
         for row_cells in cells:
             table.add_row(*map(escape, row_cells))
         self.out.print(table)
+
+    @staticmethod
+    def _fits(widths: Sequence[int], room: int) -> bool:
+        return sum(widths) <= room
 
     def _fitting(
         self, heads: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]
