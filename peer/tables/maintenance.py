@@ -74,7 +74,8 @@ def tidy(
                 failed = error
             history = tables.history(layout.name)
         for tag in history.tags:
-            if tag.startswith(SPARED_TAG) and int(tag.removeprefix(SPARED_TAG)) < now - SNAPSHOT_KEEP_US:
+            at = tag.removeprefix(SPARED_TAG)
+            if at != tag and at.isdecimal() and int(at) < now - SNAPSHOT_KEEP_US:
                 tables.untag(layout.name, tag)
         # Each snapshot makes commits slower and the metadata larger.
         keep_us = SNAPSHOT_KEEP_US if len(history.snapshots) <= SNAPSHOTS_MAX else SNAPSHOT_KEEP_BUSY_US

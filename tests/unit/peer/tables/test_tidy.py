@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from peer.tables.maintenance import tidy
+from peer.tables.maintenance import SNAPSHOT_KEEP_US, SPARED_TAG, tidy
 from replication.errors import StorageError
 from replication.tables.layout import CHANGES
 from tests.fakes.tables import MemoryTables
@@ -63,4 +63,17 @@ def test_a_damaged_file_is_told_and_does_not_make_the_number_of_snapshots_grow(
     with pytest.raises(StorageError, match=r"a\.parquet"):
         tidy(tables, ledger, spec, 10**15, {})
     assert len(tables.history(name).snapshots) < 50
+    ledger.close()
+
+
+def test_a_tag_of_another_program_stays_and_holds_up_no_maintenance(tmp_path: Path) -> None:
+    ledger, tables, spec = new_ledger(tmp_path), MemoryTables(), keyed("ops.t")
+    tables.create(spec)
+    name = spec.name + CHANGES
+    snapshot = tables.append(name, pa.table({"k": ["a"]}), None, {})
+    assert snapshot is not None
+    for tag in ("before_upgrade", "7"):
+        tables.tag(name, SPARED_TAG + tag, snapshot)
+    tidy(tables, ledger, spec, SNAPSHOT_KEEP_US + 8)
+    assert set(tables.history(name).tags) == {SPARED_TAG + "before_upgrade"}
     ledger.close()
