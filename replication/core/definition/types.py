@@ -22,11 +22,7 @@ def storable_type(given: pa.DataType, column: str) -> pa.DataType:
     Raises:
         SchemaError: Iceberg has no such type, or it is nested too deeply; the message has the name ``column``.
     """
-    if column.count(".") > _LEVELS_MAX:
-        name = column.partition(".")[0]
-        raise SchemaError(
-            f"column {name!r} is nested more than {_LEVELS_MAX} levels deep", "Store it as text, such as JSON"
-        )
+    _check_depth(column)
     t = pa.types
     if t.is_dictionary(given) or t.is_run_end_encoded(given):
         return storable_type(given.value_type, column)
@@ -65,6 +61,14 @@ def storable_type(given: pa.DataType, column: str) -> pa.DataType:
         f"column {column!r} has type {given}, which Iceberg tables cannot hold",
         "Convert it first (for example a duration or a time to a bigint of microseconds), or leave it out",
     )
+
+
+def _check_depth(column: str) -> None:
+    if column.count(".") > _LEVELS_MAX:
+        name = column.partition(".")[0]
+        raise SchemaError(
+            f"column {name!r} is nested more than {_LEVELS_MAX} levels deep", "Store it as text, such as JSON"
+        )
 
 
 def _check_fields(names: Sequence[str], column: str) -> None:
