@@ -106,6 +106,7 @@ def timeline_serve(invocation: Invocation) -> None:
     from peer.timeline.serving.configured import serving_timeline
 
     config, printer = invocation.config(), invocation.printer
+    invocation.call_peers("walship://")  # also for datasets that are yet to come
     with leaving_on_interrupt(printer.stopped), serving_timeline(config) as server:
         scheme = "https" if config.tls.enabled else "http"
         printer.value(

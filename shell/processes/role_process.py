@@ -26,6 +26,7 @@ from replication import config as configuration
 from replication import log
 from replication.config import Config
 from replication.errors import ReplicationError
+from shell.cli.find import VARIABLE
 from shell.processes.descriptors import raise_limit
 from shell.processes.heap import keep_freed
 from shell.processes.stopping import stopping_on_signals, stopping_on_thread_errors, watch_lifeline
@@ -65,6 +66,7 @@ def serve(role: str, file: str, lifeline: int | None) -> int:
             watch_lifeline(lifeline, stop)
         threading.Thread(target=_exit_at_deadline, args=(stop,), name="stop-deadline", daemon=True).start()
         config = configuration.load(file)
+        os.environ[VARIABLE] = os.path.abspath(file)  # it calls peers for their folders: see PeerFileSystem
         log.configure(
             config.log.level, config.log_dir / f"{role}.log", config.log.format, cluster=config.cluster.name, role=role
         )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tracemalloc
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -14,6 +18,7 @@ from typer.testing import CliRunner
 from peer.timeline.configured import configured_timeline, configured_views
 from peer.timeline.listing import FolderListings
 from replication import config as configuration
+from replication.config import Config
 from replication.core.clock import moment_text
 from replication.core.ids import ClusterId
 from replication.core.timeline.instants import Action, Changes, FileVersion
@@ -64,6 +69,48 @@ def test_a_folder_of_a_peer_is_asked_for_by_the_cluster_whose_timeline_it_is(
     named = [words[0], "out", *(words[1:] or [str(first.completed)] * (words[0] != "files")), "--cluster", str(file)]
     done = CliRunner().invoke(main.make_app(), ["timeline", *named])
     assert "cluster east has no peer 'west'" in str(done.exception), "as its ledger has it"
+
+
+_ROLE = """
+import sys
+from tests.unit.shell.commands.test_timeline import listing
+from shell.processes import role_process, roles
+def run_role(role, config, stop, ready):
+    with listing(config):
+        pass
+roles.run_role = run_role
+role_process.serve("timeline", sys.argv[1], None)
+"""
+
+
+@contextmanager
+def listing(config: Config) -> Iterator[None]:
+    """In place of the server: lists a partition of ``out``, as for a client's question."""
+    with closing(configured_views(config, configured_timeline(config))) as views:
+        views.latest("out", "p")
+        yield
+
+
+@pytest.mark.parametrize("is_role", [False, True])
+def test_the_server_asks_for_a_folder_of_a_peer_by_its_own_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_role: bool
+) -> None:
+    monkeypatch.setenv("WALSHIP_CLUSTER", "")
+    file = tmp_path / "walship.toml"
+    file.write_text(configuration.default_toml("east", "."))
+    config = configuration.load(file)
+    initialise(config.ledger_url, ClusterId("east", UUID(int=1)))
+    added = Changes(adds=(FileVersion("p", "p/a", 1),))
+    configured_timeline(config).record(Action.COPY, "out", added, root="walship://west/inbox")
+    if is_role:
+        line = [sys.executable, "-c", _ROLE, "walship.toml"]
+        environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])}
+        subprocess.run(line, cwd=tmp_path, env=environ, timeout=60, check=False, capture_output=True)
+        told = (config.run_dir / "timeline.json").read_text()
+    else:
+        monkeypatch.setattr("peer.timeline.serving.configured.serving_timeline", listing)
+        told = str(CliRunner().invoke(main.make_app(), ["timeline", "serve", "--cluster", str(file)]).exception)
+    assert "cluster east has no peer 'west'" in told, "as its ledger has it"
 
 
 def test_instants_of_one_dataset_or_table_are_listed(tmp_path: Path) -> None:
